@@ -1,0 +1,66 @@
+"""Smoke: an install with base dependencies only does the whole line that needs no learned model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def write_samples(path: Path) -> None:
+    """Write recorded samples of 60 questions, some easy, some hopeless, 16 samples each."""
+    chance = random.Random(0)
+    rows = []
+    for question in range(60):
+        right = chance.choice([0.05, 0.5, 0.7, 0.95])
+        for sample in range(16):
+            correct = chance.random() < right
+            answer = "0" if correct else str(chance.randint(1, 3))
+            rows.append(
+                {
+                    "question_id": f"q{question}",
+                    "question": f"What is the answer to question {question}?",
+                    "gold": "0",
+                    "sample": sample,
+                    "answer": answer,
+                    "correct": correct,
+                }
+            )
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def run(*arguments: object) -> str:
+    """Run a command of the installed package."""
+    command = [str(Path(sys.executable).with_name("adacompute")), *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def main() -> None:
+    """Go down the line."""
+    for extra in ("xgboost", "sklearn", "onnxruntime", "math_verify", "scipy"):
+        assert importlib.util.find_spec(extra) is None, f"{extra} is in the base install"
+    with tempfile.TemporaryDirectory() as place:
+        samples, made = Path(place) / "samples.parquet", Path(place) / "run"
+        write_samples(samples)
+        print(run("--version").strip())
+        run("import", samples, "--run", made)
+        run("grade", made, "--grader", "numeric")
+        run("estimate", made, "--levels", "1,2,4,8")
+        solved = json.loads(run("solve", made, "--budget", 2, "--json"))
+        assert solved["cost"] <= 2.0, solved
+        run("train", made, "--policy", "adaptive-consistency", "--out", Path(place) / "bundle")
+        names = "mixture,retry,adaptive-consistency,early-stopping,oracle"
+        scores = json.loads(run("evaluate", made, "--policies", names, "--json"))
+        assert {row["policy"] for row in scores["rows"]} == set(names.split(",")), scores
+    print("the base install works")
+
+
+if __name__ == "__main__":
+    main()

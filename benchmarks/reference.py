@@ -1,0 +1,46 @@
+"""Reference: the table of the README, from recorded samples of a real model.
+
+    python benchmarks/reference.py SAMPLES.parquet [--no-nulls]
+
+The README's is of 1,000 exam questions × 50 samples of gpt-3.5-turbo, which Renze and Guven published
+(github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0 pooled).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from adacompute.runs.contests import evaluate_run
+from adacompute.runs.stages import import_samples
+
+BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
+LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+
+
+def main() -> None:
+    """Print the table in Markdown."""
+    with tempfile.TemporaryDirectory() as place:
+        run = Path(place) / "run"
+        import_samples(Path(sys.argv[1]), run)
+        seconds = -time.perf_counter()
+        result = evaluate_run(
+            run, budgets=BUDGETS, ladder=LADDER, nulls="--no-nulls" not in sys.argv
+        )
+        seconds += time.perf_counter()
+    print("| policy | " + " | ".join(f"{b:g}" for b in BUDGETS) + " |")
+    print("|---" * (len(BUDGETS) + 1) + "|")
+    for name in dict.fromkeys(row["policy"] for row in result["rows"]):
+        cells = [
+            f"{row['accuracy']:.3f} ({100 * row['headroom']:.0f})"
+            for row in result["rows"]
+            if row["policy"] == name
+        ]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    print(f"\n{result['questions']} questions x {result['samples']} samples, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Errors: every failure that a caller can expect, in one tree.
+
+AdaComputeError
+├── ConfigError        an option or file of options that cannot be used   (ValueError)
+├── DataError          samples, questions or tables that cannot be used   (ValueError)
+│   └── BundleError    a policy bundle that cannot be loaded or does not fit
+├── InfeasibleBudget   a budget below what the cheapest choice costs      (ValueError)
+├── MissingExtra       an optional dependency that is not installed       (ImportError)
+└── GraderError        a grader of the user's own that failed
+
+Each takes one message and no other argument, so that it survives pickling across processes. A
+message says what, the value, the bound and the remedy. It knows nothing of who prints it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class AdaComputeError(Exception):
+    """Any expected failure; the command line prints it as one sentence and exits with 1."""
+
+
+class ConfigError(AdaComputeError, ValueError):
+    """An option, or a file of options, that cannot be used as given."""
+
+
+class DataError(AdaComputeError, ValueError):
+    """Samples, questions or a table that cannot be used as they are."""
+
+
+class BundleError(DataError):
+    """A policy bundle that cannot be loaded, or that does not fit what it is asked to run."""
+
+
+class InfeasibleBudget(AdaComputeError, ValueError):  # noqa: N818 - it names the state, not a fault
+    """A budget below what the cheapest choice of every question costs."""
+
+
+class MissingExtra(AdaComputeError, ImportError):  # noqa: N818 - it names what is missing
+    """An optional dependency that is needed here and not installed."""
+
+
+class GraderError(AdaComputeError):
+    """A grader of the user's own that failed or broke its protocol."""
+
+
+def require(module: str, *, extra: str) -> Any:  # noqa: ANN401 - a module has no narrower type
+    """Import an optional module, or say in one sentence which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"this needs {module.partition('.')[0]}, which is not installed: "
+            f"pip install 'adacompute[{extra}]'"
+        ) from error

@@ -1,0 +1,260 @@
+"""Types: the nouns of the line, as plain data.
+
+N questions, K levels, index order always [question, level]. A *level* is one operating mode, a
+*budget* is the allowed mean cost, a *price* is the utility that one more unit of cost must buy.
+
+Costs are whole multiples of a power of two, so that their sums do not depend on the order of
+addition and a budget is never overspent by rounding: whole numbers are kept as they are, others
+are rounded up to the next multiple. These types know nothing of where their numbers come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from adacompute.core.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+KeyArray: TypeAlias = npt.NDArray[np.uint64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+COST_UNITS = 2**20
+"""Costs that are not whole are rounded up to a multiple of 1 / COST_UNITS."""
+
+MAX_COST = 2.0**32
+"""Up to this size a float holds every multiple of 1 / COST_UNITS, and so every difference."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One operating mode: how many samples, of which model, with which settings."""
+
+    name: str
+    samples: int
+    model: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def ladder(samples: tuple[int, ...], *, model: str | None = None) -> tuple[Level, ...]:
+    """Levels that differ only in how many samples they draw.
+
+    >>> [level.name for level in ladder((1, 2, 4))]
+    ['1', '2', '4']
+    """
+    if not samples or list(samples) != sorted(set(samples)) or samples[0] < 1:
+        raise DataError(f"a ladder is rising numbers of samples from 1 on, not {samples}")
+    return tuple(Level(name=str(n), samples=n, model=model) for n in samples)
+
+
+def hash_keys(key: KeyArray) -> KeyArray:
+    """Scramble keys so that ties between questions break without regard to their order.
+
+    >>> bool((hash_keys(np.arange(3, dtype=np.uint64)) == np.arange(3)).any())
+    False
+    """
+    mixed = np.asarray(key, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+
+
+def whole_cost(cost: npt.ArrayLike) -> FloatArray:
+    """Round costs up to what sums exactly; refuse what cannot be a cost.
+
+    >>> whole_cost([1.0, 0.1]).tolist()
+    [1.0, 0.10000038146972656]
+    """
+    array = np.asarray(cost, dtype=np.float64)
+    if array.size == 0:
+        return array
+    low, high = float(array.min()), float(array.max())
+    if not (low >= 0.0 and high <= MAX_COST):  # NaN fails both comparisons
+        raise DataError(
+            f"costs run from {low} to {high}; each must be a number from 0 to {MAX_COST:.0f}"
+        )
+    if bool((array == np.rint(array)).all()):
+        return array
+    return np.asarray(np.ceil(array * COST_UNITS) / COST_UNITS)
+
+
+def sum_cost(cost: FloatArray) -> int:
+    """Sum whole costs exactly, counted in the smallest unit there is.
+
+    >>> sum_cost(whole_cost([1.5, 2.0])) / COST_UNITS
+    3.5
+    """
+    whole = np.floor(cost)
+    parts = int((cost - whole).sum() * COST_UNITS)
+    return int(whole.astype(np.int64).sum()) * COST_UNITS + parts
+
+
+@dataclass(frozen=True, eq=False)
+class UtilityTable:
+    """What every level is worth and costs on every question.
+
+    ``utility`` is (N, K) in any unit; ``cost`` is (K,) when it is the same for all questions, else
+    (N, K). ``key`` names each question for breaking ties, by default its row number; ``limited``
+    holds further costs by name, each (K,) or (N, K), for budgets on several things at once. With
+    ``continuous`` the levels are knots of a piecewise linear utility and may be left in between.
+
+    >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
+    >>> len(table), table.levels
+    (2, 2)
+    """
+
+    utility: FloatArray
+    cost: FloatArray
+    key: KeyArray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    limited: Mapping[str, FloatArray] = field(default_factory=dict)
+    continuous: bool = False
+    error: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        utility = np.asarray(self.utility, dtype=np.float64)
+        if utility.ndim != 2 or utility.shape[1] < 1:  # noqa: PLR2004 - (N, K)
+            raise DataError(f"utility must be (questions, levels), not of shape {utility.shape}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = utility.sum()
+        if not np.isfinite(total) and not np.isfinite(utility).all():
+            raise DataError("utility holds a NaN or an infinite number; every entry must be finite")
+        key = np.asarray(self.key, dtype=np.uint64)
+        if key.shape == (0,):
+            key = np.arange(len(utility), dtype=np.uint64)
+        if key.shape != (len(utility),):
+            raise DataError(f"{len(utility)} questions need as many keys, not {key.shape}")
+        limited = {name: self._costs(name, c, utility.shape) for name, c in self.limited.items()}
+        object.__setattr__(self, "utility", utility)
+        object.__setattr__(self, "cost", self._costs("cost", self.cost, utility.shape))
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "limited", limited)
+
+    @staticmethod
+    def _costs(name: str, cost: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+        try:
+            whole = whole_cost(cost)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from None
+        if whole.shape not in (shape, shape[1:]):
+            raise DataError(f"{name} must be of shape {shape[1:]} or {shape}, not {whole.shape}")
+        return whole
+
+    def __len__(self) -> int:
+        return len(self.utility)
+
+    @property
+    def levels(self) -> int:
+        """How many levels there are."""
+        return int(self.utility.shape[1])
+
+    @property
+    def costs(self) -> FloatArray:
+        """Cost of every level on every question, (N, K), without copying."""
+        return np.broadcast_to(self.cost, self.utility.shape)
+
+    def take(self, rows: slice | IntArray | BoolArray) -> UtilityTable:
+        """Return these questions, with their keys."""
+
+        def of(cost: FloatArray) -> FloatArray:
+            return cost if cost.ndim == 1 else cost[rows]
+
+        return _trusted(
+            utility=self.utility[rows],
+            cost=of(self.cost),
+            key=self.key[rows],
+            limited={name: of(cost) for name, cost in self.limited.items()},
+            continuous=self.continuous,
+            error=None if self.error is None else self.error[rows],
+        )
+
+    def blocks(self, size: int) -> Iterator[UtilityTable]:
+        """Cut into blocks of consecutive questions, without copying."""
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+    def cost_of(self, choice: IntArray, *, cost: FloatArray | None = None) -> FloatArray:
+        """Return the cost of each question's chosen level."""
+        cost = self.cost if cost is None else cost
+        return cost[choice] if cost.ndim == 1 else cost[np.arange(len(self)), choice]
+
+    def utility_of(self, choice: IntArray) -> FloatArray:
+        """Return the utility of each question's chosen level."""
+        return self.utility[np.arange(len(self)), choice]
+
+
+def _trusted(**fields: Any) -> UtilityTable:  # noqa: ANN401 - the fields of the class above
+    """Build a table from parts that were checked already: checking again would cost a pass."""
+    table = object.__new__(UtilityTable)
+    for name, value in fields.items():
+        object.__setattr__(table, name, value)
+    return table
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Questions that take another level with a probability, so that the mean cost meets the budget.
+
+    Question ``question[i]`` takes ``level[i]`` with ``probability[i]``, else its deterministic
+    choice. Empty when nothing is left to spend or nothing left to buy.
+    """
+
+    question: IntArray
+    level: IntArray
+    probability: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Every step of the bisection: the bracket of prices and the mean costs at its ends."""
+
+    low: FloatArray
+    high: FloatArray
+    middle: FloatArray
+    cost_low: FloatArray
+    cost_high: FloatArray
+    cost_middle: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """One level per question, and the proof of how good it is.
+
+    ``cost`` and ``utility`` are means of the deterministic ``choice``, which never overspends;
+    ``mixed_cost`` and ``mixed_utility`` those with the ``split``. No static policy over this table,
+    randomised ones included, has a utility above ``bound`` within the budget; ``gap`` is what
+    ``choice`` leaves below it. ``amount`` is what each question spends on a continuous table.
+    """
+
+    choice: IntArray
+    price: float
+    cost: float
+    utility: float
+    bound: float
+    split: Split
+    mixed_cost: float
+    mixed_utility: float
+    prices: Mapping[str, float] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
+    amount: FloatArray | None = None
+    trace: Trace | None = None
+
+    @property
+    def gap(self) -> float:
+        """How far the deterministic choice can be below the best there is, at most."""
+        return max(0.0, self.bound - self.utility)
+
+    def shares(self, levels: int) -> FloatArray:
+        """Share of questions at each level."""
+        counts = np.bincount(self.choice, minlength=levels)
+        return np.asarray(counts / max(1, len(self.choice)), dtype=np.float64)

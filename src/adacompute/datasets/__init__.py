@@ -1,0 +1,1 @@
+"""Datasets: question sets and recorded samples, read into one tidy form."""

@@ -1,0 +1,137 @@
+"""Rows: tidy Parquet files of questions and of recorded samples.
+
+One row a sample, or one a question. Columns that are not known are left out, an absent column that
+may be null is taken as null, and every way in which a file can be wrong ends in one sentence. The
+source's own ``level`` is its difficulty or subject, not an operating level: it is loaded as
+``difficulty``. It knows nothing of runs or of grading.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from adacompute.core.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAMPLES = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("question", pa.string()),
+        pa.field("gold", pa.string()),
+        pa.field("difficulty", pa.string()),
+        pa.field("sample", pa.int32(), nullable=False),
+        pa.field("answer", pa.string()),
+        pa.field("correct", pa.bool_(), nullable=False),
+        pa.field("completion", pa.string()),
+        pa.field("completion_chars", pa.int32()),
+        pa.field("completion_tokens", pa.int32()),
+        pa.field("mean_logprob", pa.float32()),
+        pa.field("temperature", pa.float32()),
+        pa.field("latency_s", pa.float32()),
+    ]
+)
+"""Columns of recorded samples."""
+
+QUESTIONS = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("question", pa.string()),
+        pa.field("gold", pa.string()),
+        pa.field("difficulty", pa.string()),
+        pa.field("subject", pa.string()),
+    ]
+)
+"""Columns of question sets."""
+
+SOURCE_NAMES = {"difficulty": "level"}
+"""Columns that sources call by another name."""
+
+
+def read_samples(path: Path) -> pa.Table:
+    """Read recorded samples, one row a sample, in the order of the file."""
+    table = _read(path, SAMPLES)
+    if table.num_rows == 0:
+        raise DataError(f"{path} holds no samples")
+    twins = table.group_by(["question_id", "sample"]).aggregate([([], "count_all")])
+    twins = twins.filter(pc.greater(twins["count_all"], 1))
+    if twins.num_rows:
+        row = twins.slice(0, 1).to_pylist()[0]
+        raise DataError(
+            f"{path} holds sample {row['sample']} of question {row['question_id']!r} "
+            f"{row['count_all']} times: number the samples of a question from 0 on"
+        )
+    unread = pc.and_(pc.is_null(table["answer"]), table["correct"])
+    if pc.any(unread).as_py():
+        row = table.filter(unread).slice(0, 1).to_pylist()[0]
+        raise DataError(
+            f"{path}: sample {row['sample']} of question {row['question_id']!r} is correct and has "
+            "no answer: a sample that could not be read cannot be right"
+        )
+    return table
+
+
+def read_questions(path: Path) -> pa.Table:
+    """Read a question set, one row a question, in the order of the file."""
+    table = _read(path, QUESTIONS)
+    if pc.count_distinct(table["question_id"]).as_py() != table.num_rows:
+        raise DataError(f"{path} holds a question_id twice: give every question an id of its own")
+    return table
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read the known columns as they should be; the names of the directories add none."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}")
+    wanted = {*schema.names, *SOURCE_NAMES.values()}
+    try:
+        with pq.ParquetFile(path) as file:
+            names: list[str] = file.schema_arrow.names
+            found = file.read(columns=[name for name in names if name in wanted])
+        found.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path} cannot be read as Parquet: {reason}") from None
+    return pa.table([_column(path, found, field, names) for field in schema], schema=schema)
+
+
+def _column(path: Path, found: pa.Table, field: pa.Field, names: list[str]) -> pa.ChunkedArray:
+    name = field.name
+    source = SOURCE_NAMES.get(name, name)
+    present = name if name in names else source
+    count = names.count(present)
+    if count == 0:
+        if not field.nullable:
+            raise DataError(f"{path} has no column {name!r}; it has {names}")
+        return pa.chunked_array([pa.nulls(found.num_rows, field.type)])
+    if count > 1:
+        raise DataError(f"{path} has {count} columns named {present!r}")
+    column = found[present]
+    try:
+        made = _cast(column, field.type)
+    except (pa.ArrowException, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"column {present!r} of {path} is {column.type} and cannot be {field.type}: {reason}"
+        ) from None
+    if not field.nullable and made.null_count:
+        raise DataError(f"column {present!r} of {path} is null in {made.null_count} rows")
+    return made
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast without loss: half a point is no grade, and Arrow would take it for right."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    made = column.cast(kind)
+    types = pa.types
+    if types.is_boolean(kind) and (types.is_integer(column.type) or types.is_floating(column.type)):
+        number = pa.float64()
+        if pc.any(pc.not_equal(made.cast(number), column.cast(number))).as_py():
+            raise DataError("a number other than 0 and 1 is neither right nor wrong")
+    return made

@@ -1,0 +1,1 @@
+"""Evaluation: honest scores of policies on questions they have not seen."""

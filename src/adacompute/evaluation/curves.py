@@ -1,0 +1,110 @@
+"""Curves: what a policy costs and gets right on questions it was not fitted to.
+
+Each fold's policy is followed along its prices; the mean cost on training questions says which
+price, or which two mixed, spend what is aimed at; the held-out questions are scored at that. The
+curve that all folds make together is then read at a budget by interpolating in the cost that the
+held-out questions really had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from adacompute.core.types import FloatArray, IntArray
+from adacompute.evaluation.families import Contest, Family, Fitted
+
+AIMS = 96
+"""Mean costs that training aims at, from the cheapest level to the dearest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Cost and accuracy of each question, while it was held out, along the aims, (N, aims).
+
+    ``samples`` holds, for each budget traced, how many samples each question was given on average,
+    and ``price`` the price at which. A stepped curve cannot be interpolated.
+    """
+
+    cost: FloatArray
+    accuracy: FloatArray
+    samples: dict[float, FloatArray]
+    price: dict[float, FloatArray]
+    stepped: bool = False
+
+
+def held_out(
+    contest: Contest, family: Family, fold: IntArray, *, trace: tuple[float, ...] = ()
+) -> Curve:
+    """Fit a family on each fold's training questions and score it on those held out."""
+    each = float(contest.pool.mean_draw_cost().mean())
+    aims = np.geomspace(min(contest.samples) * each, max(contest.samples) * each, AIMS)
+    shape = (len(contest.pool), AIMS)
+    cost, accuracy = np.empty(shape), np.empty(shape)
+    samples = {budget: np.empty(shape[0]) for budget in trace}
+    price = {budget: np.empty(shape[0]) for budget in trace}
+    stepped = False
+    for f in np.unique(fold):
+        train, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+        fitted = family(contest, train)
+        stepped = fitted.stepped
+        told = contest.draw_cost(train)
+        runs = [contest.replay.run(fitted.policy, p, draw_cost=told) for p in fitted.prices]
+        spent = np.array([run.cost[train].mean() for run in runs])
+        spent = np.maximum.accumulate(spent)  # a price that buys less for more is never turned to
+        first, share = _place(aims, spent, stepped=stepped)
+        for target, column in ((cost, "cost"), (accuracy, "accuracy")):
+            values = np.stack([getattr(run, column)[held] for run in runs], axis=1)
+            after = np.minimum(first + 1, len(runs) - 1)
+            target[held] = values[:, first] * (1 - share) + values[:, after] * share
+        for budget in trace:
+            price[budget][held] = at = price_for(budget, spent, fitted)
+            run = contest.replay.run(fitted.policy, at, draw_cost=told)
+            samples[budget][held] = run.samples[held]
+    return Curve(cost, accuracy, samples, price, stepped)
+
+
+def _place(aims: FloatArray, spent: FloatArray, *, stepped: bool) -> tuple[IntArray, FloatArray]:
+    """Setting that spends what is aimed at, and the share of the next one."""
+    place = np.interp(aims, spent, np.arange(len(spent)))
+    if stepped:
+        fits = np.searchsorted(spent, aims * (1 + 1e-9), side="right") - 1
+        return np.maximum(fits, 0), np.zeros(len(aims))
+    first = np.minimum(place.astype(np.int64), len(spent) - 1)
+    return first, place - first
+
+
+def price_for(budget: float, spent: FloatArray, fitted: Fitted) -> float:
+    """Price at which the training questions cost a budget."""
+    if fitted.stepped:
+        fits = int(np.searchsorted(spent, budget * (1 + 1e-9), side="right")) - 1
+        return fitted.prices[max(0, fits)]
+    return float(np.exp(np.interp(budget, spent, np.log(fitted.prices))))
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A curve read at a budget: its mean cost and accuracy, and both under each resampling."""
+
+    cost: float
+    accuracy: float
+    resampled: FloatArray
+
+
+def read_curve(curve: Curve, budget: float, weights: FloatArray) -> Reading:
+    """Read a curve at a budget, by interpolating linearly in realised cost.
+
+    ``weights`` (resamplings, N) are how often each question counts; the first row counts each once.
+    Where the curve does not reach the budget, it is read at its end.
+    """
+    total = weights.sum(axis=1, keepdims=True)
+    cost, accuracy = weights @ curve.cost / total, weights @ curve.accuracy / total
+    cost = np.maximum.accumulate(cost, axis=1)
+    if curve.stepped:
+        fits = np.searchsorted(cost[0], budget * (1 + 1e-9), side="right") - 1
+        at = max(0, int(fits))
+        return Reading(float(cost[0, at]), float(accuracy[0, at]), accuracy[1:, at])
+    read = np.array([np.interp(budget, c, a) for c, a in zip(cost, accuracy, strict=True)])
+    spent = float(np.clip(budget, cost[0, 0], cost[0, -1]))
+    return Reading(spent, float(read[0]), read[1:])

@@ -1,0 +1,227 @@
+"""Families: every kind of policy, and how one is fitted to training questions.
+
+A family takes a contest and some of its questions and returns a policy with the prices worth
+looking at. Whatever is tuned is tuned there and on those questions alone: which settings are on the
+hull, at which prices, every model. It knows nothing of the questions that are held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from adacompute.core.errors import DataError
+from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable, ladder
+from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.replay import Replay
+from adacompute.policies.dial import Dial, fit_dial
+from adacompute.policies.policy import Policy
+from adacompute.policies.router import fit_router, fit_value_router
+from adacompute.policies.stopping import adaptive_grid, early_grid
+from adacompute.policies.uniform import Fixed, Rule, Ruled, retry_grid
+
+PRICES = 48
+"""Prices looked at where a policy turns smoothly."""
+
+BETWEEN = 4
+"""Places of the dial looked at from one setting to the next, where who goes first matters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """What all families share: the pool, its ladder, and the orders of its samples."""
+
+    pool: Pool
+    samples: tuple[int, ...]
+    budgets: tuple[float, ...]
+    orders: int
+    seed: int
+    classifier: str = "gbm"
+    cost_sensitive: bool = False
+    _runs: dict[Rule, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def table(self) -> UtilityTable:
+        """Exact utilities of the ladder on every question."""
+        return self.pool.table(self.samples)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """Orders of every question's samples."""
+        return Replay(self.pool, self.orders, max(self.samples), self.seed)
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The ladder."""
+        return ladder(self.samples)
+
+    @property
+    def every_level(self) -> tuple[Level, ...]:
+        """A level a sample, for rules that look after each."""
+        return ladder(tuple(range(1, max(self.samples) + 1)))
+
+    def draw_cost(self, rows: IntArray) -> float:
+        """Mean cost of a draw on these questions."""
+        return float(self.pool.mean_draw_cost()[rows].mean())
+
+    def run_rules(self, rules: Sequence[Rule]) -> tuple[FloatArray, FloatArray]:
+        """Cost and accuracy of each rule on all questions, (N, rules): rules learn nothing."""
+        for rule in rules:
+            if rule not in self._runs:
+                alone = Ruled("rule", self.every_level, (rule,), Dial((1.0,)))
+                ran = self.replay.run(alone, 1.0)
+                self._runs[rule] = ran.cost, ran.accuracy
+        cost, accuracy = zip(*(self._runs[rule] for rule in rules), strict=True)
+        return np.stack(cost, axis=1), np.stack(accuracy, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A policy, and falling prices at which to look at it.
+
+    A stepped policy has nothing between these prices: it cannot be interpolated.
+    """
+
+    policy: Policy
+    prices: tuple[float, ...]
+    stepped: bool = False
+
+
+Family = Callable[[Contest, IntArray], Fitted]
+
+
+def _hull(
+    name: str, contest: Contest, train: IntArray, rules: Sequence[Rule], levels: tuple[Level, ...]
+) -> Ruled:
+    """Keep the rules on the training questions' hull."""
+    cost, accuracy = contest.run_rules(rules)
+    kept, dial = fit_dial(cost[train].mean(axis=0), accuracy[train].mean(axis=0))
+    return Ruled(name, levels, tuple(rules[i] for i in kept), dial)
+
+
+def _uniform(name: str, contest: Contest, train: IntArray, *, ticket: str) -> Ruled:
+    """Every uniform level, worth having or not, at the price the best mixture pays there."""
+    rules = [Fixed(n) for n in contest.samples]
+    best = _hull(name, contest, train, rules, contest.levels)
+    cost, _ = contest.run_rules(rules)
+    spent = cost[train].mean(axis=0)
+    at = np.array([spent[rules.index(rule)] for rule in best.rules])  # type: ignore[arg-type]
+    slope = -np.log(np.interp(spent, at, best.dial.prices))
+    steps = np.maximum(np.diff(slope, prepend=slope[0] - 1.0), 1e-6)  # past the hull it is flat
+    prices = np.exp(-np.cumsum(steps) + steps[0] - slope[0])
+    return Ruled(name, contest.levels, tuple(rules), Dial(tuple(prices.tolist())), ticket=ticket)
+
+
+def fit_fixed(contest: Contest, train: IntArray) -> Fitted:
+    """The same level for every question: the largest that fits."""
+    policy = _uniform("fixed", contest, train, ticket="none")
+    return Fitted(policy, policy.dial.prices, stepped=True)
+
+
+def fit_random(contest: Contest, train: IntArray) -> Fitted:
+    """A random mixture of the two levels next to the budget."""
+    policy = _uniform("random", contest, train, ticket="key")
+    return Fitted(policy, policy.dial.prices)
+
+
+def fit_mixture(contest: Contest, train: IntArray) -> Fitted:
+    """The best mixture of uniform levels: the baseline of every difference."""
+    rules = [Fixed(n) for n in contest.samples]
+    policy = _hull("mixture", contest, train, rules, contest.levels)
+    return Fitted(policy, policy.dial.prices)
+
+
+def fit_longest_first(contest: Contest, train: IntArray) -> Fitted:
+    """The best mixture of uniform levels, its dearer level given to the longest questions."""
+    best = _hull(
+        "longest-first", contest, train, [Fixed(n) for n in contest.samples], contest.levels
+    )
+    column = contest.pool.length_feature
+    lengths = np.sort(contest.pool.features[train, column]).tolist()
+    policy = Ruled(
+        best.name,
+        best.levels,
+        best.rules,
+        best.dial,
+        ticket="length",
+        lengths=tuple(lengths),
+        length_feature=column,
+    )
+    places = np.linspace(0, len(best.rules) - 1, BETWEEN * (len(best.rules) - 1) + 1)
+    return Fitted(policy, tuple(best.dial.price(place) for place in places))
+
+
+def fit_retry(contest: Contest, train: IntArray) -> Fitted:
+    """Redraw what could not be read."""
+    rules = retry_grid(max(contest.samples))
+    policy = _hull("retry", contest, train, rules, contest.every_level)
+    return Fitted(policy, policy.dial.prices)
+
+
+def fit_adaptive_consistency(contest: Contest, train: IntArray) -> Fitted:
+    """Stop when the lead is likely to be real."""
+    rules = adaptive_grid(max(contest.samples))
+    policy = _hull("adaptive-consistency", contest, train, rules, contest.every_level)
+    return Fitted(policy, policy.dial.prices)
+
+
+def fit_early_stopping(contest: Contest, train: IntArray) -> Fitted:
+    """Stop when a window is unanimous."""
+    rules = early_grid(max(contest.samples))
+    policy = _hull("early-stopping", contest, train, rules, contest.every_level)
+    return Fitted(policy, policy.dial.prices)
+
+
+def fit_paper_router(contest: Contest, train: IntArray) -> Fitted:
+    """The paper's classifier: one for each budget asked for, and two around them."""
+    each = contest.draw_cost(train)
+    least, most = min(contest.samples) * each, max(contest.samples) * each
+    inside = [b for b in contest.budgets if least < b < most]
+    around = [
+        least + 0.2 * (min(inside, default=most) - least),
+        (max(inside, default=least) + most) / 2,
+    ]
+    policy = fit_router(
+        contest.pool.features[train],
+        contest.table.take(train),
+        contest.levels,
+        budgets=[*inside, *around],
+        classifier=contest.classifier,
+        cost_sensitive=contest.cost_sensitive,
+        seed=contest.seed,
+    )
+    return Fitted(policy, policy.dial.prices)
+
+
+def fit_values_router(contest: Contest, train: IntArray) -> Fitted:
+    """Predict the utility of every level and take the best at the price."""
+    policy = fit_value_router(
+        contest.pool.features[train], contest.table.take(train), contest.levels, seed=contest.seed
+    )
+    dearest = 1.0 / contest.draw_cost(train)
+    return Fitted(policy, tuple(np.geomspace(dearest, dearest * 1e-5, PRICES).tolist()))
+
+
+FAMILIES: dict[str, Family] = {
+    "fixed": fit_fixed,
+    "mixture": fit_mixture,
+    "random": fit_random,
+    "longest-first": fit_longest_first,
+    "retry": fit_retry,
+    "router": fit_paper_router,
+    "value-router": fit_values_router,
+    "adaptive-consistency": fit_adaptive_consistency,
+    "early-stopping": fit_early_stopping,
+}
+
+ROUTERS = ("router", "value-router")
+
+
+def find_family(name: str) -> Family:
+    """Return a family by its name."""
+    if name not in FAMILIES:
+        raise DataError(f"there is no policy {name!r}; there are {', '.join(FAMILIES)}")
+    return FAMILIES[name]

@@ -1,0 +1,120 @@
+"""Pool: recorded samples of questions, with all that a policy may know of them.
+
+It can be reduced to what a table is scored on: equally many samples of each question, with or
+without those that could not be read. It knows nothing of policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from adacompute.core.answers import NULL, Answers
+from adacompute.core.errors import DataError
+from adacompute.core.types import (
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    KeyArray,
+    UtilityTable,
+    hash_keys,
+)
+from adacompute.core.utility import estimate
+
+FEWEST_QUESTIONS = 10
+"""Folds of fewer than two questions say nothing."""
+
+SHORT_SHARE = 0.1
+"""Share of questions that may be left out for having too few samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """N questions with S samples in all.
+
+    ``group`` is the same for copies of a question; ``draw_cost`` (S,) is what each sample cost, in
+    the order of the answers; ``length_feature`` is the column of the features with the length.
+    """
+
+    answers: Answers
+    key: KeyArray
+    group: KeyArray
+    features: Float32Array
+    draw_cost: FloatArray
+    length_feature: int = 0
+    left_out: int = field(default=0)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def take(self, rows: IntArray | BoolArray) -> Pool:
+        """Return these questions."""
+        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        keep = np.zeros(len(self), dtype=np.bool_)
+        keep[rows] = True
+        if not bool((np.diff(rows) > 0).all()):
+            raise DataError("questions are taken in their own order")
+        return replace(
+            self,
+            answers=self.answers.take(rows),
+            key=self.key[rows],
+            group=self.group[rows],
+            features=self.features[rows],
+            draw_cost=self.draw_cost[keep[self.answers.question]],
+        )
+
+    def even(self, *, nulls: bool = True) -> Pool:
+        """Give every question equally many samples, the first ones; leave out those with too few.
+
+        How many is the 10th percentile over questions. Without ``nulls`` only readable samples
+        count and are kept.
+        """
+        read = self.answers.answer != NULL
+        counts = self.answers.samples if nulls else self.answers.readable
+        most = int(np.percentile(counts, 100 * SHORT_SHARE, method="higher")) if len(self) else 0
+        if most < 1:
+            raise DataError(
+                "more than a tenth of the questions have no readable sample: nothing can be scored"
+            )
+        enough = np.flatnonzero(counts >= most)
+        pool = self if nulls else self.keep(read)
+        pool = pool.take(enough)
+        pool = pool.keep(pool.answers.rank < most)
+        return replace(pool, left_out=len(self) - len(enough))
+
+    def keep(self, samples: BoolArray) -> Pool:
+        """Return these samples of all questions."""
+        return replace(self, answers=self.answers.keep(samples), draw_cost=self.draw_cost[samples])
+
+    def mean_draw_cost(self) -> FloatArray:
+        """Mean cost of a sample of each question."""
+        total = np.bincount(self.answers.question, self.draw_cost, minlength=len(self))
+        return np.asarray(total / np.maximum(1, self.answers.samples), dtype=np.float64)
+
+    def table(self, samples: tuple[int, ...], *, method: str = "exact") -> UtilityTable:
+        """What each level is worth and costs on each question."""
+        worth = estimate(self.answers, samples, method=method, errors=False)
+        return UtilityTable(worth.utility, self.level_cost(samples), self.key)
+
+    def level_cost(self, samples: tuple[int, ...]) -> FloatArray:
+        """Expected cost of each level on each question, (N, K), or (K,) when all are alike."""
+        each = self.mean_draw_cost()
+        if len(each) and bool((each == each[0]).all()):
+            return np.asarray(each[0] * np.asarray(samples), dtype=np.float64)
+        return np.asarray(each[:, None] * np.asarray(samples), dtype=np.float64)
+
+
+def assign_folds(group: KeyArray, folds: int, *, seed: int = 0) -> IntArray:
+    """Fold of each question: copies of one share it, and it does not depend on their order."""
+    unique, inverse = np.unique(group, return_inverse=True)
+    if len(unique) < max(FEWEST_QUESTIONS, folds):
+        raise DataError(
+            f"{len(unique)} different questions are too few to hold some of them out: "
+            f"at least {max(FEWEST_QUESTIONS, folds)} are needed"
+        )
+    rank = np.empty(len(unique), dtype=np.int64)
+    salt = hash_keys(np.array([seed], dtype=np.uint64))
+    rank[np.argsort(hash_keys(unique ^ salt))] = np.arange(len(unique))
+    return (rank % folds)[inverse]

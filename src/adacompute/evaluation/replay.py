@@ -1,0 +1,92 @@
+"""Replay: policies run on recorded samples, in many random orders of each question's samples.
+
+Every policy sees the same orders, so that differences between policies are not noise of the
+orders. Decisions are made by the episodes that also serve; only the draws come from the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.answers import order_samples
+from adacompute.core.votes import running_majority
+from adacompute.policies.episode import Episode, play
+from adacompute.policies.policy import Policy, Record
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, IntArray
+    from adacompute.evaluation.pool import Pool
+
+
+@dataclass(frozen=True, eq=False)
+class Ran:
+    """Means over the orders of each question, (N,)."""
+
+    cost: FloatArray
+    accuracy: FloatArray
+    samples: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """Orders of a pool's samples, long enough for the largest level."""
+
+    pool: Pool
+    orders: int
+    length: int
+    seed: int = 0
+
+    @cached_property
+    def _index(self) -> IntArray:
+        """Samples in each order, (N · orders, length)."""
+        index = order_samples(
+            self.pool.answers, orders=self.orders, length=self.length, seed=self.seed
+        )
+        return index.reshape(-1, self.length)
+
+    @cached_property
+    def record(self) -> Record:
+        """The draws, one row an order."""
+        return Record(self.pool.answers.answer[self._index])
+
+    @cached_property
+    def _value(self) -> FloatArray:
+        """Chance that the vote is right after 0, 1, … draws."""
+        answers = self.pool.answers
+        value = running_majority(self.record.answer, answers.share[self._index])
+        return np.pad(value, ((0, 0), (1, 0)))
+
+    @cached_property
+    def _spent(self) -> FloatArray:
+        """Cost of the first 0, 1, … draws."""
+        spent = np.cumsum(self.pool.draw_cost[self._index], axis=1)
+        return np.pad(spent, ((0, 0), (1, 0)))
+
+    def run(self, policy: Policy, price: float, *, draw_cost: float = 1.0) -> Ran:
+        """Run a policy at a price on every question and every order.
+
+        ``draw_cost`` is what the policy is told that a draw costs.
+        """
+        size = len(self.pool)
+        samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
+        start = Episode.start(
+            policy,
+            price,
+            key=self.pool.key,
+            features=self.pool.features,
+            cost=np.broadcast_to(draw_cost * samples, (size, len(samples))),
+            record=self.record,
+        )
+        drawn = play(start.decide().repeat(self.orders)).state.draws.size
+        rows = np.arange(len(drawn))
+        spent, value = self._spent[rows, drawn], self._value[rows, drawn]
+        shape = (size, self.orders)
+        return Ran(
+            cost=spent.reshape(shape).mean(axis=1),
+            accuracy=value.reshape(shape).mean(axis=1),
+            samples=drawn.reshape(shape).mean(axis=1),
+        )

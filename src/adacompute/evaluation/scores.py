@@ -1,0 +1,178 @@
+"""Scores: every policy by one protocol, on questions it has not seen.
+
+Folds by question text, everything tuned on training folds, held-out questions replayed in random
+orders of their samples, read at equal realised cost, beside the best mixture of uniform levels and
+the cross-fitted oracle. Headroom is the share of what that oracle gains over the mixture; intervals
+are by bootstrap over questions, copies of a text together. It knows nothing of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.evaluation.bounds import cross_fitted, in_sample
+from adacompute.evaluation.curves import Curve, Reading, held_out, read_curve
+from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, find_family
+from adacompute.evaluation.imitation import imitate
+from adacompute.evaluation.pool import Pool, assign_folds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from adacompute.core.types import FloatArray, KeyArray
+
+ORACLES = ("oracle", "oracle-in-sample")
+RESAMPLINGS = 1000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Rows of the table, and what it was made of."""
+
+    rows: list[dict[str, Any]]
+    questions: int
+    left_out: int
+    samples: int
+    ladder: tuple[int, ...]
+
+
+def evaluate(
+    pool: Pool,
+    *,
+    budgets: Sequence[float],
+    ladder: Sequence[int],
+    policies: Sequence[str] | None = None,
+    nulls: bool = True,
+    folds: int = 5,
+    orders: int = 40,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Scores:
+    """Score policies at mean budgets by the protocol above.
+
+    Levels above half of the recorded samples are left out for every policy: the oracle chooses on
+    one half of them and is scored on the other.
+    """
+    names = _names(policies)
+    even = pool.even(nulls=nulls)
+    samples = _ladder(even, ladder)
+    wanted = _budgets(even, budgets, samples)
+    contest = Contest(even, samples, wanted, orders, seed)
+    fold = assign_folds(even.group, folds, seed=seed)
+    weights = resample(even.group, RESAMPLINGS, seed=seed)
+    progress("oracle")
+    best = cross_fitted(even, samples, wanted, seed=seed)
+    progress("mixture")
+    base = held_out(contest, find_family("mixture"), fold)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        progress(name)
+        if name in ORACLES:
+            rows += _oracle_rows(name, even, best, base, wanted, weights)
+            continue
+        trace = wanted if name in ROUTERS else ()
+        curve = (
+            held_out(contest, find_family(name), fold, trace=trace) if name != "mixture" else base
+        )
+        for budget in wanted:
+            read = read_curve(curve, budget, weights)
+            row = _row(name, budget, read, base, float(best[budget].mean()), weights)
+            if name in ROUTERS:
+                row |= imitate(contest, curve, budget)
+            rows.append(row)
+    return Scores(rows, len(even), even.left_out, int(even.answers.samples[0]), samples)
+
+
+def _names(policies: Sequence[str] | None) -> list[str]:
+    known = [*FAMILIES, *ORACLES]
+    chosen = known if policies is None else list(policies)
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
+    return chosen
+
+
+def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
+    half = int(pool.answers.samples[0]) // 2
+    kept = tuple(n for n in sorted(set(ladder)) if n <= half)
+    if not kept:
+        raise DataError(
+            f"{2 * half} samples a question leave levels up to {half}, and the ladder starts at "
+            f"{min(ladder)}: collect at least {2 * min(ladder)} samples a question"
+        )
+    return kept
+
+
+def _budgets(pool: Pool, budgets: Sequence[float], samples: tuple[int, ...]) -> tuple[float, ...]:
+    least = float(pool.mean_draw_cost().mean()) * samples[0]
+    for budget in budgets:
+        if not np.isfinite(budget) or budget < least:
+            raise ConfigError(
+                f"a budget of {budget:g} is below {least:.6g}, what the cheapest level costs"
+            )
+    return tuple(sorted({float(budget) for budget in budgets}))
+
+
+def resample(group: KeyArray, times: int, *, seed: int) -> FloatArray:
+    """How often each question counts: once in row 0, then by bootstrap over groups."""
+    rng = np.random.default_rng(seed)
+    unique, inverse = np.unique(group, return_inverse=True)
+    size = len(unique)
+    counts = rng.multinomial(size, np.full(size, 1 / size), size=times)
+    return np.concatenate([np.ones((1, len(group))), counts[:, inverse].astype(np.float64)])
+
+
+def _interval(values: FloatArray) -> tuple[float, float]:
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _row(
+    name: str, budget: float, read: Reading, base: Curve, oracle: float, weights: FloatArray
+) -> dict[str, Any]:
+    """Score one policy at one budget, and its difference to the mixture at the same cost."""
+    mixture = read_curve(base, read.cost, weights)
+    low, high = _interval(read.resampled)
+    difference = read.accuracy - mixture.accuracy
+    difference_low, difference_high = _interval(read.resampled - mixture.resampled)
+    room = oracle - mixture.accuracy
+    return {
+        "policy": name,
+        "budget": budget,
+        "cost": read.cost,
+        "accuracy": read.accuracy,
+        "low": low,
+        "high": high,
+        "difference": difference,
+        "difference_low": difference_low,
+        "difference_high": difference_high,
+        "headroom": difference / room if abs(room) > 1e-9 else None,  # noqa: PLR2004
+        "relative_gain": difference / mixture.accuracy if mixture.accuracy > 0 else None,
+    }
+
+
+def _oracle_rows(
+    name: str,
+    pool: Pool,
+    best: dict[float, FloatArray],
+    base: Curve,
+    budgets: tuple[float, ...],
+    weights: FloatArray,
+) -> list[dict[str, Any]]:
+    """Score the oracles: allocations that know each question's curve."""
+    if name == "oracle":
+        found = {budget: (budget, best[budget]) for budget in budgets}
+    else:
+        found = in_sample(pool, budgets)
+    rows = []
+    for budget, (cost, value) in found.items():
+        means = weights @ value / weights.sum(axis=1)
+        read = Reading(cost, float(means[0]), means[1:])
+        rows.append(_row(name, budget, read, base, float(best[budget].mean()), weights))
+    return rows

@@ -1,0 +1,1 @@
+"""Features: what can be known of a question before it is asked."""

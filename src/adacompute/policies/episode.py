@@ -1,0 +1,129 @@
+"""Episode: the state machine around a policy, for a block of questions.
+
+start → decide → feed draws → decide … → stopped. Replay on recorded samples, the gateway (one
+question) and batch (blocks) drive this same machine; it makes every decision there is. It is pure:
+it asks for draws and is given them, and does not know who draws them or what they cost in the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core import votes
+from adacompute.core.errors import DataError
+from adacompute.policies.policy import NO_LEVEL, Draws, Policy, Record, State
+
+if TYPE_CHECKING:
+    from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray
+
+UNLIMITED_ROUNDS = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """N questions on their way: what is known of them, and which of them are still open.
+
+    ``cost`` (N, K) is what each level costs from nothing; ``wanted`` is how many samples each open
+    question should have before the next decision.
+    """
+
+    policy: Policy
+    price: float
+    state: State
+    cost: FloatArray
+    open: IntArray
+    wanted: IntArray
+
+    @staticmethod
+    def start(
+        policy: Policy,
+        price: float,
+        *,
+        key: KeyArray,
+        features: Float32Array,
+        cost: FloatArray,
+        record: Record,
+        rounds: int = UNLIMITED_ROUNDS,
+    ) -> Episode:
+        """Begin with no draws. Row i of the record belongs to question i."""
+        size = len(key)
+        none = np.zeros(size, dtype=np.int64)
+        state = State(
+            key=key,
+            features=features,
+            cost=cost,
+            draws=Draws(record, np.arange(size), none),
+            at=np.full(size, NO_LEVEL, dtype=np.int64),
+            rounds_left=np.full(size, rounds, dtype=np.int64),
+        )
+        return Episode(policy, price, state, cost, np.arange(size), none)
+
+    def repeat(self, times: int) -> Episode:
+        """Let every question go on several times over, on as many rows of the record each.
+
+        Before the first draw nothing tells them apart, so that decision is made once for all.
+        """
+        if len(self.open) != len(self.state) or self.state.draws.size.any():
+            raise DataError("only an episode without draws can be repeated")
+        again = np.repeat(np.arange(len(self.state)), times)
+        state = self.state.take(again)
+        rows = Draws(state.draws.record, np.arange(len(again)), state.draws.size)
+        return replace(
+            self,
+            state=replace(state, draws=rows),
+            cost=self.cost[again],
+            open=np.arange(len(again)),
+            wanted=self.wanted[again],
+        )
+
+    def decide(self) -> Episode:
+        """Decide on every open question; those that stop are closed."""
+        state = self.state.take(self.open)
+        level = self.policy.decide(state, self.price)
+        samples = np.array([known.samples for known in self.policy.levels])
+        goes_on = (level > state.at) & (state.rounds_left > 0)
+        at = self.state.at.copy()
+        at[self.open[goes_on]] = level[goes_on]
+        wanted = self.state.draws.size.copy()
+        wanted[self.open[goes_on]] = samples[level[goes_on]]
+        moved = replace(self.state, at=at)
+        return replace(self, state=moved, open=self.open[goes_on], wanted=wanted)
+
+    def feed(self, record: Record) -> Episode:
+        """Take the draws that were wanted: ``record`` holds all draws so far, row by question."""
+        if record.answer.shape[1] < int(self.wanted.max(initial=0)):
+            raise DataError(
+                f"{int(self.wanted.max())} draws were wanted and {record.answer.shape[1]} are given"
+            )
+        size = self.state.draws.size.copy()
+        size[self.open] = self.wanted[self.open]
+        rounds = self.state.rounds_left.copy()
+        rounds[self.open] -= 1
+        here = np.where(
+            self.state.at >= 0,
+            np.take_along_axis(self.cost, np.maximum(self.state.at, 0)[:, None], axis=1)[:, 0],
+            0.0,
+        )
+        state = replace(
+            self.state,
+            draws=Draws(record, self.state.draws.row, size),
+            cost=np.maximum(0.0, self.cost - here[:, None]),
+            rounds_left=rounds,
+        )
+        return replace(self, state=state)
+
+    def winner(self) -> IntArray:
+        """Draw that answers each question: the first of its leading class, −1 when none is read."""
+        answer = self.state.draws.record.answer
+        seen = np.arange(answer.shape[1]) < self.state.draws.size[:, None]
+        return votes.winner(np.where(seen, answer, -1))
+
+
+def play(episode: Episode) -> Episode:
+    """Run a decided episode to its end on draws that were recorded before."""
+    while len(episode.open):
+        episode = episode.feed(episode.state.draws.record).decide()
+    return episode

@@ -1,0 +1,115 @@
+"""Learners: models fitted to features, the only door to xgboost and scikit-learn.
+
+The paper's classifier is gradient-boosted trees (100 trees, depth 5, rate 0.1); the four others of
+its ablation are refitted for comparison and never bundled. The regressor predicts the utility of
+every level at once. They know features and targets, not questions, prices or policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adacompute.core.errors import ConfigError, require
+from adacompute.core.types import Float32Array, FloatArray, IntArray
+from adacompute.policies.inference import NEVER, OnnxModel, Predictor, trees_to_onnx
+
+CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
+TREES = 100
+GBM = {"max_depth": 5, "eta": 0.1}  # the paper's
+VALUE_GBM = {"max_depth": 3, "eta": 0.05, "min_child_weight": 10, "subsample": 0.8}
+
+
+@dataclass(frozen=True, eq=False)
+class _Refitted:
+    """A scikit-learn classifier with a score for every level, those it never saw included."""
+
+    model: Any
+    levels: int
+
+    def predict(self, features: Float32Array) -> FloatArray:
+        scores = np.full((len(features), self.levels), NEVER)
+        scores[np.arange(len(features)), self.model.predict(features)] = 1.0
+        return scores
+
+
+def fit_classifier(
+    features: Float32Array,
+    label: IntArray,
+    *,
+    levels: int,
+    weight: FloatArray | None = None,
+    kind: str = "gbm",
+    seed: int = 0,
+) -> Predictor:
+    """Fit a classifier of levels; the one of largest score is its choice."""
+    if kind not in CLASSIFIERS:
+        raise ConfigError(f"classifier must be one of {CLASSIFIERS}, not {kind!r}")
+    present, index = np.unique(label, return_inverse=True)
+    if kind == "gbm" or len(present) == 1:
+        return _fit_trees(features, index, present, levels=levels, weight=weight, seed=seed)
+    model = _scikit(kind, seed)
+    step = model.steps[-1][0]
+    weights = {} if weight is None or kind == "mlp" else {f"{step}__sample_weight": weight}
+    return _Refitted(model.fit(features, label, **weights), levels)
+
+
+def _fit_trees(
+    features: Float32Array,
+    index: IntArray,
+    present: IntArray,
+    *,
+    levels: int,
+    weight: FloatArray | None,
+    seed: int,
+) -> OnnxModel:
+    settings = {"objective": "multi:softprob", "num_class": len(present), **GBM}
+    if len(present) == 1:  # nothing to learn: any constant will do
+        settings = {"objective": "reg:squarederror"}
+    raw = _boost(features, index, settings, weight=weight, seed=seed)
+    return OnnxModel(
+        trees_to_onnx(raw, features=features.shape[1], outputs=levels, output_of=present)
+    )
+
+
+def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) -> OnnxModel:
+    """Fit a regressor of the utility of every level, (N, F) → (N, K)."""
+    settings = {"objective": "reg:squarederror", **VALUE_GBM}
+    raw = _boost(features, utility, settings, weight=None, seed=seed)
+    levels = utility.shape[1]
+    return OnnxModel(
+        trees_to_onnx(raw, features=features.shape[1], outputs=levels, output_of=np.arange(levels))
+    )
+
+
+def _boost(
+    features: Float32Array,
+    target: IntArray | FloatArray,
+    settings: dict[str, Any],
+    *,
+    weight: FloatArray | None,
+    seed: int,
+) -> bytes:
+    xgboost = require("xgboost", extra="train")
+    data = xgboost.DMatrix(features, target, weight=weight)
+    booster = xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, TREES)
+    return bytes(booster.save_raw("json"))
+
+
+def _scikit(kind: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
+    """Return the paper's other classifiers, on standardised features."""
+    pipeline = require("sklearn.pipeline", extra="train")
+    scale = require("sklearn.preprocessing", extra="train").StandardScaler()
+    if kind == "logistic":
+        model = require("sklearn.linear_model", extra="train").LogisticRegression(max_iter=2000)
+    elif kind == "svm":
+        model = require("sklearn.svm", extra="train").SVC(kernel="rbf", random_state=seed)
+    elif kind == "forest":
+        ensemble = require("sklearn.ensemble", extra="train")
+        model = ensemble.RandomForestClassifier(n_estimators=TREES, random_state=seed)
+    else:
+        network = require("sklearn.neural_network", extra="train")
+        model = network.MLPClassifier((64,), early_stopping=True, random_state=seed)
+    return pipeline.make_pipeline(scale, model)

@@ -1,0 +1,134 @@
+"""Policy: the one seam between deciding and everything that carries a decision out.
+
+A policy answers one question for a whole block of questions at once: at this price, given what is
+known of each question and the draws so far, which level should it reach next? The level it is at
+means stop. A router ignores the draws, a stopping rule ignores the features, and the price is the
+only dial.
+
+N questions, K levels, F features, M records of n draws each. Nothing here knows where draws come
+from, or that there is a right answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from adacompute.core import votes
+from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level, hash_keys
+
+NO_LEVEL = -1
+"""Where a question is before its first draw."""
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """Draws in the order in which they were made, (M, n); −1 is an unreadable answer.
+
+    Tokens and mean log-probabilities are given where they are known, NaN or None where not.
+    """
+
+    answer: IntArray
+    tokens: FloatArray | None = None
+    logprob: FloatArray | None = None
+
+    @cached_property
+    def tally(self) -> votes.Tally:
+        """Votes after 0..n draws, (M, n + 1), counted once for every view of this record."""
+        counted = votes.tally(self.answer)
+
+        def with_none(column: IntArray) -> IntArray:
+            return np.pad(column, ((0, 0), (1, 0)))
+
+        return votes.Tally(
+            leading=with_none(counted.leading),
+            runner_up=with_none(counted.runner_up),
+            readable=with_none(counted.readable),
+            streak=with_none(counted.streak),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The first ``size`` draws of some rows of a record: what each of N questions has seen so far.
+
+    A view: the rest of the record is not copied, and is not to be looked at.
+    """
+
+    record: Record
+    row: IntArray
+    size: IntArray
+
+    @property
+    def leading(self) -> IntArray:
+        """Votes for the leading answer."""
+        return self.record.tally.leading[self.row, self.size]
+
+    @property
+    def runner_up(self) -> IntArray:
+        """Votes for the second answer."""
+        return self.record.tally.runner_up[self.row, self.size]
+
+    @property
+    def readable(self) -> IntArray:
+        """Draws with a readable answer."""
+        return self.record.tally.readable[self.row, self.size]
+
+    @property
+    def streak(self) -> IntArray:
+        """Equal readable answers in a row, up to now."""
+        return self.record.tally.streak[self.row, self.size]
+
+    def take(self, rows: IntArray) -> Draws:
+        """Return these questions."""
+        return Draws(self.record, self.row[rows], self.size[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What is known of N questions when a decision is due.
+
+    ``key`` seeds deterministic mixing; ``cost`` (N, K) is what each level costs from here on;
+    ``at`` is the level each question is at; ``rounds_left`` how often it may still be drawn for.
+    """
+
+    key: KeyArray
+    features: Float32Array
+    cost: FloatArray
+    draws: Draws
+    at: IntArray
+    rounds_left: IntArray
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def take(self, rows: IntArray) -> State:
+        """Return these questions."""
+        return State(
+            key=self.key[rows],
+            features=self.features[rows],
+            cost=self.cost[rows],
+            draws=self.draws.take(rows),
+            at=self.at[rows],
+            rounds_left=self.rounds_left[rows],
+        )
+
+
+class Policy(Protocol):
+    """Which level each question should reach next, at a price."""
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Levels it chooses from, by rising number of samples."""
+
+    def decide(self, state: State, price: float) -> IntArray:
+        """Choose a level for each question; the one it is at means stop."""
+
+
+def tickets(key: KeyArray) -> FloatArray:
+    """Draw a number from [0, 1) for each question that depends on its key alone."""
+    salted = hash_keys(hash_keys(key))  # once is what the oracle breaks its ties by
+    return np.asarray((salted >> np.uint64(11)) * 2.0**-53, dtype=np.float64)

@@ -1,0 +1,117 @@
+"""Router: policies that decide once, from the question alone.
+
+``Router`` is the paper's: a classifier of the oracle's levels, one for each price it was trained
+at. ``ValueRouter`` predicts the utility of every level and takes the best at the price, so one
+model serves every budget. Both ignore the draws: once a level is reached, they stop. They know
+nothing of how their models were fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.oracle import solve
+from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable
+from adacompute.core.upgrades import choose
+from adacompute.policies.dial import Dial
+from adacompute.policies.inference import Predictor
+from adacompute.policies.learners import fit_classifier, fit_values
+from adacompute.policies.policy import NO_LEVEL, State, tickets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adacompute.core.types import Float32Array
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """The paper's router: classifiers of the oracle's levels, by falling price."""
+
+    name = "router"
+    levels: tuple[Level, ...]
+    models: tuple[Predictor, ...]
+    dial: Dial
+
+    def decide(self, state: State, price: float) -> IntArray:
+        """Take the level that the price's classifier scores highest."""
+        new = np.flatnonzero(state.at == NO_LEVEL)
+        level = state.at.copy()
+        place = self.dial.turn(price, tickets(state.key[new]))
+        for setting in np.unique(place):
+            rows = new[place == setting]
+            level[rows] = self.models[setting].predict(state.features[rows]).argmax(axis=1)
+        return level
+
+
+@dataclass(frozen=True, eq=False)
+class ValueRouter:
+    """Predicts what every level is worth and takes the best at the price."""
+
+    name = "value-router"
+    levels: tuple[Level, ...]
+    model: Predictor
+
+    def decide(self, state: State, price: float) -> IntArray:
+        """Take the level of largest predicted utility − price × cost, ties to the cheaper one."""
+        new = np.flatnonzero(state.at == NO_LEVEL)
+        level = state.at.copy()
+        if len(new):
+            value = self.model.predict(state.features[new])
+            level[new] = choose(UtilityTable(value, state.cost[new]), price)
+        return level
+
+
+def mistake_weight(table: UtilityTable, choice: IntArray, price: float) -> FloatArray:
+    """M_λ(x) of Theorem 2: what the worst mistake on each question costs at this price."""
+    net = table.utility - price * table.cost
+    best = net[np.arange(len(table)), choice]
+    return np.asarray(best - net.min(axis=1), dtype=np.float64)
+
+
+def fit_router(
+    features: Float32Array,
+    table: UtilityTable,
+    levels: tuple[Level, ...],
+    *,
+    budgets: Sequence[float],
+    classifier: str = "gbm",
+    cost_sensitive: bool = False,
+    seed: int = 0,
+) -> Router:
+    """Fit one classifier of the oracle's levels for each budget.
+
+    With ``cost_sensitive`` each question counts by what its worst mistake costs.
+    """
+    models: list[Predictor] = []
+    prices: list[float] = []
+    for budget in sorted(budgets):
+        oracle = solve(table, budget)
+        price = oracle.price or (prices[-1] / 2 if prices else 1.0)
+        weight = None
+        if cost_sensitive:
+            weight = mistake_weight(table, oracle.choice, oracle.price) + 1e-6
+        if prices and price >= prices[-1]:
+            continue  # the same upgrades, and so the same labels
+        prices.append(price)
+        models.append(
+            fit_classifier(
+                features,
+                oracle.choice,
+                levels=len(levels),
+                weight=weight,
+                kind=classifier,
+                seed=seed,
+            )
+        )
+    return Router(levels, tuple(models), Dial(tuple(prices)))
+
+
+def fit_value_router(
+    features: Float32Array, table: UtilityTable, levels: tuple[Level, ...], *, seed: int = 0
+) -> ValueRouter:
+    """Fit the utility of every level."""
+    return ValueRouter(levels, fit_values(features, table.utility, seed=seed))

@@ -1,0 +1,246 @@
+"""Stages: the line on a run directory, one function a command.
+
+Each stage reads the artifacts of those before it and writes one of its own, its manifest last; a
+stage that already ran with the same arguments on the same inputs is not run again, and returns what
+it returned then. The keyword arguments are the configuration. It knows nothing of terminals.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.limits import solve_limits
+from adacompute.core.oracle import solve
+from adacompute.core.types import UtilityTable
+from adacompute.core.utility import estimate
+from adacompute.datasets.rows import read_samples
+from adacompute.graders.grader import grade, load
+from adacompute.runs.costs import level_costs
+from adacompute.storage.manifest import hash_file
+from adacompute.storage.store import GRADES, SAMPLES, Recorded, Run, number_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+UTILITY, ALLOCATION = "utility.parquet", "allocation.parquet"
+DEFAULT_LADDER = (1, 2, 4, 8, 16)
+
+
+def quiet(_: str) -> None:
+    """Report nothing."""
+
+
+def import_samples(
+    source: Path, run: Path, *, model: str | None = None, grader: str | None = None
+) -> dict[str, Any]:
+    """Bring recorded samples into a run."""
+    place = Run(run)
+    table = read_samples(source)
+    arguments = {"source": hash_file(source), "model": model, "grader": grader}
+    done = place.finished("import", arguments, [])
+    if done:
+        return done.result
+    if place.file(SAMPLES).is_file():
+        raise DataError(
+            f"{run} already holds samples of another source, which may have cost money: "
+            "name another directory"
+        )
+    recorded = number_samples(table)
+    result = {
+        "questions": len(recorded.answers),
+        "samples": table.num_rows,
+        "unreadable": int(table["answer"].null_count),
+        "correct": int(recorded.answers.right.sum()),
+        "model": model,
+        "grader": grader,
+    }
+    place.finish("import", arguments=arguments, inputs=[], outputs={SAMPLES: table}, result=result)
+    return result
+
+
+def grade_run(run: Path, *, grader: str, progress: Callable[[str], None] = quiet) -> dict[str, Any]:
+    """Grade the samples again, from their completions where these are recorded."""
+    place = Run(run)
+    samples = place.table(SAMPLES, made_by=f"import SOURCE --run {run}")
+    arguments = {"grader": grader}
+    done = place.finished("grade", arguments, [SAMPLES])
+    if done and not grader.startswith("cmd:"):  # a program of the user's own may have changed
+        return done.result
+    judge = load(grader)
+    recorded = number_samples(samples)
+    texts = _texts(samples, recorded)
+    gold = samples["gold"].take(pa.array(recorded.order[recorded.first_samples()])).to_pylist()
+    answers: list[str | None] = []
+    right: list[bool] = []
+    offsets = recorded.answers.offsets
+    for i, name in enumerate(recorded.id):
+        progress(f"{i + 1} of {len(recorded.id)} questions")
+        try:
+            graded = grade(judge, texts[offsets[i] : offsets[i + 1]], gold[i])
+        except DataError as error:
+            raise DataError(f"question {name!r}: {error}") from None
+        answers += graded.answer
+        right += graded.right
+    back = np.argsort(recorded.order)
+    table = pa.table(
+        {"answer": pa.array(answers, pa.string()), "correct": pa.array(right, pa.bool_())}
+    ).take(pa.array(back))
+    before = np.asarray(samples["correct"])
+    result = {
+        "samples": len(answers),
+        "correct": int(sum(right)),
+        "unreadable": answers.count(None),
+        "unreadable_share": answers.count(None) / max(1, len(answers)),
+        "changed": int((np.asarray(table["correct"]) != before).sum()),
+        "from": "completion" if samples["completion"].null_count == 0 else "answer",
+    }
+    place.finish(
+        "grade", arguments=arguments, inputs=[SAMPLES], outputs={GRADES: table}, result=result
+    )
+    return result
+
+
+def _texts(samples: pa.Table, recorded: Recorded) -> list[str | None]:
+    """What is graded: completions where all are recorded, else the recorded answers."""
+    column = "completion" if samples["completion"].null_count == 0 else "answer"
+    texts: list[str | None] = samples[column].take(pa.array(recorded.order)).to_pylist()
+    return texts
+
+
+def estimate_run(
+    run: Path,
+    *,
+    levels: Sequence[int] = DEFAULT_LADDER,
+    method: str = "exact",
+    vote: str = "majority",
+) -> dict[str, Any]:
+    """Estimate what each level is worth on each question."""
+    place = Run(run)
+    levels = check_levels(levels)
+    arguments = {"levels": list(levels), "method": method, "vote": vote}
+    done = place.finished("estimate", arguments, [SAMPLES, GRADES])
+    if done:
+        return done.result
+    recorded = number_samples(place.samples())
+    answers = recorded.answers
+    if vote in ("weighted", "best-of"):
+        score = recorded.numbers("mean_logprob")
+        if bool(np.isnan(score).any()):
+            raise DataError(f"vote {vote!r} needs mean_logprob of every sample; some have none")
+        if vote == "weighted":
+            score = np.exp(score)
+        answers = type(answers)(answers.offsets, answers.answer, answers.right, score)
+    found = estimate(answers, levels, method=method, vote=vote)
+    columns: dict[str, Any] = {"question_id": recorded.id}
+    for k, level in enumerate(levels):
+        columns[f"utility_{level}"] = found.utility[:, k]
+        columns[f"error_{level}"] = found.error[:, k]
+    size = len(answers)
+    rows = [
+        {
+            "level": level,
+            "utility": float(found.utility[:, k].mean()),
+            "standard_error": _spread(found.utility[:, k], recorded.group),
+        }
+        for k, level in enumerate(levels)
+    ]
+    result = {"questions": size, "method": method, "vote": vote, "levels": rows}
+    place.finish(
+        "estimate",
+        arguments=arguments,
+        inputs=[SAMPLES, GRADES],
+        outputs={UTILITY: pa.table(columns)},
+        result=result,
+    )
+    return result
+
+
+def _spread(
+    values: np.typing.NDArray[np.float64], group: np.typing.NDArray[np.uint64]
+) -> float | None:
+    """Standard error of a mean over questions, copies of one text counted together."""
+    _, inverse = np.unique(group, return_inverse=True)
+    groups = int(inverse.max()) + 1
+    if groups < 2:  # noqa: PLR2004 - one question has no spread
+        return None
+    sums = np.bincount(inverse, values - values.mean(), minlength=groups)
+    return float(np.sqrt((sums**2).sum() * groups / (groups - 1)) / len(values))
+
+
+def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
+    """Return levels as rising numbers of samples, or refuse them."""
+    checked = tuple(levels)
+    if not checked or list(checked) != sorted(set(checked)) or checked[0] < 1:
+        raise ConfigError(f"levels are rising whole numbers from 1 on, not {list(levels)}")
+    return checked
+
+
+def solve_run(
+    run: Path,
+    *,
+    budget: float,
+    unit: str = "samples",
+    limits: Mapping[str, float] | None = None,
+    method: str = "exact",
+) -> dict[str, Any]:
+    """Compute the best allocation within a budget, and the proof of how good it is."""
+    place = Run(run)
+    arguments = {"budget": budget, "unit": unit, "limits": dict(limits or {}), "method": method}
+    inputs = [SAMPLES, GRADES, UTILITY]
+    utility = place.table(UTILITY, made_by=f"estimate {run}")
+    done = place.finished("solve", arguments, inputs)
+    if done:
+        return done.result
+    recorded = number_samples(place.samples())
+    levels = tuple(
+        int(name.removeprefix("utility_"))
+        for name in utility.column_names
+        if name.startswith("utility_")
+    )
+    if utility["question_id"].to_pylist() != recorded.id:
+        raise DataError(
+            f"{run} was estimated on other samples: run 'adacompute estimate {run}' again"
+        )
+    table = UtilityTable(
+        np.stack([np.asarray(utility[f"utility_{level}"]) for level in levels], axis=1),
+        level_costs(recorded, unit, levels),
+        recorded.key,
+        limited={name: level_costs(recorded, name, levels) for name in limits or {}},
+    )
+    found = solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
+    shares = found.shares(len(levels))
+    split = [
+        {"question": recorded.id[q], "level": levels[k], "probability": float(p)}
+        for q, k, p in zip(
+            found.split.question, found.split.level, found.split.probability, strict=True
+        )
+    ]
+    result: dict[str, Any] = {
+        "price": found.price,
+        "cost": found.cost,
+        "utility": found.utility,
+        "bound": found.bound,
+        "gap": found.gap,
+        "shares": {str(level): float(share) for level, share in zip(levels, shares, strict=True)},
+        "split": split,
+        "mixed_cost": found.mixed_cost,
+        "mixed_utility": found.mixed_utility,
+        "unit": unit,
+    }
+    if limits:
+        result["limits"] = {
+            name: {"limit": limits[name], "price": found.prices[name], "cost": found.costs[name]}
+            for name in limits
+        }
+    chosen = pa.table(
+        {"question_id": recorded.id, "level": np.asarray(levels, dtype=np.int64)[found.choice]}
+    )
+    place.finish(
+        "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
+    )
+    return result

@@ -1,0 +1,1 @@
+"""Storage: run directories, their tables and their manifests."""

@@ -1,0 +1,80 @@
+"""Manifest: what a finished stage was given and what it made.
+
+It is written last, so that its existence means that the stage finished; a stage whose manifest
+names the same arguments and the same inputs is not run again. It knows nothing of what the
+artifacts mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adacompute.core.errors import DataError
+
+FORMAT = 1
+"""Version of the run directory's files."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One finished stage: its arguments, the hashes of its inputs and outputs, its counts."""
+
+    stage: str
+    arguments: dict[str, Any]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    result: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest whole or not at all."""
+    text = json.dumps(asdict(manifest), indent=2) + "\n"
+    write_atomically(path, text.encode())
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Read a manifest; None when the stage has not finished."""
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        version = found.get("format")
+        if version != FORMAT:
+            raise DataError(
+                f"{path} is of format {version} and this version reads {FORMAT}: "
+                "make the run again from its samples"
+            )
+        return Manifest(**found)
+    except (ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is damaged: remove it to run its stage again") from None
+
+
+def hash_file(path: Path) -> str:
+    """Hash a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old one or the whole new one, even after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

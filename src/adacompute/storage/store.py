@@ -1,0 +1,217 @@
+"""Store: a run directory, one artifact a stage, and its samples as numbers.
+
+    samples.parquet      what was imported or collected, one row a sample
+    grades.parquet       what a grader made of it, when it was graded again
+    utility.parquet      what each level is worth on each question
+    allocation.parquet   the oracle's choice
+    evaluation.json      the scores of the policies
+
+Beside each lies its manifest. Strings become numbers here: ids become keys, answers become classes
+within their question. It knows nothing of how an artifact is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from adacompute.core.answers import NULL, Answers
+from adacompute.core.errors import DataError
+from adacompute.core.types import FloatArray, IntArray, KeyArray
+from adacompute.storage.manifest import (
+    Manifest,
+    hash_file,
+    read_manifest,
+    write_atomically,
+    write_manifest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SAMPLES, GRADES = "samples.parquet", "grades.parquet"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    path: Path
+
+    def file(self, name: str) -> Path:
+        """Path of an artifact."""
+        return self.path / name
+
+    def table(self, name: str, *, made_by: str) -> pa.Table:
+        """Read a table, or say which command makes it."""
+        path = self.file(name)
+        if self.path.is_file():
+            raise DataError(
+                f"{self.path} is a file, not a run: first 'adacompute import {self.path} --run DIR'"
+            )
+        if not path.is_file():
+            raise DataError(f"{self.path} has no {name}: first run 'adacompute {made_by}'")
+        try:
+            return pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(
+                f"{path} is damaged ({reason}): remove it and run 'adacompute {made_by}' again"
+            ) from None
+
+    def finished(
+        self, stage: str, arguments: dict[str, Any], inputs: Sequence[str]
+    ) -> Manifest | None:
+        """Manifest of a stage that ran with these arguments on these inputs, if it did."""
+        manifest = read_manifest(self.file(f"{stage}.manifest.json"))
+        if manifest is None or manifest.arguments != _plain(arguments):
+            return None
+        whole = all(
+            self.file(name).is_file() and hash_file(self.file(name)) == digest
+            for name, digest in manifest.outputs.items()
+        )
+        return manifest if whole and manifest.inputs == self._hashes(inputs) else None
+
+    def finish(
+        self,
+        stage: str,
+        *,
+        arguments: dict[str, Any],
+        inputs: Sequence[str],
+        outputs: dict[str, pa.Table | dict[str, Any]],
+        result: dict[str, Any],
+    ) -> None:
+        """Write the artifacts of a stage, and then its manifest."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name, content in outputs.items():
+            write_atomically(self.file(name), _bytes(content))
+        manifest = Manifest(
+            stage=stage,
+            arguments=_plain(arguments),
+            inputs=self._hashes(inputs),
+            outputs=self._hashes(list(outputs)),
+            result=_plain(result),
+        )
+        write_manifest(self.file(f"{stage}.manifest.json"), manifest)
+
+    def _hashes(self, names: Sequence[str]) -> dict[str, str]:
+        return {name: hash_file(self.file(name)) for name in names if self.file(name).is_file()}
+
+    def samples(self) -> pa.Table:
+        """Read the samples as they were graded last."""
+        samples = self.table(SAMPLES, made_by=f"import SOURCE --run {self.path}")
+        if not self.file(GRADES).is_file():
+            return samples
+        grades = self.table(GRADES, made_by=f"grade {self.path}")
+        if grades.num_rows != samples.num_rows:
+            raise DataError(
+                f"{self.file(GRADES)} grades {grades.num_rows} samples and there are "
+                f"{samples.num_rows}: run 'adacompute grade {self.path}' again"
+            )
+        for name in ("answer", "correct"):
+            at = samples.column_names.index(name)
+            samples = samples.set_column(at, samples.schema.field(name), grades[name])
+        return samples
+
+
+def _bytes(content: pa.Table | dict[str, Any]) -> bytes:
+    if isinstance(content, dict):
+        return (json.dumps(content, indent=2) + "\n").encode()
+    sink = pa.BufferOutputStream()
+    pq.write_table(content, sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments as they come back from a file."""
+    plain: dict[str, Any] = json.loads(json.dumps(arguments, default=str))
+    return plain
+
+
+def key_strings(values: Sequence[str]) -> KeyArray:
+    """Name strings by 64 bits that do not depend on their order or on the process."""
+    digests = b"".join(
+        hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        for value in values
+    )
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """Recorded samples as numbers: one entry a question, samples sorted by question and index."""
+
+    id: list[str]
+    text: list[str | None]
+    difficulty: list[str | None]
+    key: KeyArray
+    group: KeyArray
+    answers: Answers
+    order: IntArray
+    columns: pa.Table
+
+    def numbers(self, name: str) -> FloatArray:
+        """Return a column of the samples in the order of the answers, NaN where it is null."""
+        column = self.columns[name].to_numpy(zero_copy_only=False)
+        return np.asarray(column, dtype=np.float64)[self.order]
+
+    def first_samples(self) -> IntArray:
+        """Row of each question's first sample in the order of the answers."""
+        return self.answers.offsets[:-1]
+
+
+def number_samples(table: pa.Table) -> Recorded:
+    """Turn a table of samples into numbers.
+
+    Questions keep the order of their first row; copies of a text share a group, so that folds can
+    keep them together; a question without text is a group of its own.
+    """
+    coded = table["question_id"].combine_chunks().dictionary_encode()
+    question = np.asarray(coded.indices, dtype=np.int64)
+    names: list[str] = coded.dictionary.to_pylist()
+    sample = np.asarray(table["sample"], dtype=np.int64)
+    order = np.lexsort((sample, question))
+    answer_codes = table["answer"].combine_chunks().dictionary_encode().indices
+    answer = np.asarray(answer_codes.fill_null(NULL), dtype=np.int64)[order]
+    question = question[order]
+    right = np.asarray(table["correct"], dtype=np.bool_)[order]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(names)))])
+    answers = Answers(offsets.astype(np.int64), _within_question(question, answer), right)
+    first = pa.array(order[offsets[:-1]])
+    text: list[str | None] = table["question"].take(first).to_pylist()
+    difficulty: list[str | None] = table["difficulty"].take(first).to_pylist()
+    same = [name if t is None else t for name, t in zip(names, text, strict=True)]
+    return Recorded(
+        id=names,
+        text=text,
+        difficulty=difficulty,
+        key=key_strings(names),
+        group=key_strings(same),
+        answers=answers,
+        order=order,
+        columns=table,
+    )
+
+
+def _within_question(question: IntArray, code: IntArray) -> IntArray:
+    """Number the answers of each question from 0 on, in the order in which they appear."""
+    read = np.flatnonzero(code != NULL)
+    result = np.full(len(code), NULL, dtype=np.int64)
+    if len(read) == 0:
+        return result
+    pair = question[read] * (int(code.max()) + 1) + code[read]
+    unique, first, inverse = np.unique(pair, return_index=True, return_inverse=True)
+    rank = np.empty(len(unique), dtype=np.int64)
+    by_place = np.argsort(first)  # samples are sorted by question, so this sorts by question too
+    owner = question[read][first][by_place]
+    start = np.searchsorted(owner, owner, side="left")
+    rank[by_place] = np.arange(len(unique)) - start
+    result[read] = rank[inverse]
+    return result

@@ -1,0 +1,103 @@
+"""Tables: results of the commands as a person reads them in a terminal; the only door to rich.
+
+It knows the JSON documents that the stages return, and nothing of how they were computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PLACES = 4
+
+
+def show_result(result: dict[str, Any], title: str, *, rows: str | None = None) -> None:
+    """Print a result's values, and the list of rows among them as a table of its own."""
+    console = Console()
+    plain = Table(title=title, show_header=False, title_justify="left")
+    for name, value in result.items():
+        if name != rows:
+            plain.add_row(Text(_words(name)), Text(_say(value)))
+    console.print(plain)
+    if rows and result.get(rows):
+        console.print(_table(result[rows], _words(rows)))
+
+
+def _table(rows: list[dict[str, Any]], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(_words(name), justify="right")
+    for row in rows:
+        table.add_row(*(Text(_say(value)) for value in row.values()))
+    return table
+
+
+def show_scores(result: dict[str, Any]) -> None:
+    """Print accuracies by policy and budget, best policy of each budget marked."""
+    console = Console()
+    rows = result["rows"]
+    budgets = sorted({row["budget"] for row in rows})
+    names = list(dict.fromkeys(row["policy"] for row in rows))
+    cells = {(row["policy"], row["budget"]): row for row in rows}
+    honest = result["protocol"] == "honest"
+    table = Table(title=_headline(result), title_justify="left")
+    table.add_column("policy", no_wrap=True)
+    for budget in budgets:
+        table.add_column(f"{budget:g}", justify="right")
+    for name in names:
+        row = [_cell(cells.get((name, budget)), honest=honest) for budget in budgets]
+        table.add_row(Text(name), *row)
+    console.print(table)
+    console.print(Text(_legend(result)))
+
+
+def _headline(result: dict[str, Any]) -> str:
+    what = "held-out questions" if result["protocol"] == "honest" else "the paper's protocol"
+    shown = "" if result["nulls"] else ", unreadable samples removed"
+    return f"Accuracy on {what}, by mean budget in {result['unit']}{shown}"
+
+
+def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
+    if row is None:
+        return Text("")
+    if not honest:
+        return Text(f"{row['accuracy']:.3f}\n@ {row['cost']:.2f}")
+    text = f"{row['accuracy']:.3f}"
+    low, high = row["difference_low"], row["difference_high"]
+    headroom = row["headroom"]
+    if row["policy"] not in ("fixed", "mixture", "oracle") and headroom is not None:
+        text += f"\n{100 * headroom:.0f}%"
+    style = "green" if low > 0 else "red" if high < 0 else ""
+    return Text(text, style=style)
+
+
+def _legend(result: dict[str, Any]) -> str:
+    unread = f"{100 * result['unreadable_share']:.1f}% of the samples could not be read."
+    if result["protocol"] != "honest":
+        return f"{result['questions']} questions; accuracy @ realised cost. {unread}"
+    left = f" ({result['left_out']} left out)" if result["left_out"] else ""
+    return (
+        f"{result['questions']} questions{left} × {result['samples']} samples, levels "
+        f"{', '.join(map(str, result['ladder']))}. Per cent: share of what the cross-fitted "
+        "oracle gains over the best mixture of uniform levels. Green or red: the difference to "
+        f"that mixture at equal cost is above or below zero with 95% confidence. {unread}"
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _say(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.{PLACES}g}"
+    if isinstance(value, dict):
+        return "  ".join(f"{key}: {_say(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(_say(item) for item in value) or "–"
+    return str(value)

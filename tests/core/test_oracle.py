@@ -1,0 +1,554 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+
+from adacompute.core import oracle
+from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
+from adacompute.core.oracle import dual, frontier, solve
+from adacompute.core.types import Allocation, FloatArray, IntArray, UtilityTable
+from adacompute.core.upgrades import Scan, choose, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
+Spent: TypeAlias = Callable[[UtilityTable, IntArray], Fraction]
+BestValue: TypeAlias = Callable[[UtilityTable, float], Fraction]
+
+tables = st.from_type(UtilityTable)
+shares = st.one_of(st.floats(0, 1.2), st.integers(0, 12).map(lambda n: n / 12))
+ONE_STEP = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
+CLIFF = UtilityTable(np.array([[0.5, 0.5 + 2.0**-53, 0.5]]), np.array([1.0, 9.0, 10.0]))
+
+
+def scale(table: UtilityTable) -> float:
+    return max(1.0, float(np.abs(table.utility).max()))
+
+
+def random_table(seed: int, questions: int, levels: int = 5, *, own: bool = False) -> UtilityTable:
+    """Draw rising utilities in steps of 1/48, as windows of 48 samples give them."""
+    rng = np.random.default_rng(seed)
+    steps = rng.random((questions, levels)) * np.array([1.0, 0.4, 0.3, 0.2, 0.1])[:levels]
+    cost = 2.0 ** np.arange(levels)
+    if own:
+        cost = cost * rng.integers(1, 20, (questions, 1))
+    return UtilityTable(np.rint(24 * np.cumsum(steps, axis=1)) / 48, cost)
+
+
+def deterministic_values(table: UtilityTable, budget: float) -> Iterator[float]:
+    """Value every allocation of one level to each question that is within budget."""
+    cost = [[Fraction(float(c)) for c in row] for row in table.costs]
+    for levels in itertools.product(range(table.levels), repeat=len(table)):
+        if sum(row[k] for row, k in zip(cost, levels, strict=True)) <= Fraction(budget) * len(
+            table
+        ):
+            yield float(table.utility_of(np.array(levels)).mean())
+
+
+def linear_program(table: UtilityTable, budget: float) -> float:
+    size, levels = table.utility.shape
+    unit = max(1.0, float(table.cost.max()))
+    found = linprog(
+        -table.utility.ravel() / size,
+        A_ub=table.costs.reshape(1, -1) / (size * unit),
+        b_ub=[budget / unit],
+        A_eq=np.kron(np.eye(size), np.ones(levels)),
+        b_eq=np.ones(size),
+    )
+    assert found.status == 0
+    return -float(found.fun)
+
+
+def same(one: Allocation, other: Allocation) -> bool:
+    return (
+        np.array_equal(one.choice, other.choice)
+        and one.price == other.price
+        and np.array_equal(one.split.question, other.split.question)
+        and np.array_equal(one.split.level, other.split.level)
+        and np.array_equal(one.split.probability, other.split.probability)
+    )
+
+
+# What it is worth.
+
+
+@given(tables, shares)
+def test_the_value_with_the_split_is_the_exact_optimum_of_the_linear_program(
+    budget_at: BudgetAt, best_value: BestValue, table: UtilityTable, share: float
+) -> None:
+    budget = budget_at(table, share)
+    found = solve(table, budget)
+    best = float(best_value(table, budget))
+    assert found.mixed_utility == pytest.approx(best, abs=1e-12 * scale(table), rel=0)
+    assert found.bound == pytest.approx(best, abs=1e-12 * scale(table), rel=0)
+
+
+@given(tables, shares)
+def test_the_value_with_the_split_agrees_with_a_linear_solver(
+    budget_at: BudgetAt, table: UtilityTable, share: float
+) -> None:
+    budget = budget_at(table, share)
+    best = linear_program(table, budget)
+    assert solve(table, budget).mixed_utility == pytest.approx(best, abs=1e-6 * scale(table), rel=0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_larger_tables_agree_with_a_linear_solver(
+    budget_at: BudgetAt, seed: int, *, own: bool
+) -> None:
+    table = random_table(seed, 120, own=own)
+    for share in (0.05, 0.2, 0.6):
+        budget = budget_at(table, share)
+        assert solve(table, budget).mixed_utility == pytest.approx(
+            linear_program(table, budget), abs=1e-6, rel=0
+        )
+
+
+@given(tables, shares)
+def test_the_best_deterministic_value_lies_between_utility_and_bound(
+    budget_at: BudgetAt, table: UtilityTable, share: float
+) -> None:
+    budget = budget_at(table, share)
+    found = solve(table, budget)
+    best = max(deterministic_values(table, budget))
+    assert found.utility <= best + 1e-15 * scale(table)
+    assert best <= found.bound + 1e-12 * scale(table)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_integer_programming_finds_no_more_than_the_gap_above_the_choice(seed: int) -> None:
+    table = random_table(seed, 50, levels=4, own=True)
+    budget = float(table.costs[:, 0].mean()) * 2.3
+    size, levels = table.utility.shape
+    best = milp(
+        -table.utility.ravel() / size,
+        integrality=np.ones(size * levels),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(np.kron(np.eye(size), np.ones(levels)), 1, 1),
+            LinearConstraint(table.costs.reshape(1, -1) / size, -np.inf, budget),
+        ],
+        options={"mip_rel_gap": 0.0},
+    )
+    found = solve(table, budget)
+    assert best.status == 0
+    assert found.utility <= -best.fun + 1e-9
+    assert -best.fun <= found.bound + 1e-9
+    assert found.gap < 0.02
+
+
+@given(tables, shares)
+def test_the_gap_is_at_most_the_gain_of_the_one_upgrade_that_is_split(
+    budget_at: BudgetAt, table: UtilityTable, share: float
+) -> None:
+    found = solve(table, budget_at(table, share))
+    gain = 0.0
+    if len(found.split):
+        row = found.split.question
+        gain = float(
+            (table.utility[row, found.split.level] - table.utility_of(found.choice)[row])[0]
+        )
+    assert found.gap <= gain / len(table) + 1e-12 * scale(table)
+
+
+@given(tables, shares)
+@example(CLIFF, 0.5)
+def test_it_never_overspends_and_the_split_spends_the_rest(
+    budget_at: BudgetAt, spent: Spent, table: UtilityTable, share: float
+) -> None:
+    budget = budget_at(table, share)
+    found = solve(table, budget)
+    assert spent(table, found.choice) <= Fraction(budget)
+    assert found.cost == pytest.approx(float(spent(table, found.choice)), rel=1e-15)
+    assert found.cost <= budget
+    if found.price > 0:
+        assert found.mixed_cost == pytest.approx(budget, rel=1e-12)
+    assert ((found.split.probability > 0) & (found.split.probability < 1)).all()
+
+
+@given(tables, shares)
+def test_every_chosen_level_has_the_largest_net_value_at_the_price(
+    budget_at: BudgetAt, table: UtilityTable, share: float
+) -> None:
+    found = solve(table, budget_at(table, share))
+    net = table.utility - found.price * table.costs
+    chosen = net[np.arange(len(table)), found.choice]
+    fuzz = 1e-12 * (scale(table) + found.price * table.cost.max())
+    assert (chosen >= net.max(axis=1) - fuzz).all()
+
+
+def test_utilities_that_differ_by_rounding_alone_are_spent_on_exactly(
+    budget_at: BudgetAt, spent: Spent
+) -> None:
+    rng = np.random.default_rng(0)
+    for distance in (1e-11, 1e-13, 1e-15):
+        table = UtilityTable(0.5 + rng.random((3000, 4)) * distance, np.array([1.0, 2.0, 3.0, 7.0]))
+        for share in (0.1, 0.4, 0.7):
+            budget = budget_at(table, share)
+            found = solve(table, budget)
+            assert spent(table, found.choice) <= Fraction(budget)
+            assert found.mixed_cost == pytest.approx(min(budget, found.mixed_cost), abs=1e-12)
+            assert found.price == 0 or budget - found.cost < 6 / len(table)
+
+
+def test_the_largest_costs_there_can_be_are_summed_exactly() -> None:
+    table = UtilityTable(np.tile([0.0, 1.0], (5000, 1)), np.array([0.0, 2.0**32]))
+    found = solve(table, 2.0**31)
+    assert found.cost == 2.0**31
+    assert found.choice.sum() == 2500
+
+
+def test_a_gain_too_small_to_divide_is_still_paid_for() -> None:
+    table = UtilityTable(np.array([[0.0, 5e-324]]), np.array([1.0, 9.0]))
+    assert solve(table, 2.0).choice.tolist() == [0]
+    assert solve(table, 9.0).choice.tolist() == [1]
+
+
+def test_a_budget_beyond_all_costs_buys_every_gain_at_a_price_of_zero() -> None:
+    found = solve(UtilityTable(np.array([[0.0, 1.0, 0.5]]), np.array([1.0, 2.0, 4.0])), 1e300)
+    assert (found.choice.tolist(), found.price, found.cost, found.gap) == ([1], 0.0, 2.0, 0.0)
+
+
+def test_the_split_is_empty_when_the_budget_is_met_exactly() -> None:
+    table = UtilityTable(np.array([[0.0, 1.0], [0.0, 0.5]]), np.array([1.0, 2.0]))
+    found = solve(table, 1.5)
+    assert (found.choice.tolist(), found.price, len(found.split)) == ([1, 0], 0.5, 0)
+
+
+def test_of_questions_with_one_key_the_one_at_the_cut_is_split() -> None:
+    table = UtilityTable(
+        np.array([[0.0, 1.0], [0.0, 0.4], [0.0, 0.5]]),
+        np.array([1.0, 3.0]),
+        np.array([7, 7, 7], dtype=np.uint64),
+    )
+    found = solve(table, 2.0)
+    assert found.choice.tolist() == [1, 0, 0]
+    assert found.split.question.tolist() == [2]
+    assert found.split.probability.tolist() == [0.5]
+
+
+# How it moves with the budget and the unit.
+
+
+@given(tables, shares, shares)
+def test_more_budget_takes_compute_from_no_question_and_never_raises_the_price(
+    budget_at: BudgetAt, table: UtilityTable, share: float, other: float
+) -> None:
+    little, much = sorted((budget_at(table, share), budget_at(table, other)))
+    before, after = solve(table, little), solve(table, much)
+    assert (table.cost_of(before.choice) <= table.cost_of(after.choice)).all()
+    assert before.price >= after.price
+    assert before.utility <= after.utility + 1e-15 * scale(table)
+
+
+@given(tables, shares, st.integers(1, 12))
+def test_scaling_costs_scales_the_price_inversely(
+    budget_at: BudgetAt, table: UtilityTable, share: float, factor: int
+) -> None:
+    budget = budget_at(table, share)
+    dear = UtilityTable(table.utility, np.minimum(table.cost, 2.0**28) * factor, table.key)
+    table = UtilityTable(table.utility, np.minimum(table.cost, 2.0**28), table.key)
+    budget = max(budget_at(table, 0.0), min(budget, 2.0**28))
+    found, scaled = solve(table, budget), solve(dear, float(np.nextafter(budget * factor, np.inf)))
+    assert scaled.price * factor == pytest.approx(found.price, rel=1e-9)
+    assert scaled.mixed_utility == pytest.approx(found.mixed_utility, abs=1e-9 * scale(table))
+
+
+@given(tables, shares, st.integers(0, 3))
+def test_a_unit_of_cost_half_as_large_changes_no_choice(
+    budget_at: BudgetAt, table: UtilityTable, share: float, halvings: int
+) -> None:
+    small = UtilityTable(table.utility, np.minimum(table.cost, 2.0**28), table.key)
+    large = UtilityTable(small.utility, small.cost * 2.0**halvings, table.key)
+    budget = budget_at(small, share)
+    found, scaled = solve(small, budget), solve(large, budget * 2.0**halvings)
+    assert np.array_equal(found.choice, scaled.choice)
+    assert scaled.price * 2.0**halvings == found.price
+
+
+@given(tables, st.data())
+def test_the_order_of_the_questions_does_not_matter(
+    budget_at: BudgetAt, table: UtilityTable, data: st.DataObject
+) -> None:
+    order = np.array(data.draw(st.permutations(range(len(table)))))
+    budget = budget_at(table, 0.4)
+    found, shuffled = solve(table, budget), solve(table.take(order), budget)
+    assert np.array_equal(found.choice[order], shuffled.choice)
+    assert found.price == shuffled.price
+    assert order[shuffled.split.question].tolist() == found.split.question.tolist()
+
+
+# What it refuses.
+
+
+@given(tables)
+def test_a_budget_below_the_cheapest_is_infeasible(
+    budget_at: BudgetAt, table: UtilityTable
+) -> None:
+    budget = budget_at(table, 0.0)
+    solve(table, budget)
+    for method in ("exact", "bisect"):
+        with pytest.raises(InfeasibleBudget, match="raise the budget"):
+            solve(table, np.nextafter(budget, -np.inf) - 1e-9, method=method)
+
+
+@pytest.mark.parametrize("budget", [np.nan, np.inf])
+def test_a_budget_that_is_no_finite_number_is_refused(budget: float) -> None:
+    with pytest.raises(ConfigError, match="finite"):
+        solve(ONE_STEP, budget)
+
+
+def test_a_table_without_questions_is_refused() -> None:
+    with pytest.raises(DataError, match="no question"):
+        solve(UtilityTable(np.empty((0, 2)), np.array([1.0, 2.0])), 1.0)
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'exact' or 'bisect', not 'guess'"):
+        solve(ONE_STEP, 1.0, method="guess")
+
+
+# The paper's bisection.
+
+
+@given(tables, shares)
+def test_bisection_agrees_with_the_exact_method(
+    budget_at: BudgetAt, spent: Spent, table: UtilityTable, share: float
+) -> None:
+    budget = budget_at(table, share)
+    exact, search = solve(table, budget), solve(table, budget, method="bisect")
+    assert search.trace is not None
+    width = oracle._largest_ratio(table) * 2.0**-48 + 1e-12
+    assert spent(table, search.choice) <= Fraction(budget)
+    assert (
+        search.utility <= exact.bound + 1e-12 * scale(table) <= search.bound + 1e-11 * scale(table)
+    )
+    reach = width * float(table.cost.max()) + 1e-9 * scale(table)
+    assert search.mixed_utility == pytest.approx(exact.mixed_utility, abs=reach, rel=0)
+    assert search.price == pytest.approx(exact.price, abs=width, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bisection_brackets_the_price_and_the_budget_at_every_step(seed: int) -> None:
+    table = random_table(seed, 300, own=seed > 0)
+    budget = float(table.costs[:, 0].mean()) * 2
+    exact, found = solve(table, budget), solve(table, budget, method="bisect")
+    trace = found.trace
+    assert trace is not None
+    assert len(trace.low) == 50
+    assert (np.diff(trace.low) >= 0).all()
+    assert (np.diff(trace.high) <= 0).all()
+    assert ((trace.low < trace.middle) & (trace.middle < trace.high)).all()
+    assert ((trace.low <= exact.price) & (exact.price <= trace.high)).all()
+    assert ((trace.cost_low > budget) & (trace.cost_high <= budget)).all()
+    assert (trace.cost_low >= trace.cost_middle).all()
+    assert (trace.cost_middle >= trace.cost_high).all()
+    assert found.price == pytest.approx(exact.price, rel=1e-9)
+    assert found.mixed_cost == pytest.approx(budget, rel=1e-12)
+    assert found.mixed_utility == pytest.approx(exact.mixed_utility, abs=1e-6)
+
+
+def test_bisection_with_money_to_spare_takes_no_step() -> None:
+    found = solve(ONE_STEP, 3.0, method="bisect")
+    assert found.trace is not None
+    assert (len(found.trace.low), found.price, found.choice.tolist()) == (0, 0.0, [1])
+    assert len(found.split) == 0
+
+
+# Long tables.
+
+
+class Brackets:
+    """Watch which brackets of prices a long table is scanned with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sample: int) -> None:
+        self.seen: list[tuple[float, float]] = []
+        monkeypatch.setattr(oracle, "SAMPLE", sample)
+        monkeypatch.setattr(oracle, "BLOCK", 700)
+        monkeypatch.setattr(oracle, "scan", self.scan)
+
+    def scan(self, block: UtilityTable, *, low: float, high: float) -> Scan:
+        self.seen.append((low, high))
+        return scan(block, low=low, high=high)
+
+
+def arrange(table: UtilityTable, order: str) -> UtilityTable:
+    """Put the questions into an order in which every eighth one is like the others, or is not."""
+    gain = table.utility[:, -1] - table.utility[:, 0]
+    if order == "shuffled":
+        return table
+    by_gain = np.argsort(gain, kind="stable")
+    if order == "sorted":
+        return table.take(by_gain)
+    every = np.zeros(len(table), dtype=np.bool_)
+    every[::8] = True
+    place = np.empty(len(table), dtype=np.int64)
+    count = int(every.sum())
+    if order == "hopeless in the sample":
+        place[every], place[~every] = by_gain[:count], by_gain[count:]
+    else:
+        place[every], place[~every] = by_gain[-count:], by_gain[:-count]
+    return table.take(place)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    "order", ["shuffled", "sorted", "hopeless in the sample", "hopeful in the sample"]
+)
+def test_a_guessed_bracket_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, budget_at: BudgetAt, order: str, *, own: bool
+) -> None:
+    table = arrange(random_table(5, 4000, own=own), order)
+    budgets = [budget_at(table, share) for share in (0.0, 0.02, 0.1, 0.3, 0.5, 1.0)]
+    direct = [solve(table, budget) for budget in budgets]
+    watched = Brackets(monkeypatch, sample=500)
+    for budget, expected in zip(budgets, direct, strict=True):
+        assert same(solve(table, budget), expected)
+    assert any(low > 0 and high < np.inf for low, high in watched.seen)
+
+
+def test_a_bracket_that_misses_the_price_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    utility = np.tile([0.0, 0.001], (4000, 1))
+    utility[::8, 1] = np.linspace(0.9, 1.0, 500)
+    table = UtilityTable(utility, np.array([1.0, 2.0]))
+    direct = solve(table, 1.5)
+    watched = Brackets(monkeypatch, sample=500)
+    assert same(solve(table, 1.5), direct)
+    assert watched.seen[0][0] > direct.price
+    assert (0.0, np.inf) in watched.seen
+    assert len(set(watched.seen)) > 2
+
+
+def test_a_sample_too_dear_for_the_budget_gives_no_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = np.tile([1.0, 2.0], (4000, 1))
+    cost[::8] += 10
+    table = UtilityTable(random_table(1, 4000, levels=2).utility, cost)
+    direct = solve(table, 2.5)
+    watched = Brackets(monkeypatch, sample=500)
+    assert same(solve(table, 2.5), direct)
+    assert set(watched.seen) == {(0.0, np.inf)}
+
+
+# The frontier.
+
+
+@given(tables)
+def test_the_frontier_is_concave_and_agrees_with_solve_at_its_points(
+    budget_at: BudgetAt, best_value: BestValue, table: UtilityTable
+) -> None:
+    curve = frontier(table)
+    assert (np.diff(curve.price) <= 0).all()
+    assert (np.diff(curve.cost) >= 0).all()
+    gains, steps = np.diff(curve.utility), np.diff(curve.cost)
+    assert np.allclose(gains, curve.price[1:] * steps, atol=1e-12 * scale(table), rtol=1e-12)
+    for cost, utility in zip(curve.cost, curve.utility, strict=True):
+        budget = max(float(cost), budget_at(table, 0.0))
+        best = float(best_value(table, budget))
+        assert utility == pytest.approx(best, abs=1e-9 * scale(table), rel=0)
+        assert solve(table, budget).mixed_utility == pytest.approx(best, abs=1e-9 * scale(table))
+
+
+@given(tables, shares)
+def test_the_frontier_gives_value_and_price_at_any_budget(
+    budget_at: BudgetAt, best_value: BestValue, table: UtilityTable, share: float
+) -> None:
+    curve = frontier(table)
+    budget = max(budget_at(table, share), float(curve.cost[0]))
+    best = float(best_value(table, budget))
+    assert curve.utility_at(budget) == pytest.approx(best, abs=1e-9 * scale(table), rel=0)
+    near = np.abs(curve.cost - budget) < 1e-9 * max(1.0, budget)
+    if not near.any():
+        assert curve.price_at(budget) == solve(table, budget).price
+
+
+def test_the_frontier_of_one_question_is_its_envelope() -> None:
+    table = UtilityTable(np.array([[0.0, 0.1, 0.6, 0.5, 0.7]]), np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    curve = frontier(table)
+    assert curve.cost.tolist() == [1.0, 3.0, 5.0]
+    assert curve.utility.tolist() == pytest.approx([0.0, 0.6, 0.7])
+    assert curve.price.tolist() == pytest.approx([np.inf, 0.3, 0.05])
+    assert curve.utility_at(2.0) == pytest.approx(0.3)
+    assert curve.utility_at(9.0) == pytest.approx(0.7)
+    assert (curve.price_at(2.0), curve.price_at(5.0)) == (curve.price[1], 0.0)
+
+
+def test_the_frontier_below_the_cheapest_is_infeasible() -> None:
+    with pytest.raises(InfeasibleBudget, match=r"0\.5 is below 1"):
+        frontier(ONE_STEP).utility_at(0.5)
+
+
+def test_the_frontier_of_no_questions_is_one_point() -> None:
+    assert frontier(UtilityTable(np.empty((0, 2)), np.array([1.0, 2.0]))).cost.tolist() == [0.0]
+
+
+@given(tables, shares, st.floats(0, 2))
+def test_the_dual_at_any_price_is_above_the_bound(
+    budget_at: BudgetAt, table: UtilityTable, share: float, price: float
+) -> None:
+    budget = budget_at(table, share)
+    found = solve(table, budget)
+    fuzz = 1e-12 * (scale(table) + (price + found.price) * table.cost.max())
+    assert dual(table, price, budget) >= found.bound - fuzz
+    assert dual(table, found.price, budget) == pytest.approx(found.bound, abs=fuzz)
+    choice = choose(table, price)
+    net = (table.utility_of(choice) - price * table.cost_of(choice)).mean() + price * budget
+    assert dual(table, price, budget) == pytest.approx(net, abs=fuzz)
+
+
+# Levels that may be left in between.
+
+
+def continuous(utility: list[list[float]], cost: list[float]) -> UtilityTable:
+    return UtilityTable(np.array(utility), np.array(cost), continuous=True)
+
+
+def worth(table: UtilityTable, amount: FloatArray) -> float:
+    values = [
+        float(np.interp(spends, cost, utility))
+        for spends, cost, utility in zip(amount, table.costs, table.utility, strict=True)
+    ]
+    return float(np.mean(values))
+
+
+def test_a_continuous_table_stops_inside_a_segment_and_spends_the_budget() -> None:
+    table = continuous([[0.0, 0.6, 0.8], [0.0, 0.5, 0.9]], [0.0, 10.0, 20.0])
+    found = solve(table, 12.5)
+    assert found.amount is not None
+    assert found.amount.tolist() == [10.0, 15.0]
+    assert (found.cost, found.utility, found.gap) == (12.5, pytest.approx(0.65), 0.0)
+
+
+def test_a_continuous_table_falls_back_when_the_segment_bridges_a_knot() -> None:
+    table = continuous([[0.0, 0.1, 0.8]], [0.0, 10.0, 20.0])
+    found = solve(table, 15.0)
+    assert found.amount is None
+    assert (found.choice.tolist(), found.cost, found.utility) == ([0], 0.0, 0.0)
+    assert (found.mixed_cost, found.gap) == (15.0, pytest.approx(0.6))
+
+
+def test_a_continuous_table_with_nothing_to_split_spends_what_its_knots_cost() -> None:
+    found = solve(continuous([[0.0, 0.6], [0.0, 0.5]], [0.0, 10.0]), 20.0)
+    assert found.amount is not None
+    assert found.amount.tolist() == [10.0, 10.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_amounts_of_concave_curves_reach_the_bound(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    steps = -np.sort(-rng.random((30, 4)), axis=1)
+    table = UtilityTable(np.cumsum(steps, axis=1), np.array([1.0, 2.0, 3.0, 4.0]), continuous=True)
+    found = solve(table, 2.2)
+    assert found.amount is not None
+    assert found.amount.mean() == pytest.approx(2.2, rel=1e-12)
+    assert worth(table, found.amount) == pytest.approx(found.utility, rel=1e-12)
+    assert found.utility == pytest.approx(found.bound, rel=1e-12)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.errors import DataError, InfeasibleBudget
+from adacompute.core.oracle import find_cut, solve
+from adacompute.core.types import UtilityTable, hash_keys
+from adacompute.core.upgrades import Cut, Scan, apply, choose, cut, envelope, scan
+
+BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
+
+tables = st.from_type(UtilityTable)
+shares = st.one_of(st.floats(0, 1.2), st.integers(0, 12).map(lambda n: n / 12))
+
+
+def scale(table: UtilityTable) -> float:
+    return max(1.0, float(np.abs(table.utility).max()))
+
+
+def tied_table(seed: int, questions: int, *, own: bool) -> UtilityTable:
+    """Draw utilities in few steps, so that many upgrades share the price."""
+    rng = np.random.default_rng(seed)
+    utility = np.cumsum(rng.integers(0, 3, (questions, 4)), axis=1) / 8
+    cost = np.array([1.0, 2.0, 4.0, 8.0])
+    key = rng.permutation(questions).astype(np.uint64)
+    return UtilityTable(utility, cost * rng.integers(1, 3, (questions, 1)) if own else cost, key)
+
+
+def partition(table: UtilityTable, seed: int, blocks: int) -> list[UtilityTable]:
+    """Cut a table into blocks of any size, rows and blocks in any order."""
+    rng = np.random.default_rng(seed)
+    owner = rng.integers(0, blocks, len(table))
+    rows = [rng.permutation(np.flatnonzero(owner == b)) for b in rng.permutation(blocks)]
+    return [table.take(own) for own in rows]
+
+
+def by_key(table: UtilityTable, choice: list[int]) -> dict[int, int]:
+    return dict(zip(table.key.tolist(), choice, strict=True))
+
+
+# Blocks in any order.
+
+
+@given(tables, shares, st.integers(0, 999), st.integers(1, 4), st.floats(0, 1), st.floats(1, 4))
+def test_blocks_in_any_order_give_the_same_allocation(
+    budget_at: BudgetAt,
+    table: UtilityTable,
+    share: float,
+    seed: int,
+    blocks: int,
+    below: float,
+    above: float,
+) -> None:
+    budget = budget_at(table, share)
+    whole = solve(table, budget)
+    for low, high in (
+        (whole.price * below, whole.price * above),
+        (whole.price * below, np.inf),
+        (0.0, whole.price * above),
+        (0.0, np.inf),
+    ):
+        parts = partition(table, seed, blocks)
+        merged = Scan.merge(scan(part, low=low, high=high) for part in parts)
+        at = cut(merged, budget=budget, low=low, high=high)
+        assert at is not None
+        assert at.price == whole.price
+        chosen: dict[int, int] = {}
+        for part in parts:
+            chosen |= by_key(part, apply(part, at).tolist())
+        assert chosen == by_key(table, whole.choice.tolist())
+        if len(whole.split):
+            assert at.key == int(table.key[whole.split.question[0]])
+            assert (at.level, at.probability) == (
+                int(whole.split.level[0]),
+                float(whole.split.probability[0]),
+            )
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("blocks", [1, 7, 60])
+def test_many_ties_at_the_price_break_alike_however_the_table_is_cut(
+    blocks: int, *, own: bool
+) -> None:
+    table = tied_table(3, 2000, own=own)
+    whole = solve(table, 3.3)
+    ratios = envelope(table)[1].ratio
+    assert (ratios == whole.price).sum() > 50
+    parts = partition(table, 5, blocks)
+    low, high = whole.price / 1.1, whole.price * 1.1
+    at = cut(
+        Scan.merge(scan(part, low=low, high=high) for part in parts),
+        budget=3.3,
+        low=low,
+        high=high,
+    )
+    assert at == find_cut(table, 3.3)
+    chosen: dict[int, int] = {}
+    for part in parts:
+        chosen |= by_key(part, apply(part, at).tolist())
+    assert chosen == by_key(table, whole.choice.tolist())
+
+
+@given(tables, shares, st.floats(0, 2), st.floats(0, 2))
+def test_a_bracket_gives_the_cut_or_nothing_but_never_another(
+    budget_at: BudgetAt, table: UtilityTable, share: float, one: float, other: float
+) -> None:
+    budget = budget_at(table, share)
+    low, high = sorted((one, other))
+    at = cut(scan(table, low=low, high=high), budget=budget, low=low, high=high)
+    price = find_cut(table, budget).price
+    assert at is None or at == find_cut(table, budget)
+    assert (at is not None) == (low <= price <= high)
+
+
+def test_a_scan_keeps_only_what_the_two_prices_do_not_agree_on() -> None:
+    table = UtilityTable(np.array([[0.0, 0.9], [0.0, 0.5], [0.0, 0.1]]), np.array([1.0, 2.0]))
+    found = scan(table, low=0.4, high=0.6)
+    assert found.questions == 3
+    assert found.undecided.key.tolist() == [1]
+    assert found.decided_cost == 3 * 2**20
+
+
+def test_blocks_that_share_no_costs_merge_into_costs_of_their_own() -> None:
+    one = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
+    two = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 3.0]), np.array([1]))
+    three = UtilityTable(np.array([[0.0, 1.0]]), np.array([[1.0, 5.0]]), np.array([2]))
+    merged = Scan.merge(scan(part, low=0.0, high=np.inf) for part in (one, two, three))
+    assert merged.undecided.cost.tolist() == [[1.0, 2.0], [1.0, 3.0], [1.0, 5.0]]
+    at = cut(merged, budget=2.0, low=0.0, high=np.inf)
+    assert at == Cut(0.5, tie=at.tie, key=1, level=1, probability=1.0) if at else False
+
+
+def test_a_cut_of_nothing_undecided_has_a_price_of_zero_or_is_not_in_the_bracket() -> None:
+    table = UtilityTable(np.array([[0.5]]), np.array([1.0]))
+    assert cut(scan(table, low=0.0, high=1.0), budget=1.0, low=0.0, high=1.0) == Cut(0.0)
+    assert cut(scan(table, low=0.5, high=1.0), budget=1.0, low=0.5, high=1.0) is None
+
+
+def test_a_bracket_below_the_price_is_told_by_overspending() -> None:
+    table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
+    assert cut(scan(table, low=0.1, high=0.2), budget=1.5, low=0.1, high=0.2) is None
+
+
+def test_even_the_cheapest_levels_may_not_fit() -> None:
+    table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.25, 2.0]))
+    with pytest.raises(InfeasibleBudget, match=r"1 is below 1\.25"):
+        cut(scan(table, low=0.0, high=np.inf), budget=1.0, low=0.0, high=np.inf)
+
+
+def test_two_questions_with_one_key_at_the_cut_are_refused() -> None:
+    twins = UtilityTable(
+        np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1.0, 2.0]), np.array([4, 4], dtype=np.uint64)
+    )
+    for budget in (1.25, 1.75):
+        with pytest.raises(DataError, match="a key of its own"):
+            solve(twins, budget)
+    assert solve(twins, 2.0).choice.tolist() == [1, 1]
+
+
+def test_ties_between_questions_break_by_the_hash_of_their_keys() -> None:
+    key = np.arange(40, dtype=np.uint64)
+    table = UtilityTable(np.tile([0.0, 1.0], (40, 1)), np.array([1.0, 2.0]), key)
+    bought = np.flatnonzero(solve(table, 1.5).choice)
+    assert sorted(bought) == sorted(np.argsort(hash_keys(key))[:20])
+    assert set(bought) != set(range(20))
+
+
+# Envelopes and choices.
+
+
+@given(tables)
+def test_an_envelope_rises_by_ever_smaller_ratios_from_the_cheapest_level(
+    table: UtilityTable,
+) -> None:
+    start, upgrades = envelope(table)
+    for row in range(len(table)):
+        cost, utility = table.costs[row], table.utility[row]
+        cheapest = cost == cost.min()
+        assert cost[start[row]] == cost.min()
+        assert utility[start[row]] == utility[cheapest].max()
+        own = np.flatnonzero(upgrades.question == row)
+        assert upgrades.step[own].tolist() == list(range(len(own)))
+        path = [int(start[row]), *upgrades.level[own].tolist()]
+        assert (np.diff(cost[path]) == upgrades.extra[own]).all()
+        assert (np.diff(utility[path]) == upgrades.gain[own]).all()
+        assert (upgrades.extra[own] > 0).all()
+        assert (upgrades.gain[own] > 0).all()
+        assert (np.diff(upgrades.ratio[own]) <= 0).all()
+        assert utility[path[-1]] == utility.max()
+        order = np.argsort(cost[path])
+        hull = np.interp(cost, cost[path][order], utility[path][order])
+        assert (utility <= hull + 1e-9 * scale(table)).all()
+
+
+def test_levels_on_a_straight_line_are_separate_upgrades() -> None:
+    _, upgrades = envelope(
+        UtilityTable(np.array([[0.0, 0.25, 0.5, 0.75]]), np.array([1.0, 2.0, 3.0, 4.0]))
+    )
+    assert upgrades.level.tolist() == [1, 2, 3]
+    assert upgrades.ratio.tolist() == [0.25, 0.25, 0.25]
+
+
+@given(tables, st.one_of(st.floats(0, 2), st.just(np.inf)))
+def test_a_choice_has_the_largest_net_value_and_of_equals_the_cheapest(
+    table: UtilityTable, price: float
+) -> None:
+    choice = choose(table, price)
+    for row, level in enumerate(choice.tolist()):
+        cost, utility = table.costs[row], table.utility[row]
+        if price == np.inf:
+            rank = [(-c, u) for c, u in zip(cost, utility, strict=True)]
+        else:
+            rank = [(u - price * c, -c) for c, u in zip(cost, utility, strict=True)]
+        assert rank[level] == max(rank)
+
+
+def test_more_levels_than_a_byte_counts_can_be_chosen_from() -> None:
+    levels = 300
+    utility = np.sqrt(np.arange(levels, dtype=np.float64))[None, :]
+    table = UtilityTable(utility, np.arange(levels, dtype=np.float64))
+    for level in (0, 100, 200, 299):
+        slope = 0.5 / np.sqrt(max(level, 0.1))
+        assert abs(int(choose(table, slope)[0]) - level) <= 1
+    assert solve(table, 250.0).choice.tolist() == [250]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_levels_of_equal_cost_and_worth_leave_nothing_undecided(*, own: bool) -> None:
+    shape = (3, 3)
+    utility = np.array([[0.1, 0.9, 0.9], [0.1, 0.9, 0.9], [0.3, 0.2, 0.2]])
+    cost = np.array([1.0, 2.0, 2.0])
+    table = UtilityTable(utility, np.broadcast_to(cost, shape).copy() if own else cost)
+    assert len(scan(table, low=0.1, high=0.2).undecided) == 0
+    assert choose(table, 0.1).tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_choice_that_rounding_could_turn_is_left_undecided(*, own: bool) -> None:
+    cost = np.array([1.0, 2.0])
+    table = UtilityTable(
+        np.array([[0.5, 0.5 + 1e-15], [0.5, 0.6]]), np.tile(cost, (2, 1)) if own else cost
+    )
+    undecided = scan(table, low=3e-15, high=4e-15).undecided
+    assert undecided.key.tolist() == [0]
