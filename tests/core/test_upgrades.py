@@ -132,8 +132,9 @@ def test_blocks_that_share_no_costs_merge_into_costs_of_their_own() -> None:
     three = UtilityTable(np.array([[0.0, 1.0]]), np.array([[1.0, 5.0]]), np.array([2]))
     merged = Scan.merge(scan(part, low=0.0, high=np.inf) for part in (one, two, three))
     assert merged.undecided.cost.tolist() == [[1.0, 2.0], [1.0, 3.0], [1.0, 5.0]]
-    at = cut(merged, budget=2.0, low=0.0, high=np.inf)
-    assert at == Cut(0.5, tie=at.tie, key=1, level=1, probability=1.0) if at else False
+    at = cut(merged, budget=1.75, low=0.0, high=np.inf)
+    assert at is not None
+    assert (at.price, at.key, at.level, at.probability) == (0.5, 1, 1, 0.625)
 
 
 def test_a_cut_of_nothing_undecided_has_a_price_of_zero_or_is_not_in_the_bracket() -> None:

@@ -131,6 +131,8 @@ class UtilityTable:
             key = np.arange(len(utility), dtype=np.uint64)
         if key.shape != (len(utility),):
             raise DataError(f"{len(utility)} questions need as many keys, not {key.shape}")
+        if self.error is not None and np.shape(self.error) != utility.shape:
+            raise DataError(f"{utility.shape} utilities need as many standard errors")
         limited = {name: self._costs(name, c, utility.shape) for name, c in self.limited.items()}
         object.__setattr__(self, "utility", utility)
         object.__setattr__(self, "cost", self._costs("cost", self.cost, utility.shape))

@@ -44,18 +44,26 @@ def read_manifest(path: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         version = found.get("format")
-        if version != FORMAT:
-            raise DataError(
-                f"{path} is of format {version} and this version reads {FORMAT}: "
-                "make the run again from its samples"
-            )
-        return Manifest(**found)
-    except (ValueError, TypeError, AttributeError) as error:
-        if isinstance(error, DataError):
-            raise
+        if version == FORMAT:
+            return _check(Manifest(**found))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise DataError(f"{path} is damaged: remove it to run its stage again") from None
+    raise DataError(
+        f"{path} is of format {version!r} and this version reads {FORMAT}: "
+        "make the run again from its samples"
+    )
+
+
+def _check(manifest: Manifest) -> Manifest:
+    """Refuse a manifest whose parts are not what they should be."""
+    hashes = [*manifest.inputs.items(), *manifest.outputs.items()]
+    if not all(isinstance(part, str) for pair in hashes for part in pair):
+        raise TypeError("a hash is text")
+    if not isinstance(manifest.arguments, dict) or not isinstance(manifest.result, dict):
+        raise TypeError("arguments and results have names")
+    return manifest
 
 
 def hash_file(path: Path) -> str:
@@ -75,6 +83,8 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         Path(name).chmod(0o644)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk does not say which file was too much for it
         raise

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SAMPLES, GRADES = "samples.parquet", "grades.parquet"
+COMMANDS = {
+    "import": "import SOURCE --run {run}",
+    "grade": "grade {run} --grader GRADER",
+    "estimate": "estimate {run}",
+}
+"""How to run the stages whose tables others read."""
+
 
 
 @dataclass(frozen=True)
@@ -49,35 +56,51 @@ class Run:
         """Path of an artifact."""
         return self.path / name
 
-    def table(self, name: str, *, made_by: str) -> pa.Table:
-        """Read a table, or say which command makes it."""
-        path = self.file(name)
+    def table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> pa.Table:
+        """Read a stage's table, or say which command makes it.
+
+        It counts only with a manifest that names it as it is, made from the inputs as they are: a
+        stage that was stopped, a file that was altered and a result that is out of date are refused.
+        """
+        path, again = self.file(name), f"run 'adacompute {COMMANDS[stage]}'".format(run=self.path)
         if self.path.is_file():
             raise DataError(
                 f"{self.path} is a file, not a run: first 'adacompute import {self.path} --run DIR'"
             )
         if not path.is_file():
-            raise DataError(f"{self.path} has no {name}: first run 'adacompute {made_by}'")
+            raise DataError(f"{self.path} has no {name}: first {again}")
+        manifest = self.manifest(stage)
+        if manifest is None or manifest.outputs.get(name) != hash_file(path):
+            raise DataError(f"{path} is not what the stage {stage!r} made: {again} again")
+        if manifest.inputs != self.hashes(inputs):
+            raise DataError(f"{path} was made from other samples or grades: {again} again")
         try:
-            return pq.read_table(path)
+            return pq.read_table(path, partitioning=None)
         except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(
-                f"{path} is damaged ({reason}): remove it and run 'adacompute {made_by}' again"
-            ) from None
+            reason = str(error).partition("\n")[0]
+            raise DataError(f"{path} cannot be read ({reason}): {again} again") from None
+
+    def manifest(self, stage: str) -> Manifest | None:
+        """Manifest of a stage, if it finished."""
+        return read_manifest(self.file(f"{stage}.manifest.json"))
+
+    def holds(self, name: str, content: pa.Table) -> bool:
+        """Whether an artifact is there already, byte for byte."""
+        path = self.file(name)
+        return path.is_file() and path.read_bytes() == _bytes(content)
 
     def finished(
         self, stage: str, arguments: dict[str, Any], inputs: Sequence[str]
     ) -> Manifest | None:
         """Manifest of a stage that ran with these arguments on these inputs, if it did."""
-        manifest = read_manifest(self.file(f"{stage}.manifest.json"))
+        manifest = self.manifest(stage)
         if manifest is None or manifest.arguments != _plain(arguments):
             return None
         whole = all(
             self.file(name).is_file() and hash_file(self.file(name)) == digest
             for name, digest in manifest.outputs.items()
         )
-        return manifest if whole and manifest.inputs == self._hashes(inputs) else None
+        return manifest if whole and manifest.inputs == self.hashes(inputs) else None
 
     def finish(
         self,
@@ -95,26 +118,22 @@ class Run:
         manifest = Manifest(
             stage=stage,
             arguments=_plain(arguments),
-            inputs=self._hashes(inputs),
-            outputs=self._hashes(list(outputs)),
+            inputs=self.hashes(inputs),
+            outputs=self.hashes(list(outputs)),
             result=_plain(result),
         )
         write_manifest(self.file(f"{stage}.manifest.json"), manifest)
 
-    def _hashes(self, names: Sequence[str]) -> dict[str, str]:
+    def hashes(self, names: Sequence[str]) -> dict[str, str]:
+        """Hashes of those of these artifacts that are there."""
         return {name: hash_file(self.file(name)) for name in names if self.file(name).is_file()}
 
     def samples(self) -> pa.Table:
         """Read the samples as they were graded last."""
-        samples = self.table(SAMPLES, made_by=f"import SOURCE --run {self.path}")
+        samples = self.table(SAMPLES, stage="import")
         if not self.file(GRADES).is_file():
             return samples
-        grades = self.table(GRADES, made_by=f"grade {self.path}")
-        if grades.num_rows != samples.num_rows:
-            raise DataError(
-                f"{self.file(GRADES)} grades {grades.num_rows} samples and there are "
-                f"{samples.num_rows}: run 'adacompute grade {self.path}' again"
-            )
+        grades = self.table(GRADES, stage="grade", inputs=[SAMPLES])
         for name in ("answer", "correct"):
             at = samples.column_names.index(name)
             samples = samples.set_column(at, samples.schema.field(name), grades[name])

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from adacompute.core import errors
+from adacompute.core.errors import (
+    AdaComputeError,
+    BundleError,
+    ConfigError,
+    DataError,
+    GraderError,
+    InfeasibleBudget,
+    MissingExtra,
+    require,
+)
+
+TREE = {
+    AdaComputeError: Exception,
+    ConfigError: ValueError,
+    DataError: ValueError,
+    BundleError: DataError,
+    InfeasibleBudget: ValueError,
+    MissingExtra: ImportError,
+    GraderError: AdaComputeError,
+}
+
+
+def test_the_tree_holds_every_error_there_is() -> None:
+    found = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
+    assert found == set(TREE)
+    assert errors.__doc__ is not None
+    assert all(error.__name__ in errors.__doc__ for error in TREE)
+
+
+@pytest.mark.parametrize(("error", "parent"), TREE.items())
+def test_every_error_can_be_caught_as_ours_and_as_its_builtin_kind(
+    error: type[AdaComputeError], parent: type[Exception]
+) -> None:
+    assert issubclass(error, AdaComputeError)
+    assert issubclass(error, parent)
+
+
+@pytest.mark.parametrize("error", TREE)
+def test_every_error_survives_pickling_with_its_message(error: type[AdaComputeError]) -> None:
+    back = pickle.loads(pickle.dumps(error("3 is below 4: raise it")))  # noqa: S301 - our own bytes
+    assert type(back) is error
+    assert str(back) == "3 is below 4: raise it"
+
+
+def test_require_returns_the_module() -> None:
+    assert require("json.decoder", extra="train").JSONDecoder is not None
+
+
+def test_require_names_the_extra_that_brings_a_missing_module() -> None:
+    with pytest.raises(MissingExtra, match=r"needs no_such, .* pip install 'adacompute\[train\]'"):
+        require("no_such.part", extra="train")

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from adacompute.core.errors import DataError
+from adacompute.core.types import (
+    COST_UNITS,
+    MAX_COST,
+    Allocation,
+    FloatArray,
+    KeyArray,
+    Split,
+    UtilityTable,
+    hash_keys,
+    ladder,
+    sum_cost,
+    whole_cost,
+)
+
+costs = arrays(
+    np.float64,
+    st.integers(0, 20),
+    elements=st.one_of(st.floats(0, MAX_COST), st.integers(0, 2**32).map(float)),
+)
+
+
+# Levels, keys and costs.
+
+
+def test_a_ladder_names_its_levels_by_their_samples() -> None:
+    levels = ladder((1, 4, 16), model="small")
+    assert [(level.name, level.samples, level.model) for level in levels] == [
+        ("1", 1, "small"),
+        ("4", 4, "small"),
+        ("16", 16, "small"),
+    ]
+    assert levels[0].settings == {}
+
+
+@pytest.mark.parametrize("samples", [(), (0, 1), (2, 1), (1, 1), (-1,)])
+def test_a_ladder_that_does_not_rise_from_one_is_refused(samples: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="rising numbers"):
+        ladder(samples)
+
+
+@given(arrays(np.uint64, st.integers(0, 50), unique=True))
+def test_hashing_keys_keeps_them_apart(key: KeyArray) -> None:
+    assert len(np.unique(hash_keys(key))) == len(key)
+
+
+def test_hashing_keys_is_splitmix64() -> None:
+    expected = [0xE220A8397B1DCDAF, 0x910A2DEC89025CC1]
+    assert hash_keys(np.array([0, 1], dtype=np.uint64)).tolist() == expected
+
+
+@given(costs)
+def test_costs_are_rounded_up_to_the_next_multiple_or_kept(cost: FloatArray) -> None:
+    rounded = whole_cost(cost)
+    for before, after in zip(cost.tolist(), rounded.tolist(), strict=True):
+        units = Fraction(after) * COST_UNITS
+        assert units.denominator == 1
+        assert units == math.ceil(Fraction(before) * COST_UNITS)
+
+
+@given(costs)
+def test_costs_are_summed_exactly(cost: FloatArray) -> None:
+    whole = whole_cost(cost)
+    assert sum_cost(whole) == sum(int(Fraction(c) * COST_UNITS) for c in whole.tolist())
+
+
+def test_costs_are_summed_exactly_beyond_what_a_float_can_count() -> None:
+    cost = np.full(2**22 + 1, MAX_COST - 1)
+    cost[0] = 1.0
+    assert sum_cost(cost) == (2**22 * (2**32 - 1) + 1) * COST_UNITS
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, 2.0**33])
+def test_what_cannot_be_a_cost_is_refused(bad: float) -> None:
+    with pytest.raises(DataError, match="must be a number from 0 to 4294967296"):
+        whole_cost([1.0, bad])
+
+
+# Tables.
+
+
+def test_a_table_needs_questions_by_levels() -> None:
+    for utility in (np.zeros(3), np.zeros((2, 0)), np.zeros((1, 1, 1))):
+        with pytest.raises(DataError, match=r"\(questions, levels\)"):
+            UtilityTable(utility, np.array([1.0]))
+
+
+@pytest.mark.parametrize("bad", [[np.nan, 0.0], [np.inf, 0.0], [np.inf, -np.inf]])
+def test_a_table_refuses_utilities_that_are_not_finite(bad: list[float]) -> None:
+    with pytest.raises(DataError, match="every entry must be finite"):
+        UtilityTable(np.array([bad]), np.array([1.0, 2.0]))
+
+
+def test_a_table_takes_utilities_whose_sum_is_not_finite() -> None:
+    assert len(UtilityTable(np.full((2, 2), 1e308), np.array([1.0, 2.0]))) == 2
+
+
+def test_a_table_numbers_its_questions_unless_keys_are_given() -> None:
+    utility, cost = np.zeros((3, 2)), np.array([1.0, 2.0])
+    assert UtilityTable(utility, cost).key.tolist() == [0, 1, 2]
+    assert UtilityTable(utility, cost, np.array([5, 6, 2**64 - 1], dtype=np.uint64)).key[2] > 2**63
+    with pytest.raises(DataError, match="3 questions need as many keys"):
+        UtilityTable(utility, cost, np.array([1, 2], dtype=np.uint64))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2,), (3, 2, 1), (2, 3)])
+def test_a_table_refuses_costs_of_another_shape(shape: tuple[int, ...]) -> None:
+    utility = np.zeros((3, 4))
+    with pytest.raises(DataError, match="cost must be of shape"):
+        UtilityTable(utility, np.ones(shape))
+    with pytest.raises(DataError, match="latency must be of shape"):
+        UtilityTable(utility, np.ones(4), limited={"latency": np.ones(shape)})
+
+
+def test_a_table_says_which_cost_is_bad() -> None:
+    with pytest.raises(DataError, match="latency: costs run from -1"):
+        UtilityTable(np.zeros((1, 2)), np.ones(2), limited={"latency": np.array([-1.0, 1.0])})
+
+
+def test_a_table_refuses_errors_of_another_shape() -> None:
+    with pytest.raises(DataError, match="standard errors"):
+        UtilityTable(np.zeros((1, 2)), np.ones(2), error=np.zeros((2, 2)))
+
+
+def full_table() -> UtilityTable:
+    return UtilityTable(
+        np.arange(12.0).reshape(4, 3),
+        np.array([1.0, 2.0, 3.0]),
+        np.array([9, 8, 7, 6], dtype=np.uint64),
+        limited={"latency": np.arange(12.0).reshape(4, 3), "money": np.array([1.0, 1.0, 2.0])},
+        continuous=True,
+        error=np.arange(12.0).reshape(4, 3) / 10,
+    )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.array([2, 0]), np.array([True, False, True, False]), slice(1, 3)],
+    ids=["numbers", "mask", "slice"],
+)
+def test_taking_questions_takes_all_that_is_theirs(rows: slice) -> None:
+    table = full_table()
+    part = table.take(rows)
+    assert part.utility.tolist() == table.utility[rows].tolist()
+    assert part.key.tolist() == table.key[rows].tolist()
+    assert part.cost.tolist() == [1.0, 2.0, 3.0]
+    assert part.limited["latency"].tolist() == table.limited["latency"][rows].tolist()
+    assert part.limited["money"].tolist() == [1.0, 1.0, 2.0]
+    assert part.continuous
+    assert table.error is not None
+    assert part.error is not None
+    assert part.error.tolist() == table.error[rows].tolist()
+    assert UtilityTable(table.utility, table.cost).take(rows).error is None
+
+
+@given(st.from_type(UtilityTable), st.integers(1, 7))
+def test_blocks_are_the_table_again_in_order(table: UtilityTable, size: int) -> None:
+    blocks = list(table.blocks(size))
+    assert np.concatenate([block.key for block in blocks]).tolist() == table.key.tolist()
+    assert np.concatenate([block.costs for block in blocks]).tolist() == table.costs.tolist()
+    assert all(len(block) == size for block in blocks[:-1])
+    assert np.shares_memory(blocks[0].utility, table.utility)
+
+
+@given(st.from_type(UtilityTable), st.data())
+def test_cost_and_utility_of_a_choice_are_looked_up(
+    table: UtilityTable, data: st.DataObject
+) -> None:
+    level = st.integers(0, table.levels - 1)
+    choice = np.array([data.draw(level) for _ in range(len(table))])
+    for row, k in enumerate(choice.tolist()):
+        assert table.cost_of(choice)[row] == table.costs[row, k]
+        assert table.utility_of(choice)[row] == table.utility[row, k]
+        assert table.cost_of(choice, cost=table.costs * 2)[row] == 2 * table.costs[row, k]
+
+
+# Allocations.
+
+
+def allocation(*, utility: float, bound: float) -> Allocation:
+    none = np.empty(0, dtype=np.int64)
+    return Allocation(
+        choice=np.array([0, 2, 2, 0]),
+        price=0.1,
+        cost=1.0,
+        utility=utility,
+        bound=bound,
+        split=Split(none, none, np.empty(0)),
+        mixed_cost=1.0,
+        mixed_utility=utility,
+    )
+
+
+def test_the_gap_is_what_is_left_below_the_bound_and_never_negative() -> None:
+    assert allocation(utility=0.25, bound=0.75).gap == 0.5
+    assert allocation(utility=0.75, bound=0.75 - 1e-16).gap == 0.0
+
+
+def test_shares_count_the_questions_at_each_level() -> None:
+    assert allocation(utility=0.0, bound=0.0).shares(4).tolist() == [0.5, 0.0, 0.5, 0.0]
+
+
+def test_an_empty_split_has_no_length() -> None:
+    assert len(allocation(utility=0.0, bound=0.0).split) == 0
