@@ -5,6 +5,10 @@ python := env("PYTHON", "python")
 # Everything that must pass before a commit
 default: lint types layers test docs
 
+# The README's tree, from the modules' docstrings
+readme:
+    {{python}} docs/readme.py
+
 # Format, then lint what is left
 fmt:
     ruff format .
@@ -44,3 +48,8 @@ bench:
     {{python}} benchmarks/estimator.py
     {{python}} benchmarks/decisions.py
     {{python}} benchmarks/features.py
+
+# The versions that CI installs, resolved again
+pins:
+    (echo "# Versions that CI installs; plain pins, by name. 'just pins' writes them again."; \
+     uv pip compile -q pyproject.toml --all-extras --group dev --no-annotate --no-header) > constraints.txt

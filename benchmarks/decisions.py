@@ -1,6 +1,6 @@
 """Decisions: one question at a time, every bundled policy, features excluded; and in blocks.
 
-    python benchmarks/decisions.py
+Run it with ``python benchmarks/decisions.py``.
 """
 
 from __future__ import annotations

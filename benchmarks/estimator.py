@@ -1,6 +1,6 @@
 """Estimator: exact subsets of 1,000 questions × 50 samples × 5 levels, and its variance.
 
-    python benchmarks/estimator.py
+Run it with ``python benchmarks/estimator.py``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ def population(questions: int, rng: np.random.Generator) -> np.typing.NDArray[np
     return rng.dirichlet([1.0, 0.8, 0.5, 0.3, 0.2], questions)
 
 
-def draw(
-    chance: np.typing.NDArray[np.float64], samples: int, rng: np.random.Generator
-) -> Answers:
+def draw(chance: np.typing.NDArray[np.float64], samples: int, rng: np.random.Generator) -> Answers:
     """Draw samples of every question."""
     uniform = rng.random((len(chance), samples))
     answer = (uniform[:, :, None] > np.cumsum(chance, axis=1)[:, None, :-1]).sum(axis=2)

@@ -1,9 +1,10 @@
 """Reference: the table of the README, from recorded samples of a real model.
 
-    python benchmarks/reference.py SAMPLES.parquet [--no-nulls]
+Run it with ``python benchmarks/reference.py SAMPLES.parquet [--no-nulls]``.
 
-The README's is of 1,000 exam questions × 50 samples of gpt-3.5-turbo, which Renze and Guven published
-(github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0 pooled).
+The README's is of 1,000 exam questions × 50 samples of gpt-3.5-turbo, which Renze and Guven
+published (github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0
+pooled).
 """
 
 from __future__ import annotations

@@ -33,13 +33,14 @@ def write_commands(place: Path) -> None:
     place.write_text("\n".join(lines))
 
 
-COMMANDS = """Every command prints a table for people, or with `--json` one JSON document on standard
-output and nothing else there. Progress goes to standard error, and only to a terminal. Exit codes: 0
-done, 2 wrong use, 1 failed, with one sentence that says what, which value, which bound, what to do.
+COMMANDS = """Every command prints a table for people, or with `--json` one JSON document on
+standard output and nothing else there. Progress goes to standard error, and only to a terminal.
+Exit codes: 0 done, 2 wrong use, 1 failed, with one sentence that says what, which value, which
+bound, what to do.
 
-Every command takes its options from a TOML file as well (`--config FILE`), from the table named after
-the command; what is given on the command line goes before it. A key that the command does not take is
-refused with a list of those it does:
+Every command takes its options from a TOML file as well (`--config FILE`), from the table named
+after the command; what is given on the command line goes before it. A key that the command does not
+take is refused with a list of those it does:
 
 ```toml
 [evaluate]

@@ -7,7 +7,7 @@
 [0, 1]
 """
 
-from importlib.metadata import version
+from importlib.metadata import version as _version
 
 from adacompute.core.answers import Answers
 from adacompute.core.errors import (
@@ -24,7 +24,7 @@ from adacompute.core.oracle import Frontier, dual, frontier, solve
 from adacompute.core.types import Allocation, Level, Split, UtilityTable, ladder
 from adacompute.core.utility import Estimate, estimate
 
-__version__ = version("adacompute")
+__version__ = _version("adacompute")
 
 __all__ = [
     "AdaComputeError",

@@ -7,118 +7,30 @@ and nothing else there. Progress goes to standard error, and only to a terminal.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 import click
 
 from adacompute.core.errors import AdaComputeError, ConfigError
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Numbers(click.ParamType[tuple[Any, ...]]):
-    """Numbers separated by commas."""
-
-    def __init__(self, kind: type[int | float]) -> None:
-        self.kind = kind
-        self.name = "N,N,…"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - text, or what a TOML file holds
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[Any, ...]:
-        """Read ``1,2,4``, or a list from a TOML file."""
-        items = value.split(",") if isinstance(value, str) else value
-        try:
-            return tuple(self.kind(item) for item in items)
-        except (TypeError, ValueError):
-            kind = "whole numbers" if self.kind is int else "numbers"
-            self.fail(f"{value!r} is not a list of {kind} such as 1,2,4", param, ctx)
-
-
-class Limit(click.ParamType[tuple[str, float]]):
-    """A limit on a further cost, NAME=VALUE."""
-
-    name = "NAME=VALUE"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - text, or what a TOML file holds
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[str, float]:
-        """Read ``latency=3``."""
-        if isinstance(value, tuple):
-            return value
-        name, _, amount = str(value).partition("=")
-        try:
-            return name, float(amount)
-        except ValueError:
-            self.fail(f"{value!r} is not a limit such as latency=3", param, ctx)
-
-
-def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Take options from the command's table of a TOML file; the command line goes before it."""
-    if path is None:
-        return
-    try:
-        tables = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise click.UsageError(f"{path} cannot be read as TOML: {error}") from None
-    command = ctx.info_name or ""
-    options = tables.get(command, {})
-    known = {p.name for p in ctx.command.params if isinstance(p, click.Option)} - {"config"}
-    for name in options:
-        if name.replace("-", "_") not in known:
-            raise click.UsageError(
-                f"{path} sets {name!r} for {command!r}, which takes "
-                f"{', '.join(sorted(str(k).replace('_', '-') for k in known))}"
-            )
-    given = {name.replace("-", "_"): value for name, value in options.items()}
-    ctx.default_map = {**(ctx.default_map or {}), **given}
-
-
-def _common(function: F) -> F:
-    """Give a command the options that all commands share."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-    config = click.option(
-        "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
-        is_eager=True,
-        expose_value=False,
-        callback=_read_config,
-        help="Take options from this TOML file, from the table named after the command.",
-    )
-    return as_json(config(function))
-
-
-RUN = click.Path(path_type=Path)
-UNIT = click.option(
-    "--unit",
-    default="samples",
-    show_default=True,
-    help="What a budget counts: samples, tokens, characters, money or seconds.",
+from adacompute.options import (
+    FEATURES,
+    LADDER,
+    MODEL,
+    NAMES,
+    NUMBERS,
+    RUN,
+    SEED,
+    UNIT,
+    WHOLE_NUMBERS,
+    Limit,
+    common,
 )
-LADDER = click.option(
-    "--ladder",
-    type=Numbers(int),
-    default="1,2,4,8,16",
-    show_default=True,
-    help="Numbers of samples that policies choose from.",
-)
-FEATURES = click.option(
-    "--features", default="paper", show_default=True, help="Set of text features: paper or paper+."
-)
-MODEL = click.option("--model", help="Name of the model that is, or will be, sampled.")
-SEED = click.option("--seed", default=0, show_default=True, help="Seed of folds and orders.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -132,7 +44,7 @@ def cli() -> None:
 @click.option("--run", required=True, type=RUN, help="Directory of the run.")
 @MODEL
 @click.option("--grader", help="Grader that the answers were, or will be, graded by.")
-@_common
+@common
 def import_(
     *, source: Path, run: Path, model: str | None, grader: str | None, as_json: bool
 ) -> None:
@@ -147,7 +59,7 @@ def import_(
 @click.option(
     "--grader", required=True, help="numeric, math, choice, exact, or cmd:COMMAND for your own."
 )
-@_common
+@common
 def grade(*, run: Path, grader: str, as_json: bool) -> None:
     """Grade samples (again), from their completions where these are recorded."""
     from adacompute.runs.stages import grade_run  # noqa: PLC0415
@@ -161,7 +73,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
 @click.argument("run", metavar="DIR", type=RUN)
 @click.option(
     "--levels",
-    type=Numbers(int),
+    type=WHOLE_NUMBERS,
     default="1,2,4,8,16",
     show_default=True,
     help="Numbers of samples to estimate.",
@@ -180,7 +92,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
     show_default=True,
     help="How samples become one answer.",
 )
-@_common
+@common
 def estimate(*, run: Path, levels: tuple[int, ...], method: str, vote: str, as_json: bool) -> None:
     """Estimate what each number of samples is worth on each question."""
     from adacompute.runs.stages import estimate_run  # noqa: PLC0415
@@ -207,7 +119,7 @@ def estimate(*, run: Path, levels: tuple[int, ...], method: str, vote: str, as_j
     help="Exact, or the paper's bisection.",
 )
 @UNIT
-@_common
+@common
 def solve(
     *,
     run: Path,
@@ -220,6 +132,8 @@ def solve(
     """Allocate a mean budget as well as can be, with a proof of how good it is."""
     from adacompute.runs.stages import solve_run  # noqa: PLC0415
 
+    if len(dict(limits)) < len(limits):
+        raise click.UsageError("a limit is given twice: name each cost once")
     result = solve_run(run, budget=budget, unit=unit, limits=dict(limits), method=method)
     _show(result, f"Best allocation of {budget:g} {unit} a question", as_json=as_json)
 
@@ -233,7 +147,7 @@ def solve(
 @LADDER
 @click.option(
     "--budgets",
-    type=Numbers(float),
+    type=NUMBERS,
     default="1.5,2,3,4,6",
     show_default=True,
     help="Budgets that the paper's router is trained for.",
@@ -250,7 +164,7 @@ def solve(
 @MODEL
 @click.option("--grader", help="Grader whose answers the policy will count.")
 @SEED
-@_common
+@common
 def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Fit a policy to a run and write its bundle."""
     from adacompute.runs.contests import train_run  # noqa: PLC0415
@@ -266,13 +180,15 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @click.argument("run", metavar="DIR", type=RUN)
 @click.option(
     "--budgets",
-    type=Numbers(float),
+    type=NUMBERS,
     default="1.5,2,3,4,6",
     show_default=True,
     help="Mean budgets to score at.",
 )
 @LADDER
-@click.option("--policies", help="Names of policies, separated by commas; all by default.")
+@click.option(
+    "--policies", type=NAMES, help="Names of policies, separated by commas; all by default."
+)
 @click.option("--no-nulls", is_flag=True, help="Leave out samples that could not be read.")
 @click.option(
     "--protocol",
@@ -284,11 +200,10 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @UNIT
 @FEATURES
 @SEED
-@_common
+@common
 def evaluate(
     *,
     run: Path,
-    policies: str | None,
     no_nulls: bool,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - as declared above
@@ -296,9 +211,8 @@ def evaluate(
     """Score policies on questions they have not seen."""
     from adacompute.runs.contests import evaluate_run  # noqa: PLC0415
 
-    names = [name.strip() for name in policies.split(",")] if policies else None
     with _progress("Evaluating") as report:
-        result = evaluate_run(run, policies=names, nulls=not no_nulls, progress=report, **options)
+        result = evaluate_run(run, nulls=not no_nulls, progress=report, **options)
     if as_json:
         _show(result, "", as_json=True)
     else:
@@ -309,7 +223,7 @@ def evaluate(
 
 @cli.command("demo")
 @click.argument("samples", type=click.Path(path_type=Path), required=False)
-@_common
+@common
 def demo(*, samples: Path | None, as_json: bool) -> None:
     """Run the whole line on a file of recorded samples."""
     from adacompute.runs.demo import run_demo  # noqa: PLC0415
@@ -332,9 +246,10 @@ def _progress(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     with Console(stderr=True).status(what) as status:
-        yield lambda now: status.update(f"{what}: {now}")
+        yield lambda now: status.update(Text(f"{what}: {_printable(now)}"))
 
 
 def _show(result: dict[str, Any], title: str, *, as_json: bool, rows: str | None = None) -> None:
@@ -346,24 +261,32 @@ def _show(result: dict[str, Any], title: str, *, as_json: bool, rows: str | None
     show_result(result, title, rows=rows)
 
 
+def _printable(text: str) -> str:
+    """Escape what would steer a terminal, line ends included."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    click.echo(f"adacompute: {_printable(sentence)}", err=True)
+    sys.exit(code)
+
+
 def main() -> None:
     """Run the command line; expected failures end in one sentence."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may lack some of our characters
+        sys.stdout.reconfigure(errors="replace")
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="adacompute", standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("adacompute: stopped", err=True)
-        sys.exit(130)
+        _fail("stopped", 130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except ConfigError as error:
-        click.echo(f"adacompute: {error}", err=True)
-        sys.exit(2)
     except AdaComputeError as error:
-        click.echo(f"adacompute: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error), 2 if isinstance(error, ConfigError) else 1)
     except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        click.echo(f"adacompute: {error.strerror or error}{where}", err=True)
-        sys.exit(1)
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", 1)
+    except MemoryError as error:
+        _fail(f"this needs more memory than there is: {error or 'take fewer questions'}", 1)
     sys.exit(code if isinstance(code, int) else 0)

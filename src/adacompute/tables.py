@@ -52,6 +52,8 @@ def show_scores(result: dict[str, Any]) -> None:
         table.add_row(Text(name), *row)
     console.print(table)
     console.print(Text(_legend(result)))
+    for name, why in result["skipped"].items():
+        console.print(Text(f"{name} was left out: {why}"))
 
 
 def _headline(result: dict[str, Any]) -> str:
@@ -97,7 +99,8 @@ def _say(value: Any) -> str:  # noqa: ANN401 - any JSON value
     if isinstance(value, float):
         return f"{value:.{PLACES}g}"
     if isinstance(value, dict):
-        return "  ".join(f"{key}: {_say(item)}" for key, item in value.items())
+        return "  ".join(f"{_say(key)}: {_say(item)}" for key, item in value.items()) or "–"
     if isinstance(value, list):
         return ", ".join(_say(item) for item in value) or "–"
-    return str(value)
+    text = str(value)  # what comes from data must not steer the terminal
+    return text if text.isprintable() else repr(text)[1:-1]

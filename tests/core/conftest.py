@@ -88,6 +88,10 @@ def _exactly(values: npt.NDArray[np.float64]) -> list[list[Fraction]]:
     return [[Fraction(float(value)) for value in row] for row in values]
 
 
+def _total(values: npt.NDArray[np.float64]) -> Fraction:
+    return sum(map(Fraction, values.tolist()), Fraction())
+
+
 def _mean_up(total: Fraction, size: int) -> float:
     """Round a mean up to a float, so that as a budget it pays for the whole total."""
     mean = float(total / size)
@@ -99,8 +103,9 @@ def budget_at() -> Callable[[UtilityTable, float], float]:
     """Return a budget: the cheapest at 0, one that pays for everything at 1."""
 
     def at(table: UtilityTable, share: float) -> float:
-        rows = _exactly(table.costs)
-        least, most = sum(map(min, rows), Fraction()), sum(map(max, rows), Fraction())
+        least, most = (
+            _total(costs) for costs in (table.costs.min(axis=1), table.costs.max(axis=1))
+        )
         return _mean_up(least + Fraction(share) * (most - least), len(table))
 
     return at
@@ -111,8 +116,7 @@ def spent() -> Callable[[UtilityTable, npt.NDArray[np.int64]], Fraction]:
     """Return the exact mean cost of a choice."""
 
     def of(table: UtilityTable, choice: npt.NDArray[np.int64]) -> Fraction:
-        rows = zip(_exactly(table.costs), choice.tolist(), strict=True)
-        return sum((row[k] for row, k in rows), Fraction()) / len(table)
+        return _total(table.costs[np.arange(len(table)), choice]) / len(table)
 
     return of
 

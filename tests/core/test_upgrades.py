@@ -207,18 +207,36 @@ def test_levels_on_a_straight_line_are_separate_upgrades() -> None:
     assert upgrades.ratio.tolist() == [0.25, 0.25, 0.25]
 
 
-@given(tables, st.one_of(st.floats(0, 2), st.just(np.inf)))
-def test_a_choice_has_the_largest_net_value_and_of_equals_the_cheapest(
-    table: UtilityTable, price: float
+@given(tables, st.floats(0, 2))
+def test_a_choice_has_the_largest_net_value(table: UtilityTable, price: float) -> None:
+    net = table.utility - price * table.costs
+    chosen = net[np.arange(len(table)), choose(table, price)]
+    fuzz = 1e-12 * (scale(table) + price * float(table.cost.max()))
+    assert (chosen >= net.max(axis=1) - fuzz).all()
+
+
+@given(tables)
+def test_a_choice_at_the_price_of_an_upgrade_does_not_buy_it(table: UtilityTable) -> None:
+    start, upgrades = envelope(table)
+    path = start.copy()
+    for q, level, ratio in zip(
+        upgrades.question.tolist(), upgrades.level.tolist(), upgrades.ratio.tolist(), strict=True
+    ):
+        at, below = choose(table, ratio), choose(table, float(np.nextafter(ratio, 0)))
+        assert table.cost_of(at)[q] <= table.cost_of(path)[q]
+        path[q] = level
+        assert table.cost_of(below)[q] >= table.cost_of(path)[q]
+
+
+@given(tables)
+def test_a_choice_at_no_price_is_the_best_level_and_at_any_price_the_cheapest(
+    table: UtilityTable,
 ) -> None:
-    choice = choose(table, price)
-    for row, level in enumerate(choice.tolist()):
-        cost, utility = table.costs[row], table.utility[row]
-        if price == np.inf:
-            rank = [(-c, u) for c, u in zip(cost, utility, strict=True)]
-        else:
-            rank = [(u - price * c, -c) for c, u in zip(cost, utility, strict=True)]
-        assert rank[level] == max(rank)
+    free, dearest = choose(table, 0.0), choose(table, np.inf)
+    for row in range(len(table)):
+        levels = list(zip(table.utility[row].tolist(), table.costs[row].tolist(), strict=True))
+        assert levels[free[row]] == max(levels, key=lambda level: (level[0], -level[1]))
+        assert levels[dearest[row]] == max(levels, key=lambda level: (-level[1], level[0]))
 
 
 def test_more_levels_than_a_byte_counts_can_be_chosen_from() -> None:

@@ -88,16 +88,20 @@ def _units(bounds: FloatArray, questions: int) -> list[int]:
     return [math.floor(Fraction(float(bound)) * questions * COST_UNITS) for bound in bounds]
 
 
+def _solve_one(table: UtilityTable, cost: FloatArray, bound: float) -> _Mixed:
+    """Solve for the first cost alone."""
+    found = solve(UtilityTable(table.utility, cost, table.key), bound)
+    split = found.split
+    weights = {
+        int(q): {int(level): float(p)} | ({int(found.choice[q]): 1.0 - p} if p < 1 else {})
+        for q, level, p in zip(split.question, split.level, split.probability, strict=True)
+    }
+    return _Mixed(found.choice, weights, np.array([found.price]))
+
+
 def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> _Mixed:
     if len(costs) == 1:
-        found = solve(UtilityTable(table.utility, costs[0], table.key), float(bounds[0]))
-        weights = {
-            int(q): {int(found.choice[q]): 1.0 - float(p), int(level): float(p)}
-            for q, level, p in zip(
-                found.split.question, found.split.level, found.split.probability, strict=True
-            )
-        }
-        return _Mixed(found.choice, weights, np.array([found.price]))
+        return _solve_one(table, costs[0], float(bounds[0]))
     last, bound = costs[-1], float(bounds[-1])
     dearest = max(1.0, float(last.max()))
     floor = float(table.utility.min(axis=1).mean())

@@ -160,7 +160,7 @@ def choose(table: UtilityTable, price: float) -> IntArray:
     >>> choose(table, 0.1).tolist(), choose(table, 0.2).tolist()
     ([0, 1], [0, 0])
     """
-    return _choose_at(table, (price,))[0][0]
+    return apply(table, Cut(price))
 
 
 def _choose_at(table: UtilityTable, prices: tuple[float, ...]) -> list[tuple[IntArray, BoolArray]]:

@@ -36,6 +36,10 @@ ROWS = 2048
 LEAST = 1e-290
 """Chances below this have lost digits to underflow."""
 
+DIGITS = 12
+"""Utilities are rounded to this many, so that levels of equal worth are equal: the solver breaks
+ties to the cheaper level, and would else pay for the rounding errors of a sum."""
+
 SUBSETS = 400
 """Random subsets a question for the one vote that has no closed form."""
 
@@ -70,23 +74,27 @@ def estimate(
         raise ConfigError(
             f"method must be one of {METHODS} and vote one of {VOTES}, not {method!r} and {vote!r}"
         )
-    short = int(answers.samples.min(initial=max(samples)))
-    if short < max(samples) or min(samples) < 1:
+    most = max(samples, default=0)
+    short = int(answers.samples.min(initial=most))
+    if short < most or min(samples, default=0) < 1:
         raise DataError(
-            f"levels {tuple(samples)} need {max(samples)} samples of every question and one has "
+            f"levels {tuple(samples)} need {max(1, most)} samples of every question and one has "
             f"{short}: lower the levels or collect more"
         )
     if vote in ("weighted", "best-of") and not _scored(answers):
         raise DataError(f"vote {vote!r} needs a finite score for every sample that could be read")
+    error = np.full((len(answers), len(samples)), np.nan)
     if method != "exact":
         utility = _trials(answers, samples, vote=vote, every=method == "windows")
-        return Estimate(utility, np.full_like(utility, np.nan))
-    if vote == "weighted":
-        return _subsets(answers, samples, seed=seed)
-    if vote == "majority":
-        return _majority(answers, samples, errors=errors)
-    utility = _order_statistics(answers, samples, vote=vote)
-    return Estimate(utility, np.full_like(utility, np.nan))
+    elif vote == "weighted":
+        utility = _subsets(answers, samples, seed=seed)
+    elif vote == "majority":
+        counts = count_classes(answers)
+        utility = _over_subsets(*counts, samples)
+        error = _jackknife(*counts, samples) if errors else error
+    else:
+        utility = _order_statistics(answers, samples, vote=vote)
+    return Estimate(np.round(utility, DIGITS), error)
 
 
 def _scored(answers: Answers) -> bool:
@@ -116,15 +124,15 @@ def _trials(answers: Answers, samples: Sequence[int], *, vote: str, every: bool)
             windows = index.shape[1] // size if every else 1
             cut = index[:, : windows * size].reshape(-1, size)
             if not every and vote == "majority":
+                # Where nothing was readable −1 is the last sample, which is not right either.
                 first = votes.winner(answers.answer[cut])
-                got = answers.right[cut[np.arange(len(cut)), first]] & (first >= 0)
-                utility[rows, k] = got
+                utility[rows, k] = answers.right[cut[np.arange(len(cut)), first]]
             else:
                 utility[rows, k] = value(cut).reshape(len(rows), windows).mean(axis=1)
     return utility
 
 
-def _subsets(answers: Answers, samples: Sequence[int], *, seed: int) -> Estimate:
+def _subsets(answers: Answers, samples: Sequence[int], *, seed: int) -> FloatArray:
     """Average weighted votes over random subsets."""
     value = _valuer(answers, "weighted")
     rng = np.random.default_rng(seed)
@@ -134,7 +142,7 @@ def _subsets(answers: Answers, samples: Sequence[int], *, seed: int) -> Estimate
             order = np.argsort(rng.random((SUBSETS, len(own))), axis=1)
             for k, size in enumerate(samples):
                 utility[row, k] = value(own[order[:, :size]]).mean()
-    return Estimate(utility, np.full_like(utility, np.nan))
+    return utility
 
 
 def _order_statistics(answers: Answers, samples: Sequence[int], *, vote: str) -> FloatArray:
@@ -165,15 +173,6 @@ def chance_of_best(total: int, size: int) -> FloatArray:
     for i in range(total - 1, size - 1, -1):
         chance[i - 1] = chance[i] * (i - size + 1) / i
     return chance
-
-
-def _majority(answers: Answers, samples: Sequence[int], *, errors: bool) -> Estimate:
-    counts, right, nulls = count_classes(answers)
-    utility = _over_subsets(counts, right, nulls, samples)
-    error = np.full_like(utility, np.nan)
-    if errors:
-        error = _jackknife(counts, right, nulls, samples)
-    return Estimate(utility, error)
 
 
 def _jackknife(

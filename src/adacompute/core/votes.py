@@ -125,7 +125,7 @@ def running_majority(answer: IntArray, share: FloatArray) -> FloatArray:
     for i in range(answer.shape[1]):
         upto = answer[:, : i + 1]
         same = (upto[:, :, None] == upto[:, None, :]) & readable[:, None, : i + 1]
-        count = same.sum(axis=2) * readable[:, : i + 1]
+        count = same.sum(axis=2)
         # Every leading class has equally many votes, so their mean is that of their samples.
         leads = (count == count.max(axis=1, keepdims=True)) & (count > 0)
         value[:, i] = _ratio((leads * share[:, : i + 1]).sum(axis=1), leads.sum(axis=1))

@@ -20,10 +20,11 @@ HALVINGS = 10
 
 def cross_fitted(
     pool: Pool, samples: tuple[int, ...], budgets: tuple[float, ...], *, seed: int
-) -> dict[float, FloatArray]:
-    """Utility of each question under the cross-fitted oracle, by budget."""
+) -> dict[float, tuple[float, FloatArray]]:
+    """Cost, and utility of each question, under the cross-fitted oracle, by budget."""
     rng = np.random.default_rng(seed)
     total = {budget: np.zeros(len(pool)) for budget in budgets}
+    spent = dict.fromkeys(budgets, 0.0)
     cost = pool.level_cost(samples)
     for _ in range(HALVINGS):
         halves = pool.answers.halves(rng)
@@ -33,7 +34,9 @@ def cross_fitted(
             for budget in budgets:
                 found = solve(table, budget)
                 total[budget] += realise(found, scored_on)
-    return {budget: value / (2 * HALVINGS) for budget, value in total.items()}
+                spent[budget] += found.mixed_cost
+    times = 2 * HALVINGS
+    return {budget: (spent[budget] / times, value / times) for budget, value in total.items()}
 
 
 def in_sample(pool: Pool, budgets: tuple[float, ...]) -> dict[float, tuple[float, FloatArray]]:

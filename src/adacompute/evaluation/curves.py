@@ -16,7 +16,7 @@ from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation.families import Contest, Family, Fitted
 
 AIMS = 96
-"""Mean costs that training aims at, from the cheapest level to the dearest."""
+"""Mean costs that training aims at, from the cheapest level to the dearest, besides the levels'."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,10 @@ def held_out(
     contest: Contest, family: Family, fold: IntArray, *, trace: tuple[float, ...] = ()
 ) -> Curve:
     """Fit a family on each fold's training questions and score it on those held out."""
-    each = float(contest.pool.mean_draw_cost().mean())
-    aims = np.geomspace(min(contest.samples) * each, max(contest.samples) * each, AIMS)
-    shape = (len(contest.pool), AIMS)
+    each = contest.draw_cost(np.arange(len(contest.pool)))
+    levels = each * np.asarray(contest.samples)
+    aims = np.union1d(levels, np.geomspace(levels[0], levels[-1], AIMS))
+    shape = (len(contest.pool), len(aims))
     cost, accuracy = np.empty(shape), np.empty(shape)
     samples = {budget: np.empty(shape[0]) for budget in trace}
     price = {budget: np.empty(shape[0]) for budget in trace}

@@ -13,8 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from adacompute.core.errors import DataError
-from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable, ladder
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.types import (
+    COST_UNITS,
+    FloatArray,
+    IntArray,
+    Level,
+    UtilityTable,
+    ladder,
+)
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
 from adacompute.policies.dial import Dial, fit_dial
@@ -64,8 +71,13 @@ class Contest:
         return ladder(tuple(range(1, max(self.samples) + 1)))
 
     def draw_cost(self, rows: IntArray) -> float:
-        """Mean cost of a draw on these questions."""
-        return float(self.pool.mean_draw_cost()[rows].mean())
+        """Mean cost of a draw on these questions; there is no pricing what costs nothing."""
+        mean = float(self.pool.mean_draw_cost()[rows].mean())
+        if mean <= 0:
+            raise DataError(
+                f"the samples of {len(rows)} questions cost nothing at all: use another unit"
+            )
+        return mean
 
     def run_rules(self, rules: Sequence[Rule]) -> tuple[FloatArray, FloatArray]:
         """Cost and accuracy of each rule on all questions, (N, rules): rules learn nothing."""
@@ -178,7 +190,8 @@ def fit_early_stopping(contest: Contest, train: IntArray) -> Fitted:
 def fit_paper_router(contest: Contest, train: IntArray) -> Fitted:
     """The paper's classifier: one for each budget asked for, and two around them."""
     each = contest.draw_cost(train)
-    least, most = min(contest.samples) * each, max(contest.samples) * each
+    least = min(contest.samples) * each * (1 + 1e-12) + 1 / COST_UNITS  # as costs are rounded up
+    most = max(max(contest.samples) * each, least)
     inside = [b for b in contest.budgets if least < b < most]
     around = [
         least + 0.2 * (min(inside, default=most) - least),
@@ -223,5 +236,5 @@ ROUTERS = ("router", "value-router")
 def find_family(name: str) -> Family:
     """Return a family by its name."""
     if name not in FAMILIES:
-        raise DataError(f"there is no policy {name!r}; there are {', '.join(FAMILIES)}")
+        raise ConfigError(f"there is no policy {name!r}; there are {', '.join(FAMILIES)}")
     return FAMILIES[name]

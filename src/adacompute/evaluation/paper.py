@@ -14,6 +14,7 @@ import numpy as np
 
 from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable, ladder
+from adacompute.core.upgrades import choose
 from adacompute.evaluation.bounds import PAPER_LADDER
 from adacompute.evaluation.imitation import measure
 from adacompute.evaluation.pool import Pool, assign_folds
@@ -89,7 +90,18 @@ def _uniform(pool: Pool, samples: tuple[int, ...], budget: float) -> dict[str, t
     lengths = tuple(np.sort(pool.features[:, pool.length_feature]).tolist())
     names = {"fixed": "none", "random": "key", "longest-first": "length"}
     return {
-        name: (Ruled(name, ladder(samples), rules, dial, ticket=ticket, lengths=lengths), price)
+        name: (
+            Ruled(
+                name,
+                ladder(samples),
+                rules,
+                dial,
+                ticket=ticket,
+                lengths=lengths,
+                length_feature=pool.length_feature,
+            ),
+            price,
+        )
         for name, ticket in names.items()
     }
 
@@ -123,15 +135,14 @@ def _score(
     price: float,
     budget: float,
 ) -> dict[str, float]:
-    every = measure(table, choice, price, budget)
-    unseen = measure(table.take(held), choice[held], price, budget)
+    cost, accuracy = table.cost_of(choice), table.utility_of(choice)
     return {
-        "cost": float(table.cost_of(choice).mean()),
-        "accuracy": float(table.utility_of(choice).mean()),
-        **every,
-        "held_out_cost": float(table.take(held).cost_of(choice[held]).mean()),
-        "held_out_accuracy": float(table.take(held).utility_of(choice[held]).mean()),
-        "held_out_imitation": unseen["imitation"],
+        "cost": float(cost.mean()),
+        "accuracy": float(accuracy.mean()),
+        **measure(table, choice, price, budget),
+        "held_out_cost": float(cost[held].mean()),
+        "held_out_accuracy": float(accuracy[held].mean()),
+        "held_out_imitation": float((choice == choose(table, price))[held].mean()),
     }
 
 

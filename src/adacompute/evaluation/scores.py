@@ -81,7 +81,7 @@ def evaluate(
         )
         for budget in wanted:
             read = read_curve(curve, budget, weights)
-            row = _row(name, budget, read, base, float(best[budget].mean()), weights)
+            row = _row(name, budget, read, base, float(best[budget][1].mean()), weights)
             if name in ROUTERS:
                 row |= imitate(contest, curve, budget)
             rows.append(row)
@@ -98,12 +98,13 @@ def _names(policies: Sequence[str] | None) -> list[str]:
 
 
 def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
-    half = int(pool.answers.samples[0]) // 2
+    recorded, least = int(pool.answers.samples[0]), min(ladder, default=1)
+    half = recorded // 2
     kept = tuple(n for n in sorted(set(ladder)) if n <= half)
     if not kept:
         raise DataError(
-            f"{2 * half} samples a question leave levels up to {half}, and the ladder starts at "
-            f"{min(ladder)}: collect at least {2 * min(ladder)} samples a question"
+            f"{recorded} samples a question leave levels up to {half}, and the ladder starts at "
+            f"{least}: collect at least {2 * least} samples a question"
         )
     return kept
 
@@ -152,7 +153,7 @@ def _row(
         "difference": difference,
         "difference_low": difference_low,
         "difference_high": difference_high,
-        "headroom": difference / room if abs(room) > 1e-9 else None,  # noqa: PLR2004
+        "headroom": difference / room if room > 1e-9 else None,  # noqa: PLR2004
         "relative_gain": difference / mixture.accuracy if mixture.accuracy > 0 else None,
     }
 
@@ -160,19 +161,16 @@ def _row(
 def _oracle_rows(
     name: str,
     pool: Pool,
-    best: dict[float, FloatArray],
+    best: dict[float, tuple[float, FloatArray]],
     base: Curve,
     budgets: tuple[float, ...],
     weights: FloatArray,
 ) -> list[dict[str, Any]]:
     """Score the oracles: allocations that know each question's curve."""
-    if name == "oracle":
-        found = {budget: (budget, best[budget]) for budget in budgets}
-    else:
-        found = in_sample(pool, budgets)
+    found = best if name == "oracle" else in_sample(pool, budgets)
     rows = []
     for budget, (cost, value) in found.items():
         means = weights @ value / weights.sum(axis=1)
         read = Reading(cost, float(means[0]), means[1:])
-        rows.append(_row(name, budget, read, base, float(best[budget].mean()), weights))
+        rows.append(_row(name, budget, read, base, float(best[budget][1].mean()), weights))
     return rows

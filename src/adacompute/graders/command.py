@@ -130,11 +130,13 @@ class _Program:
                 for fd in (key.fd for key, _ in events):
                     if fd == self.stdin:
                         request = request[self._write(request) :]
-                    elif fd == self.stdout:
-                        reply += self._read(fd) or self._ended()
-                    if (fd == self.stdin and not request) or (
-                        fd == self.stderr and not self._read(fd)
-                    ):
+                        done = not request
+                    else:
+                        chunk = self._read(fd)
+                        done = chunk == b""
+                        if fd == self.stdout:
+                            reply += self._ended() if done else chunk or b""
+                    if done:
                         ready.unregister(fd)
                 if len(reply) > _MAX_LINE:
                     raise ValueError(f"a reply has more than {_MAX_LINE} bytes")
@@ -147,12 +149,12 @@ class _Program:
         except BrokenPipeError:
             return len(request)  # the end of its output will tell
 
-    def _read(self, pipe: int) -> bytes:
-        """Read what there is, and remember how it begins."""
+    def _read(self, pipe: int) -> bytes | None:
+        """Read what there is, and remember how it begins; None when there is nothing yet."""
         try:
             chunk = os.read(pipe, 1 << 16)
         except BlockingIOError:
-            return b""
+            return None
         if len(self.printed) < _REMEMBERED:
             self.printed += chunk[:_REMEMBERED]
         return chunk

@@ -16,13 +16,20 @@ MAX_NUMBER = 400
 """Numbers written with more characters are not read: converting them takes quadratic time."""
 
 # Long enough for any sentence that states an answer; it bounds the work per announcement.
-_MAX_CLAIM = 400
+_MAX_CLAIM = 1000
 
 _BRACE = re.compile(r"\\[{}]|\\(?:boxed|fbox)\s*\{|[{}]")
 
 _ANNOUNCEMENT = re.compile(
-    r"(?:\banswers?\b(?:[^.\n:=]{0,60}?(?:\b(?:is|are|be|equals)\b|:)|\W{0,3}=)|\#{4})[\s:*_=]*",
-    re.IGNORECASE | re.ASCII,
+    r"""
+    (?:
+        \banswers?\b(?:[^.\n:=]{0,60}?(?:\b(?:is|are|be|equals)\b|:)|\W{0,3}=)
+        # Four hashes before words, or before the number of a step, are a heading.
+        | ^[ \t]{0,3}\#{4}(?=[ \t]*(?:[^A-Za-z\s\#]|[A-J]\b))(?![ \t]*[0-9]+[.):][ \t]+[A-Za-z*])
+    )
+    [\s:*_=]*
+    """,
+    re.IGNORECASE | re.ASCII | re.MULTILINE | re.VERBOSE,
 )
 
 _SENTENCE_END = re.compile(r"[.?][*\"')\]]*(?=\s|$)")
@@ -87,7 +94,8 @@ def statements(text: str) -> list[Claim]:
     found = [match.span() for match in _ANNOUNCEMENT.finditer(text)]
     # A claim ends where the next is announced; otherwise claims could overlap many times over.
     limits = [begin for begin, _ in found[1:]] + [len(text)] * bool(found)
-    return [_sentence(text, end, limit) for (_, end), limit in zip(found, limits, strict=True)]
+    claims = (_sentence(text, end, limit) for (_, end), limit in zip(found, limits, strict=True))
+    return [claim for claim in claims if claim.text]
 
 
 def _sentence(text: str, start: int, limit: int) -> Claim:

@@ -5,8 +5,8 @@ else the whole text when it is short enough to be an answer, else the last formu
 number. It is tidied lightly; two answers are equal if they are spelled alike or if math-verify,
 which only this module imports, finds them equal.
 
-math-verify works by SymPy, which can take for ever. Its time-outs need SIGALRM, which only the
-main thread can have: there they are set, in other threads not. So an answer that is long or deeply
+math-verify works by SymPy, which can take for ever. A time-out needs a signal, which only the main
+thread can receive: there it is set, in other threads not. So an answer that is long or deeply
 nested, or holds towers of powers, large exponents or factorials, sums, integrals or binomials, is
 compared by its spelling alone, wherever it runs. The grader knows nothing of the question: (1, 2)
 is a point, an interval or a pair.
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import threading
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import require
 from adacompute.graders.completion import (
@@ -30,13 +32,19 @@ from adacompute.graders.completion import (
     statements,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MAX_ANSWER = 400
 """Longer answers cannot be read."""
 
-MAX_PARSED = 200
+MAX_PARSED = 150
 """Longer answers are compared by their spelling alone."""
 
-_TIMEOUT_S = 3
+# Tidying shortens an answer, but not that much, and takes quadratic time at worst.
+_MAX_UNTIDIED = 4 * MAX_ANSWER
+_TIMEOUT_S = 3.0
+_RING_AGAIN_S = 0.1
 _MAX_PROSE_WORDS = 5
 _MAX_ROUNDS = 10
 
@@ -72,7 +80,6 @@ class Math:
 
     def __init__(self) -> None:
         self._library = require("math_verify", extra="math")
-        self._timed_out = require("math_verify.errors", extra="math").TimeoutException
         self._parse = lru_cache(maxsize=4096)(self._parse_once)
         # Without a handler of its own its warnings would be printed, even if nobody listens.
         log = logging.getLogger("math_verify")
@@ -107,29 +114,62 @@ class Math:
     def _means(self, left: str, right: str) -> bool:
         """Whether math-verify finds two answers equal."""
         # Sorted, so that the order of the arguments makes no difference.
-        first, second = sorted((left, right))
-        try:
-            one, other = self._parse(first), self._parse(second)
-            # What it makes of equations and sets depends on which is the reference.
-            return self._verify(one, other) or (
-                _RELATION.search(left + right) is not None and self._verify(other, one)
-            )
-        except self._timed_out:  # the alarm rang when the library no longer listened
-            return False
+        one, other = (self._parse(answer) for answer in sorted((left, right)))
+        # What it makes of equations and sets depends on which is the reference.
+        return self._verify(one, other) or (
+            _RELATION.search(left + right) is not None and self._verify(other, one)
+        )
 
     def _parse_once(self, answer: str) -> Any:  # noqa: ANN401 - SymPy's own types
         # Between dollar signs words would be products of their letters.
         plain = "$" in answer or ("\\" not in answer and _PROSE_WORD.search(answer))
         text = answer if plain else f"${answer}$"
-        return self._library.parse(text, parsing_timeout=_timeout_s())
+        try:
+            with _time_limit(_TIMEOUT_S):
+                return self._library.parse(text, parsing_timeout=None)
+        except _TimeUp:
+            return []
 
     def _verify(self, gold: Any, answer: Any) -> bool:  # noqa: ANN401 - SymPy's own types
-        return bool(self._library.verify(gold, answer, timeout_seconds=_timeout_s()))
+        try:
+            with _time_limit(_TIMEOUT_S):
+                return bool(self._library.verify(gold, answer, timeout_seconds=None))
+        except _TimeUp:
+            return False
 
 
-def _timeout_s() -> int | None:
-    """Seconds after which to give up, where an alarm can be set."""
-    return _TIMEOUT_S if threading.current_thread() is threading.main_thread() else None
+class _TimeUp(BaseException):
+    """Raised by the alarm; no Exception, because the libraries catch those."""
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise ``_TimeUp`` in the block after so many seconds of work, if this is the main thread.
+
+    math-verify's own alarm rings once, and SymPy has places where what it raises is lost; this one
+    rings until it is heard. It counts the time of the processor, so that verdicts do not depend on
+    how busy the machine is. An alarm that was set before is set again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise _TimeUp
+
+    handler = signal.signal(signal.SIGVTALRM, ring)
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, _RING_AGAIN_S)
+    try:
+        yield
+    finally:
+        while True:
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+                signal.signal(signal.SIGVTALRM, handler)
+                break
+            except _TimeUp:  # it rang just now, and must not ring once more
+                continue
+        signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
 
 
 def _wild(answer: str) -> bool:
@@ -152,7 +192,9 @@ def _read(text: str) -> str | None:
         or _formula(text)
         or _number(last_match(NUMBER, text))
     )
-    tidied = _tidy(found) if found else ""
+    if not found or len(found) > _MAX_UNTIDIED:
+        return None
+    tidied = _tidy(found)
     return tidied if 0 < len(tidied) <= MAX_ANSWER else None
 
 
@@ -198,7 +240,10 @@ def _tidy(answer: str) -> str:
         inner = answer[len(opening) : -len(closing)]
         if answer == f"{opening}{inner}{closing}" and opening not in inner:
             answer = inner
-    answer = _SPACING.sub("", answer.replace("\\$", ""))
+    answer = answer.replace("\\$", "")
+    if answer.count("$") == 1:  # the sign of money, or what is left of a formula
+        answer = answer.replace("$", "")
+    answer = _SPACING.sub("", answer)
     answer = _DEGREE.sub("", _FRAC.sub(r"\\frac", answer))
     answer = _UNIT.sub("", answer)
     if whole := _TEXT.fullmatch(answer):

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from adacompute.core.errors import BundleError
-from adacompute.core.types import Level
+from adacompute.core.types import Level, ladder
+from adacompute.features.text import FEATURE_SETS, VERSION
 from adacompute.policies.dial import Dial
 from adacompute.policies.inference import OnnxModel, Predictor
 from adacompute.policies.policy import Policy
@@ -57,7 +58,7 @@ class Bundle:
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
-    """Write a bundle as a directory, whole or not at all."""
+    """Write a bundle as a directory, whole or not at all; one that was there is replaced."""
     models = _models(bundle.policy)
     files = {f"model-{i}.onnx": model for i, model in enumerate(models)}
     content = {
@@ -71,30 +72,40 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "frontier": [list(pair) for pair in bundle.frontier],
         "notes": bundle.notes,
     }
-    if path.exists() and not (path / FILE).is_file():
-        raise BundleError(f"{path} exists and is not a bundle: name another place")
+    path = path.resolve()
+    if path.exists() and not _is_bundle(path):
+        raise BundleError(f"{path} exists and is not a bundle alone: name another place")
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+        made, old = Path(beside, "made"), Path(beside, "old")
+        made.mkdir()
         for name, data in files.items():
             (made / name).write_bytes(data)
-        (made / FILE).write_text(json.dumps(content, indent=2) + "\n")
-        made.chmod(0o755)
-        if path.exists():
-            shutil.rmtree(path)
-        made.replace(path)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+        (made / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        try:
+            if path.exists():
+                path.rename(old)
+            made.rename(path)
+        except BaseException:
+            if old.exists():
+                old.rename(path)
+            raise
+
+
+def _is_bundle(path: Path) -> bool:
+    """Whether a directory holds a bundle and nothing that would be lost with it."""
+    return (path / FILE).is_file() and all(
+        file.name == FILE or file.match("model-*.onnx") for file in path.iterdir()
+    )
 
 
 def load_bundle(path: Path) -> Bundle:
     """Read a bundle, and refuse what is damaged or of another version."""
     try:
-        content = json.loads((path / FILE).read_text())
+        content = json.loads((path / FILE).read_text(encoding="utf-8"))
     except OSError as error:
         raise BundleError(f"there is no bundle at {path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BundleError(f"{path / FILE} is damaged: train the policy again") from None
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
@@ -103,22 +114,50 @@ def load_bundle(path: Path) -> Bundle:
             "train the policy again with this version"
         )
     try:
-        models = [_read_model(path, name, digest) for name, digest in content["files"].items()]
-        return Bundle(
-            policy=_rebuild(content["policy"], models),
-            unit=content["unit"],
-            features=content["features"],
-            feature_version=content["feature_version"],
-            model=content["model"],
-            grader=content["grader"],
-            data=content["data"],
-            frontier=tuple((float(b), float(p)) for b, p in content["frontier"]),
-            notes=content["notes"],
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, BundleError):
-            raise
+        bundle = _read(path, content)
+    except BundleError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BundleError(f"{path / FILE} is damaged ({error}): train the policy again") from None
+    if bundle.features not in FEATURE_SETS or bundle.feature_version != VERSION:
+        raise BundleError(
+            f"{path} was trained on version {bundle.feature_version} of the features "
+            f"{bundle.features!r} and this version has {VERSION} of {', '.join(FEATURE_SETS)}: "
+            "train the policy again with this version"
+        )
+    return bundle
+
+
+def _read(path: Path, content: dict[str, Any]) -> Bundle:
+    files = _entry(content, "files", dict)
+    models = [_read_model(path, name, digest) for name, digest in files.items()]
+    return Bundle(
+        policy=_rebuild(_entry(content, "policy", dict), models),
+        unit=_entry(content, "unit", str),
+        features=_entry(content, "features", str),
+        feature_version=_entry(content, "feature_version", int),
+        model=_entry(content, "model", str | None),
+        grader=_entry(content, "grader", str | None),
+        data=_entry(content, "data", str | None),
+        frontier=tuple(
+            (_number(budget), _number(price)) for budget, price in _entry(content, "frontier", list)
+        ),
+        notes=_entry(content, "notes", dict),
+    )
+
+
+def _entry(content: dict[str, Any], name: str, kind: type | UnionType) -> Any:  # noqa: ANN401
+    """Return an entry that is of this kind, as the dataclasses trust their fields to be."""
+    value = content[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name} cannot be a {type(value).__name__}")
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"a number cannot be a {type(value).__name__}")
+    return float(value)
 
 
 def _read_model(path: Path, name: str, digest: str) -> OnnxModel:
@@ -157,12 +196,11 @@ def _describe(policy: Policy) -> dict[str, Any]:
     if isinstance(policy, ValueRouter):
         return {"kind": "value-router", **content}
     if isinstance(policy, Ruled):
-        kinds = {rule_type: name for name, rule_type in RULES.items()}
         return {
             "kind": "ruled",
             "name": policy.name,
             "prices": policy.dial.prices,
-            "rules": [{"rule": kinds[type(rule)], **asdict(rule)} for rule in policy.rules],  # type: ignore[index,call-overload]
+            "rules": [_describe_rule(rule) for rule in policy.rules],
             "ticket": policy.ticket,
             "lengths": policy.lengths,
             "length_feature": policy.length_feature,
@@ -171,36 +209,63 @@ def _describe(policy: Policy) -> dict[str, Any]:
     raise BundleError(f"a {type(policy).__name__} cannot be bundled")
 
 
+def _describe_rule(rule: Rule) -> dict[str, Any]:
+    for name, kind in RULES.items():
+        if isinstance(rule, kind):
+            return {"rule": name, **asdict(rule)}
+    raise BundleError(f"a rule of type {type(rule).__name__} cannot be bundled")
+
+
 def _rebuild(content: dict[str, Any], models: list[OnnxModel]) -> Policy:
-    levels = tuple(Level(**level) for level in content["levels"])
+    levels = tuple(_level(level) for level in _entry(content, "levels", list))
+    most = ladder(tuple(level.samples for level in levels))[-1].samples
+    if any(model.outputs != len(levels) for model in models):
+        raise BundleError(f"a model does not score the {len(levels)} levels of its policy")
     kind = content["kind"]
     if kind == "value-router":
-        (model,) = models
-        return ValueRouter(levels, model)
-    dial = Dial(tuple(float(price) for price in content["prices"]))
+        if len(models) != 1:
+            raise BundleError(f"a {kind} needs one model, not {len(models)}")
+        return ValueRouter(levels, models[0])
+    dial = Dial(tuple(_number(price) for price in content["prices"]))
     if kind == "router":
         if len(models) != len(dial.prices):
             raise BundleError(f"{len(dial.prices)} prices need as many models, not {len(models)}")
         return Router(levels, tuple(models), dial)
-    if kind != "ruled" or content["ticket"] not in TICKETS:
+    if kind != "ruled":
         raise BundleError(f"a policy of kind {kind!r} is not known to this version")
-    rules = tuple(_rule(dict(rule)) for rule in content["rules"])
+    if content["ticket"] not in TICKETS:
+        raise BundleError(f"a ticket by {content['ticket']!r} is not known to this version")
+    rules = tuple(_rule(dict(rule), most) for rule in content["rules"])
     if len(rules) != len(dial.prices):
         raise BundleError(f"{len(dial.prices)} prices need as many rules, not {len(rules)}")
     return Ruled(
-        content["name"],
+        _entry(content, "name", str),
         levels,
         rules,
         dial,
         ticket=content["ticket"],
-        lengths=tuple(content["lengths"]),
-        length_feature=content["length_feature"],
+        lengths=tuple(_number(length) for length in content["lengths"]),
+        length_feature=_entry(content, "length_feature", int),
     )
 
 
-def _rule(content: dict[str, Any]) -> Rule:
+def _level(content: dict[str, Any]) -> Level:
+    return Level(
+        name=_entry(content, "name", str),
+        samples=_entry(content, "samples", int),
+        model=_entry(content, "model", str | None),
+        settings=_entry(content, "settings", dict),
+    )
+
+
+def _rule(content: dict[str, Any], most: int) -> Rule:
+    """Build a rule; whatever it counts is from 1 to the samples of the largest level."""
     name = content.pop("rule")
     if name not in RULES:
         raise BundleError(f"a rule {name!r} is not known to this version")
     rule: Rule = RULES[name](**content)
+    counts = [_entry(content, key, int) for key in content if key != "threshold"]
+    if not all(1 <= count <= most for count in counts):
+        raise BundleError(f"{rule} does not fit levels of up to {most} samples")
+    _number(content.get("threshold", 0.0))
     return rule

@@ -11,6 +11,7 @@ It knows nothing of what a setting is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +34,10 @@ class Dial:
 
     def __post_init__(self) -> None:
         falling = all(a > b for a, b in zip(self.prices, self.prices[1:], strict=False))
-        if not self.prices or not falling or not self.prices[-1] > 0:
-            raise BundleError(f"the prices of a dial must fall and stay above 0: {self.prices}")
+        if not (self.prices and falling and self.prices[0] < math.inf and self.prices[-1] > 0):
+            raise BundleError(
+                f"the prices of a dial must be finite, fall and stay above 0: {self.prices}"
+            )
 
     def place(self, price: float) -> tuple[int, float]:
         """Setting at a price, and the share of questions that take the next one."""

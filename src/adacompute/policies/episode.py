@@ -117,8 +117,9 @@ class Episode:
 
     def winner(self) -> IntArray:
         """Draw that answers each question: the first of its leading class, −1 when none is read."""
-        answer = self.state.draws.record.answer
-        seen = np.arange(answer.shape[1]) < self.state.draws.size[:, None]
+        draws = self.state.draws
+        answer = draws.record.answer[draws.row]
+        seen = np.arange(answer.shape[1]) < draws.size[:, None]
         return votes.winner(np.where(seen, answer, -1))
 
 

@@ -35,19 +35,21 @@ class OnnxModel:
 
     data: bytes = field(repr=False)
     session: Any = field(init=False, repr=False)
+    outputs: int = field(init=False)
 
     def __post_init__(self) -> None:
         runtime = require("onnxruntime", extra="train")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what fails is raised, and said once
         state = runtime.capi.onnxruntime_pybind11_state
         try:
             session = runtime.InferenceSession(
-                self.data, options, providers=["CPUExecutionProvider"]
+                self.data, options, providers=["CPUExecutionProvider"], enable_fallback=0
             )
         except (
+            ValueError,
             state.Fail,
             state.InvalidArgument,
             state.InvalidGraph,
@@ -57,7 +59,11 @@ class OnnxModel:
         ) as error:
             reason = str(error).splitlines()[0]
             raise BundleError(f"the model cannot be loaded by onnxruntime: {reason}") from None
+        scores = session.get_outputs()
+        if [known.name for known in session.get_inputs()] != ["features"] or len(scores) != 1:
+            raise BundleError("the model does not turn features into scores: train it again")
         object.__setattr__(self, "session", session)
+        object.__setattr__(self, "outputs", scores[0].shape[-1])
 
     def predict(self, features: Float32Array) -> FloatArray:
         """Run the model."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError, require
+from adacompute.core.errors import ConfigError, DataError, require
 from adacompute.core.types import Float32Array, FloatArray, IntArray
 from adacompute.policies.inference import NEVER, OnnxModel, Predictor, trees_to_onnx
 
@@ -53,7 +53,12 @@ def fit_classifier(
     model = _scikit(kind, seed)
     step = model.steps[-1][0]
     weights = {} if weight is None or kind == "mlp" else {f"{step}__sample_weight": weight}
-    return _Refitted(model.fit(features, label, **weights), levels)
+    try:
+        return _Refitted(model.fit(features, label, **weights), levels)
+    except ValueError as error:
+        raise DataError(
+            f"the classifier {kind!r} cannot be fitted to these questions ({error}): use 'gbm'"
+        ) from None
 
 
 def _fit_trees(
@@ -93,7 +98,7 @@ def _boost(
     seed: int,
 ) -> bytes:
     xgboost = require("xgboost", extra="train")
-    data = xgboost.DMatrix(features, target, weight=weight)
+    data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
     booster = xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, TREES)
     return bytes(booster.save_raw("json"))
 

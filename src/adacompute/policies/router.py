@@ -88,19 +88,22 @@ def fit_router(
     """
     models: list[Predictor] = []
     prices: list[float] = []
+    label = np.empty(0, dtype=np.int64)
     for budget in sorted(budgets):
         oracle = solve(table, budget)
-        price = oracle.price or (prices[-1] / 2 if prices else 1.0)
+        if np.array_equal(oracle.choice, label):
+            continue  # the same classifier again
+        label = oracle.choice
         weight = None
         if cost_sensitive:
-            weight = mistake_weight(table, oracle.choice, oracle.price) + 1e-6
-        if prices and price >= prices[-1]:
-            continue  # the same upgrades, and so the same labels
-        prices.append(price)
+            weight = mistake_weight(table, label, oracle.price) + 1e-6
+        price = oracle.price or (prices[-1] / 2 if prices else 1.0)
+        # Upgrades of equal ratio may part two budgets; a dial must still tell them apart.
+        prices.append(min(price, prices[-1] * (1 - 1e-9)) if prices else price)
         models.append(
             fit_classifier(
                 features,
-                oracle.choice,
+                label,
                 levels=len(levels),
                 weight=weight,
                 kind=classifier,

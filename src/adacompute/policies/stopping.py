@@ -71,7 +71,7 @@ WINDOWS = (2, 3, 4, 5, 8)
 def adaptive_grid(most: int) -> tuple[AdaptiveConsistency, ...]:
     """Thresholds × caps that are tried, with one draw; of those that always agree, the first."""
     rules = {(1, b""): AdaptiveConsistency(0.5, 1)}
-    for cap in [cap for cap in ADAPTIVE_CAPS if cap <= most] or [most]:
+    for cap in [cap for cap in ADAPTIVE_CAPS if cap <= most]:
         lead = lead_table(cap)
         for threshold in ADAPTIVE_THRESHOLDS:
             settled = (lead >= threshold).tobytes()

@@ -67,11 +67,13 @@ class Ruled:
     ticket: str = "key"
     lengths: tuple[float, ...] = ()
     length_feature: int = 0
-    samples: IntArray = field(init=False, repr=False, compare=False)
+    _samples: IntArray = field(init=False, repr=False, compare=False)
+    _lengths: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         samples = np.array([level.samples for level in self.levels])
-        object.__setattr__(self, "samples", samples)
+        object.__setattr__(self, "_samples", samples)
+        object.__setattr__(self, "_lengths", np.asarray(self.lengths, dtype=np.float64))
 
     def decide(self, state: State, price: float) -> IntArray:
         """Ask each question's rule how many samples it should have."""
@@ -83,7 +85,7 @@ class Ruled:
             for setting in np.unique(place):
                 rows = np.flatnonzero(place == setting)
                 reach[rows] = self.rules[setting].reach(state.draws.take(rows))
-        level = np.searchsorted(self.samples, reach)
+        level = np.searchsorted(self._samples, reach)
         # A ladder that lacks the number takes the next one; a question that stops stays.
         level = np.minimum(level, len(self.levels) - 1)
         return np.where(reach > state.draws.size, level, state.at)
@@ -93,7 +95,7 @@ class Ruled:
             return np.ones(len(state))
         if self.ticket == "length":
             length = state.features[:, self.length_feature]
-            rank = np.searchsorted(np.asarray(self.lengths), length, side="left")
+            rank = np.searchsorted(self._lengths, length, side="left")
             return np.asarray(1.0 - rank / max(1, len(self.lengths)), dtype=np.float64)
         return tickets(state.key)
 

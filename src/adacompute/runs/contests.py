@@ -6,22 +6,23 @@ fitted goes into a bundle, which the user names; what is scored stays in the run
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.families import Contest, find_family
+from adacompute.core.answers import NULL
+from adacompute.core.errors import ConfigError, DataError, MissingExtra, require
+from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, Fitted, find_family
 from adacompute.evaluation.paper import evaluate_paper
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import evaluate
+from adacompute.evaluation.scores import ORACLES, evaluate
 from adacompute.features.text import FEATURE_SETS, VERSION, extract
 from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.runs.costs import draw_costs
 from adacompute.runs.stages import DEFAULT_LADDER, check_levels, quiet
-from adacompute.storage.manifest import hash_file, read_manifest
 from adacompute.storage.store import GRADES, SAMPLES, Run, number_samples
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 EVALUATION = "evaluation.json"
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 ORDERS = 40
+SEEDS = 2**32
+TRAINING = ("xgboost", "onnx", "onnxruntime")
+"""What learned policies need beyond the base install."""
+
+PROTOCOLS = {
+    "honest": (*FAMILIES, *ORACLES),
+    "paper": ("fixed", "random", "longest-first", "router", "oracle-in-sample"),
+}
+"""Policies that each protocol scores."""
 
 
 def pool_run(place: Run, *, unit: str, features: str = "paper", draft: bool = False) -> Pool:
@@ -67,30 +77,19 @@ def train_run(
     seed: int = 0,
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle."""
-    family = find_family(policy)
-    place = Run(run)
+    family, ladder, place = find_family(policy), check_levels(ladder), Run(run)
     pool = pool_run(place, unit=unit, features=features).even()
-    most = int(pool.answers.samples[0])
-    samples = tuple(n for n in check_levels(ladder) if n <= most)
-    if not samples:
-        raise DataError(f"{most} samples a question are fewer than the ladder's first level")
     contest = Contest(
         pool,
-        samples,
-        tuple(budgets),
+        _within(pool, ladder),
+        check_budgets(budgets),
         orders=ORDERS,
-        seed=seed,
+        seed=check_seed(seed),
         classifier=classifier,
         cost_sensitive=cost_sensitive,
     )
-    every = np.arange(len(pool))
-    fitted = family(contest, every)
-    told = contest.draw_cost(every)
-    runs = [
-        (price, contest.replay.run(fitted.policy, price, draw_cost=told)) for price in fitted.prices
-    ]
-    imported = read_manifest(place.file("import.manifest.json"))
-    known = imported.result if imported else {}
+    fitted = family(contest, np.arange(len(pool)))
+    rows, known = _rerun(contest, fitted), _known(place)
     bundle = Bundle(
         policy=fitted.policy,
         unit=unit,
@@ -98,7 +97,7 @@ def train_run(
         feature_version=VERSION,
         model=model or known.get("model"),
         grader=grader or known.get("grader"),
-        data=hash_file(place.file(SAMPLES)),
+        data="+".join(place.hashes([SAMPLES, GRADES]).values()),
         notes={"questions": len(pool), "policy": policy},
     )
     save_bundle(bundle, out)
@@ -110,11 +109,35 @@ def train_run(
         "model": bundle.model,
         "grader": bundle.grader,
         "unit": unit,
-        "on_training_questions": [
-            {"price": price, "cost": float(r.cost.mean()), "accuracy": float(r.accuracy.mean())}
-            for price, r in runs
-        ],
+        "on_training_questions": rows,
     }
+
+
+def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
+    """Levels for which there are enough samples."""
+    most = int(pool.answers.samples[0])
+    kept = tuple(n for n in ladder if n <= most)
+    if not kept:
+        raise DataError(f"{most} samples a question are fewer than the ladder's first level")
+    return kept
+
+
+def _known(place: Run) -> dict[str, Any]:
+    """Model and grader that a run was imported with, and the grader that graded it last."""
+    imported, graded = place.manifest("import"), place.manifest("grade")
+    known = dict(imported.result) if imported else {}
+    return known | (graded.arguments if graded else {})
+
+
+def _rerun(contest: Contest, fitted: Fitted) -> list[dict[str, float]]:
+    """Cost and accuracy of a policy along its prices on the questions it was fitted to."""
+    told = contest.draw_cost(np.arange(len(contest.pool)))
+    rows = []
+    for price in fitted.prices:
+        ran = contest.replay.run(fitted.policy, price, draw_cost=told)
+        cost, accuracy = float(ran.cost.mean()), float(ran.accuracy.mean())
+        rows.append({"price": price, "cost": cost, "accuracy": accuracy})
+    return rows
 
 
 def evaluate_run(
@@ -130,53 +153,108 @@ def evaluate_run(
     seed: int = 0,
     progress: Callable[[str], None] = quiet,
 ) -> dict[str, Any]:
-    """Score policies on questions they have not seen, or by the paper's own protocol."""
-    if protocol not in ("honest", "paper"):
-        raise ConfigError(f"protocol is 'honest' or 'paper', not {protocol!r}")
-    if features not in FEATURE_SETS:
-        raise ConfigError(f"features are one of {', '.join(FEATURE_SETS)}, not {features!r}")
+    """Score policies on questions they have not seen, or by the paper's own protocol.
+
+    Without ``policies`` those are left out for which an optional dependency is missing, and the
+    result says so.
+    """
     place = Run(run)
+    names, skipped = _contestants(policies, protocol)
     arguments = {
-        "budgets": list(budgets),
+        "budgets": list(check_budgets(budgets)),
         "ladder": list(check_levels(ladder)),
-        "policies": None if policies is None else list(policies),
+        "policies": names,
         "nulls": nulls,
         "protocol": protocol,
         "unit": unit,
         "features": features,
-        "seed": seed,
+        "seed": check_seed(seed),
     }
-    done = place.finished("evaluate", arguments, [SAMPLES, GRADES])
+    inputs = place.hashes([SAMPLES, GRADES])
+    done = place.finished("evaluate", arguments, inputs)
     if done:
         return done.result
     pool = pool_run(place, unit=unit, features=features, draft=protocol == "paper")
     result: dict[str, Any] = {"protocol": protocol, "unit": unit, "nulls": nulls}
-    if protocol == "paper":
-        result["rows"] = evaluate_paper(pool, budgets=budgets, progress=progress)
-        result["questions"] = len(pool)
-    else:
-        scores = evaluate(
-            pool,
-            budgets=budgets,
-            ladder=ladder,
-            policies=policies,
-            nulls=nulls,
-            seed=seed,
-            progress=progress,
-        )
-        result |= {
-            "questions": scores.questions,
-            "left_out": scores.left_out,
-            "samples": scores.samples,
-            "ladder": list(scores.ladder),
-            "rows": scores.rows,
-        }
-    result["unreadable_share"] = float((pool.answers.answer == -1).mean())
+    score = _score_as_paper if protocol == "paper" else _score_honestly
+    result |= score(pool, arguments, progress)
+    result |= {"unreadable_share": float((pool.answers.answer == NULL).mean()), "skipped": skipped}
     place.finish(
         "evaluate",
         arguments=arguments,
-        inputs=[SAMPLES, GRADES],
+        inputs=inputs,
         outputs={EVALUATION: result},
         result=result,
     )
     return result
+
+
+def _score_honestly(
+    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    wanted = ("budgets", "ladder", "policies", "nulls", "seed")
+    scores = evaluate(pool, **{name: arguments[name] for name in wanted}, progress=progress)
+    return {
+        "questions": scores.questions,
+        "left_out": scores.left_out,
+        "samples": scores.samples,
+        "ladder": list(scores.ladder),
+        "rows": scores.rows,
+    }
+
+
+def _score_as_paper(
+    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    even = pool.even(nulls=arguments["nulls"])
+    if not even.draw_cost.any():
+        raise DataError("the samples cost nothing at all: use another unit")
+    rows = evaluate_paper(even, budgets=arguments["budgets"], progress=progress)
+    return {
+        "questions": len(even),
+        "left_out": even.left_out,
+        "rows": [row for row in rows if row["policy"] in arguments["policies"]],
+    }
+
+
+def _contestants(policies: Sequence[str] | None, protocol: str) -> tuple[list[str], dict[str, str]]:
+    """Policies to score, and those that are left out with the reason."""
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"protocol is 'honest' or 'paper', not {protocol!r}")
+    known = PROTOCOLS[protocol]
+    if policies is not None:
+        for name in policies:
+            if name not in known:
+                raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
+        return list(dict.fromkeys(policies)), {}
+    missing = None if protocol == "paper" else _missing()
+    skipped = {name: missing for name in ROUTERS if missing}
+    return [name for name in known if name not in skipped], skipped
+
+
+def _missing() -> str | None:
+    """What a learned model lacks here, in one sentence."""
+    try:
+        for module in TRAINING:
+            if find_spec(module) is None:  # importing them takes seconds
+                require(module, extra="train")
+    except MissingExtra as error:
+        return str(error)
+    return None
+
+
+def check_budgets(budgets: Sequence[float]) -> tuple[float, ...]:
+    """Return budgets by rising size, or refuse them."""
+    for budget in budgets:
+        if not (np.isfinite(budget) and budget > 0):
+            raise ConfigError(f"a budget is a finite number above 0, not {budget}")
+    if not budgets:
+        raise ConfigError("no budget is given: name at least one")
+    return tuple(sorted({float(budget) for budget in budgets}))
+
+
+def check_seed(seed: int) -> int:
+    """Return a seed that every generator takes, or refuse it."""
+    if not 0 <= seed < SEEDS:
+        raise ConfigError(f"a seed is a whole number from 0 to {SEEDS - 1}, not {seed}")
+    return seed

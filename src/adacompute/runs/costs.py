@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 def draw_costs(recorded: Recorded, unit: str) -> FloatArray:
-    """Cost of every sample, in the order of the answers."""
+    """Cost of every sample, in the order of the answers; these add up."""
     if unit == "samples":
         return np.ones(len(recorded.answers.answer))
     if unit == "money":
@@ -35,17 +35,26 @@ def draw_costs(recorded: Recorded, unit: str) -> FloatArray:
             "a budget in money needs prices of tokens, and this version has none: "
             "use --unit tokens or characters"
         )
-    if unit not in COLUMNS:
-        raise ConfigError(f"a unit is one of {', '.join(UNITS)}, not {unit!r}")
-    values = recorded.numbers(COLUMNS[unit])
+    if unit not in UNITS:
+        raise ConfigError(
+            f"a unit is one of {', '.join(UNITS)}, or latency for a limit, not {unit!r}"
+        )
+    return _recorded_costs(recorded, unit)
+
+
+def _recorded_costs(recorded: Recorded, unit: str) -> FloatArray:
+    """Read a column of costs, and refuse what cannot be spent."""
+    column = COLUMNS[unit]
+    values = recorded.numbers(column)
     missing = int(np.isnan(values).sum())
     if missing:
         raise DataError(
-            f"{missing} of {len(values)} samples have no {COLUMNS[unit]}, so they cannot be "
+            f"{missing} of {len(values)} samples have no {column}, so they cannot be "
             f"counted in {unit}: use another unit"
         )
-    if bool((values < 0).any()):
-        raise DataError(f"{COLUMNS[unit]} holds a negative number")
+    wrong = values[(values < 0) | np.isinf(values)]
+    if len(wrong):
+        raise DataError(f"{column} holds {wrong[0]:g}: a cost is a finite number from 0 on")
     return values
 
 
@@ -54,12 +63,12 @@ def level_costs(recorded: Recorded, unit: str, samples: tuple[int, ...]) -> Floa
 
     Costs add up over samples, but latency is that of the slowest of them, drawn at once.
     """
-    values = draw_costs(recorded, unit)
-    answers = recorded.answers
     if unit == "samples":
         return np.asarray(samples, dtype=np.float64)
     if unit == "latency":
+        values = _recorded_costs(recorded, unit)
         return np.stack([_slowest(recorded, values, size) for size in samples], axis=1)
+    values, answers = draw_costs(recorded, unit), recorded.answers
     total = np.bincount(answers.question, values, minlength=len(answers))
     return np.asarray((total / answers.samples)[:, None] * np.asarray(samples))
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError
+from adacompute.datasets.rows import read_samples
 from adacompute.runs.contests import evaluate_run
-from adacompute.runs.stages import estimate_run, import_samples, quiet, solve_run
+from adacompute.runs.stages import DEFAULT_LADDER, estimate_run, import_samples, quiet, solve_run
+from adacompute.storage.store import Run, number_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +29,13 @@ def run_demo(samples: Path | None, *, progress: Callable[[str], None] = quiet) -
             "no samples are shipped with this version and none are invented: name a Parquet file "
             "of recorded samples, 'adacompute demo FILE'"
         )
+    read_samples(samples)  # before anything is made
     run = Path(tempfile.mkdtemp(prefix="adacompute-demo-"))
     progress("import")
     imported = import_samples(samples, run)
     progress("estimate")
-    most = imported["samples"] // imported["questions"]
-    estimated = estimate_run(run, levels=tuple(n for n in (1, 2, 4, 8, 16) if n <= most))
+    fewest = int(number_samples(Run(run).samples()).answers.samples.min())
+    estimated = estimate_run(run, levels=tuple(n for n in DEFAULT_LADDER if n <= fewest))
     progress("solve")
     solved = solve_run(run, budget=2.0)
     progress("evaluate")

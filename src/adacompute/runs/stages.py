@@ -7,16 +7,18 @@ it returned then. The keyword arguments are the configuration. It knows nothing 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from adacompute.core.answers import NULL, Answers
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
-from adacompute.core.types import UtilityTable
+from adacompute.core.types import Allocation, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.datasets.rows import read_samples
 from adacompute.graders.grader import grade, load
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 UTILITY, ALLOCATION = "utility.parquet", "allocation.parquet"
 DEFAULT_LADDER = (1, 2, 4, 8, 16)
+MOST_SAMPLES = 2**31 - 1
+"""Samples of a question are numbered by 32 bits."""
 
 
 def quiet(_: str) -> None:
@@ -39,13 +43,15 @@ def import_samples(
     source: Path, run: Path, *, model: str | None = None, grader: str | None = None
 ) -> dict[str, Any]:
     """Bring recorded samples into a run."""
+    if run.exists() and not run.is_dir():
+        raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
     place = Run(run)
     table = read_samples(source)
     arguments = {"source": hash_file(source), "model": model, "grader": grader}
-    done = place.finished("import", arguments, [])
+    done = place.finished("import", arguments, {})
     if done:
         return done.result
-    if place.file(SAMPLES).is_file():
+    if place.file(SAMPLES).exists() and not place.holds(SAMPLES, table):
         raise DataError(
             f"{run} already holds samples of another source, which may have cost money: "
             "name another directory"
@@ -59,21 +65,50 @@ def import_samples(
         "model": model,
         "grader": grader,
     }
-    place.finish("import", arguments=arguments, inputs=[], outputs={SAMPLES: table}, result=result)
+    place.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
     return result
 
 
 def grade_run(run: Path, *, grader: str, progress: Callable[[str], None] = quiet) -> dict[str, Any]:
     """Grade the samples again, from their completions where these are recorded."""
     place = Run(run)
-    samples = place.table(SAMPLES, made_by=f"import SOURCE --run {run}")
-    arguments = {"grader": grader}
-    done = place.finished("grade", arguments, [SAMPLES])
+    samples = place.table(SAMPLES, stage="import")
+    arguments, inputs = {"grader": grader}, place.hashes([SAMPLES])
+    done = place.finished("grade", arguments, inputs)
     if done and not grader.startswith("cmd:"):  # a program of the user's own may have changed
         return done.result
-    judge = load(grader)
     recorded = number_samples(samples)
-    texts = _texts(samples, recorded)
+    column = "completion" if samples["completion"].null_count == 0 else "answer"
+    answers, right = _judge(grader, samples, recorded, column, progress)
+    back = np.argsort(recorded.order)
+    table = pa.table(
+        {"answer": pa.array(answers, pa.string()), "correct": pa.array(right, pa.bool_())}
+    ).take(pa.array(back))
+    before = np.asarray(samples["correct"])
+    result = {
+        "samples": len(answers),
+        "correct": int(sum(right)),
+        "unreadable": answers.count(None),
+        "unreadable_share": answers.count(None) / max(1, len(answers)),
+        "changed": int((np.asarray(table["correct"]) != before).sum()),
+        "from": column,
+    }
+    place.finish(
+        "grade", arguments=arguments, inputs=inputs, outputs={GRADES: table}, result=result
+    )
+    return result
+
+
+def _judge(
+    grader: str,
+    samples: pa.Table,
+    recorded: Recorded,
+    column: str,
+    progress: Callable[[str], None],
+) -> tuple[list[str | None], list[bool]]:
+    """Grade every question's texts: their answers, and whether they are right."""
+    judge = load(grader)
+    texts: list[str | None] = samples[column].take(pa.array(recorded.order)).to_pylist()
     gold = samples["gold"].take(pa.array(recorded.order[recorded.first_samples()])).to_pylist()
     answers: list[str | None] = []
     right: list[bool] = []
@@ -86,30 +121,7 @@ def grade_run(run: Path, *, grader: str, progress: Callable[[str], None] = quiet
             raise DataError(f"question {name!r}: {error}") from None
         answers += graded.answer
         right += graded.right
-    back = np.argsort(recorded.order)
-    table = pa.table(
-        {"answer": pa.array(answers, pa.string()), "correct": pa.array(right, pa.bool_())}
-    ).take(pa.array(back))
-    before = np.asarray(samples["correct"])
-    result = {
-        "samples": len(answers),
-        "correct": int(sum(right)),
-        "unreadable": answers.count(None),
-        "unreadable_share": answers.count(None) / max(1, len(answers)),
-        "changed": int((np.asarray(table["correct"]) != before).sum()),
-        "from": "completion" if samples["completion"].null_count == 0 else "answer",
-    }
-    place.finish(
-        "grade", arguments=arguments, inputs=[SAMPLES], outputs={GRADES: table}, result=result
-    )
-    return result
-
-
-def _texts(samples: pa.Table, recorded: Recorded) -> list[str | None]:
-    """What is graded: completions where all are recorded, else the recorded answers."""
-    column = "completion" if samples["completion"].null_count == 0 else "answer"
-    texts: list[str | None] = samples[column].take(pa.array(recorded.order)).to_pylist()
-    return texts
+    return answers, right
 
 
 def estimate_run(
@@ -123,24 +135,17 @@ def estimate_run(
     place = Run(run)
     levels = check_levels(levels)
     arguments = {"levels": list(levels), "method": method, "vote": vote}
-    done = place.finished("estimate", arguments, [SAMPLES, GRADES])
+    inputs = place.hashes([SAMPLES, GRADES])
+    done = place.finished("estimate", arguments, inputs)
     if done:
         return done.result
     recorded = number_samples(place.samples())
-    answers = recorded.answers
-    if vote in ("weighted", "best-of"):
-        score = recorded.numbers("mean_logprob")
-        if bool(np.isnan(score).any()):
-            raise DataError(f"vote {vote!r} needs mean_logprob of every sample; some have none")
-        if vote == "weighted":
-            score = np.exp(score)
-        answers = type(answers)(answers.offsets, answers.answer, answers.right, score)
+    answers = _scored(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
     found = estimate(answers, levels, method=method, vote=vote)
     columns: dict[str, Any] = {"question_id": recorded.id}
     for k, level in enumerate(levels):
         columns[f"utility_{level}"] = found.utility[:, k]
         columns[f"error_{level}"] = found.error[:, k]
-    size = len(answers)
     rows = [
         {
             "level": level,
@@ -149,15 +154,30 @@ def estimate_run(
         }
         for k, level in enumerate(levels)
     ]
-    result = {"questions": size, "method": method, "vote": vote, "levels": rows}
+    result = {"questions": len(answers), "method": method, "vote": vote, "levels": rows}
     place.finish(
         "estimate",
         arguments=arguments,
-        inputs=[SAMPLES, GRADES],
+        inputs=inputs,
         outputs={UTILITY: pa.table(columns)},
         result=result,
     )
     return result
+
+
+def _scored(recorded: Recorded, vote: str) -> Answers:
+    """Answers with their scores: the mean log-probability, as a weight where votes are weighed."""
+    answers, score = recorded.answers, recorded.numbers("mean_logprob")
+    missing = int(np.isnan(score[answers.answer != NULL]).sum())
+    if missing:
+        raise DataError(
+            f"vote {vote!r} needs mean_logprob of every sample that could be read, and {missing} "
+            "have none: use another vote"
+        )
+    if vote == "weighted":
+        with np.errstate(over="ignore"):  # what is infinite is refused as a score
+            score = np.exp(score)
+    return replace(answers, score=score)
 
 
 def _spread(
@@ -175,8 +195,11 @@ def _spread(
 def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     """Return levels as rising numbers of samples, or refuse them."""
     checked = tuple(levels)
-    if not checked or list(checked) != sorted(set(checked)) or checked[0] < 1:
-        raise ConfigError(f"levels are rising whole numbers from 1 on, not {list(levels)}")
+    rising = list(checked) == sorted(set(checked))
+    if not checked or not rising or checked[0] < 1 or checked[-1] > MOST_SAMPLES:
+        raise ConfigError(
+            f"levels are rising whole numbers from 1 to {MOST_SAMPLES}, not {list(levels)}"
+        )
     return checked
 
 
@@ -189,49 +212,26 @@ def solve_run(
     method: str = "exact",
 ) -> dict[str, Any]:
     """Compute the best allocation within a budget, and the proof of how good it is."""
+    if limits and method != "exact":
+        raise ConfigError(f"limits are solved by the method 'exact' only, not by {method!r}")
     place = Run(run)
     arguments = {"budget": budget, "unit": unit, "limits": dict(limits or {}), "method": method}
-    inputs = [SAMPLES, GRADES, UTILITY]
-    utility = place.table(UTILITY, made_by=f"estimate {run}")
+    utility = place.table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
+    inputs = place.hashes([SAMPLES, GRADES, UTILITY])
     done = place.finished("solve", arguments, inputs)
     if done:
         return done.result
     recorded = number_samples(place.samples())
-    levels = tuple(
-        int(name.removeprefix("utility_"))
-        for name in utility.column_names
-        if name.startswith("utility_")
-    )
-    if utility["question_id"].to_pylist() != recorded.id:
-        raise DataError(
-            f"{run} was estimated on other samples: run 'adacompute estimate {run}' again"
-        )
+    names = [name for name in utility.column_names if name.startswith("utility_")]
+    levels = tuple(int(name.removeprefix("utility_")) for name in names)
     table = UtilityTable(
-        np.stack([np.asarray(utility[f"utility_{level}"]) for level in levels], axis=1),
+        np.stack([np.asarray(utility[name]) for name in names], axis=1),
         level_costs(recorded, unit, levels),
         recorded.key,
         limited={name: level_costs(recorded, name, levels) for name in limits or {}},
     )
     found = solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
-    shares = found.shares(len(levels))
-    split = [
-        {"question": recorded.id[q], "level": levels[k], "probability": float(p)}
-        for q, k, p in zip(
-            found.split.question, found.split.level, found.split.probability, strict=True
-        )
-    ]
-    result: dict[str, Any] = {
-        "price": found.price,
-        "cost": found.cost,
-        "utility": found.utility,
-        "bound": found.bound,
-        "gap": found.gap,
-        "shares": {str(level): float(share) for level, share in zip(levels, shares, strict=True)},
-        "split": split,
-        "mixed_cost": found.mixed_cost,
-        "mixed_utility": found.mixed_utility,
-        "unit": unit,
-    }
+    result = {**_describe(found, recorded.id, levels), "unit": unit}
     if limits:
         result["limits"] = {
             name: {"limit": limits[name], "price": found.prices[name], "cost": found.costs[name]}
@@ -244,3 +244,22 @@ def solve_run(
         "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
     )
     return result
+
+
+def _describe(found: Allocation, ids: list[str], levels: tuple[int, ...]) -> dict[str, Any]:
+    """Say what an allocation is, by the names of its levels and questions."""
+    shares, split = found.shares(len(levels)), found.split
+    return {
+        "price": found.price,
+        "cost": found.cost,
+        "utility": found.utility,
+        "bound": found.bound,
+        "gap": found.gap,
+        "shares": {str(level): float(share) for level, share in zip(levels, shares, strict=True)},
+        "split": [
+            {"question": ids[q], "level": levels[k], "probability": float(p)}
+            for q, k, p in zip(split.question, split.level, split.probability, strict=True)
+        ],
+        "mixed_cost": found.mixed_cost,
+        "mixed_utility": found.mixed_utility,
+    }

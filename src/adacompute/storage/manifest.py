@@ -72,6 +72,11 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
 
 
+def hash_bytes(data: bytes) -> str:
+    """Hash bytes as those of a file."""
+    return hashlib.blake2b(data).hexdigest()[:32]
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that readers see the old one or the whole new one, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)

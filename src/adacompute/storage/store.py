@@ -26,6 +26,7 @@ from adacompute.core.errors import DataError
 from adacompute.core.types import FloatArray, IntArray, KeyArray
 from adacompute.storage.manifest import (
     Manifest,
+    hash_bytes,
     hash_file,
     read_manifest,
     write_atomically,
@@ -45,7 +46,6 @@ COMMANDS = {
 """How to run the stages whose tables others read."""
 
 
-
 @dataclass(frozen=True)
 class Run:
     """A run directory."""
@@ -59,26 +59,33 @@ class Run:
     def table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> pa.Table:
         """Read a stage's table, or say which command makes it.
 
-        It counts only with a manifest that names it as it is, made from the inputs as they are: a
-        stage that was stopped, a file that was altered and a result that is out of date are refused.
+        It counts only with a manifest that names it as it is, made from the inputs as they are:
+        what a stopped stage left, what was altered since and what is out of date are refused.
         """
-        path, again = self.file(name), f"run 'adacompute {COMMANDS[stage]}'".format(run=self.path)
+        path, command = self.file(name), COMMANDS[stage].format(run=self.path)
         if self.path.is_file():
             raise DataError(
                 f"{self.path} is a file, not a run: first 'adacompute import {self.path} --run DIR'"
             )
         if not path.is_file():
-            raise DataError(f"{self.path} has no {name}: first {again}")
+            raise DataError(f"{self.path} has no {name}: first run 'adacompute {command}'")
         manifest = self.manifest(stage)
         if manifest is None or manifest.outputs.get(name) != hash_file(path):
-            raise DataError(f"{path} is not what the stage {stage!r} made: {again} again")
+            raise DataError(
+                f"{path} is not what its stage made when it last finished: "
+                f"run 'adacompute {command}' again"
+            )
         if manifest.inputs != self.hashes(inputs):
-            raise DataError(f"{path} was made from other samples or grades: {again} again")
+            raise DataError(
+                f"{path} was made from other samples or grades: run 'adacompute {command}' again"
+            )
         try:
             return pq.read_table(path, partitioning=None)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).partition("\n")[0]
-            raise DataError(f"{path} cannot be read ({reason}): {again} again") from None
+            raise DataError(
+                f"{path} cannot be read ({reason}): run 'adacompute {command}' again"
+            ) from None
 
     def manifest(self, stage: str) -> Manifest | None:
         """Manifest of a stage, if it finished."""
@@ -89,44 +96,44 @@ class Run:
         path = self.file(name)
         return path.is_file() and path.read_bytes() == _bytes(content)
 
+    def hashes(self, names: Sequence[str]) -> dict[str, str]:
+        """Hashes of those of these artifacts that are there."""
+        return {name: hash_file(self.file(name)) for name in names if self.file(name).is_file()}
+
     def finished(
-        self, stage: str, arguments: dict[str, Any], inputs: Sequence[str]
+        self, stage: str, arguments: dict[str, Any], inputs: dict[str, str]
     ) -> Manifest | None:
-        """Manifest of a stage that ran with these arguments on these inputs, if it did."""
+        """Manifest of a stage that ran with these arguments on inputs of these hashes, if any."""
         manifest = self.manifest(stage)
         if manifest is None or manifest.arguments != _plain(arguments):
             return None
-        whole = all(
-            self.file(name).is_file() and hash_file(self.file(name)) == digest
-            for name, digest in manifest.outputs.items()
-        )
-        return manifest if whole and manifest.inputs == self.hashes(inputs) else None
+        whole = self.hashes(list(manifest.outputs)) == manifest.outputs
+        return manifest if whole and manifest.inputs == inputs else None
 
     def finish(
         self,
         stage: str,
         *,
         arguments: dict[str, Any],
-        inputs: Sequence[str],
+        inputs: dict[str, str],
         outputs: dict[str, pa.Table | dict[str, Any]],
         result: dict[str, Any],
     ) -> None:
-        """Write the artifacts of a stage, and then its manifest."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        for name, content in outputs.items():
-            write_atomically(self.file(name), _bytes(content))
+        """Write the artifacts of a stage, and then its manifest.
+
+        ``inputs`` are the hashes from before the stage read them: they may have changed since.
+        """
+        content = {name: _bytes(output) for name, output in outputs.items()}
+        for name, data in content.items():
+            write_atomically(self.file(name), data)
         manifest = Manifest(
             stage=stage,
             arguments=_plain(arguments),
-            inputs=self.hashes(inputs),
-            outputs=self.hashes(list(outputs)),
+            inputs=inputs,
+            outputs={name: hash_bytes(data) for name, data in content.items()},
             result=_plain(result),
         )
         write_manifest(self.file(f"{stage}.manifest.json"), manifest)
-
-    def hashes(self, names: Sequence[str]) -> dict[str, str]:
-        """Hashes of those of these artifacts that are there."""
-        return {name: hash_file(self.file(name)) for name in names if self.file(name).is_file()}
 
     def samples(self) -> pa.Table:
         """Read the samples as they were graded last."""

@@ -1,0 +1,148 @@
+"""Options: what the commands take, on the command line or from a TOML file.
+
+A file has a table for each command, and in it a key for each option, spelled as on the command
+line; the command line goes before it. What is not known is refused with the list of what is. It
+knows nothing of what the options mean.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Listed(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """Values separated by commas."""
+
+    def __init__(self, kind: type[int | float | str], name: str) -> None:
+        self.kind, self.name = kind, name
+
+    def convert(
+        self,
+        value: str,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[Any, ...]:
+        """Read ``1,2,4``."""
+        try:
+            return tuple(self.kind(item.strip()) for item in value.split(","))
+        except ValueError:
+            kind = "whole numbers" if self.kind is int else "numbers"
+            self.fail(f"{value!r} is not a list of {kind} such as 1,2,4", param, ctx)
+
+
+NUMBERS, WHOLE_NUMBERS = Listed(float, "N,N,…"), Listed(int, "N,N,…")
+NAMES = Listed(str, "NAME,NAME,…")
+
+
+class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A limit on a further cost, NAME=VALUE."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self,
+        value: str,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, float]:
+        """Read ``latency=3``."""
+        name, _, amount = value.partition("=")
+        try:
+            return name, float(amount)
+        except ValueError:
+            self.fail(f"{value!r} is not a limit such as latency=3", param, ctx)
+
+
+def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    """Take options from the command's table of a TOML file; the command line goes before it."""
+    if path is None:
+        return
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.UsageError(f"{path} cannot be read as TOML: {error}") from None
+    command = ctx.info_name or ""
+    group = ctx.find_root().command
+    commands = list(group.commands) if isinstance(group, click.Group) else [command]
+    for name, table in tables.items():
+        if name not in commands or not isinstance(table, dict):
+            raise click.UsageError(
+                f"{path} sets {name!r}, which is not a table of options of a command: "
+                f"there are [{'], ['.join(commands)}]"
+            )
+    options = {
+        option.opts[-1].removeprefix("--"): option
+        for option in ctx.command.params
+        if isinstance(option, click.Option) and option.name != "config"
+    }
+    given = {}
+    for name, value in tables.get(command, {}).items():
+        if name not in options:
+            raise click.UsageError(
+                f"{path} sets {name!r} for {command!r}, which takes {', '.join(sorted(options))}"
+            )
+        option = options[name]
+        text = _write(value, option)
+        if text is None:
+            raise click.UsageError(
+                f"{path} sets {name!r} for {command!r} to {value!r}, which it cannot be"
+            )
+        given[option.name or ""] = text
+    ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def _write(value: Any, option: click.Option) -> str | bool | list[str] | None:  # noqa: ANN401 - TOML
+    """Write a value as it would stand on the command line; None when it cannot stand there."""
+    if isinstance(value, dict) and option.multiple:
+        value = [f"{name}={amount}" for name, amount in value.items()]
+    values = value if isinstance(value, list) else [value]
+    if any(isinstance(item, list | dict) or "\0" in str(item) for item in values):
+        return None
+    if option.is_flag:
+        return value if isinstance(value, bool) else None
+    texts = [str(item) for item in values]
+    if option.multiple:
+        return texts
+    return ",".join(texts) if len(texts) == 1 or isinstance(option.type, Listed) else None
+
+
+def common(function: F) -> F:
+    """Give a command the options that all commands share."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        is_eager=True,
+        expose_value=False,
+        callback=read_config,
+        help="Take options from this TOML file, from the table named after the command.",
+    )
+    return as_json(config(function))
+
+
+RUN = click.Path(path_type=Path)
+UNIT = click.option(
+    "--unit",
+    default="samples",
+    show_default=True,
+    help="What a budget counts: samples, tokens, characters, money or seconds.",
+)
+LADDER = click.option(
+    "--ladder",
+    type=WHOLE_NUMBERS,
+    default="1,2,4,8,16",
+    show_default=True,
+    help="Numbers of samples that policies choose from.",
+)
+FEATURES = click.option(
+    "--features", default="paper", show_default=True, help="Set of text features: paper or paper+."
+)
+MODEL = click.option("--model", help="Name of the model that is, or will be, sampled.")
+SEED = click.option("--seed", default=0, show_default=True, help="Seed of folds and orders.")

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.answers import NULL, Answers, order_samples
+from adacompute.core.errors import DataError
+
+samples = st.from_type(Answers)
+
+
+def rows(answers: Answers) -> list[list[tuple[int, bool, float]]]:
+    """Read an Answers back as plain lists, one for each question."""
+    assert answers.score is not None
+    flat = list(
+        zip(answers.answer.tolist(), answers.right.tolist(), answers.score.tolist(), strict=True)
+    )
+    return [flat[a:b] for a, b in itertools.pairwise(answers.offsets.tolist())]
+
+
+def numbered(*sizes: int) -> Answers:
+    """Build samples that can be told apart by their score."""
+    total = sum(sizes)
+    return Answers(
+        np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+        np.zeros(total, dtype=np.int64),
+        np.zeros(total, dtype=np.bool_),
+        np.arange(total, dtype=np.float64),
+    )
+
+
+def test_lists_become_flat_samples() -> None:
+    answers = Answers.of([[0, 1], [], [NULL]], right=[[True, False], [], [False]])
+    assert (len(answers), answers.samples.tolist()) == (3, [2, 0, 1])
+    assert answers.readable.tolist() == [2, 0, 0]
+    assert answers.question.tolist() == [0, 0, 2]
+    assert answers.rank.tolist() == [0, 1, 0]
+    assert len(Answers.of([], right=[])) == 0
+
+
+@pytest.mark.parametrize("offsets", [[], [0, 2], [1, 3], [0, 4, 3]])
+def test_offsets_that_do_not_fit_the_samples_are_refused(offsets: list[int]) -> None:
+    with pytest.raises(DataError, match="offsets"):
+        Answers(np.array(offsets, dtype=np.int64), np.zeros(3, np.int64), np.zeros(3, np.bool_))
+
+
+def test_every_sample_needs_a_grade_and_a_score() -> None:
+    answer, right = np.zeros(3, np.int64), np.zeros(3, np.bool_)
+    with pytest.raises(DataError, match="3 samples need as many grades"):
+        Answers(np.array([0, 3]), answer, right[:1])
+    with pytest.raises(DataError, match="scores"):
+        Answers(np.array([0, 3]), answer, right, np.zeros(1))
+
+
+def test_a_class_below_the_unreadable_one_is_refused() -> None:
+    with pytest.raises(DataError, match="-1 or a number from 0 on"):
+        Answers.of([[-2]], right=[[False]])
+
+
+def test_an_unreadable_sample_cannot_be_right() -> None:
+    with pytest.raises(DataError, match="marked as right"):
+        Answers.of([[NULL]], right=[[True]])
+
+
+@given(samples)
+def test_a_class_is_as_right_as_the_share_of_its_samples(answers: Answers) -> None:
+    share = iter(answers.share.tolist())
+    for row in rows(answers):
+        for answer, _, _ in row:
+            own = [right for other, right, _ in row if other == answer]
+            assert next(share) == pytest.approx(sum(own) / len(own), abs=1e-15)
+
+
+@given(samples, st.data())
+def test_taking_questions_takes_their_samples_in_order(
+    answers: Answers, data: st.DataObject
+) -> None:
+    which = data.draw(st.lists(st.integers(0, len(answers) - 1), max_size=4))
+    expected = [rows(answers)[q] for q in which]
+    assert rows(answers.take(np.array(which, dtype=np.int64))) == expected
+    mask = np.isin(np.arange(len(answers)), which)
+    assert rows(answers.take(mask)) == [rows(answers)[q] for q in sorted(set(which))]
+
+
+@given(samples, st.data())
+def test_keeping_samples_keeps_every_question(answers: Answers, data: st.DataObject) -> None:
+    mask = np.array([data.draw(st.booleans()) for _ in answers.answer], dtype=np.bool_)
+    kept = answers.keep(mask)
+    wanted = iter(mask.tolist())
+    assert rows(kept) == [[s for s in row if next(wanted)] for row in rows(answers)]
+
+
+@given(samples, st.integers(0, 7))
+def test_the_first_samples_are_the_first_drawn(answers: Answers, number: int) -> None:
+    assert rows(answers.first(number)) == [row[:number] for row in rows(answers)]
+
+
+def test_samples_without_scores_stay_without() -> None:
+    answers = Answers.of([[0, 1]], right=[[True, False]])
+    assert answers.first(1).score is None
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=4), st.integers(0, 99))
+def test_halves_are_disjoint_and_equally_large(sizes: list[int], seed: int) -> None:
+    whole = numbered(*sizes)
+    one, two = whole.halves(np.random.default_rng(seed))
+    for all_of, left, right in zip(rows(whole), rows(one), rows(two), strict=True):
+        assert len(left) == len(right) == len(all_of) // 2
+        assert not set(left) & set(right)
+        assert set(left) | set(right) <= set(all_of)
+
+
+def test_every_half_is_equally_likely() -> None:
+    rng = np.random.default_rng(0)
+    halves = [tuple(s for _, _, s in rows(numbered(4).halves(rng)[0])[0]) for _ in range(3000)]
+    counts = Counter(halves)
+    assert len(counts) == 6
+    assert all(400 < count < 600 for count in counts.values())
+
+
+@given(samples)
+def test_groups_hold_every_question_once_with_its_samples(answers: Answers) -> None:
+    seen: dict[int, list[int]] = {}
+    for which, index in answers.groups():
+        assert index.shape[0] == len(which)
+        seen |= dict(zip(which.tolist(), index.tolist(), strict=True))
+    bounds = itertools.pairwise(answers.offsets.tolist())
+    assert seen == {q: list(range(a, b)) for q, (a, b) in enumerate(bounds)}
+
+
+@given(
+    st.lists(st.integers(3, 6), min_size=1, max_size=4),
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.integers(0, 99),
+)
+def test_orders_draw_a_questions_own_samples_without_repetition(
+    sizes: list[int], orders: int, length: int, seed: int
+) -> None:
+    answers = numbered(*sizes)
+    index = order_samples(answers, orders=orders, length=length, seed=seed)
+    assert index.shape == (len(sizes), orders, length)
+    for q, own in enumerate(index):
+        assert ((own >= answers.offsets[q]) & (own < answers.offsets[q + 1])).all()
+        assert all(len(set(order)) == length for order in own.tolist())
+    again = order_samples(answers, orders=orders, length=length, seed=seed)
+    assert np.array_equal(index, again)
+
+
+def test_every_order_is_equally_likely() -> None:
+    index = order_samples(numbered(*[3] * 6000), orders=1, length=3, seed=0)
+    counts = Counter(tuple((order[0] % 3).tolist()) for order in index)
+    assert len(counts) == 6
+    assert all(850 < count < 1150 for count in counts.values())
+
+
+def test_as_many_orders_as_samples_put_each_sample_at_each_place_once() -> None:
+    index = order_samples(numbered(5, 5, 4), orders=5, length=4, seed=1)
+    for own in index[:2]:
+        for place in own.T:
+            assert len(set(place.tolist())) == 5
+
+
+def test_orders_are_no_rotations_of_each_other() -> None:
+    index = order_samples(numbered(*[9] * 20), orders=2, length=9, seed=2)
+    assert not any(two[:-1].tolist() == one[1:].tolist() for one, two in index)
+
+
+def test_orders_longer_than_the_samples_are_refused() -> None:
+    with pytest.raises(DataError, match="4 samples are needed of every question, one has 3"):
+        order_samples(numbered(5, 3), orders=2, length=4, seed=0)

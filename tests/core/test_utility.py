@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core import utility, votes
+from adacompute.core.answers import NULL, Answers
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.utility import chance_of_best, count_classes, estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from adacompute.core.types import IntArray
+
+samples = st.from_type(Answers)
+Sample = tuple[int, bool, float]
+
+
+def pools(answers: Answers) -> list[list[Sample]]:
+    """Read samples back as plain lists of (class, right, score), one for each question."""
+    score = np.zeros(len(answers.answer)) if answers.score is None else answers.score
+    flat = list(zip(answers.answer.tolist(), answers.right.tolist(), score.tolist(), strict=True))
+    return [flat[a:b] for a, b in itertools.pairwise(answers.offsets.tolist())]
+
+
+def shares_of(pool: list[Sample]) -> dict[int, Fraction]:
+    sizes = Counter(answer for answer, _, _ in pool)
+    right = Counter(answer for answer, is_right, _ in pool if is_right)
+    return {answer: Fraction(right[answer], size) for answer, size in sizes.items()}
+
+
+def leading_share(totals: dict[int, float], shares: dict[int, Fraction]) -> Fraction:
+    best = [answer for answer, total in totals.items() if total == max(totals.values())]
+    return sum((shares[answer] for answer in best), Fraction()) / len(best) if best else Fraction()
+
+
+def by_majority(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
+    return leading_share(dict(Counter(a for a, _, _ in drawn if a != NULL)), shares)
+
+
+def by_weight(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
+    totals: dict[int, float] = {}
+    for answer, _, score in drawn:
+        if answer != NULL:
+            totals[answer] = totals.get(answer, 0.0) + score
+    return leading_share(totals, shares)
+
+
+def by_score(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
+    del shares
+    readable = [(score, right) for answer, right, score in drawn if answer != NULL]
+    best = [right for score, right in readable if score == max(readable)[0]]
+    return Fraction(sum(best), len(best)) if best else Fraction()
+
+
+def by_luck(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
+    del shares
+    return Fraction(any(right for _, right, _ in drawn))
+
+
+RULES: dict[str, Callable[[Iterable[Sample], dict[int, Fraction]], Fraction]] = {
+    "majority": by_majority,
+    "weighted": by_weight,
+    "best-of": by_score,
+    "any": by_luck,
+}
+
+
+def over_subsets(pool: list[Sample], size: int, vote: str = "majority") -> Fraction:
+    """Average a vote over every subset of a pool, one by one."""
+    shares = shares_of(pool)
+    values = [RULES[vote](drawn, shares) for drawn in itertools.combinations(pool, size)]
+    return sum(values, Fraction()) / len(values)
+
+
+def draw_population(seed: int, questions: int, samples_each: int, repeats: int) -> Answers:
+    """Draw questions of six classes, the first right, and repeat each with fresh samples."""
+    rng = np.random.default_rng(seed)
+    chances = np.repeat(rng.dirichlet(np.full(6, 0.7), size=questions), repeats, axis=0)
+    edges = np.cumsum(chances, axis=1)[:, None, :]
+    answer = (rng.random((len(chances), samples_each, 1)) > edges[:, :, :-1]).sum(axis=2)
+    answer[rng.random(answer.shape) < 0.05] = NULL
+    offsets = np.arange(len(chances) + 1) * samples_each
+    return Answers(offsets, answer.ravel(), answer.ravel() == 0)
+
+
+# The exact estimator.
+
+
+@given(samples)
+def test_exact_is_the_average_over_all_subsets(answers: Answers) -> None:
+    levels = tuple(range(1, int(answers.samples.min()) + 1))
+    found = estimate(answers, levels).utility
+    for row, pool in enumerate(pools(answers)):
+        for k, size in enumerate(levels):
+            expected = float(over_subsets(pool, size))
+            assert found[row, k] == pytest.approx(expected, abs=1e-12, rel=0)
+
+
+@pytest.mark.parametrize("vote", ["best-of", "any"])
+@given(answers=samples)
+def test_order_statistics_are_the_average_over_all_subsets(vote: str, answers: Answers) -> None:
+    levels = tuple(range(1, int(answers.samples.min()) + 1))
+    found = estimate(answers, levels, vote=vote)
+    for row, pool in enumerate(pools(answers)):
+        for k, size in enumerate(levels):
+            expected = float(over_subsets(pool, size, vote))
+            assert found.utility[row, k] == pytest.approx(expected, abs=1e-12, rel=0)
+    assert np.isnan(found.error).all()
+
+
+def test_any_needs_no_score() -> None:
+    answers = Answers.of([[0, 1, 1]], right=[[True, False, False]])
+    assert estimate(answers, (2,), vote="any").utility.tolist() == [[pytest.approx(2 / 3)]]
+
+
+def test_weighted_is_near_the_average_over_all_subsets() -> None:
+    rng = np.random.default_rng(3)
+    answer = rng.integers(NULL, 3, 24)
+    answers = Answers(np.arange(4) * 8, answer, answer == 0, rng.random(24))
+    found = estimate(answers, (1, 3, 8), vote="weighted", seed=5)
+    for row, pool in enumerate(pools(answers)):
+        for k, size in enumerate((1, 3, 8)):
+            expected = float(over_subsets(pool, size, "weighted"))
+            assert found.utility[row, k] == pytest.approx(expected, abs=4 * 0.5 / math.sqrt(400))
+    again = estimate(answers, (1, 3, 8), vote="weighted", seed=5)
+    assert np.array_equal(found.utility, again.utility)
+    assert not np.array_equal(
+        found.utility, estimate(answers, (1, 3, 8), vote="weighted", seed=6).utility
+    )
+
+
+def test_exact_agrees_with_random_subsets_of_many_samples() -> None:
+    answers = draw_population(7, questions=6, samples_each=60, repeats=1)
+    found = estimate(answers, (1, 5, 16, 32), errors=False).utility
+    rng = np.random.default_rng(0)
+    trials = 4000
+    for row, (start, end) in enumerate(itertools.pairwise(answers.offsets)):
+        for k, size in enumerate((1, 5, 16, 32)):
+            index = start + rng.random((trials, end - start)).argsort(axis=1)[:, :size]
+            value = votes.majority(answers.answer[index], answers.share[index])
+            noise = 4.5 * float(value.std()) / math.sqrt(trials) + 1e-3
+            assert found[row, k] == pytest.approx(float(value.mean()), abs=noise)
+
+
+@pytest.mark.parametrize(("levels", "size"), [((1, 2), 4), ((1, 2, 3), 3), ((2,), 5)])
+def test_exact_is_unbiased(levels: tuple[int, ...], size: int) -> None:
+    """Average the estimate over every sequence of draws there can be, by its chance."""
+    chances = {0: Fraction(1, 2), 1: Fraction(1, 3), NULL: Fraction(1, 6)}
+    sequences = list(itertools.product(chances, repeat=size))
+    answer = np.array(sequences).ravel()
+    answers = Answers(np.arange(len(sequences) + 1) * size, answer, answer == 0)
+    found = estimate(answers, levels).utility
+    weight = np.array([float(math.prod(chances[a] for a in s)) for s in sequences])
+    for k, level in enumerate(levels):
+        truth = sum(
+            math.prod((chances[a] for a in s), start=Fraction(1))
+            * by_majority(((a, False, 0.0) for a in s), {0: Fraction(1), 1: Fraction()})
+            for s in itertools.product(chances, repeat=level)
+        )
+        assert float(weight @ found[:, k]) == pytest.approx(float(truth), abs=1e-12)
+
+
+def test_windows_vary_more_than_the_exact_estimator() -> None:
+    questions, repeats = 40, 200
+    answers = draw_population(11, questions, samples_each=48, repeats=repeats)
+    spread = {}
+    for method in ("exact", "windows"):
+        found = estimate(answers, (16,), method=method, errors=False).utility
+        spread[method] = float(found.reshape(questions, repeats).var(axis=1, ddof=1).mean())
+    assert spread["windows"] > 1.3 * spread["exact"]
+
+
+def test_many_questions_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = draw_population(2, questions=23, samples_each=9, repeats=1)
+    whole = estimate(answers, (1, 4))
+    monkeypatch.setattr(utility, "ROWS", 5)
+    parts = estimate(answers, (1, 4))
+    assert np.array_equal(whole.utility, parts.utility)
+    assert np.array_equal(whole.error, parts.error)
+
+
+def test_questions_may_differ_in_their_number_of_samples() -> None:
+    answers = Answers.of([[0, 1, 1], [0, 0]], right=[[True, False, False], [True, True]])
+    assert estimate(answers, (2,)).utility.tolist() == [[pytest.approx(1 / 3)], [1.0]]
+    assert estimate(answers, (2,), method="windows").utility.tolist() == [[0.5], [1.0]]
+
+
+def test_samples_of_which_none_could_be_read_are_worth_nothing() -> None:
+    answers = Answers.of([[NULL, NULL, NULL]], right=[[False, False, False]])
+    found = estimate(answers, (1, 2, 3))
+    assert found.utility.tolist() == [[0.0, 0.0, 0.0]]
+    assert found.error[0, :2].tolist() == [0.0, 0.0]
+
+
+def test_no_questions_give_an_empty_estimate() -> None:
+    found = estimate(Answers.of([], right=[]), (1, 2))
+    assert found.utility.shape == found.error.shape == (0, 2)
+
+
+@given(samples)
+def test_classes_are_counted(answers: Answers) -> None:
+    counts, right, nulls = count_classes(answers)
+    for row, pool in enumerate(pools(answers)):
+        for answer in range(counts.shape[1]):
+            assert counts[row, answer] == sum(a == answer for a, _, _ in pool)
+            assert right[row, answer] == sum(a == answer and r for a, r, _ in pool)
+        assert nulls[row] == sum(a == NULL for a, _, _ in pool)
+
+
+@given(st.integers(1, 60), st.data())
+def test_the_chance_of_being_best_is_a_ratio_of_binomials(total: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, total))
+    ways = [math.comb(i, size - 1) / math.comb(total, size) for i in range(total)]
+    assert np.allclose(chance_of_best(total, size), ways, rtol=1e-12, atol=0)
+
+
+# Standard errors.
+
+
+def delete_one(pool: list[Sample], size: int) -> float:
+    left_out = [over_subsets(pool[:i] + pool[i + 1 :], size) for i in range(len(pool))]
+    mean = sum(left_out, Fraction()) / len(pool)
+    squares = sum(((value - mean) ** 2 for value in left_out), Fraction())
+    return math.sqrt(squares * (len(pool) - 1) / len(pool))
+
+
+@given(samples)
+def test_standard_errors_are_the_delete_one_jackknife(answers: Answers) -> None:
+    levels = tuple(range(1, int(answers.samples.min()) + 1))
+    found = estimate(answers, levels).error
+    for row, pool in enumerate(pools(answers)):
+        for k, size in enumerate(levels):
+            if size == len(pool):
+                assert np.isnan(found[row, k])
+            else:
+                assert found[row, k] == pytest.approx(delete_one(pool, size), abs=1e-7)
+
+
+def test_standard_errors_of_one_sample_are_those_of_a_mean() -> None:
+    answers = draw_population(5, questions=10, samples_each=40, repeats=1)
+    right = answers.right.reshape(10, 40)
+    expected = right.std(axis=1, ddof=1) / math.sqrt(40)
+    assert np.allclose(estimate(answers, (1,)).error[:, 0], expected, atol=1e-9)
+
+
+def test_standard_errors_can_be_left_out() -> None:
+    answers = draw_population(5, questions=3, samples_each=5, repeats=1)
+    with_errors, without = estimate(answers, (1, 2)), estimate(answers, (1, 2), errors=False)
+    assert np.isfinite(with_errors.error).all()
+    assert np.isnan(without.error).all()
+    assert np.array_equal(with_errors.utility, without.utility)
+
+
+# The paper's estimators.
+
+
+def test_windows_average_the_votes_of_consecutive_samples() -> None:
+    answers = Answers.of(
+        [[0, 0, 1, 1, 1, 0, 2]], right=[[True, True, False, False, False, True, False]]
+    )
+    found = estimate(answers, (1, 2, 3, 7), method="windows")
+    assert found.utility[0].tolist() == pytest.approx([3 / 7, 0.5, 0.5, 0.5], abs=1e-12)
+    assert np.isnan(found.error).all()
+
+
+def test_a_single_trial_is_the_first_window_with_ties_to_the_first_sample() -> None:
+    answers = Answers.of(
+        [[1, 0, 0, 2], [0, 1, NULL, NULL], [NULL, NULL, 0, 0]],
+        right=[[False, True, True, False], [True, False, False, False], [False, False, True, True]],
+    )
+    found = estimate(answers, (1, 2, 3), method="single").utility
+    assert found.tolist() == [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("vote", "expected"), [("weighted", 0.0), ("best-of", 0.0), ("any", 1.0), ("majority", 1.0)]
+)
+def test_a_single_trial_of_any_vote_is_one_vote(vote: str, expected: float) -> None:
+    answers = Answers(
+        np.array([0, 4]),
+        np.array([0, 0, 1, 0]),
+        np.array([True, True, False, True]),
+        np.array([0.1, 0.2, 0.9, 1.0]),
+    )
+    assert estimate(answers, (3,), method="single", vote=vote).utility.tolist() == [[expected]]
+
+
+# Facts.
+
+
+@given(samples)
+def test_without_nulls_two_samples_are_worth_one(answers: Answers) -> None:
+    readable = answers.keep(answers.answer != NULL)
+    readable = readable.take(readable.samples >= 2)
+    found = estimate(readable, (1, 2)).utility
+    assert np.allclose(found[:, 0], found[:, 1], atol=1e-12, rtol=0)
+
+
+def test_windows_of_two_are_worth_one_sample_too_when_they_use_all() -> None:
+    answers = draw_population(4, questions=100, samples_each=48, repeats=1)
+    answers = answers.keep(answers.answer != NULL)
+    answers = answers.take(answers.samples % 2 == 0)
+    found = estimate(answers, (1, 2), method="windows").utility
+    assert len(found) > 20
+    assert np.array_equal(found[:, 0], found[:, 1])
+
+
+@given(samples)
+def test_with_nulls_two_samples_are_worth_what_redrawing_saves(answers: Answers) -> None:
+    """Any classes: of two samples each readable one counts half, or all where the other is null."""
+    answers = answers.take(answers.samples >= 2)
+    size = answers.samples
+    p = np.bincount(answers.question, answers.right, minlength=len(answers)) / size
+    q = 1 - answers.readable / size
+    expected = p * (1 + q * size / (size - 1))
+    assert np.allclose(estimate(answers, (2,)).utility[:, 0], expected, atol=1e-12, rtol=0)
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.data())
+def test_with_two_classes_and_no_nulls_an_even_level_is_worth_the_odd_one_below(
+    first: int, second: int, data: st.DataObject
+) -> None:
+    answer = [0] * first + [1] * second
+    right = [data.draw(st.booleans()) for _ in answer]
+    answers = Answers.of([answer], right=[right])
+    found = estimate(answers, range(1, first + second + 1)).utility[0]
+    even = found[1::2]
+    assert np.allclose(even, found[: 2 * len(even) : 2], atol=1e-12, rtol=0)
+
+
+def test_with_three_classes_an_even_level_can_be_worth_more() -> None:
+    answers = Answers.of([[0, 0, 0, 1, 2, 3, 4, 5]], right=[[True] * 3 + [False] * 5])
+    three, four = estimate(answers, (3, 4)).utility[0]
+    assert four > three + 0.01
+
+
+def test_levels_of_equal_worth_are_exactly_equal() -> None:
+    answers = draw_population(3, questions=200, samples_each=30, repeats=1)
+    answers = answers.keep(answers.answer != NULL)
+    found = estimate(answers, (1, 2), errors=False).utility
+    assert np.array_equal(found[:, 0], found[:, 1])
+    sure = Answers.of([[0] * 9 + [NULL]], right=[[True] * 9 + [False]])
+    assert estimate(sure, (2, 3, 5, 8)).utility.tolist() == [[1.0, 1.0, 1.0, 1.0]]
+
+
+# What is refused.
+
+
+def test_an_unknown_method_or_vote_is_refused() -> None:
+    answers = Answers.of([[0]], right=[[True]])
+    with pytest.raises(ConfigError, match="'guess'"):
+        estimate(answers, (1,), method="guess")
+    with pytest.raises(ConfigError, match="'plurality'"):
+        estimate(answers, (1,), vote="plurality")
+
+
+@pytest.mark.parametrize("levels", [(1, 3), (0, 1), ()])
+def test_levels_that_the_samples_cannot_fill_are_refused(levels: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="lower the levels or collect more"):
+        estimate(Answers.of([[0, 0]], right=[[True, True]]), levels)
+
+
+@pytest.mark.parametrize("vote", ["weighted", "best-of"])
+@pytest.mark.parametrize("score", [None, [np.nan, 0.1], [0.1, np.inf]])
+def test_votes_by_score_need_a_finite_score_for_every_readable_sample(
+    vote: str, score: list[float] | None
+) -> None:
+    offsets: IntArray = np.array([0, 2])
+    answers = Answers(
+        offsets,
+        np.array([0, 1]),
+        np.array([True, False]),
+        None if score is None else np.array(score),
+    )
+    with pytest.raises(DataError, match="needs a finite score"):
+        estimate(answers, (1,), vote=vote)
+
+
+def test_scores_of_unreadable_samples_do_not_matter() -> None:
+    answers = Answers(
+        np.array([0, 3]),
+        np.array([0, 1, NULL]),
+        np.array([True, False, False]),
+        np.array([0.9, 0.1, np.nan]),
+    )
+    for vote in ("weighted", "best-of"):
+        assert estimate(answers, (3,), vote=vote).utility.tolist() == [[1.0]]
+
+
+def test_more_samples_than_floats_can_hold_the_chances_of_are_refused() -> None:
+    answers = draw_population(0, questions=1, samples_each=1060, repeats=1)
+    with pytest.raises(DataError, match="use the windows"):
+        estimate(answers, (1, 1060))

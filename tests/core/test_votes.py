@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from itertools import groupby
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from adacompute.core.answers import NULL
+from adacompute.core.types import FloatArray, IntArray
+from adacompute.core.votes import (
+    any_correct,
+    best_of,
+    majority,
+    running_majority,
+    tally,
+    weighted,
+    winner,
+)
+
+
+@st.composite
+def _votes(draw: st.DrawFn) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Draw answers, a share for each class, and weights that are whole numbers of eighths."""
+    shape = (draw(st.integers(1, 4)), draw(st.integers(1, 7)))
+    answer = draw(arrays(np.int64, shape, elements=st.integers(NULL, 3)))
+    by_class = draw(arrays(np.float64, 5, elements=st.sampled_from([0.0, 0.25, 0.5, 1.0])))
+    by_class[0] = 0.0
+    weight = draw(arrays(np.float64, shape, elements=st.integers(-4, 8).map(lambda n: n / 8)))
+    return answer, by_class[answer + 1], weight
+
+
+votes = _votes()
+
+
+def leaders(answer: list[int], weight: list[float]) -> list[int]:
+    """Classes of the largest total weight, in the order in which they were seen."""
+    total: dict[int, Fraction] = {}
+    for a, w in zip(answer, weight, strict=True):
+        if a != NULL:
+            total[a] = total.get(a, Fraction()) + Fraction(w)
+    return [a for a, t in total.items() if t == max(total.values())]
+
+
+def chance(answer: list[int], share: list[float], weight: list[float]) -> float:
+    of_class = dict(zip(answer, share, strict=True))
+    best = leaders(answer, weight)
+    return float(sum(Fraction(of_class[a]) for a in best) / len(best)) if best else 0.0
+
+
+@given(votes)
+def test_a_majority_is_right_as_often_as_counting_says(
+    vote: tuple[IntArray, FloatArray, FloatArray],
+) -> None:
+    answer, share, _ = vote
+    expected = [
+        chance(a, s, [1.0] * len(a)) for a, s in zip(answer.tolist(), share.tolist(), strict=True)
+    ]
+    assert np.allclose(majority(answer, share), expected, atol=1e-15, rtol=0)
+
+
+@given(votes)
+def test_a_weighted_vote_is_right_as_often_as_adding_up_says(
+    vote: tuple[IntArray, FloatArray, FloatArray],
+) -> None:
+    answer, share, weight = vote
+    expected = [chance(*map(list, row)) for row in zip(*(x.tolist() for x in vote), strict=True)]
+    assert np.allclose(weighted(answer, share, weight), expected, atol=1e-15, rtol=0)
+
+
+@given(votes)
+def test_the_best_sample_is_the_one_of_largest_score(
+    vote: tuple[IntArray, FloatArray, FloatArray],
+) -> None:
+    answer, right, score = vote
+    expected = []
+    for a, r, s in zip(answer.tolist(), right.tolist(), score.tolist(), strict=True):
+        readable = [(y, x) for x, y, z in zip(r, s, a, strict=True) if z != NULL]
+        top = [x for y, x in readable if y == max(readable)[0]]
+        expected.append(sum(top) / len(top) if top else 0.0)
+    assert np.allclose(best_of(answer, right, score), expected, atol=1e-15, rtol=0)
+
+
+@given(votes)
+def test_any_correct_sample_is_enough(vote: tuple[IntArray, FloatArray, FloatArray]) -> None:
+    right = vote[1]
+    assert any_correct(right).tolist() == [max(row) for row in right.tolist()]
+
+
+def test_no_samples_hold_no_correct_one() -> None:
+    assert any_correct(np.empty((2, 0))).tolist() == [0.0, 0.0]
+
+
+@given(votes, st.booleans())
+def test_the_winner_is_the_first_sample_of_the_leading_class_seen_first(
+    vote: tuple[IntArray, FloatArray, FloatArray],
+    is_weighted: bool,  # noqa: FBT001 - drawn by hypothesis
+) -> None:
+    answer, _, weight = vote
+    found = winner(answer, weight if is_weighted else None)
+    for row, a, w in zip(found.tolist(), answer.tolist(), weight.tolist(), strict=True):
+        best = leaders(a, w if is_weighted else [1.0] * len(a))
+        assert row == (a.index(best[0]) if best else -1)
+
+
+def test_weights_of_unreadable_samples_do_not_matter() -> None:
+    answer = np.array([[0, NULL, 1, NULL]])
+    share = np.array([[1.0, 0.0, 0.0, 0.0]])
+    for weight in (np.nan, np.inf, -np.inf):
+        weights = np.array([[0.6, weight, 0.5, weight]])
+        assert weighted(answer, share, weights).tolist() == [1.0]
+        assert winner(answer, weights).tolist() == [0]
+        assert best_of(answer, share, weights).tolist() == [1.0]
+
+
+def prefix_counts(answer: list[int]) -> list[int]:
+    """Counts of the readable classes, largest first."""
+    return sorted(Counter(a for a in answer if a != NULL).values(), reverse=True)
+
+
+@given(votes)
+def test_a_tally_is_every_prefix_counted_anew(
+    vote: tuple[IntArray, FloatArray, FloatArray],
+) -> None:
+    answer = vote[0]
+    state = tally(answer)
+    for row, draws in enumerate(answer.tolist()):
+        for i in range(len(draws)):
+            upto = draws[: i + 1]
+            counts = [*prefix_counts(upto), 0, 0]
+            last, run = [(a, len(list(group))) for a, group in groupby(upto)][-1]
+            assert state.leading[row, i] == counts[0]
+            assert state.runner_up[row, i] == counts[1]
+            assert state.readable[row, i] == sum(counts)
+            assert state.streak[row, i] == (run if last != NULL else 0)
+
+
+@given(votes)
+def test_a_running_majority_is_the_majority_of_every_prefix(
+    vote: tuple[IntArray, FloatArray, FloatArray],
+) -> None:
+    answer, share, _ = vote
+    value = running_majority(answer, share)
+    for i in range(answer.shape[1]):
+        expected = majority(answer[:, : i + 1], share[:, : i + 1])
+        assert np.allclose(value[:, i], expected, atol=1e-15, rtol=0)

@@ -1,0 +1,38 @@
+"""Pools drawn from populations whose truth is known, for all tests of evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from adacompute.evaluation.pool import Pool
+from adacompute.testing.populations import Population, mix_archetypes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(scope="session")
+def pool_of() -> Callable[..., Pool]:
+    """Return a pool of samples drawn from a population, each at a cost of 1."""
+
+    def draw(population: Population, samples: int, *, seed: int = 0) -> Pool:
+        key = np.arange(len(population), dtype=np.uint64)
+        return Pool(
+            answers=population.draw(samples, seed=seed),
+            key=key,
+            group=key,
+            features=population.features,
+            draw_cost=np.ones(len(population) * samples),
+        )
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def small(pool_of: Callable[..., Pool]) -> Pool:
+    """Return 120 questions of all archetypes with 12 samples each, some of them unreadable."""
+    population, _ = mix_archetypes(120, telling=1.0, null_rate=0.2, seed=1)
+    return pool_of(population, 12)

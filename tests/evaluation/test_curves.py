@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adacompute.core.types import FloatArray, IntArray
+from adacompute.evaluation.curves import Curve, held_out, price_for, read_curve
+from adacompute.evaluation.families import FAMILIES, Contest, Fitted
+from adacompute.evaluation.pool import Pool, assign_folds
+from adacompute.evaluation.scores import _row, resample
+from adacompute.policies.uniform import Fixed
+
+LADDER = (1, 2, 4, 6)
+ONCE = np.ones((1, 2))
+
+
+def curve_of(cost: list[list[float]], accuracy: list[list[float]], **fields: bool) -> Curve:
+    return Curve(np.array(cost), np.array(accuracy), {}, {}, **fields)
+
+
+@pytest.fixture(scope="module")
+def contest(small: Pool) -> Contest:
+    return Contest(small, LADDER, budgets=(1.5, 3.0), orders=6, seed=0)
+
+
+@pytest.fixture(scope="module")
+def fold(small: Pool) -> IntArray:
+    return assign_folds(small.group, 5)
+
+
+def test_a_curve_is_read_by_interpolating_in_the_realised_mean_cost() -> None:
+    curve = curve_of([[1.0, 3.0], [1.0, 7.0]], [[0.0, 0.4], [0.2, 1.0]])
+    read = read_curve(curve, 2.0, ONCE)
+    assert read.cost == 2.0  # a quarter of the way from a mean cost of 1 to one of 5
+    assert read.accuracy == pytest.approx(0.1 + 0.25 * 0.6)
+
+
+def test_a_resampled_curve_is_read_at_its_own_realised_cost() -> None:
+    curve = curve_of([[1.0, 3.0], [1.0, 7.0]], [[0.0, 0.4], [0.2, 1.0]])
+    weights = np.array([[1.0, 1.0], [2.0, 0.0], [0.0, 2.0]])
+    read = read_curve(curve, 2.0, weights)
+    assert read.resampled.tolist() == pytest.approx([0.2, 0.2 + 0.8 / 6])
+
+
+def test_beyond_its_ends_a_curve_is_read_at_its_end() -> None:
+    curve = curve_of([[1.0, 3.0], [1.0, 3.0]], [[0.2, 0.4], [0.2, 0.4]])
+    below, above = (read_curve(curve, budget, ONCE) for budget in (0.5, 9.0))
+    assert (below.cost, below.accuracy) == pytest.approx((1.0, 0.2))
+    assert (above.cost, above.accuracy) == pytest.approx((3.0, 0.4))
+
+
+def test_a_stepped_curve_is_read_at_the_last_step_that_fits() -> None:
+    curve = curve_of([[1.0, 2.0, 4.0]] * 2, [[0.1, 0.2, 0.4]] * 2, stepped=True)
+    for budget, step in ((0.5, 0), (1.0, 0), (1.99, 0), (2.0, 1), (3.9, 1), (4.0, 2), (9.0, 2)):
+        read = read_curve(curve, budget, np.ones((3, 2)))
+        assert read.cost == [1.0, 2.0, 4.0][step]
+        assert read.accuracy == pytest.approx([0.1, 0.2, 0.4][step])
+        assert read.resampled.tolist() == pytest.approx([read.accuracy] * 2)
+
+
+def test_where_more_was_aimed_at_and_less_was_spent_the_cost_does_not_fall() -> None:
+    curve = curve_of([[1.0, 3.0, 2.9, 4.0]] * 2, [[0.1, 0.5, 0.3, 0.6]] * 2)
+    at = [read_curve(curve, budget, ONCE).accuracy for budget in (2.0, 3.5, 4.0)]
+    assert at == pytest.approx([0.3, 0.45, 0.6])
+
+
+def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
+    contest: Contest, fold: IntArray
+) -> None:
+    seen: list[IntArray] = []
+
+    def family(given: Contest, train: IntArray) -> Fitted:
+        seen.append(train)
+        return FAMILIES["mixture"](given, train)
+
+    curve = held_out(contest, family, fold)
+    assert len(seen) == 5
+    for f, train in enumerate(seen):
+        assert train.tolist() == np.flatnonzero(fold != f).tolist()
+    assert np.isfinite(curve.cost).all()
+    assert np.isfinite(curve.accuracy).all()
+
+
+def test_the_fixed_curve_is_the_replay_of_each_level(contest: Contest, fold: IntArray) -> None:
+    curve = held_out(contest, FAMILIES["fixed"], fold)
+    cost, accuracy = contest.run_rules([Fixed(n) for n in LADDER])
+    assert curve.stepped
+    for k, samples in enumerate(LADDER):
+        read = read_curve(curve, float(samples), np.ones((1, len(fold))))
+        assert read.cost == cost[:, k].mean() == samples
+        assert read.accuracy == pytest.approx(accuracy[:, k].mean())
+    between = read_curve(curve, 3.7, np.ones((1, len(fold))))
+    assert between.cost == 2.0
+
+
+def test_at_a_level_the_random_mixture_is_that_level(contest: Contest, fold: IntArray) -> None:
+    curve = held_out(contest, FAMILIES["random"], fold)
+    _, accuracy = contest.run_rules([Fixed(n) for n in LADDER])
+    for k, samples in enumerate(LADDER):
+        read = read_curve(curve, float(samples), np.ones((1, len(fold))))
+        assert read.cost == samples
+        assert read.accuracy == pytest.approx(accuracy[:, k].mean(), abs=1e-9)
+    half = read_curve(curve, 3.0, np.ones((1, len(fold)))).accuracy
+    assert half == pytest.approx((accuracy[:, 1].mean() + accuracy[:, 2].mean()) / 2, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["mixture", "fixed", "value-router"])
+def test_the_traced_price_spends_the_budget_on_the_training_questions(
+    contest: Contest, name: str
+) -> None:
+    fold = assign_folds(contest.pool.group, 2)
+    curve = held_out(contest, FAMILIES[name], fold, trace=(3.0,))
+    for f in range(2):
+        fitted = FAMILIES[name](contest, np.flatnonzero(fold != f))
+        (price,) = np.unique(curve.price[3.0][fold == f])
+        ran = contest.replay.run(fitted.policy, price)
+        assert (curve.samples[3.0][fold == f] == ran.samples[fold == f]).all()
+        spent = ran.cost[fold != f].mean()
+        if name == "fixed":
+            assert spent == 2.0
+        else:
+            assert spent == pytest.approx(3.0, abs=0.35)  # whole questions are mixed
+
+
+def test_the_price_for_a_budget_lies_between_those_that_spend_less_and_more(
+    contest: Contest,
+) -> None:
+    fitted = FAMILIES["mixture"](contest, np.arange(len(contest.pool)))
+    smooth = Fitted(fitted.policy, (0.4, 0.1, 0.025))
+    spent = np.array([1.0, 2.0, 3.0])
+    assert price_for(2.0, spent, smooth) == pytest.approx(0.1)
+    assert price_for(1.5, spent, smooth) == pytest.approx(0.2)
+    assert price_for(9.0, spent, smooth) == pytest.approx(0.025)
+    stepped = replace(smooth, stepped=True)
+    assert [price_for(b, spent, stepped) for b in (0.5, 2.0, 2.9)] == [0.4, 0.1, 0.1]
+
+
+def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, float]:
+    """Draw questions whose policy is 3 points better at a mean cost of 2; return the interval."""
+    rng = np.random.default_rng(seed)
+    ease, gain = rng.beta(0.6, 0.6, groups), rng.normal(0.03, 0.2, groups)
+    spend = rng.gamma(4.0, 0.25, groups)  # what a question costs, over what is aimed at
+    rows = np.repeat(np.arange(groups), copies)
+    aims = np.array([1.0, 1.5, 2.5, 4.0])
+    rising = 0.2 * np.log(aims) * (1 - ease)[:, None]
+
+    def curve(cost: FloatArray, more: FloatArray) -> Curve:
+        accuracy = ease[:, None] + rising + more[:, None]
+        return Curve(cost[rows], accuracy[rows], {}, {})
+
+    base = curve(np.tile(aims, (groups, 1)), np.zeros(groups))
+    policy = curve(spend[:, None] * aims, gain)
+    weights = resample(rows.astype(np.uint64), 400, seed=seed)
+    row = _row("policy", 2.0, read_curve(policy, 2.0, weights), base, 1.0, weights)
+    return row["difference_low"], row["difference_high"]
+
+
+def test_the_interval_of_the_difference_covers_the_truth_as_often_as_it_says() -> None:
+    intervals = [simulate(seed) for seed in range(100)]
+    covered = np.mean([low <= 0.03 <= high for low, high in intervals])
+    assert 0.88 <= covered < 1.0
+
+
+def test_copies_of_questions_are_resampled_together_and_so_tell_nothing_new() -> None:
+    once, copied = simulate(7), simulate(7, copies=5)
+    assert copied == pytest.approx(once)
+    low, high = simulate(7, groups=600)
+    assert high - low < 0.6 * (once[1] - once[0])

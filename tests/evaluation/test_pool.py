@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.answers import NULL, Answers
+from adacompute.core.errors import DataError
+from adacompute.core.utility import estimate
+from adacompute.evaluation.pool import Pool, assign_folds
+
+groups = st.lists(st.integers(0, 40), min_size=60, max_size=120).filter(lambda g: len(set(g)) >= 10)
+
+
+def pool_of_lists(answer: list[list[int]]) -> Pool:
+    """Return a pool in which sample i of question q costs 100 q + i."""
+    size = len(answer)
+    return Pool(
+        answers=Answers.of(answer, [[a == 0 for a in row] for row in answer]),
+        key=np.arange(size, dtype=np.uint64) + np.uint64(50),
+        group=np.arange(size, dtype=np.uint64),
+        features=np.arange(size, dtype=np.float32)[:, None],
+        draw_cost=np.array(
+            [100.0 * q + i for q, row in enumerate(answer) for i in range(len(row))]
+        ),
+    )
+
+
+@given(groups, st.integers(2, 5), st.integers(0, 3))
+def test_copies_of_a_question_share_a_fold(group: list[int], folds: int, seed: int) -> None:
+    key = np.array(group, dtype=np.uint64)
+    fold = assign_folds(key, folds, seed=seed)
+    for copy in set(group):
+        assert len(set(fold[key == copy].tolist())) == 1
+
+
+@given(groups, st.integers(2, 5), st.integers(0, 99))
+def test_a_fold_does_not_depend_on_the_order_of_questions(
+    group: list[int], folds: int, seed: int
+) -> None:
+    key = np.array(group, dtype=np.uint64)
+    order = np.random.default_rng(seed).permutation(len(key))
+    assert (assign_folds(key, folds)[order] == assign_folds(key[order], folds)).all()
+
+
+@given(groups, st.integers(2, 5))
+def test_folds_hold_equally_many_different_questions(group: list[int], folds: int) -> None:
+    unique = np.unique(np.array(group, dtype=np.uint64))
+    sizes = np.bincount(assign_folds(unique, folds), minlength=folds)
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_another_seed_makes_other_folds() -> None:
+    key = np.arange(50, dtype=np.uint64)
+    assert (assign_folds(key, 5, seed=0) != assign_folds(key, 5, seed=1)).any()
+
+
+def test_too_few_different_questions_cannot_be_held_out() -> None:
+    copies = np.zeros(50, dtype=np.uint64)
+    with pytest.raises(DataError, match=r"1 different questions are too few .* at least 10"):
+        assign_folds(copies, 5)
+    with pytest.raises(DataError, match=r"11 different questions .* at least 12 are needed"):
+        assign_folds(np.arange(11, dtype=np.uint64), 12)
+
+
+def test_an_even_pool_keeps_the_first_samples_and_leaves_out_the_shortest_tenth() -> None:
+    rows = [[0, 1, 2, 0, 1][: 3 + q % 3] for q in range(20)]
+    rows[4], rows[9] = [0], []
+    even = pool_of_lists(rows).even()
+    assert (len(even), even.left_out) == (18, 2)
+    assert (even.answers.samples == 3).all()
+    assert (even.answers.answer.reshape(-1, 3) == [0, 1, 2]).all()
+    questions = [q for q in range(20) if q not in {4, 9}]
+    assert even.key.tolist() == [q + 50 for q in questions]
+    assert even.features[:, 0].tolist() == questions
+    assert even.draw_cost.tolist() == [100 * q + i for q in questions for i in range(3)]
+
+
+def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
+    rows = [[NULL, 0, NULL, 1, 2] if q % 2 else [3, 0, 1, 2, NULL] for q in range(20)]
+    rows[7] = [NULL, NULL, 1, NULL, 0]
+    rows[8] = [NULL] * 5
+    even = pool_of_lists(rows).even(nulls=False)
+    assert (len(even), even.left_out) == (18, 2)
+    assert (even.answers.samples == 3).all()
+    by_question = dict(
+        zip(even.key.tolist(), even.answers.answer.reshape(-1, 3).tolist(), strict=True)
+    )
+    assert by_question[51] == [0, 1, 2]
+    assert by_question[50] == [3, 0, 1]
+    cost = dict(zip(even.key.tolist(), even.draw_cost.reshape(-1, 3).tolist(), strict=True))
+    assert cost[51] == [101, 103, 104]
+
+
+@pytest.mark.parametrize("nulls", [True, False])
+def test_what_is_even_already_is_kept_as_it_is(small: Pool, nulls: bool) -> None:  # noqa: FBT001
+    readable = small.keep(small.answers.answer != NULL).even() if not nulls else small
+    again = readable.even(nulls=nulls)
+    assert again.left_out == 0
+    assert (again.answers.answer == readable.answers.answer).all()
+    assert (again.draw_cost == readable.draw_cost).all()
+
+
+def test_a_pool_that_could_hardly_be_read_is_refused() -> None:
+    rows = [[NULL, NULL] if q < 3 else [0, 1] for q in range(20)]
+    with pytest.raises(DataError, match="more than a tenth of the questions"):
+        pool_of_lists(rows).even(nulls=False)
+    with pytest.raises(DataError, match="nothing can be scored"):
+        pool_of_lists([]).even()
+
+
+def test_questions_are_taken_with_their_samples_and_costs() -> None:
+    pool = pool_of_lists([[0], [1, 2], [], [3, 4, 5]])
+    for rows in (np.array([1, 3]), np.array([False, True, False, True])):
+        taken = pool.take(rows)
+        assert taken.answers.answer.tolist() == [1, 2, 3, 4, 5]
+        assert taken.draw_cost.tolist() == [100, 101, 300, 301, 302]
+        assert taken.key.tolist() == [51, 53]
+    with pytest.raises(DataError, match="in their own order"):
+        pool.take(np.array([3, 1]))
+
+
+def test_a_level_costs_as_many_mean_draws_as_it_has_samples() -> None:
+    pool = pool_of_lists([[0, 0, 0], [1, 1, 1]])
+    assert pool.mean_draw_cost().tolist() == [1, 101]
+    assert pool.level_cost((1, 3)).tolist() == [[1, 3], [101, 303]]
+    assert pool.take(np.array([1])).level_cost((1, 3)).tolist() == [101, 303]
+
+
+def test_the_table_is_what_the_samples_are_worth(small: Pool) -> None:
+    table = small.table((1, 3))
+    expected = estimate(small.answers, (1, 3), errors=False).utility
+    assert (table.utility == expected).all()
+    assert table.cost.tolist() == [1, 3]
+    assert (table.key == small.key).all()
+    windows = small.table((1, 3), method="windows")
+    assert (windows.utility != table.utility).any()

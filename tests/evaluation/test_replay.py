@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adacompute.core.types import ladder
+from adacompute.core.utility import estimate
+from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.replay import Replay
+from adacompute.policies.dial import Dial
+from adacompute.policies.stopping import EarlyStopping
+from adacompute.policies.uniform import Fixed, Retry, Rule, Ruled
+
+EVERY = ladder(tuple(range(1, 9)))
+
+
+def alone(rule: Rule) -> Ruled:
+    return Ruled("rule", EVERY, (rule,), Dial((1.0,)))
+
+
+def numbered(pool: Pool) -> Pool:
+    """Make every sample an answer of its own, so that a record shows which samples were taken."""
+    own = replace(pool.answers, answer=np.arange(len(pool.answers.answer)))
+    return replace(pool, answers=own)
+
+
+def test_every_order_is_of_distinct_samples_of_its_own_question(small: Pool) -> None:
+    for orders in (5, 30):  # fewer and more than there are samples
+        drawn = Replay(numbered(small), orders, 8).record.answer.reshape(len(small), orders, 8)
+        assert (small.answers.question[drawn] == np.arange(len(small))[:, None, None]).all()
+        assert (np.diff(np.sort(drawn, axis=2), axis=2) > 0).all()
+        assert len(np.unique(drawn[0], axis=0)) == orders
+
+
+def test_the_same_seed_replays_the_same_orders(small: Pool) -> None:
+    first, again, other = (Replay(small, 5, 8, seed).record.answer for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5, 8])
+def test_a_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples: int) -> None:
+    orders = 60
+    ran = Replay(small, orders, 8).run(alone(Fixed(samples)), 1.0)
+    exact = estimate(small.answers, (samples,), errors=False).utility[:, 0]
+    assert (ran.cost == samples).all()
+    assert (ran.samples == samples).all()
+    # Independent orders have at most this error; the Latin design of the orders has less.
+    error = np.sqrt(0.25 / orders)
+    assert np.abs(ran.accuracy - exact).max() < 4.5 * error
+    assert abs((ran.accuracy - exact).mean()) < 3 * error / np.sqrt(len(small))
+
+
+def test_in_every_place_each_sample_comes_equally_often(small: Pool) -> None:
+    twelve = Replay(numbered(small), 12, 8).record.answer.reshape(len(small), 12, 8)
+    for place in range(8):
+        assert (np.sort(twelve[:, :, place], axis=1) == np.arange(1440).reshape(120, 12)).all()
+
+
+def test_the_cost_is_the_sum_of_what_the_drawn_samples_cost(small: Pool) -> None:
+    rng = np.random.default_rng(0)
+    pool = replace(small, draw_cost=np.rint(100 * rng.random(len(small.draw_cost))))
+    for rule in (Fixed(3), Retry(2, 8), EarlyStopping(2, 6)):
+        drawn = Replay(numbered(pool), 7, 8).record.answer
+        ran = Replay(pool, 7, 8).run(alone(rule), 1.0, draw_cost=50.0)
+        sizes = [rows(rule, pool.answers.answer[row].tolist()) for row in drawn]
+        cost = [pool.draw_cost[row[:n]].sum() for row, n in zip(drawn, sizes, strict=True)]
+        assert ran.samples == pytest.approx(np.reshape(sizes, (-1, 7)).mean(axis=1))
+        assert ran.cost == pytest.approx(np.reshape(cost, (-1, 7)).mean(axis=1))
+
+
+def rows(rule: Fixed | Retry | EarlyStopping, answers: list[int]) -> int:
+    """Say in plain words where a rule stops."""
+    if isinstance(rule, Fixed):
+        return rule.samples
+    for drawn in range(1, rule.cap):
+        if isinstance(rule, Retry) and sum(a >= 0 for a in answers[:drawn]) >= rule.readable:
+            return drawn
+        if isinstance(rule, EarlyStopping) and drawn % rule.window == 0:
+            window = set(answers[drawn - rule.window : drawn])
+            if len(window) == 1 and window != {-1}:
+                return drawn
+    return rule.cap
+
+
+def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
+    seen = []
+
+    class Curious(Ruled):
+        def decide(self, state, price):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            seen.append(state.cost[0].tolist())
+            return super().decide(state, price)
+
+    Replay(small, 2, 8).run(Curious("rule", EVERY, (Fixed(2),), Dial((1.0,))), 1.0, draw_cost=2.5)
+    assert seen[0] == [2.5 * n for n in range(1, 9)]
+    assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]

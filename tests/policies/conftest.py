@@ -1,0 +1,68 @@
+"""Rules run on given draws, and random sequences of answers, for all tests of policies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from adacompute.core.types import IntArray, ladder
+from adacompute.policies.dial import Dial
+from adacompute.policies.episode import Episode, play
+from adacompute.policies.policy import Draws, Record
+from adacompute.policies.uniform import Rule, Ruled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST = 18
+
+
+@pytest.fixture(scope="session")
+def play_rule() -> Callable[[Rule, IntArray], IntArray]:
+    """Return how many draws a rule takes of each row."""
+
+    def run(rule: Rule, answer: IntArray) -> IntArray:
+        levels = ladder(tuple(range(1, answer.shape[1] + 1)))
+        start = Episode.start(
+            Ruled("rule", levels, (rule,), Dial((1.0,))),
+            1.0,
+            key=np.arange(len(answer), dtype=np.uint64),
+            features=np.empty((len(answer), 0), dtype=np.float32),
+            cost=np.ones((len(answer), len(levels))),
+            record=Record(answer),
+        )
+        return play(start.decide()).state.draws.size
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sequences() -> IntArray:
+    """Return sequences of answers from all alike to all different, some unreadable."""
+    rng = np.random.default_rng(0)
+    agree = rng.random((600, 1))
+    answer = np.where(rng.random((600, LONGEST)) < agree, 0, rng.integers(1, 4, (600, LONGEST)))
+    unread = rng.random((600, LONGEST)) < rng.choice([0.0, 0.3, 0.9], (600, 1))
+    return np.where(unread, -1, answer)
+
+
+def _views(answer: IntArray, row: list[int], size: list[int]) -> Draws:
+    return Draws(Record(answer), np.array(row, dtype=np.int64), np.array(size, dtype=np.int64))
+
+
+@st.composite
+def _draws(draw: st.DrawFn) -> Draws:
+    shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 8)))
+    answer = draw(arrays(np.int64, shape, elements=st.integers(-1, 2)))
+    views = st.lists(
+        st.tuples(st.integers(0, shape[0] - 1), st.integers(0, shape[1])), min_size=1, max_size=6
+    )
+    row, size = zip(*draw(views), strict=True)
+    return _views(answer, list(row), list(size))
+
+
+st.register_type_strategy(Draws, _draws())

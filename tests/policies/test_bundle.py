@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.errors import BundleError
+from adacompute.core.types import IntArray, UtilityTable, ladder
+from adacompute.features.text import VERSION
+from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
+from adacompute.policies.dial import Dial
+from adacompute.policies.policy import Draws, Policy, Record, State
+from adacompute.policies.router import fit_router, fit_value_router
+from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
+from adacompute.policies.uniform import Fixed, Retry, Ruled
+
+LEVELS = ladder((1, 2, 4))
+RULED = Ruled(
+    "all",
+    LEVELS,
+    (Fixed(1), Retry(1, 4), AdaptiveConsistency(0.9, 4), EarlyStopping(2, 4)),
+    Dial((0.4, 0.2, 0.1, 0.05)),
+    ticket="length",
+    lengths=(1.0, 2.5),
+    length_feature=1,
+)
+
+
+@pytest.fixture(scope="session")
+def learned() -> dict[str, Policy]:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 2)).astype(np.float32)
+    table = UtilityTable(np.sort(rng.random((60, 3)), axis=1), np.array([1.0, 2.0, 4.0]))
+    return {
+        "router": fit_router(features, table, LEVELS, budgets=(1.5, 2.5)),
+        "value-router": fit_value_router(features, table, LEVELS),
+        "ruled": RULED,
+    }
+
+
+@pytest.fixture(scope="session")
+def contents(
+    learned: dict[str, Policy], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Return bundles of every kind: where they are, and what their JSON says."""
+    root = tmp_path_factory.mktemp("bundles")
+    for kind, policy in learned.items():
+        save_bundle(Bundle(policy, frontier=((1.5, 0.2),)), root / kind)
+    return {kind: (root / kind, json.loads((root / kind / FILE).read_text())) for kind in learned}
+
+
+def altered(path: Path, place: Path, **changes: Any) -> Path:
+    """Copy a bundle with other entries in its JSON."""
+    place.mkdir()
+    for file in path.iterdir():
+        (place / file.name).write_bytes(file.read_bytes())
+    content = json.loads((place / FILE).read_text())
+    for name, value in changes.items():
+        at = content
+        *parents, last = name.split("__")
+        for parent in parents:
+            at = at[int(parent) if isinstance(at, list) else parent]
+        at[last] = value
+    (place / FILE).write_text(json.dumps(content))
+    return place
+
+
+def refuse(path: Path, why: str) -> None:
+    with pytest.raises(BundleError, match=why) as caught:
+        load_bundle(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_everything_that_a_bundle_says_comes_back(tmp_path: Path) -> None:
+    saved = Bundle(
+        RULED,
+        unit="tokens",
+        features="paper+",
+        feature_version=VERSION,
+        model="m",
+        grader="math",
+        data="abc",
+        frontier=((1.5, 0.2), (2.0, 0.1)),
+        notes={"questions": 7, "text": "é"},
+    )
+    save_bundle(saved, tmp_path / "deep" / "p")
+    loaded = load_bundle(tmp_path / "deep" / "p")
+    assert loaded.policy == RULED
+    names = ("unit", "features", "feature_version", "model", "grader", "data", "frontier", "notes")
+    assert [getattr(loaded, n) for n in names] == [getattr(saved, n) for n in names]
+
+
+@pytest.mark.parametrize("kind", ["router", "value-router", "ruled"])
+def test_a_loaded_policy_decides_bit_for_bit_as_the_saved_one(
+    learned: dict[str, Policy],
+    contents: dict[str, tuple[Path, dict[str, Any]]],
+    sequences: IntArray,
+    kind: str,
+) -> None:
+    loaded = load_bundle(contents[kind][0]).policy
+    rng = np.random.default_rng(1)
+    at = rng.integers(-1, 3, 500)
+    state = State(
+        key=rng.integers(0, 2**63, 500, dtype=np.uint64),
+        features=rng.normal(size=(500, 2)).astype(np.float32),
+        cost=rng.random((500, 3)),
+        draws=Draws(Record(sequences), np.arange(500), np.array([0, 1, 2, 4])[at + 1]),
+        at=at,
+        rounds_left=np.ones(500, dtype=np.int64),
+    )
+    for price in (1.0, 0.3, 0.15, 0.07, 0.001):
+        assert (loaded.decide(state, price) == learned[kind].decide(state, price)).all()
+
+
+def test_the_same_policy_is_saved_as_the_same_bytes(
+    learned: dict[str, Policy], tmp_path: Path
+) -> None:
+    for kind, policy in learned.items():
+        save_bundle(Bundle(policy), tmp_path / "a")
+        save_bundle(Bundle(policy), tmp_path / "b")
+        a, b = (
+            {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+            for name in ("a", "b")
+        )
+        assert a == b, kind
+
+
+def test_a_bundle_holds_json_and_onnx_and_nothing_that_is_executed(
+    contents: dict[str, tuple[Path, dict[str, Any]]],
+) -> None:
+    for path, _ in contents.values():
+        for file in path.iterdir():
+            assert file.name == FILE or file.suffix == ".onnx"
+            assert not file.read_bytes().startswith(b"\x80")  # how a pickle begins
+
+
+def test_a_place_without_a_bundle_is_refused(tmp_path: Path) -> None:
+    refuse(tmp_path / "none", "there is no bundle at .*none: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"format": 1,', "\xff", "[" * 200_000, '{"format": ' + "9" * 5000 + "}"]
+)
+def test_json_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_bytes(text.encode("latin-1"))
+    refuse(tmp_path, "is damaged: train the policy again")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}'])
+def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    refuse(
+        tmp_path, "is of bundle format (None|2) and this version reads 1: train the policy again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "why"),
+    [
+        ("ruled", "unit", 3, "damaged .unit cannot be a int"),
+        ("ruled", "notes", [], "damaged .notes cannot be a list"),
+        ("ruled", "model", 1.5, "damaged .model cannot be a float"),
+        ("ruled", "policy", "fixed", "damaged .policy cannot be a str"),
+        ("ruled", "files", ["model-0.onnx"], "damaged .files cannot be a list"),
+        ("ruled", "frontier", [["1", 2]], "damaged .a number cannot be a str"),
+        ("ruled", "frontier", [[1, 2, 3]], "damaged"),
+        ("ruled", "feature_version", 99, "trained on version 99 of the features 'paper'"),
+        ("ruled", "features", "wise", "of the features 'wise'"),
+        ("ruled", "policy__kind", "oracle", "a policy of kind 'oracle' is not known"),
+        ("ruled", "policy__ticket", "luck", "a ticket by 'luck' is not known"),
+        ("ruled", "policy__levels", [], "a ladder is rising numbers"),
+        ("ruled", "policy__levels__0__samples", 9, "a ladder is rising numbers"),
+        ("ruled", "policy__levels__0__samples", "1", "samples cannot be a str"),
+        ("ruled", "policy__levels__0__samples", True, "samples cannot be a bool"),
+        ("ruled", "policy__prices", [0.4, 0.5, 0.1, 0.05], "must be finite, fall"),
+        ("ruled", "policy__prices", [math.inf, 0.2, 0.1, 0.05], "must be finite, fall"),
+        ("ruled", "policy__prices", [10**400, 0.2, 0.1, 0.05], "damaged .int too large"),
+        ("ruled", "policy__prices", [0.4, 0.2], "2 prices need as many rules, not 4"),
+        ("ruled", "policy__rules__0__rule", "best", "a rule 'best' is not known"),
+        ("ruled", "policy__rules__0__rule", ["fixed"], "damaged"),
+        ("ruled", "policy__rules__0__samples", 2.5, "samples cannot be a float"),
+        ("ruled", "policy__rules__0__samples", 0, "does not fit levels of up to 4 samples"),
+        ("ruled", "policy__rules__2__cap", 10**9, "does not fit levels of up to 4 samples"),
+        ("ruled", "policy__rules__2__threshold", "0.9", "a number cannot be a str"),
+        ("ruled", "policy__rules__1__window", 2, "damaged .*unexpected keyword argument"),
+        ("ruled", "policy__length_feature", None, "length_feature cannot be a NoneType"),
+        ("ruled", "policy__lengths", [[1]], "a number cannot be a list"),
+        ("router", "policy__prices", [0.4, 0.3, 0.2], "3 prices need as many models, not 2"),
+        ("router", "files", {}, "2 prices need as many models, not 0"),
+        ("value-router", "files", {}, "a value-router needs one model, not 0"),
+        ("value-router", "files", {"../ruled/bundle.json": "0"}, "names a file outside of the"),
+        ("value-router", "files", {"/etc/passwd": "0"}, "names a file outside of the"),
+        ("value-router", "files", {"..": "0"}, "cannot be read: Is a directory"),
+        ("value-router", "files", {"model-7.onnx": "0"}, "cannot be read: No such file"),
+        ("value-router", "files", {"model\0": "0"}, "damaged .*null byte"),
+        ("value-router", "files", {"model-0.onnx": None}, "was altered since it was trained"),
+    ],
+)
+def test_every_entry_that_cannot_be_is_refused_in_one_sentence(
+    contents: dict[str, tuple[Path, dict[str, Any]]],
+    tmp_path: Path,
+    kind: str,
+    name: str,
+    value: Any,
+    why: str,
+) -> None:
+    refuse(altered(contents[kind][0], tmp_path / "b", **{name: value}), why)
+
+
+def test_an_altered_model_is_refused(
+    contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
+) -> None:
+    place = altered(contents["router"][0], tmp_path / "b")
+    model = place / "model-1.onnx"
+    model.write_bytes(model.read_bytes() + b"\0")
+    refuse(place, "model-1.onnx was altered since it was trained: train the policy again")
+
+
+def test_a_model_of_other_levels_is_refused(
+    contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
+) -> None:
+    path, content = contents["value-router"]
+    two = content["policy"]["levels"][:2]
+    refuse(
+        altered(path, tmp_path / "b", policy__levels=two),
+        "a model does not score the 2 levels of its policy",
+    )
+
+
+def test_a_file_that_is_no_model_is_refused_though_its_hash_fits(
+    contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
+) -> None:
+    digest = hashlib.sha256(b"evil").hexdigest()
+    place = altered(contents["value-router"][0], tmp_path / "b", files={"model-0.onnx": digest})
+    (place / "model-0.onnx").write_bytes(b"evil")
+    refuse(place, "the model cannot be loaded by onnxruntime")
+
+
+def branches(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List the places of every entry of a JSON document."""
+    found: list[tuple[Any, ...]] = []
+    if isinstance(content, list):
+        content = dict(enumerate(content))
+    for name, value in content.items() if isinstance(content, dict) else ():
+        found += [(*path, name), *branches(value, (*path, name))]
+    return found
+
+
+JUNK = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(10**400), 10**400),
+        st.integers(-3, 20),
+        st.floats(),
+        st.text(max_size=5),
+        st.sampled_from(["router", "fixed", "key", "model-0.onnx", ".", "/", "\0"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+def test_whatever_is_done_to_its_json_a_bundle_loads_or_is_refused(
+    contents: dict[str, tuple[Path, dict[str, Any]]],
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+) -> None:
+    path, content = contents[data.draw(st.sampled_from(sorted(contents)))]
+    content = copy.deepcopy(content)
+    for _ in range(data.draw(st.integers(1, 2))):
+        *parents, last = data.draw(st.sampled_from(branches(content)))
+        at = content
+        for parent in parents:
+            at = at[parent]
+        if data.draw(st.booleans()):
+            del at[last]
+        else:
+            at[last] = data.draw(JUNK)
+    text = json.dumps(content)
+    text = text[: data.draw(st.sampled_from([len(text), len(text) // 2]))]
+    place = tmp_path_factory.mktemp("mutant")
+    for file in path.glob("*.onnx"):
+        (place / file.name).write_bytes(file.read_bytes())
+    (place / FILE).write_text(text)
+    said = ""
+    try:
+        load_bundle(place)
+    except BundleError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("there", ["a file", "a directory", "a bundle and more"])
+def test_what_is_no_bundle_alone_is_not_overwritten(tmp_path: Path, there: str) -> None:
+    place = tmp_path / "p"
+    if there == "a file":
+        place.write_text("mine")
+    elif there == "a directory":
+        place.mkdir()
+        (place / "thesis.txt").write_text("mine")
+    else:
+        save_bundle(Bundle(RULED), place)
+        (place / "thesis.txt").write_text("mine")
+    with pytest.raises(BundleError, match="exists and is not a bundle alone: name another place"):
+        save_bundle(Bundle(RULED), place)
+    mine = place if there == "a file" else place / "thesis.txt"
+    assert mine.read_text() == "mine"
+    assert [file.name for file in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_bundle_replaces_another_one_through_a_link_too(
+    learned: dict[str, Policy], tmp_path: Path
+) -> None:
+    place, link = tmp_path / "p", tmp_path / "link"
+    save_bundle(Bundle(learned["router"]), place)
+    link.symlink_to(place)
+    save_bundle(Bundle(RULED), link)
+    assert load_bundle(place).policy == RULED
+    assert link.is_symlink()
+    assert [file.name for file in place.iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize("fails", ["write_text", "rename"])
+def test_a_bundle_that_cannot_be_written_leaves_the_old_one_in_place(
+    learned: dict[str, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    place = tmp_path / "p"
+    save_bundle(Bundle(RULED), place)
+    works = getattr(Path, fails)
+
+    def fail(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.name in {FILE, "made"}:
+            raise OSError(28, "No space left on device")
+        return works(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, fails, fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_bundle(Bundle(learned["router"]), place)
+    with pytest.raises(OSError, match="No space left"):
+        save_bundle(Bundle(learned["router"]), tmp_path / "new")
+    assert load_bundle(place).policy == RULED
+    assert [file.name for file in tmp_path.iterdir()] == ["p"]
+
+
+def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
+    class Custom:
+        levels = LEVELS
+
+        def decide(self, state: State, price: float) -> IntArray:
+            raise NotImplementedError
+
+    class Whim:
+        def reach(self, draws: Draws) -> IntArray:
+            raise NotImplementedError
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 2)).astype(np.float32)
+    table = UtilityTable(np.sort(rng.random((60, 3)), axis=1), np.array([1.0, 2.0, 4.0]))
+    logistic = fit_router(features, table, LEVELS, budgets=(1.5,), classifier="logistic")
+    for policy, why in (
+        (Custom(), "a Custom cannot be bundled"),
+        (Ruled("whim", LEVELS, (Whim(),), Dial((1.0,))), "a rule of type Whim cannot be bundled"),
+        (logistic, "only the tree classifier is bundled: .* 'gbm'"),
+    ):
+        with pytest.raises(BundleError, match=why):
+            save_bundle(Bundle(policy), tmp_path / "p")
+    assert list(tmp_path.iterdir()) == []

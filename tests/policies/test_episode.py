@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from adacompute.core.errors import DataError
+from adacompute.core.types import IntArray, ladder
+from adacompute.policies.dial import Dial
+from adacompute.policies.episode import Episode, play
+from adacompute.policies.policy import NO_LEVEL, Record
+from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
+from adacompute.policies.uniform import Fixed, Rule, Ruled
+
+MOST = 6
+records = st.integers(1, 5).flatmap(
+    lambda n: arrays(np.int64, (n, MOST), elements=st.integers(-1, 2))
+)
+ADAPTIVE = AdaptiveConsistency(0.8, MOST)
+
+
+def begin(answer: IntArray, rule: Rule = ADAPTIVE, *, rounds: int = 99) -> Episode:
+    levels = ladder(tuple(range(1, MOST + 1)))
+    return Episode.start(
+        Ruled("rule", levels, (rule,), Dial((1.0,))),
+        1.0,
+        key=np.arange(len(answer), dtype=np.uint64),
+        features=np.empty((len(answer), 0), dtype=np.float32),
+        cost=np.tile(2.0 * np.arange(1, MOST + 1), (len(answer), 1)),
+        record=Record(answer),
+        rounds=rounds,
+    )
+
+
+@given(records)
+def test_draws_given_as_they_are_asked_for_end_as_recorded_ones_do(answer: IntArray) -> None:
+    episode = begin(np.empty((len(answer), 0), dtype=np.int64)).decide()
+    while len(episode.open):
+        upto = int(episode.wanted.max())
+        episode = episode.feed(Record(answer[:, :upto])).decide()
+    replayed = play(begin(answer).decide())
+    assert episode.state.draws.size.tolist() == replayed.state.draws.size.tolist()
+    assert episode.winner().tolist() == replayed.winner().tolist()
+
+
+@given(records)
+def test_a_block_ends_as_its_questions_do_one_by_one(answer: IntArray) -> None:
+    block = play(begin(answer).decide())
+    for i in range(len(answer)):
+        alone = play(begin(answer[i : i + 1]).decide())
+        assert alone.state.draws.size[0] == block.state.draws.size[i]
+        assert alone.winner()[0] == block.winner()[i]
+        assert alone.state.at[0] == block.state.at[i]
+
+
+@given(records)
+def test_the_answer_is_the_first_draw_of_the_leading_class_of_those_seen(answer: IntArray) -> None:
+    ended = play(begin(answer).decide())
+    for row, size, won in zip(
+        answer.tolist(), ended.state.draws.size.tolist(), ended.winner().tolist(), strict=True
+    ):
+        votes = Counter(a for a in row[:size] if a >= 0)
+        if votes:
+            assert votes[row[won]] == max(votes.values())
+            assert row.index(row[won]) == won
+            ahead = [a for a in votes if votes[a] == votes[row[won]]]
+            assert won == min(row.index(a) for a in ahead)
+        else:
+            assert won == -1
+
+
+def test_a_question_that_stopped_is_closed_and_keeps_its_draws() -> None:
+    answer = np.array([[0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]])
+    episode = begin(answer).decide()
+    opened = []
+    while len(episode.open):
+        opened.append(episode.open.tolist())
+        episode = episode.feed(episode.state.draws.record).decide()
+    assert opened == [[0, 1], [0, 1], [1], [1], [1], [1]]
+    assert episode.state.draws.size.tolist() == [2, 6]
+    assert episode.wanted.tolist() == [2, 6]
+    assert episode.state.rounds_left.tolist() == [97, 93]
+
+
+def test_what_a_level_costs_is_told_from_here_on() -> None:
+    episode = begin(np.zeros((1, MOST), dtype=np.int64), Fixed(4)).decide()
+    assert episode.state.cost.tolist() == [[2, 4, 6, 8, 10, 12]]
+    assert episode.wanted.tolist() == [4]
+    fed = episode.feed(episode.state.draws.record)
+    assert fed.state.cost.tolist() == [[0, 0, 0, 0, 2, 4]]
+    assert fed.state.at.tolist() == [3]
+
+
+def test_nobody_draws_for_longer_than_the_rounds_that_are_left() -> None:
+    split = np.tile([0, 1, 2, 0, 1, 2], (2, 1))
+    for rounds, drawn in ((0, 0), (1, 2), (2, 4), (9, 6)):
+        ended = play(begin(split, EarlyStopping(2, MOST), rounds=rounds).decide())
+        assert ended.state.draws.size.tolist() == [drawn, drawn]
+        assert ended.state.rounds_left.tolist() == [max(0, rounds - 3)] * 2
+
+
+def test_a_question_without_a_draw_has_no_level_and_no_answer() -> None:
+    ended = begin(np.zeros((1, MOST), dtype=np.int64), rounds=0).decide()
+    assert ended.state.at.tolist() == [NO_LEVEL]
+    assert ended.winner().tolist() == [-1]
+    assert ended.feed(ended.state.draws.record).state.cost.tolist() == ended.cost.tolist()
+
+
+@given(records, st.integers(1, 3))
+def test_a_repeated_episode_goes_on_as_its_rows_would_from_the_start(
+    answer: IntArray, times: int
+) -> None:
+    rows = np.repeat(answer, times, axis=0)
+    rows[1::2] = rows[1::2, ::-1]
+    once = begin(answer)
+    once = Episode.start(
+        once.policy,
+        once.price,
+        key=once.state.key,
+        features=once.state.features,
+        cost=once.cost,
+        record=Record(rows),
+    )
+    repeated = play(once.decide().repeat(times))
+    from_start = play(begin(rows).decide())
+    assert repeated.state.draws.size.tolist() == from_start.state.draws.size.tolist()
+    assert repeated.winner().tolist() == from_start.winner().tolist()
+    assert repeated.state.key.tolist() == np.repeat(once.state.key, times).tolist()
+
+
+def test_a_started_episode_has_no_answer_yet_even_on_a_longer_record() -> None:
+    once = begin(np.zeros((1, MOST), dtype=np.int64))
+    longer = once.feed(Record(np.zeros((3, MOST), dtype=np.int64)))
+    assert longer.winner().tolist() == [-1]
+
+
+def test_an_episode_with_draws_or_closed_questions_cannot_be_repeated() -> None:
+    answer = np.zeros((2, MOST), dtype=np.int64)
+    with_draws = begin(answer, Fixed(4)).decide().feed(Record(answer))
+    for episode in (with_draws, begin(answer, rounds=0).decide()):
+        with pytest.raises(DataError, match="only an episode without draws"):
+            episode.repeat(2)
+
+
+def test_fewer_draws_than_were_wanted_are_refused() -> None:
+    episode = begin(np.zeros((2, MOST), dtype=np.int64), Fixed(4)).decide()
+    with pytest.raises(DataError, match="4 draws were wanted and 3 are given"):
+        episode.feed(Record(np.zeros((2, 3), dtype=np.int64)))

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from adacompute.core.errors import ConfigError, DataError, MissingExtra
+from adacompute.core.types import Float32Array, IntArray
+from adacompute.policies.inference import NEVER, OnnxModel
+from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values
+
+
+def halves(questions: int = 160) -> tuple[Float32Array, IntArray]:
+    """Return two levels of five that a line between two features parts."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(questions, 3)).astype(np.float32)
+    return features, np.where(features[:, 0] + features[:, 1] > 0, 3, 1)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_every_classifier_learns_and_never_chooses_a_level_it_has_not_seen(kind: str) -> None:
+    features, label = halves()
+    scores = fit_classifier(features, label, levels=5, kind=kind).predict(features)
+    assert scores.shape == (160, 5)
+    choice = scores.argmax(axis=1)
+    assert set(choice.tolist()) == {1, 3}
+    assert (choice == label).mean() > 0.8
+    assert (scores[:, [0, 2, 4]] <= NEVER * 0.99).all()
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_labels_of_one_level_make_a_classifier_that_always_says_it(kind: str) -> None:
+    features, _ = halves(20)
+    fitted = fit_classifier(features, np.full(20, 2), levels=4, kind=kind)
+    assert (fitted.predict(features).argmax(axis=1) == 2).all()
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_heavy_questions_decide_where_nothing_tells_them_apart(kind: str) -> None:
+    features = np.random.default_rng(0).integers(0, 2, (100, 2)).astype(np.float32)
+    label = np.arange(100) % 10 // 6  # six of level 0 for four of level 1
+    weight = np.where(label == 1, 5.0, 1.0)
+    plain = fit_classifier(features, label, levels=2, kind=kind)
+    weighted = fit_classifier(features, label, levels=2, kind=kind, weight=weight)
+    assert plain.predict(features).argmax(axis=1).mean() < 0.5
+    if kind == "mlp":  # the paper's network takes no weights
+        assert (weighted.predict(features) == plain.predict(features)).all()
+    else:
+        assert weighted.predict(features).argmax(axis=1).mean() > 0.5
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_the_same_seed_fits_the_same_classifier(kind: str) -> None:
+    features, label = halves(80)
+    first = fit_classifier(features, label, levels=5, kind=kind, seed=3).predict(features)
+    again = fit_classifier(features, label, levels=5, kind=kind, seed=3).predict(features)
+    assert (first == again).all()
+
+
+def test_a_classifier_that_cannot_be_fitted_is_refused_in_one_sentence() -> None:
+    features, _ = halves(30)
+    label = np.zeros(30, dtype=np.int64)
+    label[0] = 1
+    with pytest.raises(DataError, match=r"'mlp' cannot be fitted to these questions .*: use 'gbm'"):
+        fit_classifier(features, label, levels=2, kind="mlp")
+
+
+def test_an_unknown_classifier_is_refused_with_those_there_are() -> None:
+    features, label = halves(20)
+    with pytest.raises(ConfigError, match=r"one of \('gbm', .*\), not 'oracle'"):
+        fit_classifier(features, label, levels=5, kind="oracle")
+
+
+def test_values_of_every_level_are_fitted_at_once() -> None:
+    features, label = halves(400)
+    utility = np.stack([label / 4, 1 - label / 4, np.full(400, 0.25)], axis=1)
+    fitted = fit_values(features, utility)
+    assert isinstance(fitted, OnnxModel)
+    assert np.abs(fitted.predict(features) - utility).mean() < 0.08
+    assert fit_values(features, utility).data == fitted.data
+    assert fit_values(features, utility, seed=1).data != fitted.data
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("xgboost", "gbm"),
+        ("onnx", "gbm"),
+        ("onnxruntime", "gbm"),
+        ("sklearn.pipeline", "logistic"),
+        ("sklearn.linear_model", "logistic"),
+        ("sklearn.svm", "svm"),
+        ("sklearn.ensemble", "forest"),
+        ("sklearn.neural_network", "mlp"),
+    ],
+)
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, module: str, kind: str
+) -> None:
+    features, label = halves(20)
+    monkeypatch.setitem(sys.modules, module, None)
+    library = module.partition(".")[0]
+    with pytest.raises(MissingExtra, match=rf"needs {library}, .*'adacompute\[train\]'"):
+        fit_classifier(features, label, levels=5, kind=kind)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.oracle import solve
+from adacompute.core.types import Float32Array, FloatArray, IntArray, UtilityTable, ladder
+from adacompute.policies.dial import Dial
+from adacompute.policies.policy import NO_LEVEL, Draws, Record, State
+from adacompute.policies.router import (
+    Router,
+    ValueRouter,
+    fit_router,
+    fit_value_router,
+    mistake_weight,
+)
+
+LEVELS = ladder((1, 2, 4))
+COST = np.array([1.0, 2.0, 4.0])
+
+
+@dataclass(frozen=True)
+class Told:
+    """A predictor whose scores are its features."""
+
+    def predict(self, features: Float32Array) -> FloatArray:
+        return features.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Always:
+    """A predictor that always scores one level highest."""
+
+    level: int
+
+    def predict(self, features: Float32Array) -> FloatArray:
+        return np.tile(np.eye(3)[self.level], (len(features), 1))
+
+
+def state_of(features: FloatArray | Float32Array, at: IntArray | None = None) -> State:
+    size = len(features)
+    return State(
+        key=np.arange(size, dtype=np.uint64),
+        features=np.asarray(features, dtype=np.float32),
+        cost=np.broadcast_to(COST, (size, 3)),
+        draws=Draws(Record(np.zeros((size, 4), np.int64)), np.arange(size), np.zeros(size, int)),
+        at=np.full(size, NO_LEVEL) if at is None else at,
+        rounds_left=np.ones(size, dtype=np.int64),
+    )
+
+
+def separable(questions: int = 200) -> tuple[Float32Array, UtilityTable]:
+    """Return a feature that tells which of three curves a question has."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 3, questions)
+    curves = np.array([[0.9, 0.9, 0.9], [0.1, 0.7, 0.7], [0.1, 0.15, 0.9]])
+    features = np.stack([kind + rng.normal(0, 0.05, questions), rng.normal(size=questions)], axis=1)
+    return features.astype(np.float32), UtilityTable(curves[kind], COST)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3), min_size=1, max_size=6),
+    st.integers(0, 4),
+)
+def test_a_value_router_takes_the_best_net_value_and_of_equals_the_cheaper(
+    eighths: list[list[int]], price: int
+) -> None:
+    value = np.array(eighths) / 8
+    chosen = ValueRouter(LEVELS, Told()).decide(state_of(value), price / 8)
+    net = value - price / 8 * COST
+    assert chosen.tolist() == [row.tolist().index(row.max()) for row in net]
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3), min_size=1, max_size=6),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_a_value_router_never_spends_less_at_a_lower_price(
+    value: list[list[float]], a: float, b: float
+) -> None:
+    router = ValueRouter(LEVELS, Told())
+    state = state_of(np.array(value))
+    assert (router.decide(state, min(a, b)) >= router.decide(state, max(a, b))).all()
+
+
+def test_routers_leave_questions_that_have_a_level_where_they_are() -> None:
+    state = state_of(np.tile([0.0, 0.0, 1.0], (3, 1)), at=np.array([0, NO_LEVEL, 1]))
+    assert ValueRouter(LEVELS, Told()).decide(state, 0.01).tolist() == [0, 2, 1]
+    assert Router(LEVELS, (Told(),), Dial((1.0,))).decide(state, 0.01).tolist() == [0, 2, 1]
+    there = state_of(np.ones((2, 3)), at=np.array([0, 1]))
+    assert ValueRouter(LEVELS, Told()).decide(there, 0.01).tolist() == [0, 1]
+    assert Router(LEVELS, (Told(),), Dial((1.0,))).decide(there, 0.01).tolist() == [0, 1]
+
+
+def test_a_router_asks_the_classifier_of_the_price_and_mixes_between_two() -> None:
+    router = Router(LEVELS, (Always(0), Always(1), Always(2)), Dial((0.4, 0.2, 0.1)))
+    state = state_of(np.zeros((10_000, 1)))
+    for level, price in enumerate(router.dial.prices):
+        assert (router.decide(state, price) == level).all()
+    mixed = router.decide(state, router.dial.price(1.25))
+    assert set(mixed.tolist()) == {1, 2}
+    assert (mixed == 2).mean() == pytest.approx(0.25, abs=0.015)
+
+
+def test_the_weight_of_a_question_is_its_dearest_mistake() -> None:
+    table = UtilityTable(np.array([[0.5, 0.6, 0.7], [0.2, 0.9, 0.1]]), COST)
+    best = np.array([0, 1])
+    weight = mistake_weight(table, best, 0.1)
+    net = table.utility - 0.1 * COST
+    assert weight == pytest.approx((net[[0, 1], best][:, None] - net).max(axis=1))
+
+
+def test_a_fitted_router_follows_the_oracle_where_the_features_tell() -> None:
+    features, table = separable()
+    router = fit_router(features, table, LEVELS, budgets=(1.2, 1.6, 2.3))
+    assert len(router.models) == len(router.dial.prices) == 3
+    for budget, price in zip((1.2, 1.6, 2.3), router.dial.prices, strict=True):
+        oracle = solve(table, budget)
+        agree = router.decide(state_of(features), price) == oracle.choice
+        assert agree.mean() > 0.75  # questions on one ratio are bought by a hash of their keys
+        assert price == pytest.approx(oracle.price)
+
+
+def test_budgets_with_the_same_labels_share_one_classifier() -> None:
+    features, table = separable(60)
+    router = fit_router(features, table, LEVELS, budgets=(9.0, 8.0, 7.0, 1.0, 1.0))
+    assert len(router.models) == len(router.dial.prices) == 2
+    assert router.dial.prices[1] == router.dial.prices[0] / 2  # when all fits the price is 0
+    everything = fit_router(features, table, LEVELS, budgets=(9.0,))
+    assert everything.dial.prices == (1.0,)
+
+
+def test_budgets_that_end_on_one_ratio_keep_a_classifier_each() -> None:
+    table = UtilityTable(np.tile([0.2, 0.6], (40, 1)), np.array([1.0, 2.0]))
+    features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)
+    router = fit_router(features, table, ladder((1, 2)), budgets=(1.25, 1.75))
+    assert len(router.models) == 2
+    assert router.dial.prices == pytest.approx((0.4, 0.4))
+
+
+def test_cost_sensitive_training_prefers_the_mistake_that_costs_less() -> None:
+    # Nothing tells the questions apart: many gain a little from level 1, few lose a lot by it.
+    many, few = [0.50, 0.76, 0.76], [0.99, 0.10, 0.10]
+    table = UtilityTable(np.array([many] * 60 + [few] * 40), COST)
+    features = np.zeros((100, 1), dtype=np.float32)
+    state = state_of(np.zeros((1, 1)))
+    plain = fit_router(features, table, LEVELS, budgets=(1.6,))
+    weighted = fit_router(features, table, LEVELS, budgets=(1.6,), cost_sensitive=True)
+    assert plain.decide(state, 1.0).tolist() == [1]
+    assert weighted.decide(state, 1.0).tolist() == [0]
+
+
+def test_a_fitted_value_router_learns_the_curves() -> None:
+    features, table = separable(600)
+    router = fit_value_router(features, table, LEVELS)
+    predicted = router.model.predict(features)
+    assert np.abs(predicted - table.utility).mean() < 0.05
+    net = table.utility - 0.1 * COST
+    assert (router.decide(state_of(features), 0.1) == net.argmax(axis=1)).mean() > 0.95

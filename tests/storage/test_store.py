@@ -1,0 +1,314 @@
+"""Runs keep what finished stages made, and strings become numbers that do not depend on order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.answers import NULL
+from adacompute.core.errors import DataError
+from adacompute.datasets.rows import SAMPLES as SCHEMA
+from adacompute.storage import store
+from adacompute.storage.manifest import write_atomically
+from adacompute.storage.store import (
+    GRADES,
+    SAMPLES,
+    Recorded,
+    Run,
+    key_strings,
+    number_samples,
+)
+
+Rows = list[dict[str, Any]]
+
+
+def tidy(rows: Rows) -> pa.Table:
+    """Return samples as the reader would; what a row lacks is null."""
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def sample(name: str, number: int, answer: str | None, **more: Any) -> dict[str, Any]:
+    return {
+        "question_id": name,
+        "sample": number,
+        "answer": answer,
+        "correct": answer == "7",
+        **more,
+    }
+
+
+FEW = [sample("a", 0, "7"), sample("a", 1, None), sample("b", 0, "3")]
+
+
+def finish(run: Run, stage: str, name: str, content: pa.Table, **more: Any) -> None:
+    arguments, inputs = more.get("arguments", {}), more.get("inputs", {})
+    run.finish(stage, arguments=arguments, inputs=inputs, outputs={name: content}, result={"n": 1})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run(tmp_path / "run")
+    finish(made, "import", SAMPLES, tidy(FEW))
+    return made
+
+
+def test_what_a_stage_wrote_is_read_again(run: Run) -> None:
+    assert run.table(SAMPLES, stage="import").equals(tidy(FEW))
+    assert run.samples().equals(tidy(FEW))
+    manifest = run.manifest("import")
+    assert manifest is not None
+    assert manifest.outputs == run.hashes([SAMPLES, "absent.parquet"])
+
+
+def test_grades_replace_the_recorded_answers(run: Run) -> None:
+    grades = pa.table({"answer": [None, "7", "7"], "correct": [False, True, True]})
+    finish(run, "grade", GRADES, grades, inputs=run.hashes([SAMPLES]))
+    samples = run.samples()
+    assert samples["answer"].to_pylist() == [None, "7", "7"]
+    assert samples["correct"].to_pylist() == [False, True, True]
+    assert samples["question_id"].to_pylist() == ["a", "a", "b"]
+
+
+def test_a_stage_is_finished_for_its_own_arguments_and_inputs_only(run: Run) -> None:
+    inputs = run.hashes([SAMPLES])
+    finish(run, "estimate", "utility.parquet", tidy(FEW), arguments={"k": (1, 2)}, inputs=inputs)
+    found = run.finished("estimate", {"k": [1, 2]}, inputs)
+    assert found is not None
+    assert found.result == {"n": 1}
+    assert run.finished("estimate", {"k": [1, 3]}, inputs) is None
+    assert run.finished("estimate", {"k": [1, 2]}, {}) is None
+    assert run.finished("estimate", {"k": [1, 2]}, {SAMPLES: "other"}) is None
+    assert run.finished("solve", {"k": [1, 2]}, inputs) is None
+
+
+def test_a_stage_whose_artifact_is_gone_or_altered_is_not_finished(run: Run) -> None:
+    assert run.finished("import", {}, {}) is not None
+    path = run.file(SAMPLES)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert run.finished("import", {}, {}) is None
+    path.unlink()
+    assert run.finished("import", {}, {}) is None
+    path.write_bytes(whole)
+    assert run.finished("import", {}, {}) is not None
+
+
+def test_the_manifest_is_written_after_all_artifacts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+
+    def note(path: Path, data: bytes) -> None:
+        written.append(path.name)
+        write_atomically(path, data)
+
+    monkeypatch.setattr(store, "write_atomically", note)
+    monkeypatch.setattr(store, "write_manifest", lambda path, _: written.append(path.name))
+    outputs = {"one.parquet": tidy(FEW), "two.json": {"a": 1}}
+    run.finish("stage", arguments={}, inputs={}, outputs=outputs, result={})
+    assert written == ["one.parquet", "two.json", "stage.manifest.json"]
+
+
+def test_a_crash_before_the_manifest_leaves_a_stage_that_did_not_finish(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grades = pa.table({"answer": ["7", "7", "7"], "correct": [True, True, True]})
+    inputs = run.hashes([SAMPLES])
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_manifest", crash)
+        with pytest.raises(KeyboardInterrupt):
+            finish(run, "grade", GRADES, grades, inputs=inputs)
+    left = run.file(GRADES).read_bytes()
+    assert run.finished("grade", {}, inputs) is None
+    with pytest.raises(DataError, match=r"not what its stage made .* 'adacompute grade .* again$"):
+        run.samples()
+    finish(run, "grade", GRADES, grades, inputs=inputs)
+    assert run.file(GRADES).read_bytes() == left
+    assert run.samples()["answer"].to_pylist() == ["7", "7", "7"]
+
+
+def crash(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_crash_while_a_stage_runs_again_does_not_pass_for_its_first_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "write_manifest", crash)
+    with pytest.raises(KeyboardInterrupt):
+        finish(run, "import", SAMPLES, tidy(FEW[:2]))
+    assert run.finished("import", {}, {}) is None
+    with pytest.raises(DataError, match="not what its stage made"):
+        run.samples()
+
+
+def test_a_table_made_from_other_inputs_is_refused(run: Run) -> None:
+    finish(run, "estimate", "utility.parquet", tidy(FEW), inputs=run.hashes([SAMPLES]))
+    run.table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
+    finish(run, "grade", GRADES, tidy(FEW), inputs=run.hashes([SAMPLES]))
+    with pytest.raises(DataError, match=r"made from other samples or grades: run 'adacompute est"):
+        run.table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
+
+
+def test_a_missing_run_and_a_file_for_a_run_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no samples.parquet: first run 'adacompute import"):
+        Run(tmp_path / "nowhere").samples()
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"is a file, not a run: first 'adacompute import"):
+        Run(tmp_path / "file").samples()
+
+
+def test_an_altered_artifact_is_refused_in_one_sentence(run: Run) -> None:
+    path = run.file(SAMPLES)
+    whole = path.read_bytes()
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError) as caught:
+            run.samples()
+        assert str(path) in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_artifact_that_was_never_a_table_is_refused_in_one_sentence(run: Run) -> None:
+    run.finish("import", arguments={}, inputs={}, outputs={SAMPLES: {"no": "table"}}, result={})
+    with pytest.raises(
+        DataError, match=r"cannot be read \(.*\): run 'adacompute import .*' again$"
+    ):
+        run.samples()
+
+
+def test_a_run_holds_a_table_only_byte_for_byte(run: Run) -> None:
+    assert run.holds(SAMPLES, tidy(FEW))
+    assert not run.holds(SAMPLES, tidy(FEW[:2]))
+    assert not run.holds(GRADES, tidy(FEW))
+
+
+def test_equal_tables_are_written_as_equal_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        finish(Run(tmp_path / name), "import", SAMPLES, tidy(FEW))
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == ["import.manifest.json", SAMPLES]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+TABLES = st.dictionaries(
+    st.tuples(st.sampled_from(["a", "b", "c", "\u202e", "a\n", ""]), st.integers(-2, 9)),
+    st.tuples(st.sampled_from([None, "", "7", "8", "9"]), st.sampled_from([None, "t", "u", "a"])),
+    min_size=1,
+    max_size=25,
+).flatmap(lambda cells: st.permutations(list(cells.items())))
+
+
+def reference(rows: Rows) -> dict[str, list[tuple[int, int, bool]]]:
+    """Number the answers of each question in plain words: (sample, class, right)."""
+    questions: dict[str, Rows] = {}
+    for row in rows:
+        questions.setdefault(row["question_id"], []).append(row)
+    numbered = {}
+    for name, own in questions.items():
+        own.sort(key=lambda row: row["sample"])
+        seen: dict[str, int] = {}
+        numbered[name] = [
+            (
+                row["sample"],
+                NULL if row["answer"] is None else seen.setdefault(row["answer"], len(seen)),
+                row["correct"],
+            )
+            for row in own
+        ]
+    return numbered
+
+
+def as_lists(found: Recorded) -> dict[str, list[tuple[int, int, bool]]]:
+    numbers = np.asarray(found.columns["sample"])[found.order]
+    answers = found.answers
+    parts = zip(numbers.tolist(), answers.answer.tolist(), answers.right.tolist(), strict=True)
+    flat, ends = list(parts), answers.offsets.tolist()
+    return {name: flat[a:b] for name, a, b in zip(found.id, ends[:-1], ends[1:], strict=True)}
+
+
+@given(TABLES)
+def test_samples_are_numbered_as_plain_words_would(
+    cells: list[tuple[tuple[str, int], tuple[str | None, str | None]]],
+) -> None:
+    rows = [sample(q, n, answer, question=text) for (q, n), (answer, text) in cells]
+    found = number_samples(tidy(rows))
+    expected = reference(rows)
+    assert found.id == list(expected)
+    assert as_lists(found) == expected
+
+
+@given(TABLES, st.randoms())
+def test_keys_groups_and_samples_do_not_depend_on_the_order_of_rows(
+    cells: list[tuple[tuple[str, int], tuple[str | None, str | None]]], chance: Any
+) -> None:
+    texts = {q: text for (q, _), (_, text) in cells}
+    rows = [sample(q, n, answer, question=texts[q]) for (q, n), (answer, _) in cells]
+    found = number_samples(tidy(rows))
+    chance.shuffle(rows)
+    again = number_samples(tidy(rows))
+    for column in ("key", "group", "text"):
+        before = dict(zip(found.id, getattr(found, column), strict=True))
+        assert dict(zip(again.id, getattr(again, column), strict=True)) == before
+    assert as_lists(again) == as_lists(found)
+
+
+def test_copies_of_a_text_share_a_group_and_questions_without_text_share_none() -> None:
+    rows = [
+        sample("a", 0, "7", question="What?"),
+        sample("b", 0, "7", question="What?"),
+        sample("c", 0, "7", question="what?"),
+        sample("d", 0, "7"),
+        sample("e", 0, "7"),
+    ]
+    group = number_samples(tidy(rows)).group
+    assert group[0] == group[1]
+    assert len(set(group.tolist())) == 4
+
+
+def test_the_text_of_a_question_is_that_of_its_first_sample() -> None:
+    rows = [
+        sample("a", 1, "8", question="second", difficulty="hard"),
+        sample("a", 0, "7", question="first", difficulty="easy"),
+    ]
+    found = number_samples(tidy(rows))
+    assert (found.text, found.difficulty) == (["first"], ["easy"])
+
+
+def test_columns_come_in_the_order_of_the_answers_with_nan_for_null() -> None:
+    rows = [
+        sample("a", 1, "8", completion_tokens=5),
+        sample("b", 0, "8"),
+        sample("a", 0, "7", completion_tokens=4),
+    ]
+    found = number_samples(tidy(rows))
+    np.testing.assert_array_equal(found.numbers("completion_tokens"), [4.0, 5.0, np.nan])
+    assert found.first_samples().tolist() == [0, 2]
+
+
+def test_tables_of_several_chunks_are_numbered_as_one() -> None:
+    rows = [sample(q, n, str(n % 3)) for n in range(4) for q in "abc"]
+    parts = [tidy(rows[:5]), tidy(rows[5:6]), tidy(rows[6:])]
+    whole, cut = number_samples(tidy(rows)), number_samples(pa.concat_tables(parts))
+    assert as_lists(cut) == as_lists(whole)
+    assert cut.id == whole.id
+
+
+def test_keys_are_the_same_in_every_version_and_process() -> None:
+    assert key_strings(["q1", ""]).tolist() == [7530267129497158631, 13020603013274838756]
+    assert key_strings([]).tolist() == []
+
+
+@given(st.lists(st.text(st.characters(), max_size=4), unique=True, max_size=6))
+def test_every_string_has_a_key_lone_surrogates_included(values: list[str]) -> None:
+    keys = key_strings(values)
+    assert len(set(keys.tolist())) == len(values)
+    assert key_strings(values[::-1]).tolist() == keys.tolist()[::-1]
+    assert key_strings(["\ud800"])[0] != key_strings(["\udfff"])[0]

@@ -1,0 +1,90 @@
+"""The code keeps its shape: short files and functions, documented modules, no hidden state."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "adacompute"
+MODULES = sorted(SOURCE.rglob("*.py"))
+FILE_LINES, FUNCTION_LINES = 400, 50
+NO_NOUNS = {"utils", "util", "helpers", "helper", "common", "base", "manager"}
+# One word for each idea: a question is no instance, λ is the price.
+BANNED = {"instance", "instances", "datapoint", "lambda", "lmbda", "lam", "multiplier", "impl"}
+BANNED |= {"utils", "util", "manager", "abstract"}
+
+every_module = pytest.mark.parametrize(
+    "path", MODULES, ids=lambda path: str(path.relative_to(SOURCE))
+)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def identifiers(tree: ast.Module) -> Iterator[str]:
+    """Names that a module gives to things of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.asname
+
+
+def words(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+@every_module
+def test_files_and_functions_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < FILE_LINES
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= FUNCTION_LINES, f"{node.name} has {lines} lines"
+
+
+@every_module
+def test_modules_are_nouns_whose_docstring_begins_with_a_sentence(path: Path) -> None:
+    first = (ast.get_docstring(parse(path)) or "").partition("\n")[0]
+    assert first.endswith(".")
+    assert path.stem not in NO_NOUNS
+
+
+@every_module
+def test_there_is_no_global_state(path: Path) -> None:
+    found = [node.lineno for node in ast.walk(parse(path)) if isinstance(node, ast.Global)]
+    assert found == []
+
+
+@every_module
+def test_no_exception_is_caught_blindly_unless_it_is_raised_again(path: Path) -> None:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.ExceptHandler):
+            kind = ast.unparse(node.type) if node.type else ""
+            last = node.body[-1]
+            again = isinstance(last, ast.Raise) and last.exc is None
+            blind = kind == "" or bool(re.search(r"\bException\b", kind))
+            assert not blind, f"line {node.lineno}"
+            assert again or "BaseException" not in kind, f"line {node.lineno}"
+
+
+@every_module
+def test_names_keep_to_the_vocabulary(path: Path) -> None:
+    used = {name: words(name) & BANNED for name in identifiers(parse(path))}
+    assert {name for name, found in used.items() if found} == set()
+
+
+def test_the_checks_see_what_they_look_for() -> None:
+    assert words("best_instance") & BANNED
+    assert words("ModelManager") & BANNED
+    assert set(identifiers(ast.parse("def f(lam): x = 1; y.z = 2"))) == {"f", "lam", "x", "z"}
+    assert len(MODULES) > 40

@@ -1,0 +1,93 @@
+"""Uses of the public interface, as users write them: checked by mypy, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adacompute import (
+    AdaComputeError,
+    Allocation,
+    Answers,
+    BundleError,
+    ConfigError,
+    DataError,
+    Estimate,
+    Frontier,
+    GraderError,
+    InfeasibleBudget,
+    Level,
+    MissingExtra,
+    Split,
+    UtilityTable,
+    __version__,
+    dual,
+    estimate,
+    frontier,
+    ladder,
+    solve,
+    solve_limits,
+)
+
+utility = np.array([[0.9, 0.9], [0.2, 0.8]])
+table = UtilityTable(utility, np.array([1.0, 4.0]))
+assert_type(len(table), int)
+assert_type(table.levels, int)
+
+found = solve(table, budget=2.5)
+assert_type(found, Allocation)
+assert_type(found.choice, NDArray[np.int64])
+assert_type(found.price, float)
+assert_type(found.cost, float)
+assert_type(found.utility, float)
+assert_type(found.bound, float)
+assert_type(found.gap, float)
+assert_type(found.split, Split)
+assert_type(found.split.probability, NDArray[np.float64])
+assert_type(found.shares(2), NDArray[np.float64])
+assert_type(solve(table, 2.5, method="bisect"), Allocation)
+assert_type(dual(table, 0.1, 2.5), float)
+
+limited = UtilityTable(
+    utility,
+    np.array([[1.0, 4.0], [1.0, 2.0]]),
+    np.array([7, 8], dtype=np.uint64),
+    limited={"latency": np.array([1.0, 2.0])},
+)
+assert_type(solve_limits(limited, 4.0, {"latency": 1.5}).prices, Mapping[str, float])
+
+curve = frontier(table)
+assert_type(curve, Frontier)
+assert_type(curve.utility_at(2.0), float)
+assert_type(curve.price_at(2.0), float)
+
+answers = Answers.of([[0, 0, 1, -1]], right=[[True, True, False, False]])
+assert_type(answers.samples, NDArray[np.int64])
+worth = estimate(answers, (1, 2, 4), method="windows", vote="majority")
+assert_type(worth, Estimate)
+assert_type(worth.utility, NDArray[np.float64])
+assert_type(UtilityTable(worth.utility, np.array([1.0, 2.0, 4.0])), UtilityTable)
+
+levels = ladder((1, 2, 4), model="small")
+assert_type(levels, tuple[Level, ...])
+assert_type(levels[0].samples, int)
+assert_type(levels[0].model, str | None)
+assert_type(__version__, str)
+
+try:
+    solve(table, budget=0.5)
+except InfeasibleBudget as error:
+    as_value: ValueError = error
+except (ConfigError, DataError) as error:
+    ours: AdaComputeError = error
+except MissingExtra as error:
+    as_import: ImportError = error
+except (BundleError, GraderError) as error:
+    ours = error
+
+solve(table)  # type: ignore[call-arg]
+solve(table, budget="2")  # type: ignore[arg-type]
+ladder([1, 2])  # type: ignore[arg-type]
