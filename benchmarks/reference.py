@@ -35,7 +35,8 @@ def main() -> None:
     print("|---" * (len(BUDGETS) + 1) + "|")
     for name in dict.fromkeys(row["policy"] for row in result["rows"]):
         cells = [
-            f"{row['accuracy']:.3f} ({100 * row['headroom']:.0f})"
+            f"{row['accuracy']:.3f}"
+            + ("" if row["headroom"] is None else f" ({100 * row['headroom']:.0f})")
             for row in result["rows"]
             if row["policy"] == name
         ]
