@@ -48,6 +48,7 @@ bench:
     {{python}} benchmarks/estimator.py
     {{python}} benchmarks/decisions.py
     {{python}} benchmarks/features.py
+    {{python}} benchmarks/clients.py
 
 # The versions that CI installs, resolved again
 pins:

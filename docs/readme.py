@@ -16,6 +16,8 @@ ORDER = (
     "runs",
     "evaluation",
     "policies",
+    "models",
+    "spending",
     "storage",
     "graders",
     "features",

@@ -18,6 +18,10 @@ from adacompute.core.errors import (
     GraderError,
     InfeasibleBudget,
     MissingExtra,
+    ModelError,
+    ModelTimeout,
+    RateLimited,
+    RequestRefused,
 )
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import Frontier, dual, frontier, solve
@@ -39,6 +43,10 @@ __all__ = [
     "InfeasibleBudget",
     "Level",
     "MissingExtra",
+    "ModelError",
+    "ModelTimeout",
+    "RateLimited",
+    "RequestRefused",
     "Split",
     "UtilityTable",
     "__version__",

@@ -20,6 +20,7 @@ import click
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.options import (
     FEATURES,
+    KEY_ENV,
     LADDER,
     MODEL,
     NAMES,
@@ -29,6 +30,7 @@ from adacompute.options import (
     UNIT,
     WHOLE_NUMBERS,
     Limit,
+    collecting,
     common,
 )
 
@@ -219,6 +221,54 @@ def evaluate(
         from adacompute.tables import show_scores  # noqa: PLC0415
 
         show_scores(result)
+
+
+@cli.command("probe")
+@click.option("--base-url", required=True, envvar="OPENAI_BASE_URL", help="The server's /v1.")
+@click.option("--model", required=True, help="Model to ask.")
+@KEY_ENV
+@common
+def probe(*, base_url: str, model: str, key_env: str, as_json: bool) -> None:
+    """Find out what a server really does with n, seeds, usage and limits."""
+    from adacompute.runs.live import probe_run  # noqa: PLC0415
+
+    with _progress("Probing") as report:
+        report(base_url)
+        result = probe_run(base_url=base_url, model=model, key_env=key_env)
+    _show(result, f"{model} at {base_url}", as_json=as_json, rows="findings")
+
+
+@cli.command("collect")
+@click.argument("questions", metavar="QUESTIONS")
+@click.option("--run", required=True, type=RUN, help="Directory of the run.")
+@collecting
+@click.option("--dry-run", is_flag=True, help="Say what it would need at most; call nothing.")
+@common
+def collect(
+    *,
+    questions: str,
+    run: Path,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - as declared above
+) -> None:
+    """Draw the samples that a run still lacks from any OpenAI-compatible server."""
+    from adacompute.runs.live import collect_run  # noqa: PLC0415
+    from adacompute.runs.plans import estimate_cost, read_plan  # noqa: PLC0415
+
+    plan = read_plan(questions, **options)
+    if dry_run:
+        _show(estimate_cost(plan), "At most", as_json=as_json, rows="levels")
+        return
+    with _progress("Collecting") as report:
+        result = collect_run(plan, run, report=lambda level, now: report(f"{level}: {now}"))
+    _show(result, "Collected", as_json=as_json, rows="levels")
+    missing = sum(level["missing"] for level in result["levels"])
+    if missing:
+        click.echo(
+            f"adacompute: {missing} samples are missing: run the same command again", err=True
+        )
+        sys.exit(1)
 
 
 @cli.command("demo")

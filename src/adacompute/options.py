@@ -146,3 +146,67 @@ FEATURES = click.option(
 )
 MODEL = click.option("--model", help="Name of the model that is, or will be, sampled.")
 SEED = click.option("--seed", default=0, show_default=True, help="Seed of folds and orders.")
+KEY_ENV = click.option(
+    "--key-env",
+    default="OPENAI_API_KEY",
+    show_default=True,
+    help="Environment variable that holds the API key, if one is needed.",
+)
+
+
+class LevelOption(click.ParamType):  # type: ignore[type-arg]  # as above
+    """An operating level, KEY=VALUE,KEY=VALUE."""
+
+    name = "name=NAME,KEY=VALUE,…"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as above
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> dict[str, str]:
+        """Read ``name=big,model=gpt-4o,effort=high``."""
+        if isinstance(value, dict):
+            return value
+        pairs = [item.partition("=") for item in value.split(",")]
+        if not all(sign for _, sign, _ in pairs):
+            self.fail(f"{value!r} is not a level such as name=big,model=gpt-4o", param, ctx)
+        return {key.strip(): text.strip() for key, _, text in pairs}
+
+
+COLLECTING = (
+    click.option("--base-url", required=True, envvar="OPENAI_BASE_URL", help="The server's /v1."),
+    click.option("--model", required=True, help="Model to sample."),
+    click.option("--samples", default=48, show_default=True, help="Samples of each question."),
+    click.option("--grader", required=True, help="numeric, math, choice, exact or cmd:COMMAND."),
+    click.option(
+        "--level",
+        "levels",
+        type=LevelOption(),
+        multiple=True,
+        help="An operating level of its own: name=big,model=…,effort=high; may be repeated.",
+    ),
+    click.option("--temperature", default=0.7, show_default=True, help="Of sampling."),
+    click.option("--max-tokens", default=1024, show_default=True, help="Of a completion."),
+    click.option("--stop", multiple=True, help="Text that ends a completion; may be repeated."),
+    click.option("--system", help="System message."),
+    click.option("--prompt", default="{question}", show_default=True, help="Form of a prompt."),
+    click.option("--shots", type=click.Path(path_type=Path), help="Worked examples, JSON lines."),
+    click.option("--completion", is_flag=True, help="Use completions instead of chat."),
+    click.option("--count", type=int, help="Choose so many questions, evenly by difficulty."),
+    click.option("--difficulties", type=NAMES, help="Choose among these difficulties."),
+    click.option("--tariff", type=click.Path(path_type=Path), help="Prices of tokens, TOML."),
+    click.option("--max-cost", type=float, help="Stop before this much money is exceeded."),
+    click.option("--concurrency", default=64, show_default=True, help="Calls at once at most."),
+    click.option("--requests-per-minute", type=int, help="As your provider limits them."),
+    click.option("--tokens-per-minute", type=int, help="As your provider limits them."),
+    KEY_ENV,
+    SEED,
+)
+
+
+def collecting(function: F) -> F:
+    """Give a command the options of a collection."""
+    for option in reversed(COLLECTING):
+        function = option(function)
+    return function

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 PLACES = 4
+WIDE = 6
+"""Names that fit a line of a usual terminal."""
 
 
 def show_result(result: dict[str, Any], title: str, *, rows: str | None = None) -> None:
@@ -27,6 +29,12 @@ def show_result(result: dict[str, Any], title: str, *, rows: str | None = None) 
 
 
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
+    """One line a row, or one column a row where there are too many names for a line."""
+    if len(rows[0]) > WIDE:
+        table = Table(title=title, title_justify="left", show_header=False)
+        for name in rows[0]:
+            table.add_row(Text(_words(name)), *(Text(_say(row[name])) for row in rows))
+        return table
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         table.add_column(_words(name), justify="right")

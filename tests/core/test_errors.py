@@ -13,6 +13,10 @@ from adacompute.core.errors import (
     GraderError,
     InfeasibleBudget,
     MissingExtra,
+    ModelError,
+    ModelTimeout,
+    RateLimited,
+    RequestRefused,
     require,
 )
 
@@ -24,6 +28,10 @@ TREE = {
     InfeasibleBudget: ValueError,
     MissingExtra: ImportError,
     GraderError: AdaComputeError,
+    ModelError: AdaComputeError,
+    RateLimited: ModelError,
+    ModelTimeout: ModelError,
+    RequestRefused: ModelError,
 }
 
 

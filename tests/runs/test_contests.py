@@ -350,7 +350,7 @@ def test_a_run_killed_while_it_evaluates_starts_again_to_equal_bytes(
     command += ["--budgets", "1.5,2", "--ladder", "1,2,4", "--policies", ",".join(names)]
     _kill_when_it_says(command, b"Evaluating: adaptive")
     assert artifacts(killed).keys() == {"samples.parquet", "import.manifest.json"}
-    again = subprocess.run(command, check=True, capture_output=True, timeout=60)  # noqa: S603
+    again = subprocess.run(command, check=True, capture_output=True, timeout=60)
     undisturbed = evaluate_run(whole, budgets=(1.5, 2.0), ladder=(1, 2, 4), policies=names)
     assert json.loads(again.stdout) == undisturbed
     assert artifacts(killed) == artifacts(whole)
@@ -359,7 +359,7 @@ def test_a_run_killed_while_it_evaluates_starts_again_to_equal_bytes(
 def _kill_when_it_says(command: list[str], words: bytes) -> None:
     """Kill a command, whose standard error is a terminal, once its progress says some words."""
     ours, its = os.openpty()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its)  # noqa: S603
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its)
     os.close(its)
     said = b""
     with process:

@@ -6,7 +6,11 @@ AdaComputeError
 │   └── BundleError    a policy bundle that cannot be loaded or does not fit
 ├── InfeasibleBudget   a budget below what the cheapest choice costs      (ValueError)
 ├── MissingExtra       an optional dependency that is not installed       (ImportError)
-└── GraderError        a grader of the user's own that failed
+├── GraderError        a grader of the user's own that failed
+└── ModelError         an upstream that failed, with its own message in ours
+    ├── RateLimited    it still asked to slow down when patience ran out
+    ├── ModelTimeout   it did not answer in time
+    └── RequestRefused it will not take this request, however often it is asked
 
 Each takes one message and no other argument, so that it survives pickling across processes. A
 message says what, the value, the bound and the remedy. It knows nothing of who prints it.
@@ -44,6 +48,22 @@ class MissingExtra(AdaComputeError, ImportError):  # noqa: N818 - it names what 
 
 class GraderError(AdaComputeError):
     """A grader of the user's own that failed or broke its protocol."""
+
+
+class ModelError(AdaComputeError):
+    """An upstream that failed for good: retries, where they make sense, are behind it."""
+
+
+class RateLimited(ModelError):  # noqa: N818 - it names the state, not a fault
+    """An upstream that still asked to slow down after the last attempt."""
+
+
+class ModelTimeout(ModelError):  # noqa: N818 - it names what happened
+    """An upstream that did not answer in time."""
+
+
+class RequestRefused(ModelError):  # noqa: N818 - it names what happened
+    """A request that the upstream will not take, and that asking again cannot mend."""
 
 
 def require(module: str, *, extra: str) -> Any:  # noqa: ANN401 - a module has no narrower type

@@ -1,6 +1,7 @@
-"""Rows: tidy Parquet files of questions and of recorded samples.
+"""Rows: tidy Parquet, JSONL and CSV files of questions and of recorded samples.
 
-One row a sample, or one a question. Columns that are not known are left out, an absent column that
+One row a sample, or one a question; the ending of its name tells what a file is (``.jsonl``,
+``.ndjson``, ``.csv``, else Parquet). Columns that are not known are left out, an absent column that
 may be null is taken as null, and every way in which a file can be wrong ends in one sentence. The
 source's own ``level`` is its difficulty or subject, not an operating level: it is loaded as
 ``difficulty``. It knows nothing of runs or of grading.
@@ -8,15 +9,17 @@ source's own ``level`` is its difficulty or subject, not an operating level: it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
+from adacompute.datasets.records import open_parquet, reason_of
+from adacompute.datasets.text_rows import Found, read_csv, read_jsonl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 SAMPLES = pa.schema(
@@ -34,6 +37,14 @@ SAMPLES = pa.schema(
         pa.field("mean_logprob", pa.float32()),
         pa.field("temperature", pa.float32()),
         pa.field("latency_s", pa.float32()),
+        pa.field("model", pa.string()),
+        pa.field("operating_level", pa.string()),
+        pa.field("prompt_tokens", pa.int32()),
+        pa.field("cached_tokens", pa.int32()),
+        pa.field("reasoning_tokens", pa.int32()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("cost", pa.float64()),
+        pa.field("score", pa.float64()),
     ]
 )
 """Columns of recorded samples."""
@@ -52,35 +63,64 @@ QUESTIONS = pa.schema(
 SOURCE_NAMES = {"difficulty": "level"}
 """Columns that sources call by another name."""
 
+TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], Found]] = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".csv": read_csv,
+}
+"""How to read the files that are not Parquet, by the ending of their names."""
+
 
 def read_samples(path: Path) -> pa.Table:
     """Read recorded samples, one row a sample, in the order of the file."""
-    table = _read(path, SAMPLES)
+    return check_samples(_read(path, SAMPLES), path)
+
+
+def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
+    """Make a table of samples from rows that a reader of logs found."""
+    try:
+        table = pa.Table.from_pylist(list(rows), schema=SAMPLES)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise DataError(f"{source} cannot be made tidy samples: {reason_of(error)}") from None
+    return check_samples(table, source)
+
+
+def check_samples(table: pa.Table, source: Path) -> pa.Table:
+    """Return samples as they are, or say what no sample can be."""
     if table.num_rows == 0:
-        raise DataError(f"{path} holds no samples")
+        raise DataError(f"{source} holds no samples")
     twins = table.group_by(["question_id", "sample"]).aggregate([([], "count_all")])
     twins = twins.filter(pc.greater(twins["count_all"], 1))
     if twins.num_rows:
         row = twins.slice(0, 1).to_pylist()[0]
         raise DataError(
-            f"{path} holds sample {row['sample']} of question {row['question_id']!r} "
+            f"{source} holds sample {row['sample']} of question {row['question_id']!r} "
             f"{row['count_all']} times: number the samples of a question from 0 on"
         )
     unread = pc.and_(pc.is_null(table["answer"]), table["correct"])
     if pc.any(unread).as_py():
         row = table.filter(unread).slice(0, 1).to_pylist()[0]
         raise DataError(
-            f"{path}: sample {row['sample']} of question {row['question_id']!r} is correct and has "
-            "no answer: a sample that could not be read cannot be right"
+            f"{source}: sample {row['sample']} of question {row['question_id']!r} is correct and "
+            "has no answer: a sample that could not be read cannot be right"
         )
     return table
 
 
 def read_questions(path: Path) -> pa.Table:
     """Read a question set, one row a question, in the order of the file."""
-    table = _read(path, QUESTIONS)
+    return check_questions(_read(path, QUESTIONS), path)
+
+
+def make_questions(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
+    """Make a question set from rows that a reader of another form found."""
+    return check_questions(pa.Table.from_pylist(list(rows), schema=QUESTIONS), source)
+
+
+def check_questions(table: pa.Table, source: Path) -> pa.Table:
+    """Return questions as they are, or say that two share an id."""
     if pc.count_distinct(table["question_id"]).as_py() != table.num_rows:
-        raise DataError(f"{path} holds a question_id twice: give every question an id of its own")
+        raise DataError(f"{source} holds a question_id twice: give every question an id of its own")
     return table
 
 
@@ -88,16 +128,19 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     """Read the known columns as they should be; the names of the directories add none."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
-    wanted = {*schema.names, *SOURCE_NAMES.values()}
-    try:
-        with pq.ParquetFile(path) as file:
-            names: list[str] = file.schema_arrow.names
-            found = file.read(columns=[name for name in names if name in wanted])
-        found.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"{path} cannot be read as Parquet: {reason}") from None
+    types = {field.name: field.type for field in schema}
+    types |= {SOURCE_NAMES[name]: types[name] for name in SOURCE_NAMES if name in types}
+    read = TEXT_READERS.get(path.suffix.lower(), _read_parquet)
+    found, names = read(path, types)
     return pa.table([_column(path, found, field, names) for field in schema], schema=schema)
+
+
+def _read_parquet(path: Path, types: Mapping[str, pa.DataType]) -> Found:
+    with open_parquet(path) as file:
+        names: list[str] = file.schema_arrow.names
+        found = file.read(columns=[name for name in names if name in types])
+        found.validate(full=True)
+    return Found(found, names)
 
 
 def _column(path: Path, found: pa.Table, field: pa.Field, names: list[str]) -> pa.ChunkedArray:
@@ -115,9 +158,9 @@ def _column(path: Path, found: pa.Table, field: pa.Field, names: list[str]) -> p
     try:
         made = _cast(column, field.type)
     except (pa.ArrowException, ValueError) as error:
-        reason = str(error).partition("\n")[0]
         raise DataError(
-            f"column {present!r} of {path} is {column.type} and cannot be {field.type}: {reason}"
+            f"column {present!r} of {path} is {column.type} and cannot be {field.type}: "
+            f"{reason_of(error)}"
         ) from None
     if not field.nullable and made.null_count:
         raise DataError(f"column {present!r} of {path} is null in {made.null_count} rows")

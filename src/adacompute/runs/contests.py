@@ -124,7 +124,7 @@ def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
 
 def _known(place: Run) -> dict[str, Any]:
     """Model and grader that a run was imported with, and the grader that graded it last."""
-    imported, graded = place.manifest("import"), place.manifest("grade")
+    imported, graded = place.manifest(place.source), place.manifest("grade")
     known = dict(imported.result) if imported else {}
     return known | (graded.arguments if graded else {})
 

@@ -8,6 +8,7 @@ it returned then. The keyword arguments are the configuration. It knows nothing 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,10 @@ from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.datasets.rows import read_samples
-from adacompute.graders.grader import grade, load
+from adacompute.datasets.sources import read_source
+from adacompute.graders.grader import Graded, grade, load
 from adacompute.runs.costs import level_costs
-from adacompute.storage.manifest import hash_file
+from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Recorded, Run, number_samples
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def import_samples(
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
     place = Run(run)
-    table = read_samples(source)
-    arguments = {"source": hash_file(source), "model": model, "grader": grader}
+    table = read_source(source, grade=_grading(grader))
+    arguments = {"source": hash_path(source), "model": model, "grader": grader}
     done = place.finished("import", arguments, {})
     if done:
         return done.result
@@ -69,10 +70,15 @@ def import_samples(
     return result
 
 
+def _grading(grader: str | None) -> Callable[[Sequence[str | None], str | None], Graded] | None:
+    """How to grade what a log does not say is right."""
+    return None if grader is None else partial(grade, load(grader))
+
+
 def grade_run(run: Path, *, grader: str, progress: Callable[[str], None] = quiet) -> dict[str, Any]:
     """Grade the samples again, from their completions where these are recorded."""
     place = Run(run)
-    samples = place.table(SAMPLES, stage="import")
+    samples = place.drawn()
     arguments, inputs = {"grader": grader}, place.hashes([SAMPLES])
     done = place.finished("grade", arguments, inputs)
     if done and not grader.startswith("cmd:"):  # a program of the user's own may have changed

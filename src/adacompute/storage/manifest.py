@@ -66,6 +66,15 @@ def _check(manifest: Manifest) -> Manifest:
     return manifest
 
 
+def hash_path(path: Path) -> str:
+    """Hash a file, or all files below a directory with their names."""
+    if not path.is_dir():
+        return hash_file(path)
+    below = sorted(file for file in path.rglob("*") if file.is_file())
+    names = [f"{file.relative_to(path)} {hash_file(file)}" for file in below]
+    return hash_bytes("\n".join(names).encode("utf-8", "surrogateescape"))
+
+
 def hash_file(path: Path) -> str:
     """Hash a file's bytes."""
     with path.open("rb") as file:

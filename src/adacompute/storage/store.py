@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SAMPLES, GRADES = "samples.parquet", "grades.parquet"
 COMMANDS = {
     "import": "import SOURCE --run {run}",
+    "collect": "collect QUESTIONS --run {run}",
     "grade": "grade {run} --grader GRADER",
     "estimate": "estimate {run}",
 }
@@ -135,9 +136,31 @@ class Run:
         )
         write_manifest(self.file(f"{stage}.manifest.json"), manifest)
 
+    def keep(
+        self, stage: str, *, arguments: dict[str, Any], names: Sequence[str], result: dict[str, Any]
+    ) -> None:
+        """Write the manifest of a stage whose artifacts were written as they were made."""
+        manifest = Manifest(
+            stage=stage,
+            arguments=_plain(arguments),
+            inputs={},
+            outputs=self.hashes(names),
+            result=_plain(result),
+        )
+        write_manifest(self.file(f"{stage}.manifest.json"), manifest)
+
+    @property
+    def source(self) -> str:
+        """Stage that the samples came from: they were imported or collected."""
+        return "collect" if self.file("collect.manifest.json").is_file() else "import"
+
+    def drawn(self) -> pa.Table:
+        """Read the samples as they came."""
+        return self.table(SAMPLES, stage=self.source)
+
     def samples(self) -> pa.Table:
         """Read the samples as they were graded last."""
-        samples = self.table(SAMPLES, stage="import")
+        samples = self.drawn()
         if not self.file(GRADES).is_file():
             return samples
         grades = self.table(GRADES, stage="grade", inputs=[SAMPLES])

@@ -1,1 +1,1 @@
-"""Testing: populations with known truth, for the tests of those who build on the library."""
+"""Testing: known truth, a misbehaving upstream and a real model, for tests of what is built."""

@@ -1,0 +1,1 @@
+"""Models: what an upstream is asked, what it answers, and what it really does."""

@@ -1,0 +1,86 @@
+"""Failures: which replies are worth another attempt, and what the others become.
+
+A reply is a document, a failure that may pass, or a refusal. Texts are kept whole here, because
+secrets are cut out of them before their length is. It sends nothing, waits for nothing, and lets
+none of its own exceptions out of the models room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from adacompute.core.errors import ModelError, RateLimited, RequestRefused
+from adacompute.models.upstream import Reply
+from adacompute.models.wire import Malformed, read_json, read_message, read_retry_after
+
+RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+"""The statuses that may pass; every other failure is final."""
+
+_LIMITED = frozenset({429, 529})
+_GOOD = range(200, 300)
+_MOVED = range(300, 400)
+_WRONG = range(400, 500)
+
+
+class Failure(Exception):  # noqa: N818 - the others name what happened
+    """What went wrong, and the error it becomes when it leaves."""
+
+    def __init__(self, cause: str, error: type[ModelError] = ModelError) -> None:
+        super().__init__(cause)
+        self.error = error
+
+
+class Passing(Failure):
+    """A failure worth another attempt.
+
+    `after_s` is how long the server asked to wait. `lost` says that the connection was lost before
+    a reply began, as happens to idle ones; the first time that is worth another attempt at once.
+    """
+
+    def __init__(
+        self,
+        cause: str,
+        error: type[ModelError] = ModelError,
+        *,
+        after_s: float | None = None,
+        lost: bool = False,
+    ) -> None:
+        super().__init__(cause, error)
+        self.after_s = after_s
+        self.lost = lost
+
+
+class Refused(Failure):
+    """A request that the server will not take, with its status."""
+
+    def __init__(self, cause: str, status: int) -> None:
+        super().__init__(cause, RequestRefused)
+        self.reply = Reply(status, None, cause)
+
+
+class Broken(Failure):
+    """A server that failed in a way that asking again does not mend."""
+
+
+def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401
+    """Return the JSON of a good reply; any other is raised as what it is."""
+    if status in _GOOD:
+        kind = headers.get("Content-Type", "application/json")
+        if "json" not in kind.lower():
+            raise Passing(f"cannot be understood: its content type is {kind}")
+        try:
+            return read_json(body)
+        except Malformed as error:
+            raise Passing(f"cannot be understood: {error}") from None
+    said = f"answered {status}: {read_message(body)}"
+    if status in RETRIED:
+        after_s = read_retry_after(headers.get("Retry-After"), datetime.now(UTC))
+        raise Passing(said, RateLimited if status in _LIMITED else ModelError, after_s=after_s)
+    if status in _MOVED:
+        to = headers.get("Location", "another address")
+        raise Refused(f"answered {status}: it moved to {to}; change the base URL", status)
+    if status in _WRONG:
+        raise Refused(said, status)
+    raise Broken(said)

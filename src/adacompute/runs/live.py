@@ -1,0 +1,233 @@
+"""Live: the stages that talk to a model, probe and collect.
+
+They read questions, build the modes that were asked for, draw what the run lacks into its ledger,
+and export it graded. Keys are read from the environment here, in one function, and go nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adacompute.core.errors import DataError
+from adacompute.graders.grader import load
+from adacompute.models.findings import describe, load_cached, save_cached
+from adacompute.models.openai import Upstream
+from adacompute.models.probe import probe
+from adacompute.models.upstream import Capabilities
+from adacompute.runs.collection import Collector, Mode, Progress
+from adacompute.runs.concurrency import Concurrency
+from adacompute.runs.export import export
+from adacompute.runs.pace import Minute
+from adacompute.runs.plans import KEY_VARIABLE, LevelSpec, Plan
+from adacompute.spending.meter import Meter
+from adacompute.spending.tariffs import NANO
+from adacompute.storage.ledger import Ledger
+from adacompute.storage.store import SAMPLES, Run
+
+LEDGER, LOG = "ledger.sqlite", "collect.log"
+PROBE_TTL_S = 7 * 24 * 3600.0
+MOST_AT_ONCE = 16
+"""Draws asked for in one call at most: a call that fails loses them all."""
+BUSY = ("answered 429", "answered 503", "answered 529", "did not begin")
+"""How the client words that a server has too much to do."""
+
+
+def read_key(variable: str) -> str | None:
+    """The one place where an API key is read."""
+    return os.environ.get(variable) or None
+
+
+def cache_place() -> Path:
+    """Where what was found out about servers is kept between runs."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "adacompute"
+
+
+async def find_capabilities(
+    upstream: Upstream, spec: LevelSpec, *, fresh: bool = False
+) -> Capabilities:
+    """What was found out about a server lately, or what it answers now."""
+    place = cache_place()
+    known = None if fresh else load_cached(place, spec.base_url, spec.model)
+    if known is None:
+        known = await probe(upstream)
+        save_cached(place, spec.base_url, spec.model, known, ttl_s=PROBE_TTL_S)
+    return known
+
+
+def probe_run(*, base_url: str, model: str, key_env: str = KEY_VARIABLE) -> dict[str, Any]:
+    """Find out what an upstream really does, in words and as the other stages use it."""
+    spec = LevelSpec("probe", model, base_url, key_env)
+
+    async def ask() -> Capabilities:
+        async with Upstream(base_url, model, key=read_key(key_env)) as upstream:
+            return await find_capabilities(upstream, spec, fresh=True)
+
+    found = asyncio.run(ask())
+    words = ("what", "found", "so")
+    findings = [dict(zip(words, row, strict=True)) for row in describe(found)]
+    asked = {"base_url": base_url, "model": model}
+    return {**asked, "capabilities": found.to_json(), "findings": findings}
+
+
+def collect_run(
+    plan: Plan, run: Path, *, report: Callable[[str, Progress], None] = lambda _, __: None
+) -> dict[str, Any]:
+    """Draw what a run still lacks, level by level, and export it graded."""
+    place = Run(run)
+    imported = place.file("import.manifest.json").is_file()
+    if imported or (place.file(SAMPLES).is_file() and not place.file(LEDGER).is_file()):
+        raise DataError(f"{run} holds imported samples: collect into another directory")
+    ledger = Ledger(place.file(LEDGER))
+    try:
+        with place.file(LOG).open("a") as log:
+            done = asyncio.run(_collect(plan, ledger, log.write, report))
+        exported = _export(plan, place, ledger)
+    finally:
+        ledger.close()
+    rows = [
+        {
+            "level": spec.name,
+            "model": spec.model,
+            "wanted": level.wanted,
+            "samples": level.done,
+            "missing": level.missing,
+            "calls": level.calls,
+            "drawn": level.drawn,
+            "completion_tokens": level.tokens,
+            "cost": level.cost / NANO,
+            "failed": level.failed,
+            "stopped": level.stopped,
+            **{name: exported[spec.name][name] for name in ("correct", "unreadable")},
+        }
+        for spec, level in zip(plan.levels, done, strict=False)
+    ]
+    return {"questions": plan.questions.num_rows, "levels": rows}
+
+
+async def _collect(
+    plan: Plan,
+    ledger: Ledger,
+    write: Callable[[str], object],
+    report: Callable[[str, Progress], None],
+) -> list[Progress]:
+    limit = None if plan.most_cost is None else int(plan.most_cost * NANO)
+    meter = Meter(limit, spent=ledger.totals()["cost"])
+    pace = None
+    if plan.requests_per_minute or plan.tokens_per_minute:
+        pace = Minute(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
+    done: list[Progress] = []
+    for spec in plan.levels:
+        concurrency = Concurrency(most=plan.concurrency)
+        log = _Log(write, concurrency)
+        async with AsyncExitStack() as stack:
+            upstream = await stack.enter_async_context(
+                Upstream(
+                    spec.base_url,
+                    spec.model,
+                    key=read_key(spec.key_env),
+                    connections=plan.concurrency,
+                    on_event=log,
+                )
+            )
+            upstream.capabilities = await find_capabilities(upstream, spec)
+            collector = Collector(
+                ledger,
+                _mode(plan, spec, upstream),
+                plan.asked(),
+                meter,
+                concurrency,
+                pace,
+                report=lambda now, name=spec.name: report(name, now),  # type: ignore[misc]
+            )
+            stack.enter_context(_Interrupts(collector))
+            done.append(await collector.run())
+        if done[-1].stopped:
+            break
+    return done
+
+
+def _mode(plan: Plan, spec: LevelSpec, upstream: Upstream) -> Mode:
+    at_once = upstream.capabilities.choices(
+        spec.samples, temperature=spec.settings.temperature, seeded=plan.seed is not None
+    )
+    return Mode(
+        level=spec.name,
+        model_name=spec.model,
+        model=upstream,
+        template=plan.template,
+        settings=spec.settings,
+        tariff=spec.tariff,
+        draws=spec.samples,
+        at_once=min(at_once, MOST_AT_ONCE),
+        seed=plan.seed,
+    )
+
+
+@dataclass(frozen=True)
+class _Log:
+    """Writes what went wrong, a line of JSON each, and lets the concurrency hear of it."""
+
+    write: Callable[[str], object]
+    concurrency: Concurrency
+
+    def __call__(self, event: str, fields: Mapping[str, object]) -> None:
+        if event == "retry" and str(fields.get("cause")).startswith(BUSY):
+            self.concurrency.trouble()
+        line = {"time": round(time.time(), 3), "event": event, **fields}
+        self.write(json.dumps(line, default=str) + "\n")
+
+
+@dataclass(frozen=True)
+class _Interrupts:
+    """The first Ctrl-C begins nothing new and keeps what is under way; the second ends at once."""
+
+    collector: Collector
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+            loop.add_signal_handler(signal.SIGINT, self._stop, loop)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.collector.stop("interrupted")
+        loop.remove_signal_handler(signal.SIGINT)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+
+
+def _export(plan: Plan, place: Run, ledger: Ledger) -> dict[str, dict[str, int]]:
+    """Write each level's samples: the first as the run's own, the others beside it."""
+    questions = {row["question_id"]: row for row in plan.questions.to_pylist()}
+    grader = load(plan.grader)
+    counts = {}
+    outputs = []
+    for i, spec in enumerate(plan.levels):
+        mode = ledger.mode(
+            level=spec.name,
+            model=spec.model,
+            template=plan.template.name,
+            settings=spec.settings.canonical(),
+        )
+        name = SAMPLES if i == 0 else f"samples@{spec.name}.parquet"
+        counts[spec.name] = export(ledger, mode, questions, grader, place.file(name))
+        outputs.append(name)
+    first = plan.levels[0]
+    place.keep(
+        "collect",
+        arguments={"grader": plan.grader, "template": plan.template.name},
+        names=outputs,
+        result={"model": first.model, "grader": plan.grader, **counts[first.name]},
+    )
+    return counts

@@ -1,0 +1,207 @@
+"""Plans: what is to be collected, checked before anything is paid for.
+
+Questions, levels, prices and the form of the prompt are read and held against each other here; a
+plan can say what it needs at most without a single call. It knows nothing of servers or ledgers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.datasets.sources import choose_questions, read_question_source
+from adacompute.graders.grader import load
+from adacompute.models.templates import Template
+from adacompute.models.upstream import Settings
+from adacompute.runs.collection import prompt_size
+from adacompute.spending.tariffs import NANO, Tariff, Usage, find_tariff, read_tariffs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+LEVEL_KEYS = (
+    "name",
+    "model",
+    "base_url",
+    "key_env",
+    "samples",
+    "effort",
+    "max_tokens",
+    "temperature",
+)
+
+
+@dataclass(frozen=True)
+class LevelSpec:
+    """One operating level as it was asked for."""
+
+    name: str
+    model: str
+    base_url: str
+    key_env: str = KEY_VARIABLE
+    samples: int = 48
+    settings: Settings = field(default_factory=Settings)
+    tariff: Tariff = field(default_factory=Tariff)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be collected: questions, levels, and how they are asked."""
+
+    questions: pa.Table
+    levels: tuple[LevelSpec, ...]
+    template: Template
+    grader: str
+    seed: int | None
+    concurrency: int
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    most_cost: float | None = None
+
+    def asked(self) -> list[tuple[str, str]]:
+        """Ids and texts of the questions."""
+        ids, texts = (
+            self.questions["question_id"].to_pylist(),
+            self.questions["question"].to_pylist(),
+        )
+        if None in texts:
+            raise DataError(f"question {ids[texts.index(None)]!r} has no text to send")
+        return list(zip(ids, texts, strict=True))
+
+
+def read_plan(
+    source: str,
+    *,
+    base_url: str,
+    model: str,
+    grader: str,
+    samples: int = 48,
+    levels: Sequence[Mapping[str, str]] = (),
+    temperature: float = 0.7,
+    max_tokens: int = 1024,
+    stop: Sequence[str] = (),
+    system: str | None = None,
+    prompt: str = "{question}",
+    shots: Path | None = None,
+    completion: bool = False,
+    count: int | None = None,
+    difficulties: Sequence[str] | None = None,
+    seed: int = 0,
+    tariff: Path | None = None,
+    concurrency: int = 64,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
+    max_cost: float | None = None,
+    key_env: str = KEY_VARIABLE,
+) -> Plan:
+    """Read questions and check everything that was asked for before anything is paid for."""
+    load(grader)
+    table = read_question_source(source)
+    if count is not None or difficulties:
+        table = choose_questions(
+            table, count or table.num_rows, difficulties=difficulties or None, seed=seed
+        )
+    settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
+    first = LevelSpec("default", model, base_url, key_env, samples, settings)
+    specs = _levels(levels, first, tariff)
+    if max_cost is not None and all(spec.tariff.free for spec in specs):
+        raise ConfigError("a limit on cost needs prices: name a file of them with --tariff")
+    return Plan(
+        questions=table,
+        levels=specs,
+        template=Template(prompt, system, _read_shots(shots), chat=not completion),
+        grader=grader,
+        seed=seed,
+        concurrency=concurrency,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        most_cost=max_cost,
+    )
+
+
+def _levels(
+    given: Sequence[Mapping[str, str]], first: LevelSpec, tariff: Path | None
+) -> tuple[LevelSpec, ...]:
+    """The levels asked for, or the default alone, each with its prices."""
+    specs = [_level(spec, first) for spec in given] or [first]
+    names = [spec.name for spec in specs]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"two levels share a name: {names}")
+    if tariff is not None:
+        tariffs = read_tariffs(tariff)
+        specs = [replace(spec, tariff=find_tariff(tariffs, spec.model)) for spec in specs]
+    return tuple(specs)
+
+
+def _level(given: Mapping[str, str], first: LevelSpec) -> LevelSpec:
+    """One level as ``--level`` spells it; what it leaves out is the default's."""
+    for key in given:
+        if key not in LEVEL_KEYS:
+            raise ConfigError(f"a level has no {key!r}; it has {', '.join(LEVEL_KEYS)}")
+    if "name" not in given:
+        raise ConfigError("a level needs a name: name=big,model=…")
+    try:
+        settings = replace(
+            first.settings,
+            effort=given.get("effort"),
+            max_tokens=int(given.get("max_tokens", first.settings.max_tokens or 0)),
+            temperature=float(given.get("temperature", first.settings.temperature)),
+        )
+        samples = int(given.get("samples", first.samples))
+    except ValueError as error:
+        raise ConfigError(f"level {given['name']!r}: {error}") from None
+    return LevelSpec(
+        name=given["name"],
+        model=given.get("model", first.model),
+        base_url=given.get("base_url", first.base_url),
+        key_env=given.get("key_env", first.key_env),
+        samples=samples,
+        settings=settings,
+    )
+
+
+def _read_shots(path: Path | None) -> tuple[tuple[str, str], ...]:
+    """Worked examples: lines of JSON with a question and an answer."""
+    if path is None:
+        return ()
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return tuple((str(row["question"]), str(row["answer"])) for row in rows)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f'{path} must hold lines such as {{"question": "…", "answer": "…"}}'
+        ) from None
+
+
+def estimate_cost(plan: Plan) -> dict[str, Any]:
+    """What a collection would need at most, without a single call."""
+    asked = plan.asked()
+    prompt = sum(prompt_size(plan.template.render(text)) for _, text in asked)
+    rows = []
+    for spec in plan.levels:
+        draws = len(asked) * spec.samples
+        tokens = draws * (spec.settings.max_tokens or 0)
+        # Four characters a token is usual; a prompt is paid for again with every single call.
+        once = prompt // 4
+        cost = spec.tariff.cost(Usage(once * spec.samples, tokens)) / NANO
+        shared = spec.tariff.cost(Usage(once, tokens)) / NANO
+        rows.append(
+            {
+                "level": spec.name,
+                "model": spec.model,
+                "samples": draws,
+                "calls_at_most": draws,
+                "prompt_tokens": once * spec.samples,
+                "completion_tokens_at_most": tokens,
+                "cost_at_most": cost,
+                "cost_at_most_with_native_n": shared,
+            }
+        )
+    return {"questions": len(asked), "levels": rows}

@@ -1,0 +1,1 @@
+"""Spending: what draws cost, and how a total is held."""

@@ -1,0 +1,574 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pickle
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from adacompute.core.errors import (
+    ConfigError,
+    MissingExtra,
+    ModelError,
+    ModelTimeout,
+    RateLimited,
+    RequestRefused,
+)
+from adacompute.models.openai import Upstream
+from adacompute.models.upstream import Capabilities, Draw, Prompt, Retries, Settings, Timeouts
+from adacompute.testing.fake_openai import Fake, FakeSettings, serve
+
+T = TypeVar("T")
+
+CHAT = Prompt(messages=({"role": "user", "content": "6 x 7?"},))
+TEXT = Prompt(text="6 x 7 =")
+PLAIN = Settings(max_tokens=64)
+QUICK = Retries(attempts=4, first_s=0.01, longest_s=2.0)
+NATIVE = Capabilities(n="native", seed="repeatable", seed_with_n="distinct", usage_counts="all")
+KEY = "sk-0123456789abcdef0123456789abcdef"
+
+
+def ask(
+    settings: FakeSettings, use: Callable[[Upstream, Fake], Awaitable[T]], **options: Any
+) -> tuple[T, dict[str, Any]]:
+    """Run one use of a client against a fake, and return what the fake counted too."""
+
+    async def main(fake: Fake) -> T:
+        async with Upstream(fake.base_url, "m", **{"retries": QUICK, **options}) as upstream:
+            return await use(upstream, fake)
+
+    with serve(settings) as fake:
+        return asyncio.run(main(fake)), fake.stats()
+
+
+async def one(upstream: Upstream, fake: Fake) -> Draw:
+    del fake
+    (draw,) = await upstream.call(CHAT, PLAIN, seed=1)
+    return draw
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not happened():  # noqa: ASYNC110 - it happens in another thread
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def canned(*replies: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that answers each connection with the next of these bytes, and keeps what it got."""
+    asked: list[bytes] = []
+    left = list(replies)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        asked.append(head + await reader.readexactly(length))
+        writer.write(left.pop(0) if len(left) > 1 else left[0])
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", asked
+
+
+def reply(status: str, body: str, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+GOOD = reply(
+    "200 OK", '{"choices": [{"message": {"content": "42"}}]}', "Content-Type: application/json"
+)
+
+
+# What passes
+
+
+@pytest.mark.parametrize(
+    "fault", ["429", "500", "502", "503", "reset", "half", "garbled", "shape", "type"]
+)
+def test_what_may_pass_is_tried_again(fault: str) -> None:
+    events: list[tuple[str, Mapping[str, object]]] = []
+    draw, stats = ask(
+        FakeSettings(script=(fault, fault)),
+        one,
+        on_event=lambda name, fields: events.append((name, fields)),
+    )
+    assert draw.text.startswith("The answer is")
+    assert stats["faults"] == {fault: 2}
+    assert (stats["calls"], stats["answered"], stats["choices"]) == (3, 1, 1)
+    assert [name for name, _ in events] == ["retry", "retry"]
+    assert [fields["attempt"] for _, fields in events] == [1, 2]
+
+
+@pytest.mark.parametrize("status", ["408 Late", "409 Conflict", "504 Late", "529 Overloaded"])
+def test_rarer_statuses_that_may_pass_are_tried_again(status: str) -> None:
+    async def main() -> tuple[list[Draw], int]:
+        async with (
+            canned(reply(status, "busy"), GOOD) as (url, asked),
+            Upstream(url, "m", retries=QUICK) as upstream,
+        ):
+            return await upstream.call(CHAT, PLAIN), len(asked)
+
+    draws, calls = asyncio.run(main())
+    assert ([draw.text for draw in draws], calls) == (["42"], 2)
+
+
+def test_a_server_that_says_nothing_is_asked_again_after_the_time_for_a_first_byte() -> None:
+    draw, stats = ask(FakeSettings(script=("stall",)), one, timeouts=Timeouts(first_byte_s=0.2))
+    assert draw.latency_s < 0.2
+    assert (stats["calls"], stats["cancelled"]) == (2, 1)
+
+
+def test_the_first_lost_connection_is_tried_again_at_once() -> None:
+    patient = Retries(attempts=2, first_s=30, longest_s=60)
+    begun = time.monotonic()
+    _, stats = ask(FakeSettings(script=("reset",)), one, retries=patient)
+    assert stats["calls"] == 2
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(("date", "least_s"), [(False, 0.7), (True, 1.0)])
+def test_retry_after_is_honoured(*, date: bool, least_s: float) -> None:
+    settings = FakeSettings(
+        script=("429",), retry_after_s=2.0 if date else 0.7, retry_after_date=date
+    )
+
+    async def timed(upstream: Upstream, fake: Fake) -> float:
+        begun = time.monotonic()
+        await one(upstream, fake)
+        return time.monotonic() - begun
+
+    taken, stats = ask(settings, timed, retries=Retries(attempts=2, first_s=0.01, longest_s=5))
+    assert least_s <= taken < 3.5
+    assert stats["calls"] == 2
+
+
+# What does not pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "said"),
+    [
+        ("500", ModelError, "answered 500: the fake fails"),
+        ("429", RateLimited, "answered 429: the fake asks to slow down"),
+        ("reset", ModelError, "lost the connection"),
+        ("shape", ModelError, "holds no choices"),
+        ("stall", ModelTimeout, "did not begin to answer within 0.05 s"),
+    ],
+)
+def test_attempts_are_bounded_and_the_last_failure_is_told(
+    fault: str, error: type[ModelError], said: str
+) -> None:
+    events: list[str] = []
+
+    async def fail(upstream: Upstream, fake: Fake) -> None:
+        with pytest.raises(error, match=said) as caught:
+            await one(upstream, fake)
+        assert type(caught.value) is error
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301
+        assert fake.base_url in str(caught.value)
+
+    _, stats = ask(
+        FakeSettings(faults={fault: 1.0}),
+        fail,
+        timeouts=Timeouts(first_byte_s=0.05 if fault == "stall" else 10),
+        on_event=lambda name, _: events.append(name),
+    )
+    assert stats["faults"] == {fault: QUICK.attempts}
+    assert events == ["retry"] * (QUICK.attempts - 1) + ["failed"]
+
+
+def test_a_reply_that_begins_and_does_not_end_is_not_paid_for_twice() -> None:
+    async def fail(upstream: Upstream, fake: Fake) -> None:
+        with pytest.raises(ModelTimeout, match=r"began to answer, then .* took 0\.3 s"):
+            await one(upstream, fake)
+
+    _, stats = ask(FakeSettings(script=("hang",)), fail, timeouts=Timeouts(total_s=0.3))
+    assert stats["calls"] == 1
+
+
+def test_a_refusal_is_not_asked_again_and_says_what_the_server_said() -> None:
+    async def fail(upstream: Upstream, fake: Fake) -> None:
+        del fake
+        with pytest.raises(RequestRefused, match=r"answered 400: Field 'n': .* <= 4, but got 5"):
+            await upstream.call(CHAT, PLAIN, count=5)
+
+    _, stats = ask(FakeSettings(n="limit:4"), fail, capabilities=NATIVE)
+    assert stats["calls"] == 1
+
+
+def test_a_server_that_wants_a_longer_wait_than_allowed_is_given_up_at_once() -> None:
+    async def fail(upstream: Upstream, fake: Fake) -> None:
+        with pytest.raises(RateLimited):
+            await one(upstream, fake)
+
+    _, stats = ask(FakeSettings(faults={"429": 1.0}, retry_after_s=3600), fail)
+    assert stats["calls"] == 1
+
+
+def test_a_server_that_is_not_there_is_an_error_of_ours() -> None:
+    async def main() -> None:
+        async with canned(GOOD) as (url, _):
+            pass
+        async with Upstream(url, "m", retries=QUICK) as upstream:
+            with pytest.raises(ModelError, match="lost the connection: ClientConnectorError"):
+                await upstream.call(CHAT, PLAIN)
+
+    asyncio.run(main())
+
+
+def test_a_redirection_is_not_followed() -> None:
+    async def main() -> int:
+        moved = reply("302 Found", "", "Location: http://127.0.0.1:1/")
+        async with canned(moved) as (url, asked), Upstream(url, "m", key=KEY) as upstream:
+            with pytest.raises(RequestRefused, match="moved to"):
+                await upstream.call(CHAT, PLAIN)
+            return len(asked)
+
+    assert asyncio.run(main()) == 1
+
+
+# The key
+
+
+def test_the_key_is_sent_only_where_there_is_one() -> None:
+    async def main(key: str | None) -> bytes:
+        async with canned(GOOD) as (url, asked), Upstream(url, "m", key=key) as upstream:
+            await upstream.call(CHAT, PLAIN)
+            return asked[0].lower()
+
+    assert f"authorization: bearer {KEY}".encode() in asyncio.run(main(KEY))
+    assert b"authorization" not in asyncio.run(main(None))
+    assert b"authorization" not in asyncio.run(main(""))
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "503 Busy", "501 No", "200 OK"])
+@pytest.mark.parametrize("pad", [0, 285, 400])
+def test_the_key_is_never_shown_not_even_cut_off(status: str, pad: int) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        body = f'{{"error": {{"message": "{"x" * pad} wrong key {KEY}, try again"}}}}'
+        async with (
+            canned(reply(status, body)) as (url, _),
+            Upstream(
+                url,
+                "m",
+                key=KEY,
+                retries=dataclasses.replace(QUICK, attempts=2),
+                on_event=lambda _, fields: said.append(str(fields)),
+            ) as upstream,
+        ):
+            with pytest.raises(ModelError) as caught:
+                await upstream.call(CHAT, PLAIN)
+            said.append(str(caught.value))
+            if status.startswith("401"):
+                said.append((await upstream.post("completions", {})).message)
+
+    asyncio.run(main())
+    assert all(KEY[:8] not in text for text in said)
+    assert all(len(text) < 400 for text in said)
+
+
+@pytest.mark.parametrize("key", ["sk-1\nX: y", " sk-1", "sk-é"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Upstream("http://127.0.0.1:1/v1", "m", key=key)
+    assert key not in str(caught.value)
+
+
+# Use
+
+
+def test_an_upstream_that_is_not_open_says_so() -> None:
+    async def main() -> None:
+        upstream = Upstream("http://127.0.0.1:1/v1", "m")
+        with pytest.raises(ConfigError, match="async with"):
+            await upstream.call(CHAT, PLAIN)
+        with pytest.raises(ConfigError, match="async with"):
+            async with upstream.stream("completions", {}):
+                pass
+
+    asyncio.run(main())
+
+
+def test_without_its_libraries_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Upstream("http://127.0.0.1:1/v1", "m"):
+            pass
+
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(MissingExtra, match=r"adacompute\[serve\]"):
+        asyncio.run(main())
+
+
+def test_connections_are_counted_from_one() -> None:
+    with pytest.raises(ConfigError, match="connections"):
+        Upstream("http://127.0.0.1:1/v1", "m", connections=0)
+
+
+def test_cancelling_a_call_closes_its_connection() -> None:
+    async def cancel(upstream: Upstream, fake: Fake) -> None:
+        task = asyncio.create_task(upstream.call(CHAT, PLAIN))
+        await until(lambda: fake.stats()["open"] == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: fake.stats()["open"] == 0)
+
+    _, stats = ask(FakeSettings(latency_s=60), cancel)
+    assert (stats["cancelled"], stats["open"], stats["answered"]) == (1, 0, 0)
+
+
+def test_completions_are_drawn_in_the_old_format() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+        del fake
+        return await upstream.call(TEXT, PLAIN, count=3, seed=7)
+
+    draws, _ = ask(FakeSettings(), use, capabilities=NATIVE)
+    assert len({draw.text for draw in draws}) == 3
+    assert all(draw.logprob is not None and draw.shared == 3 for draw in draws)
+
+
+# Tokens, as they come over the wire
+
+
+@pytest.mark.parametrize("usage", ["all", "one", "none"])
+def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
+    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+        del fake
+        return await upstream.call(CHAT, PLAIN, count=4)
+
+    draws, stats = ask(FakeSettings(usage=usage, tokens=9), use, capabilities=NATIVE)
+    assert [draw.completion_tokens for draw in draws] == [9] * 4
+    assert stats["tokens"] == 36
+    assert not any(draw.estimated for draw in draws)
+    assert all((draw.prompt_tokens is None) == (usage == "none") for draw in draws)
+
+
+@pytest.mark.parametrize(("usage", "counts"), [("all", "all"), ("one", "one")])
+def test_without_logprobs_tokens_add_up_and_are_marked(usage: Any, counts: Any) -> None:
+    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+        del fake
+        return await upstream.call(CHAT, PLAIN, count=4)
+
+    known = dataclasses.replace(NATIVE, usage_counts=counts)
+    draws, stats = ask(FakeSettings(usage=usage, tokens=9, logprobs=False), use, capabilities=known)
+    spent = sum(draw.completion_tokens or 0 for draw in draws)
+    assert all(draw.estimated for draw in draws)
+    assert spent == stats["tokens"] if usage == "all" else abs(spent - stats["tokens"]) < 18
+
+
+def test_hidden_reasoning_counts_and_a_draw_it_ate_has_failed() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> tuple[Draw, Draw]:
+        del fake
+        (full,) = await upstream.call(CHAT, PLAIN)
+        (eaten,) = await upstream.call(CHAT, Settings(max_tokens=20))
+        return full, eaten
+
+    (full, eaten), _ = ask(FakeSettings(reasoning=30), use)
+    assert (full.completion_tokens, full.reasoning_tokens, full.failed) == (34, 30, False)
+    assert (eaten.completion_tokens, eaten.reasoning_tokens, eaten.failed) == (20, 20, True)
+
+
+# Fanning out
+
+
+def fan_out(count: int, seed: int | None = 5) -> Callable[[Upstream, Fake], Awaitable[list[Draw]]]:
+    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+        del fake
+        return await upstream.draw(CHAT, PLAIN, count=count, seed=seed)
+
+    return use
+
+
+def test_every_way_to_fan_out_gives_the_same_draws() -> None:
+    limited = dataclasses.replace(NATIVE, n="limited", n_limit=3)
+    ways: list[tuple[Capabilities, str, int]] = [
+        (NATIVE, "native", 1),
+        (limited, "limit:3", 3),
+        (Capabilities(), "ignored", 8),
+        (Capabilities(n="refused"), "refused", 8),
+        (NATIVE, "ignored", 8),  # it was believed to be native: the rest is drawn one by one
+    ]
+    texts = []
+    for known, behaviour, calls in ways:
+        draws, stats = ask(FakeSettings(n=behaviour), fan_out(8), capabilities=known)
+        assert (len(draws), stats["calls"], stats["choices"]) == (8, calls, 8)
+        texts.append(sorted(draw.text for draw in draws))
+    assert all(text == texts[0] for text in texts)
+    assert len(set(texts[0])) == 8
+
+
+def test_replies_with_too_few_choices_are_topped_up_and_told() -> None:
+    events: list[tuple[str, Mapping[str, object]]] = []
+    draws, stats = ask(
+        FakeSettings(script=("few",)),
+        fan_out(8),
+        capabilities=NATIVE,
+        on_event=lambda name, fields: events.append((name, fields)),
+    )
+    assert (len(draws), stats["choices"], stats["calls"]) == (8, 8, 5)
+    assert len({draw.text for draw in draws}) == 8
+    assert events == [("short", {"asked": 8, "got": 4})]
+
+
+def test_replies_with_too_many_choices_lose_none() -> None:
+    two = '{"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}'
+
+    async def main() -> tuple[int, int]:
+        good = reply("200 OK", two, "Content-Type: application/json")
+        async with canned(good) as (url, _), Upstream(url, "m") as upstream:
+            called = await upstream.call(CHAT, PLAIN)
+            drawn = await upstream.draw(CHAT, PLAIN, count=3)
+            return len(called), len(drawn)
+
+    assert asyncio.run(main()) == (2, 6)
+
+
+def test_one_seed_is_never_asked_for_copies() -> None:
+    known = dataclasses.replace(NATIVE, seed_with_n="identical")
+    draws, stats = ask(FakeSettings(seeds="identical"), fan_out(6), capabilities=known)
+    assert (len({draw.text for draw in draws}), stats["calls"]) == (6, 6)
+    draws, stats = ask(FakeSettings(seeds="identical"), fan_out(6, None), capabilities=known)
+    assert (len({draw.text for draw in draws}), stats["calls"]) == (6, 1)
+
+
+def test_no_draws_are_no_calls() -> None:
+    draws, stats = ask(FakeSettings(), fan_out(0))
+    assert (draws, stats["calls"]) == ([], 0)
+
+
+def test_a_failure_for_good_cancels_the_rest_and_is_the_only_error() -> None:
+    async def fail(upstream: Upstream, fake: Fake) -> None:
+        del fake
+        with pytest.raises(RequestRefused, match="400"):
+            await upstream.draw(CHAT, Settings(extra={"n": 2}), count=4)
+
+    _, stats = ask(FakeSettings(n="refused", latency_s=0.2), fail)
+    assert stats["answered"] == 0
+
+
+# Load
+
+
+def test_five_hundred_calls_at_once_differ_and_are_all_counted() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> list[list[Draw]]:
+        del fake
+        calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(500))
+        return await asyncio.gather(*calls)
+
+    answers, stats = ask(FakeSettings(latency_s=0.3, tokens=12), use)
+    assert (len(answers), stats["calls"], stats["choices"]) == (500, 500, 500)
+    assert stats["peak"] > 100
+    assert len({draw.text for (draw,) in answers}) > 400
+
+
+def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:
+    faults = {"429": 0.1, "500": 0.1, "reset": 0.05, "half": 0.05, "garbled": 0.05, "type": 0.05}
+
+    async def use(upstream: Upstream, fake: Fake) -> list[list[Draw]]:
+        del fake
+        calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(300))
+        return await asyncio.gather(*calls)
+
+    answers, stats = ask(
+        FakeSettings(latency_s=0.01, faults=faults),
+        use,
+        retries=Retries(attempts=12, first_s=0.01, longest_s=0.2),
+    )
+    assert len(answers) == stats["answered"] == stats["choices"] == 300
+    assert stats["calls"] == 300 + sum(stats["faults"].values())
+    assert set(stats["faults"]) == set(faults)
+
+
+def test_no_more_connections_are_used_than_allowed() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> list[list[Draw]]:
+        del fake
+        return await asyncio.gather(*(upstream.call(CHAT, PLAIN) for _ in range(40)))
+
+    answers, stats = ask(
+        FakeSettings(latency_s=0.02), use, connections=5, timeouts=Timeouts(first_byte_s=0.15)
+    )
+    assert (len(answers), stats["peak"], stats["calls"]) == (40, 5, 40)
+    assert all(draw.latency_s < 0.15 for (draw,) in answers)
+
+
+# Streams
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": "6 x 7?"}], **fields}
+
+
+def test_a_stream_gives_its_events_and_its_opening_is_retried() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> list[Mapping[str, Any]]:
+        del fake
+        asked = body(stream=True, stream_options={"include_usage": True})
+        async with upstream.stream("chat/completions", asked) as events:
+            return [event async for event in events]
+
+    events, stats = ask(FakeSettings(script=("reset", "503")), use)
+    assert (len(events), stats["calls"]) == (6, 3)
+    assert events[-1]["usage"]["completion_tokens"] == 4
+
+
+def test_leaving_a_stream_closes_its_connection() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> None:
+        async with upstream.stream("chat/completions", body(stream=True)) as events:
+            async for _ in events:
+                break
+        await until(lambda: fake.stats()["open"] == 0)
+
+    _, stats = ask(FakeSettings(tokens=1000, token_s=0.02), use)
+    assert (stats["cancelled"], stats["open"]) == (1, 0)
+
+
+def test_errors_of_whoever_reads_a_stream_stay_theirs() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> None:
+        del fake
+        with pytest.raises(OSError, match="disk full"):
+            async with upstream.stream("chat/completions", body(stream=True)):
+                raise OSError("disk full")
+
+    ask(FakeSettings(), use)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        (reply("400 Bad", "no streams"), RequestRefused, "no streams"),
+        (reply("200 OK", "data: [1]\n\n"), ModelError, "cannot be understood"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\ndata: {}\n\n", ModelError, "lost"),
+    ],
+)
+def test_what_goes_wrong_with_a_stream_is_an_error_of_ours(
+    answer: bytes, error: type[ModelError], said: str
+) -> None:
+    async def main() -> None:
+        async with canned(answer) as (url, _), Upstream(url, "m", retries=QUICK) as upstream:
+            with pytest.raises(error, match=said):
+                async with upstream.stream("completions", {}) as events:
+                    assert [event async for event in events]
+
+    asyncio.run(main())
+
+
+def test_any_body_can_be_posted_and_a_refusal_is_a_reply() -> None:
+    async def use(upstream: Upstream, fake: Fake) -> tuple[int, int, bool, str]:
+        del fake
+        good = await upstream.post("chat/completions", body())
+        bad = await upstream.post("chat/completions", {"model": "m"})
+        return good.status, bad.status, bad.refused, bad.message
+
+    (good, bad, refused, said), _ = ask(FakeSettings(), use)
+    assert (good, bad, refused) == (200, 400, True)
+    assert said.startswith("answered 400:")

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.errors import ConfigError
+from adacompute.models.templates import Template
+
+
+def test_a_chat_template_makes_turns() -> None:
+    template = Template("Q: {question}", system="Be brief.", shots=(("1 + 1?", "2"),))
+    prompt = template.render("2 + 2?")
+    assert prompt.text is None
+    assert prompt.messages == (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Q: 1 + 1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "Q: 2 + 2?"},
+    )
+
+
+def test_a_completion_template_makes_one_text() -> None:
+    template = Template("Q: {question}\nA:", system="Sums.", shots=(("1 + 1?", "2"),), chat=False)
+    assert template.render("2 + 2?").text == "Sums.\n\nQ: 1 + 1?\nA: 2\n\nQ: 2 + 2?\nA:"
+
+
+@given(st.text())
+def test_braces_in_a_question_mean_nothing(question: str) -> None:
+    assert Template("<{question}>").fill(question) == f"<{question}>"
+
+
+@pytest.mark.parametrize("form", ["no field", "{question}{question}", ""])
+def test_a_form_needs_the_question_once(form: str) -> None:
+    with pytest.raises(ConfigError, match=r"hold \{question\} once"):
+        Template(form)
+
+
+def test_the_name_changes_with_anything_about_the_prompt() -> None:
+    templates = [
+        Template(),
+        Template(chat=False),
+        Template(system=""),
+        Template("{question}."),
+        Template(shots=(("a", "b"),)),
+    ]
+    assert len({template.name for template in templates}) == len(templates)
+    assert Template().name == Template().name

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adacompute.core.errors import DataError
+from adacompute.storage.ledger import Ledger, Sampled
+
+ONE = Sampled("q", 1, 0, "text", "stop", 9, 0, 3, 0, -0.5, False, 0.1, 1, 7)
+
+
+def opened(path: Path) -> tuple[Ledger, int]:
+    ledger = Ledger(path / "ledger.sqlite")
+    return ledger, ledger.mode(level="default", model="m", template="t", settings="{}")
+
+
+def test_a_sample_is_stored_once_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    ledger, mode = opened(tmp_path)
+    sample = replace(ONE, mode=mode, logprob=None, prompt_tokens=None, score=0.5)
+    assert ledger.record([sample, sample]) == 1
+    assert ledger.record([replace(sample, text="another")]) == 0
+    assert list(ledger.samples(mode)) == [sample]
+    assert ledger.count(mode, below=1) == 1
+    assert ledger.totals()["cost"] == 7
+    ledger.close()
+
+
+def test_modes_have_numbers_that_stay(tmp_path: Path) -> None:
+    ledger, mode = opened(tmp_path)
+    other = ledger.mode(level="default", model="m", template="t", settings='{"a":1}')
+    ledger.close()
+    again, same = opened(tmp_path)
+    assert same == mode
+    assert other != mode
+    assert again.modes()[other]["settings"] == '{"a":1}'
+    again.close()
+
+
+def test_only_what_is_missing_is_claimed(tmp_path: Path) -> None:
+    ledger, mode = opened(tmp_path)
+    ledger.record([replace(ONE, mode=mode, question="a", draw=d) for d in (0, 2)])
+    ledger.record([replace(ONE, mode=mode, question="b", draw=d) for d in range(3)])
+    assert ledger.claim(["a", "b", "c"], mode, 3) == {"a": [1], "c": [0, 1, 2]}
+    assert ledger.claim(["b"], mode, 5) == {"b": [3, 4]}, "more draws can be added later"
+    ledger.close()
+
+
+def test_two_ledgers_never_claim_the_same_question(tmp_path: Path) -> None:
+    first, mode = opened(tmp_path)
+    second, _ = opened(tmp_path)
+    assert set(first.claim(["a", "b"], mode, 1)) == {"a", "b"}
+    assert set(second.claim(["a", "b", "c"], mode, 1)) == {"c"}
+    first.release(["a"], mode)
+    assert set(second.claim(["a", "b"], mode, 1)) == {"a"}
+    first.close()
+    assert set(second.claim(["b"], mode, 1)) == {"b"}
+    second.close()
+
+
+def test_claims_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path;"
+        "from adacompute.storage.ledger import Ledger;"
+        "ledger = Ledger(Path(sys.argv[1]) / 'ledger.sqlite');"
+        "mode = ledger.mode(level='default', model='m', template='t', settings='{}');"
+        "print(sorted(ledger.claim(['a', 'b'], mode, 1)), flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert killed.returncode == -9
+    assert killed.stdout == "['a', 'b']\n"
+    ledger, mode = opened(tmp_path)
+    assert set(ledger.claim(["a", "b"], mode, 1)) == {"a", "b"}
+    ledger.close()
+
+
+def test_an_owner_elsewhere_is_dead_when_it_falls_silent(tmp_path: Path) -> None:
+    ledger, mode = opened(tmp_path)
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as other:
+        other.execute("INSERT INTO owners VALUES ('far:1', 'far', 1, 0.0)")
+        other.execute("INSERT INTO claims VALUES ('a', ?, 'far:1')", (mode,))
+    other.close()
+    assert set(ledger.claim(["a"], mode, 1)) == {"a"}
+    ledger.close()
+
+
+def test_what_is_no_ledger_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"no database, and long enough to be looked at as one" * 40)
+    with pytest.raises(DataError, match="cannot be used as a ledger"):
+        Ledger(path)
+    other = tmp_path / "other.sqlite"
+    Ledger(other).close()
+    with sqlite3.connect(other) as db:
+        db.execute("UPDATE meta SET value = '99' WHERE name = 'format'")
+    db.close()
+    with pytest.raises(DataError, match="of ledger format 99"):
+        Ledger(other)
+
+
+def test_a_ledger_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    ledger, mode = opened(tmp_path)
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+        db.execute("DROP TABLE samples")
+    db.close()
+    with pytest.raises(DataError, match="cannot be written"):
+        ledger.record([replace(ONE, mode=mode)])
+    ledger.close()
+    assert os.path.exists(tmp_path / "ledger.sqlite")  # noqa: PTH110
