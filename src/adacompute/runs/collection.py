@@ -314,15 +314,16 @@ class Collector:
         while self._pending:
             batch, self._pending = self._pending, []
             rows = [sample for samples, _ in batch for sample in samples]
+            fault = None
             try:
                 await self._in_writer(self.ledger.record, rows)
             except DataError as error:
-                for _, stored in batch:
-                    stored.set_exception(error)
-            else:
-                for _, stored in batch:
-                    if not stored.done():
-                        stored.set_result(None)
+                fault = error
+            for stored in [future for _, future in batch if not future.done()]:  # not cancelled
+                if fault is None:
+                    stored.set_result(None)
+                else:
+                    stored.set_exception(fault)
         self._writing = None
 
     async def _beat(self) -> None:

@@ -9,7 +9,6 @@ numbers it is given.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sqlite3
@@ -225,10 +224,6 @@ class Ledger:
         for row in self._db.execute(query, (mode,)):
             values: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
             yield Sampled(**values | {"estimated": bool(values["estimated"])})
-
-    def note(self, name: str, value: Any) -> None:  # noqa: ANN401 - anything JSON
-        """Remember something about the collection as a whole."""
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))
 
 
 @dataclass(frozen=True)
