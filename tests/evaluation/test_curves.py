@@ -128,7 +128,7 @@ def test_the_price_for_a_budget_lies_between_those_that_spend_less_and_more(
     contest: Contest,
 ) -> None:
     fitted = FAMILIES["mixture"](contest, np.arange(len(contest.pool)))
-    smooth = Fitted(fitted.policy, (0.4, 0.1, 0.025))
+    smooth = Fitted(fitted.policy, (0.4, 0.1, 0.025), fitted.features)
     spent = np.array([1.0, 2.0, 3.0])
     assert price_for(2.0, spent, smooth) == pytest.approx(0.1)
     assert price_for(1.5, spent, smooth) == pytest.approx(0.2)

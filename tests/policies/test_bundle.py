@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import BundleError
-from adacompute.core.types import IntArray, UtilityTable, ladder
+from adacompute.core.types import Float32Array, IntArray, UtilityTable, ladder
 from adacompute.features.text import VERSION
 from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
 from adacompute.policies.dial import Dial
@@ -110,7 +110,7 @@ def test_a_loaded_policy_decides_bit_for_bit_as_the_saved_one(
     at = rng.integers(-1, 3, 500)
     state = State(
         key=rng.integers(0, 2**63, 500, dtype=np.uint64),
-        features=rng.normal(size=(500, 2)).astype(np.float32),
+        features=loaded.digest(rng.normal(size=(500, 2)).astype(np.float32)),
         cost=rng.random((500, 3)),
         draws=Draws(Record(sequences), np.arange(500), np.array([0, 1, 2, 4])[at + 1]),
         at=at,
@@ -357,6 +357,9 @@ def test_a_bundle_that_cannot_be_written_leaves_the_old_one_in_place(
 def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
     class Custom:
         levels = LEVELS
+
+        def digest(self, features: Float32Array) -> Float32Array:
+            raise NotImplementedError
 
         def decide(self, state: State, price: float) -> IntArray:
             raise NotImplementedError

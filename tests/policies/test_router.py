@@ -161,4 +161,5 @@ def test_a_fitted_value_router_learns_the_curves() -> None:
     predicted = router.model.predict(features)
     assert np.abs(predicted - table.utility).mean() < 0.05
     net = table.utility - 0.1 * COST
-    assert (router.decide(state_of(features), 0.1) == net.argmax(axis=1)).mean() > 0.95
+    digested = router.digest(features)
+    assert (router.decide(state_of(digested), 0.1) == net.argmax(axis=1)).mean() > 0.95

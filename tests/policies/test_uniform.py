@@ -19,7 +19,7 @@ def fresh(length: IntArray) -> State:
     size = len(length)
     return State(
         key=np.arange(size, dtype=np.uint64),
-        features=np.stack([np.zeros(size), length], axis=1).astype(np.float32),
+        features=length[:, None].astype(np.float32),
         cost=np.ones((size, 3)),
         draws=Draws(Record(np.zeros((size, 8), np.int64)), np.arange(size), np.zeros(size, int)),
         at=np.full(size, NO_LEVEL),
@@ -84,6 +84,8 @@ def test_longest_first_gives_the_dearer_level_to_the_longest_questions() -> None
         lengths=tuple(range(1000)),
         length_feature=1,
     )
+    both = np.stack([np.zeros(1000), length], axis=1).astype(np.float32)
+    assert (policy.digest(both)[:, 0] == length).all()
     level = policy.decide(fresh(length), policy.dial.price(0.3))
     assert length[level == 1].min() > length[level == 0].max()
     assert level.mean() == pytest.approx(0.3, abs=0.0011)

@@ -14,6 +14,7 @@ import numpy as np
 
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation.families import Contest, Family, Fitted
+from adacompute.evaluation.replay import Ran
 
 AIMS = 96
 """Mean costs that training aims at, from the cheapest level to the dearest, besides the levels'."""
@@ -51,7 +52,7 @@ def held_out(
         fitted = family(contest, train)
         stepped = fitted.stepped
         told = contest.draw_cost(train)
-        runs = [contest.replay.run(fitted.policy, p, draw_cost=told) for p in fitted.prices]
+        runs = [run_fitted(contest, fitted, price, told) for price in fitted.prices]
         spent = np.array([run.cost[train].mean() for run in runs])
         spent = np.maximum.accumulate(spent)  # a price that buys less for more is never turned to
         first, share = _place(aims, spent, stepped=stepped)
@@ -61,9 +62,14 @@ def held_out(
             target[held] = values[:, first] * (1 - share) + values[:, after] * share
         for budget in trace:
             price[budget][held] = at = price_for(budget, spent, fitted)
-            run = contest.replay.run(fitted.policy, at, draw_cost=told)
+            run = run_fitted(contest, fitted, at, told)
             samples[budget][held] = run.samples[held]
     return Curve(cost, accuracy, samples, price, stepped)
+
+
+def run_fitted(contest: Contest, fitted: Fitted, price: float, draw_cost: float) -> Ran:
+    """Run a fitted policy at a price on all questions of its contest."""
+    return contest.replay.run(fitted.policy, price, draw_cost=draw_cost, features=fitted.digested)
 
 
 def _place(aims: FloatArray, spent: FloatArray, *, stepped: bool) -> tuple[IntArray, FloatArray]:

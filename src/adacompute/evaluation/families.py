@@ -14,8 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.states import MOST, Chances, chances
 from adacompute.core.types import (
     COST_UNITS,
+    Float32Array,
     FloatArray,
     IntArray,
     Level,
@@ -27,6 +29,7 @@ from adacompute.evaluation.replay import Replay
 from adacompute.policies.dial import Dial, fit_dial
 from adacompute.policies.policy import Policy
 from adacompute.policies.router import fit_router, fit_value_router
+from adacompute.policies.sequential import fit_sequential
 from adacompute.policies.stopping import adaptive_grid, early_grid
 from adacompute.policies.uniform import Fixed, Rule, Ruled, retry_grid
 
@@ -59,6 +62,11 @@ class Contest:
     def replay(self) -> Replay:
         """Orders of every question's samples."""
         return Replay(self.pool, self.orders, max(self.samples), self.seed)
+
+    @cached_property
+    def chances(self) -> Chances:
+        """Chances of every vote state on every question."""
+        return chances(self.pool.answers, min(MOST, max(self.samples)))
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -94,12 +102,19 @@ class Contest:
 class Fitted:
     """A policy, and falling prices at which to look at it.
 
-    A stepped policy has nothing between these prices: it cannot be interpolated.
+    A stepped policy has nothing between these prices: it cannot be interpolated. ``features`` are
+    those that it reads, of all questions of the contest.
     """
 
     policy: Policy
     prices: tuple[float, ...]
+    features: Float32Array
     stepped: bool = False
+
+    @cached_property
+    def digested(self) -> Float32Array:
+        """The features as the policy takes them."""
+        return self.policy.digest(self.features)
 
 
 Family = Callable[[Contest, IntArray], Fitted]
@@ -130,20 +145,20 @@ def _uniform(name: str, contest: Contest, train: IntArray, *, ticket: str) -> Ru
 def fit_fixed(contest: Contest, train: IntArray) -> Fitted:
     """The same level for every question: the largest that fits."""
     policy = _uniform("fixed", contest, train, ticket="none")
-    return Fitted(policy, policy.dial.prices, stepped=True)
+    return Fitted(policy, policy.dial.prices, contest.pool.features, stepped=True)
 
 
 def fit_random(contest: Contest, train: IntArray) -> Fitted:
     """A random mixture of the two levels next to the budget."""
     policy = _uniform("random", contest, train, ticket="key")
-    return Fitted(policy, policy.dial.prices)
+    return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
 def fit_mixture(contest: Contest, train: IntArray) -> Fitted:
     """The best mixture of uniform levels: the baseline of every difference."""
     rules = [Fixed(n) for n in contest.samples]
     policy = _hull("mixture", contest, train, rules, contest.levels)
-    return Fitted(policy, policy.dial.prices)
+    return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
 def fit_longest_first(contest: Contest, train: IntArray) -> Fitted:
@@ -163,28 +178,29 @@ def fit_longest_first(contest: Contest, train: IntArray) -> Fitted:
         length_feature=column,
     )
     places = np.linspace(0, len(best.rules) - 1, BETWEEN * (len(best.rules) - 1) + 1)
-    return Fitted(policy, tuple(best.dial.price(place) for place in places))
+    prices = tuple(best.dial.price(place) for place in places)
+    return Fitted(policy, prices, contest.pool.features)
 
 
 def fit_retry(contest: Contest, train: IntArray) -> Fitted:
     """Redraw what could not be read."""
     rules = retry_grid(max(contest.samples))
     policy = _hull("retry", contest, train, rules, contest.every_level)
-    return Fitted(policy, policy.dial.prices)
+    return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
 def fit_adaptive_consistency(contest: Contest, train: IntArray) -> Fitted:
     """Stop when the lead is likely to be real."""
     rules = adaptive_grid(max(contest.samples))
     policy = _hull("adaptive-consistency", contest, train, rules, contest.every_level)
-    return Fitted(policy, policy.dial.prices)
+    return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
 def fit_early_stopping(contest: Contest, train: IntArray) -> Fitted:
     """Stop when a window is unanimous."""
     rules = early_grid(max(contest.samples))
     policy = _hull("early-stopping", contest, train, rules, contest.every_level)
-    return Fitted(policy, policy.dial.prices)
+    return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
 def fit_paper_router(contest: Contest, train: IntArray) -> Fitted:
@@ -206,7 +222,7 @@ def fit_paper_router(contest: Contest, train: IntArray) -> Fitted:
         cost_sensitive=contest.cost_sensitive,
         seed=contest.seed,
     )
-    return Fitted(policy, policy.dial.prices)
+    return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
 def fit_values_router(contest: Contest, train: IntArray) -> Fitted:
@@ -214,8 +230,28 @@ def fit_values_router(contest: Contest, train: IntArray) -> Fitted:
     policy = fit_value_router(
         contest.pool.features[train], contest.table.take(train), contest.levels, seed=contest.seed
     )
-    dearest = 1.0 / contest.draw_cost(train)
-    return Fitted(policy, tuple(np.geomspace(dearest, dearest * 1e-5, PRICES).tolist()))
+    return Fitted(policy, _prices(1.0 / contest.draw_cost(train)), contest.pool.features)
+
+
+def fit_sequentially(contest: Contest, train: IntArray) -> Fitted:
+    """Price every draw by what the text and the votes say."""
+    pool = contest.pool
+    words = pool.features if pool.words is None else pool.words
+    most = min(MOST, max(contest.samples))
+    known = Chances(contest.chances.reached[:, train], contest.chances.right[:, train])
+    policy = fit_sequential(
+        words[train],
+        pool.answers.take(train),
+        known,
+        ladder(tuple(range(1, most + 1))),
+        seed=contest.seed,
+    )
+    dearest = float(policy.index.max()) / contest.draw_cost(train)
+    return Fitted(policy, _prices(dearest), words)
+
+
+def _prices(dearest: float) -> tuple[float, ...]:
+    return tuple(np.geomspace(dearest, dearest * 1e-5, PRICES).tolist())
 
 
 FAMILIES: dict[str, Family] = {
@@ -228,6 +264,7 @@ FAMILIES: dict[str, Family] = {
     "value-router": fit_values_router,
     "adaptive-consistency": fit_adaptive_consistency,
     "early-stopping": fit_early_stopping,
+    "sequential": fit_sequentially,
 }
 
 ROUTERS = ("router", "value-router")

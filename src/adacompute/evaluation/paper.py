@@ -70,7 +70,7 @@ def decide_once(policy: Policy, pool: Pool, price: float, table: UtilityTable) -
         policy,
         price,
         key=pool.key,
-        features=pool.features,
+        features=policy.digest(pool.features),
         cost=np.broadcast_to(table.cost, table.utility.shape),
         record=nothing,
     )

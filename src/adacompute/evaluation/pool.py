@@ -36,6 +36,8 @@ class Pool:
 
     ``group`` is the same for copies of a question; ``draw_cost`` (S,) is what each sample cost, in
     the order of the answers; ``length_feature`` is the column of the features with the length.
+    ``features`` are what routers read of the text; ``words``, where given, what the sequential
+    policy reads instead.
     """
 
     answers: Answers
@@ -44,6 +46,7 @@ class Pool:
     features: Float32Array
     draw_cost: FloatArray
     length_feature: int = 0
+    words: Float32Array | None = None
     left_out: int = field(default=0)
 
     def __len__(self) -> int:
@@ -62,6 +65,7 @@ class Pool:
             key=self.key[rows],
             group=self.group[rows],
             features=self.features[rows],
+            words=None if self.words is None else self.words[rows],
             draw_cost=self.draw_cost[keep[self.answers.question]],
         )
 

@@ -18,7 +18,7 @@ from adacompute.policies.episode import Episode, play
 from adacompute.policies.policy import Policy, Record
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray, IntArray
+    from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
 
 
@@ -66,18 +66,28 @@ class Replay:
         spent = np.cumsum(self.pool.draw_cost[self._index], axis=1)
         return np.pad(spent, ((0, 0), (1, 0)))
 
-    def run(self, policy: Policy, price: float, *, draw_cost: float = 1.0) -> Ran:
+    def run(
+        self,
+        policy: Policy,
+        price: float,
+        *,
+        draw_cost: float = 1.0,
+        features: Float32Array | None = None,
+    ) -> Ran:
         """Run a policy at a price on every question and every order.
 
-        ``draw_cost`` is what the policy is told that a draw costs.
+        ``draw_cost`` is what the policy is told that a draw costs, ``features`` what it has
+        digested; those of the pool unless others are given.
         """
+        if features is None:
+            features = policy.digest(self.pool.features)
         size = len(self.pool)
         samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
         start = Episode.start(
             policy,
             price,
             key=self.pool.key,
-            features=self.pool.features,
+            features=features,
             cost=np.broadcast_to(draw_cost * samples, (size, len(samples))),
             record=self.record,
         )

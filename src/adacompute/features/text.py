@@ -10,6 +10,7 @@ every one is finite for any text.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -69,9 +70,14 @@ EXTRA_FEATURES: tuple[str, ...] = (
 )
 """Flags that the paper's figures name and its appendix does not, and further cheap counts."""
 
+WORDS = 256
+WORD_FEATURES: tuple[str, ...] = tuple(f"word_{i}" for i in range(WORDS))
+"""The words of a question, each counted for or against one of so many columns by its hash."""
+
 FEATURE_SETS: dict[str, tuple[str, ...]] = {
     "paper": FEATURES,
     "paper+": FEATURES + EXTRA_FEATURES,
+    "words": FEATURES + WORD_FEATURES,
 }
 """Which features a name stands for, in column order."""
 
@@ -124,6 +130,9 @@ _ROW_BITS = np.uint64(BLOCK_BYTES.bit_length())
 _HASH_BITS = np.uint64(64) - _ROW_BITS
 # So few words share these upper bits with a keyword that only they need be looked up.
 _PREFIX_SHIFT = np.uint64(64 - 12)
+# Which of the word columns, and for or against it: the hash's upper bits, mixed best.
+_COLUMN_SHIFT = np.uint64(64 - (2 * WORDS).bit_length() + 1)
+_SHORTEST = 1e-9
 
 
 def _keywords() -> tuple[KeyArray, npt.NDArray[np.bool_]]:
@@ -165,13 +174,16 @@ def extract(
         known = ", ".join(FEATURE_SETS)
         raise ConfigError(f"there is no feature set {features!r}; the known ones are {known}")
     matrix = np.zeros((len(text), len(names)), dtype=np.float32)
+    place = {name: i for i, name in enumerate(names[: len(FEATURES + EXTRA_FEATURES)])}
     row = 0
     for block in blocks(text):
         after = row + len(block)
-        columns = _columns(block, extra=names is not FEATURES)
-        for column, name in zip(matrix[row:after].T, names, strict=True):
-            if name in columns:
-                column[:] = columns[name]
+        words = _Words.of(block)
+        columns = _columns(block, words, extra=features == "paper+")
+        for name, column in columns.items():
+            matrix[row:after, place[name]] = column
+        if features == "words":
+            matrix[row:after, len(FEATURES) :] = words.bag()
         row = after
     if draft_logprob is not None:
         matrix[:, names.index("entropy_estimate")] = _surprise(draft_logprob, len(text))
@@ -188,11 +200,11 @@ def _surprise(draft_logprob: FloatArray, questions: int) -> FloatArray:
     return np.asarray(1.0 - np.exp(np.where(np.isnan(logprob), 0.0, np.minimum(logprob, 0.0))))
 
 
-def _columns(block: Block, *, extra: bool) -> dict[str, Column]:
+def _columns(block: Block, vocabulary: _Words, *, extra: bool) -> dict[str, Column]:
     """Compute all features of a block but the entropy estimate."""
     signs = block.signs()
     columns = _lengths(block, signs) | _numbers(block)
-    columns["unique_word_ratio"], words = _vocabulary(block)
+    columns["unique_word_ratio"], words = vocabulary.distinct(), vocabulary.keywords()
     # A dollar sign also delimits LaTeX, and what closes a formula is rarely before a digit.
     price = signs["price"] * (signs["dollar"] == 0)
     columns["question_marks"] = signs["question"]
@@ -256,23 +268,49 @@ def _numbers(block: Block) -> dict[str, Column]:
     }
 
 
-def _vocabulary(block: Block) -> tuple[FloatArray, dict[str, IntArray]]:
-    """Return the share of distinct words, and how many words of each list there are."""
-    start = block.folded_words()
-    count = block.count(start)
-    row = np.arange(len(block)).repeat(count)
-    key = hash_words(block.data, start)
-    pair = (row.astype(np.uint64) << _HASH_BITS) | (key >> _ROW_BITS)
-    pair.sort()
-    # Sorting leaves the rows as they are, for they are the leading part of a pair.
-    again = np.bincount(row[1:][pair[1:] == pair[:-1]], minlength=len(block))
-    likely = _PREFIX[key >> _PREFIX_SHIFT].nonzero()[0]
-    entry = np.minimum(_KEYWORD_HASH.searchsorted(key[likely]), len(_KEYWORD_HASH) - 1)
-    known = _KEYWORD_HASH[entry] == key[likely]
-    word, member = _KEYWORD_LISTS[entry[known]].nonzero()
-    cell = row[likely[known][word]] * len(_KEYWORDS) + member
-    table = np.bincount(cell, minlength=len(block) * len(_KEYWORDS)).reshape(len(block), -1)
-    return (count - again) / np.maximum(count, 1), dict(zip(_KEYWORDS, table.T, strict=True))
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """The words of N texts, by their hashes: ``count`` of each text, text after text."""
+
+    count: IntArray
+    row: IntArray
+    key: KeyArray
+
+    @staticmethod
+    def of(block: Block) -> _Words:
+        start = block.folded_words()
+        count = block.count(start)
+        return _Words(count, np.arange(len(block)).repeat(count), hash_words(block.data, start))
+
+    def distinct(self) -> FloatArray:
+        """Return the share of distinct words."""
+        pair = (self.row.astype(np.uint64) << _HASH_BITS) | (self.key >> _ROW_BITS)
+        pair.sort()
+        # Sorting leaves the rows as they are, for they are the leading part of a pair.
+        again = np.bincount(self.row[1:][pair[1:] == pair[:-1]], minlength=len(self.count))
+        return np.asarray((self.count - again) / np.maximum(self.count, 1))
+
+    def keywords(self) -> dict[str, IntArray]:
+        """Return how many words of each list there are."""
+        likely = _PREFIX[self.key >> _PREFIX_SHIFT].nonzero()[0]
+        entry = np.minimum(_KEYWORD_HASH.searchsorted(self.key[likely]), len(_KEYWORD_HASH) - 1)
+        known = _KEYWORD_HASH[entry] == self.key[likely]
+        word, member = _KEYWORD_LISTS[entry[known]].nonzero()
+        cell = self.row[likely[known][word]] * len(_KEYWORDS) + member
+        size = len(self.count) * len(_KEYWORDS)
+        table = np.bincount(cell, minlength=size).reshape(len(self.count), -1)
+        return dict(zip(_KEYWORDS, table.T, strict=True))
+
+    def bag(self) -> FloatArray:
+        """Count the words of each column, half of them negatively: collisions cancel. Length 1."""
+        column = (self.key >> _COLUMN_SHIFT).view(np.int64)
+        total = np.bincount(
+            self.row * (2 * WORDS) + column, minlength=len(self.count) * 2 * WORDS
+        ).reshape(-1, WORDS, 2)
+        signed = total[:, :, 0] - total[:, :, 1]
+        bag = np.copysign(np.log1p(np.abs(signed)), signed)
+        length = np.sqrt(np.einsum("ij,ij->i", bag, bag))
+        return np.asarray(bag / np.maximum(length, _SHORTEST)[:, None])
 
 
 def _extras(

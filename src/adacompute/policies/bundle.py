@@ -2,6 +2,7 @@
 
     bundle.json      what it is: levels, dial and rules, cost unit, features, model, grader, hashes
     model-N.onnx     learned models, where it has some
+    tables.npz       what a sequential policy looks up
 
 Nothing in it is executed on loading. Another format version, a missing or altered file, features of
 another definition: each is refused in one sentence that says what to do. It knows nothing of how a
@@ -25,11 +26,13 @@ from adacompute.policies.dial import Dial
 from adacompute.policies.inference import OnnxModel, Predictor
 from adacompute.policies.policy import Policy
 from adacompute.policies.router import Router, ValueRouter
+from adacompute.policies.sequential import Sequential, load_tables, save_tables
 from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
 from adacompute.policies.uniform import TICKETS, Fixed, Retry, Rule, Ruled
 
 FORMAT = 1
 FILE = "bundle.json"
+TABLES = "tables.npz"
 RULES: dict[str, type[Fixed | Retry | AdaptiveConsistency | EarlyStopping]] = {
     "fixed": Fixed,
     "retry": Retry,
@@ -59,8 +62,7 @@ class Bundle:
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
     """Write a bundle as a directory, whole or not at all; one that was there is replaced."""
-    models = _models(bundle.policy)
-    files = {f"model-{i}.onnx": model for i, model in enumerate(models)}
+    files = _files(bundle.policy)
     content = {
         "format": FORMAT,
         "policy": _describe(bundle.policy),
@@ -95,7 +97,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
 def _is_bundle(path: Path) -> bool:
     """Whether a directory holds a bundle and nothing that would be lost with it."""
     return (path / FILE).is_file() and all(
-        file.name == FILE or file.match("model-*.onnx") for file in path.iterdir()
+        file.name in (FILE, TABLES) or file.match("model-*.onnx") for file in path.iterdir()
     )
 
 
@@ -130,9 +132,9 @@ def load_bundle(path: Path) -> Bundle:
 
 def _read(path: Path, content: dict[str, Any]) -> Bundle:
     files = _entry(content, "files", dict)
-    models = [_read_model(path, name, digest) for name, digest in files.items()]
+    data = {name: _read_file(path, name, digest) for name, digest in files.items()}
     return Bundle(
-        policy=_rebuild(_entry(content, "policy", dict), models),
+        policy=_rebuild(_entry(content, "policy", dict), data),
         unit=_entry(content, "unit", str),
         features=_entry(content, "features", str),
         feature_version=_entry(content, "feature_version", int),
@@ -160,7 +162,7 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _read_model(path: Path, name: str, digest: str) -> OnnxModel:
+def _read_file(path: Path, name: str, digest: str) -> bytes:
     if Path(name).name != name:
         raise BundleError(f"{path / FILE} names a file outside of the bundle: {name!r}")
     try:
@@ -169,22 +171,25 @@ def _read_model(path: Path, name: str, digest: str) -> OnnxModel:
         raise BundleError(f"{path / name} cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise BundleError(f"{path / name} was altered since it was trained: train the policy again")
-    return OnnxModel(data)
+    return data
 
 
-def _models(policy: Policy) -> list[bytes]:
+def _files(policy: Policy) -> dict[str, bytes]:
+    """Everything of a policy that is no text."""
+    if isinstance(policy, Sequential):
+        return {TABLES: save_tables(policy)}
     found: tuple[Predictor, ...] = ()
     if isinstance(policy, Router):
         found = policy.models
     elif isinstance(policy, ValueRouter):
         found = (policy.model,)
-    data = []
-    for model in found:
+    data = {}
+    for i, model in enumerate(found):
         if not isinstance(model, OnnxModel):
             raise BundleError(
                 "only the tree classifier is bundled: train the router with the classifier 'gbm'"
             )
-        data.append(model.data)
+        data[f"model-{i}.onnx"] = model.data
     return data
 
 
@@ -193,8 +198,8 @@ def _describe(policy: Policy) -> dict[str, Any]:
     content: dict[str, Any] = {"levels": [asdict(level) for level in policy.levels]}
     if isinstance(policy, Router):
         return {"kind": "router", "prices": policy.dial.prices, **content}
-    if isinstance(policy, ValueRouter):
-        return {"kind": "value-router", **content}
+    if isinstance(policy, ValueRouter | Sequential):
+        return {"kind": policy.name, **content}
     if isinstance(policy, Ruled):
         return {
             "kind": "ruled",
@@ -216,9 +221,12 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
     raise BundleError(f"a rule of type {type(rule).__name__} cannot be bundled")
 
 
-def _rebuild(content: dict[str, Any], models: list[OnnxModel]) -> Policy:
+def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
     levels = tuple(_level(level) for level in _entry(content, "levels", list))
     most = ladder(tuple(level.samples for level in levels))[-1].samples
+    if content["kind"] == Sequential.name:
+        return load_tables(files[TABLES], levels)
+    models = [OnnxModel(data) for data in files.values()]
     if any(model.outputs != len(levels) for model in models):
         raise BundleError(f"a model does not score the {len(levels)} levels of its policy")
     kind = content["kind"]

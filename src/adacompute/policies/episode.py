@@ -48,7 +48,10 @@ class Episode:
         record: Record,
         rounds: int = UNLIMITED_ROUNDS,
     ) -> Episode:
-        """Begin with no draws. Row i of the record belongs to question i."""
+        """Begin with no draws. Row i of the record belongs to question i.
+
+        The features are those that the policy has digested.
+        """
         size = len(key)
         none = np.zeros(size, dtype=np.int64)
         state = State(

@@ -7,6 +7,7 @@ every level at once. They know features and targets, not questions, prices or po
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from adacompute.policies.inference import NEVER, OnnxModel, Predictor, trees_to_
 CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
 TREES = 100
 GBM = {"max_depth": 5, "eta": 0.1}  # the paper's
+SOFTMAX_STRENGTH = 0.1
 VALUE_GBM = {"max_depth": 3, "eta": 0.05, "min_child_weight": 10, "subsample": 0.8}
 
 
@@ -101,6 +103,24 @@ def _boost(
     data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
     booster = xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, TREES)
     return bytes(booster.save_raw("json"))
+
+
+def fit_clusters(points: FloatArray, count: int, *, seed: int = 0) -> tuple[IntArray, FloatArray]:
+    """Cluster of each point, and the centres: fewer than asked for when points coincide."""
+    count = min(count, len(np.unique(points, axis=0)))
+    cluster = require("sklearn.cluster", extra="train")
+    model = cluster.KMeans(count, n_init=3, random_state=seed).fit(points)
+    return model.labels_.astype(np.int64), model.cluster_centers_
+
+
+def fit_softmax(
+    points: FloatArray, label: IntArray, *, seed: int = 0
+) -> Callable[[FloatArray], FloatArray]:
+    """Fit how likely each label is at a point; labels are 0, 1, … and each is there."""
+    linear = require("sklearn.linear_model", extra="train")
+    model = linear.LogisticRegression(C=SOFTMAX_STRENGTH, max_iter=300, random_state=seed)
+    model.fit(points, label)
+    return lambda points: np.asarray(model.predict_proba(points), dtype=np.float64)
 
 
 def _scikit(kind: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types

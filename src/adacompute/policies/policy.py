@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from adacompute.core import votes
+from adacompute.core.states import states, vote_keys
 from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level, hash_keys
 
 NO_LEVEL = -1
@@ -49,6 +50,11 @@ class Record:
             readable=with_none(counted.readable),
             streak=with_none(counted.streak),
         )
+
+    @cached_property
+    def vote_keys(self) -> KeyArray:
+        """Keys of the vote states after 0..n draws, (M, n + 1)."""
+        return vote_keys(self.answer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +88,11 @@ class Draws:
         """Equal readable answers in a row, up to now."""
         return self.record.tally.streak[self.row, self.size]
 
+    @property
+    def states(self) -> IntArray:
+        """Vote state of each question."""
+        return states().find(self.record.vote_keys[self.row, self.size])
+
     def take(self, rows: IntArray) -> Draws:
         """Return these questions."""
         return Draws(self.record, self.row[rows], self.size[rows])
@@ -91,8 +102,9 @@ class Draws:
 class State:
     """What is known of N questions when a decision is due.
 
-    ``key`` seeds deterministic mixing; ``cost`` (N, K) is what each level costs from here on;
-    ``at`` is the level each question is at; ``rounds_left`` how often it may still be drawn for.
+    ``key`` seeds deterministic mixing; ``features`` are as the policy digested them; ``cost``
+    (N, K) is what each level costs from here on; ``at`` is the level each question is at;
+    ``rounds_left`` how often it may still be drawn for.
     """
 
     key: KeyArray
@@ -123,6 +135,9 @@ class Policy(Protocol):
     @property
     def levels(self) -> tuple[Level, ...]:
         """Levels it chooses from, by rising number of samples."""
+
+    def digest(self, features: Float32Array) -> Float32Array:
+        """Keep what its decisions need of the features, worked out once a question."""
 
     def decide(self, state: State, price: float) -> IntArray:
         """Choose a level for each question; the one it is at means stop."""

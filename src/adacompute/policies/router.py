@@ -36,6 +36,10 @@ class Router:
     models: tuple[Predictor, ...]
     dial: Dial
 
+    def digest(self, features: Float32Array) -> Float32Array:
+        """Keep them all: which classifier reads them depends on the price."""
+        return features
+
     def decide(self, state: State, price: float) -> IntArray:
         """Take the level that the price's classifier scores highest."""
         new = np.flatnonzero(state.at == NO_LEVEL)
@@ -55,12 +59,16 @@ class ValueRouter:
     levels: tuple[Level, ...]
     model: Predictor
 
+    def digest(self, features: Float32Array) -> Float32Array:
+        """Predict the utility of every level."""
+        return self.model.predict(features).astype(np.float32)
+
     def decide(self, state: State, price: float) -> IntArray:
         """Take the level of largest predicted utility − price × cost, ties to the cheaper one."""
         new = np.flatnonzero(state.at == NO_LEVEL)
         level = state.at.copy()
         if len(new):
-            value = self.model.predict(state.features[new])
+            value = state.features[new].astype(np.float64)
             level[new] = choose(UtilityTable(value, state.cost[new]), price)
         return level
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from adacompute.core.types import FloatArray, IntArray, Level
+from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
 from adacompute.policies.dial import Dial
 from adacompute.policies.policy import Draws, State, tickets
 
@@ -75,6 +75,12 @@ class Ruled:
         object.__setattr__(self, "_samples", samples)
         object.__setattr__(self, "_lengths", np.asarray(self.lengths, dtype=np.float64))
 
+    def digest(self, features: Float32Array) -> Float32Array:
+        """Keep the length alone, where tickets go by it."""
+        if self.ticket == "length":
+            return features[:, [self.length_feature]]
+        return features[:, :0]
+
     def decide(self, state: State, price: float) -> IntArray:
         """Ask each question's rule how many samples it should have."""
         if len(self.rules) == 1:
@@ -94,7 +100,7 @@ class Ruled:
         if self.ticket == "none":
             return np.ones(len(state))
         if self.ticket == "length":
-            length = state.features[:, self.length_feature]
+            length = state.features[:, 0]
             rank = np.searchsorted(self._lengths, length, side="left")
             return np.asarray(1.0 - rank / max(1, len(self.lengths)), dtype=np.float64)
         return tickets(state.key)

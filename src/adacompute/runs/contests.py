@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from adacompute.core.answers import NULL
 from adacompute.core.errors import ConfigError, DataError, MissingExtra, require
+from adacompute.evaluation.curves import run_fitted
 from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, Fitted, find_family
 from adacompute.evaluation.paper import evaluate_paper
 from adacompute.evaluation.pool import Pool
@@ -58,6 +59,7 @@ def pool_run(place: Run, *, unit: str, features: str = "paper", draft: bool = Fa
         features=extract(text, features=features, draft_logprob=logprob),
         draw_cost=draw_costs(recorded, unit),
         length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
+        words=extract(text, features="words"),
     )
 
 
@@ -79,6 +81,7 @@ def train_run(
     """Fit a policy to all questions of a run and write its bundle."""
     family, ladder, place = find_family(policy), check_levels(ladder), Run(run)
     pool = pool_run(place, unit=unit, features=features).even()
+    features = "words" if policy == "sequential" else features
     contest = Contest(
         pool,
         _within(pool, ladder),
@@ -134,7 +137,7 @@ def _rerun(contest: Contest, fitted: Fitted) -> list[dict[str, float]]:
     told = contest.draw_cost(np.arange(len(contest.pool)))
     rows = []
     for price in fitted.prices:
-        ran = contest.replay.run(fitted.policy, price, draw_cost=told)
+        ran = run_fitted(contest, fitted, price, told)
         cost, accuracy = float(ran.cost.mean()), float(ran.accuracy.mean())
         rows.append({"price": price, "cost": cost, "accuracy": accuracy})
     return rows

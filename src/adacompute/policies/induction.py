@@ -1,0 +1,71 @@
+"""Induction: what one more draw is worth in every vote state, by going back from the last one.
+
+At a price, a state is worth the larger of stopping (the chance that its majority is right) and
+going on (the mean worth of the states that follow, less the price of a draw). Worth is carried as
+a measure, multiplied by the chance of the state, so that a mixture of questions is a sum and
+nothing is divided by a chance that may be 0.
+
+The higher the price, the less going on pays, so each state has one price at which it is worth as
+much as stopping: its index. To go on while the index is above the price is the optimal rule at
+every price, from one table. It knows nothing of where the chances come from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.states import Chances, states
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray
+
+PRICES = np.geomspace(1.0, 1e-6, 97)
+"""Prices at which going on is compared with stopping; between them the index is interpolated."""
+
+DUST = 1e-12
+"""Smaller gains are rounding errors."""
+
+
+def indices(known: Chances) -> FloatArray:
+    """Index of each state, (states, C), in utility per draw, for C mixtures of questions.
+
+    States of the largest number of draws cannot go on: their index is 0.
+    """
+    reached, right = known.reached, known.right
+    index = np.zeros(reached.shape)
+    every = states()
+    last = int(every.draws[len(reached) - 1])
+    worth = np.repeat(right[every.layer(last), :, None], len(PRICES), axis=2)
+    for draws in range(last - 1, -1, -1):
+        here = every.layer(draws)
+        stop, chance = right[here, :, None], reached[here, :, None]
+        going = step_back(worth, draws) - PRICES * chance
+        index[here] = _crossing(going - stop, DUST * chance)
+        worth = np.maximum(stop, going)
+    return index
+
+
+def step_back(worth: FloatArray, draws: int) -> FloatArray:
+    """Worth of going on from the states of so many draws, given that of the states one later."""
+    every = states()
+    here = every.layer(draws)
+    after, back = every.after[here] - every.first[draws + 1], every.back[here]
+    total = np.zeros((len(after), *worth.shape[1:]))
+    for state, chance in zip(after.T, back.T, strict=True):
+        some = np.flatnonzero(chance)
+        total[some] += chance[some].reshape(-1, *[1] * (worth.ndim - 1)) * worth[state[some]]
+    return total
+
+
+def _crossing(gain: FloatArray, dust: FloatArray) -> FloatArray:
+    """Largest price at which there is a gain; 0 where there is none at any."""
+    pays = gain > dust
+    found = pays.argmax(axis=2)
+    before = np.maximum(found - 1, 0)
+    low = np.take_along_axis(gain, found[:, :, None], axis=2)[:, :, 0]
+    high = np.take_along_axis(gain, before[:, :, None], axis=2)[:, :, 0]
+    share = np.divide(low, low - high, out=np.zeros_like(low), where=low > high)
+    price = PRICES[found] + np.clip(share, 0.0, 1.0) * (PRICES[before] - PRICES[found])
+    return np.where(pays.any(axis=2), price, 0.0)

@@ -1,0 +1,102 @@
+"""Sequential: one price for every draw.
+
+After each draw the votes say how likely the majority is right and what one more draw would change;
+the question's text says what to expect before there are votes. Both are in one table of indices:
+the price up to which another draw is worth having, for each vote state and each place of the prior.
+The policy draws while the index is above the price of a draw, so settled and hopeless questions
+stop alike, and one model serves every budget. It ignores who votes for what.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.errors import BundleError
+from adacompute.core.states import MOST, states
+from adacompute.policies.induction import indices
+from adacompute.policies.policy import NO_LEVEL, State
+from adacompute.policies.prior import Prior, fit_prior
+
+if TYPE_CHECKING:
+    from adacompute.core.answers import Answers
+    from adacompute.core.states import Chances
+    from adacompute.core.types import Float32Array, IntArray, Level
+
+PRIOR = ("mean", "scale", "slope", "place")
+
+
+@dataclass(frozen=True, eq=False)
+class Sequential:
+    """Draw one at a time while the index of the vote state is above the price of a draw.
+
+    ``levels`` are 1, 2, … samples; ``index`` is (states, places), in utility per draw.
+    """
+
+    name = "sequential"
+    levels: tuple[Level, ...]
+    prior: Prior
+    index: Float32Array
+
+    def digest(self, features: Float32Array) -> Float32Array:
+        """Keep the place of each question."""
+        return self.prior.locate(features)[:, None].astype(np.float32)
+
+    def decide(self, state: State, price: float) -> IntArray:
+        """One more, or no more; the first draw is always made."""
+        size = state.draws.size
+        going = np.flatnonzero(size < len(self.levels))
+        level = state.at.copy()
+        some = state if len(going) == len(size) else state.take(going)
+        at = some.draws.size
+        index = self.index[some.draws.states, some.features[:, 0].astype(np.int64)]
+        due = some.cost[np.arange(len(at)), at]  # level n costs this much more than n draws did
+        more = (index > price * due) | (some.at == NO_LEVEL)
+        level[going[more]] = at[more]
+        return level
+
+
+def save_tables(policy: Sequential) -> bytes:
+    """Everything a sequential policy looks up, as one file of plain arrays."""
+    held = io.BytesIO()
+    prior = {name: getattr(policy.prior, name) for name in PRIOR}
+    np.savez_compressed(held, index=policy.index, **prior)
+    return held.getvalue()
+
+
+def load_tables(data: bytes, levels: tuple[Level, ...]) -> Sequential:
+    """Build a policy from its tables, and refuse those that do not fit together."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as held:
+            table = {name: np.asarray(held[name], dtype=np.float32) for name in ("index", *PRIOR)}
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
+    most = len(levels)
+    shape = {name: array.shape for name, array in table.items()}
+    features, places = len(table["mean"]), len(table["place"])
+    fits = most <= MOST and [level.samples for level in levels] == list(range(1, most + 1))
+    fits = fits and shape["index"] == (states().first[most + 1], places)
+    fits = fits and shape["scale"] == (features,) and shape["slope"][:1] == (features,)
+    if not (fits and shape["slope"][1:] == shape["place"][1:] and places):
+        raise BundleError(f"the tables of a sequential policy do not fit its {most} levels")
+    if not all(np.isfinite(array).all() for array in table.values()):
+        raise BundleError("the tables of a sequential policy hold values that are no numbers")
+    prior = Prior(**{name: table[name] for name in PRIOR})
+    return Sequential(levels, prior, table["index"])
+
+
+def fit_sequential(
+    features: Float32Array,
+    answers: Answers,
+    known: Chances,
+    levels: tuple[Level, ...],
+    *,
+    seed: int = 0,
+) -> Sequential:
+    """Fit the prior of training questions and the indices at its places."""
+    prior, mixed = fit_prior(features, answers, known, len(levels), seed=seed)
+    return Sequential(levels, prior, indices(mixed).astype(np.float32))

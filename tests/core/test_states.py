@@ -1,0 +1,104 @@
+"""Vote states: against counting by hand and against every subset, one by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adacompute.core.answers import NULL, Answers
+from adacompute.core.errors import DataError
+from adacompute.core.states import MOST, chances, states, vote_keys
+from adacompute.core.utility import estimate
+from adacompute.core.votes import majority
+
+Drawn = list[int]
+drawn = st.lists(st.integers(NULL, 4), min_size=1, max_size=MOST)
+
+
+def count(draws: Drawn) -> tuple[tuple[int, ...], int]:
+    votes = Counter(answer for answer in draws if answer != NULL)
+    return tuple(sorted(votes.values(), reverse=True)), draws.count(NULL)
+
+
+def test_there_are_as_many_states_as_partitions_with_nulls() -> None:
+    every = states()
+    partitions = [1, 1, 2, 3, 5, 7, 11, 15, 22, 30, 42, 56, 77, 101, 135, 176, 231]
+    assert len(every) == sum(p * (MOST + 1 - n) for n, p in enumerate(partitions)) == 3370
+    assert len(set(zip(every.votes, every.nulls.tolist(), strict=True))) == len(every)
+    assert len(np.unique(every.key)) == len(every)
+    assert (np.diff(every.draws) >= 0).all()
+
+
+@given(drawn)
+def test_a_key_finds_the_state_that_counting_finds(draws: Drawn) -> None:
+    every = states()
+    found = every.find(vote_keys(np.array([draws])))[0]
+    for upto, state in enumerate(found):
+        assert (every.votes[state], every.nulls[state]) == count(draws[:upto])
+
+
+def test_draws_past_the_last_state_are_not_looked_at() -> None:
+    assert vote_keys(np.zeros((2, MOST + 5), dtype=np.int64)).shape == (2, MOST + 1)
+    assert vote_keys(np.zeros((3, 0), dtype=np.int64)).shape == (3, 1)
+
+
+def test_a_draw_taken_out_at_random_leads_back_somewhere() -> None:
+    every = states()
+    total = np.zeros(len(every))
+    np.add.at(total, every.after, every.back)
+    assert total[every.draws > 0] == pytest.approx(1.0, abs=1e-12)
+    last = every.draws == MOST
+    assert (every.back[last] == 0).all()
+    steps = every.draws[every.after] - every.draws[:, None]
+    assert (steps[every.back > 0] == 1).all()
+
+
+@st.composite
+def recorded(draw: st.DrawFn) -> Answers:
+    rows = draw(st.lists(st.lists(st.integers(NULL, 3), min_size=5, max_size=5), min_size=1))
+    right = [[a >= 0 and draw(st.booleans()) for a in row] for row in rows]
+    return Answers.of(rows, right)
+
+
+@settings(max_examples=25, deadline=None)
+@given(recorded(), st.integers(1, 5))
+def test_chances_are_those_of_all_subsets(answers: Answers, most: int) -> None:
+    every, known = states(), chances(answers, most)
+    for i in range(len(answers)):
+        one = answers.take(np.array([i]))
+        for size in range(most + 1):
+            reached, right = np.zeros(len(every)), np.zeros(len(every))
+            subsets = list(itertools.combinations(range(5), size))
+            for subset in subsets:
+                picked = one.answer[list(subset)][None, :]
+                state = every.find(vote_keys(picked))[0, -1]
+                reached[state] += 1 / len(subsets)
+                value = majority(picked, one.share[list(subset)][None, :])[0] if size else 0.0
+                right[state] += value / len(subsets)
+            layer = every.layer(size)
+            assert known.reached[layer, i] == pytest.approx(reached[layer], abs=1e-12)
+            assert known.right[layer, i] == pytest.approx(right[layer], abs=1e-12)
+
+
+def test_chances_add_up_to_one_and_to_the_exact_utilities() -> None:
+    rng = np.random.default_rng(0)
+    answer = rng.integers(NULL, 6, (700, 20))  # more than are worked on at once
+    answers = Answers.of(answer.tolist(), (answer == 2).tolist())
+    every, known = states(), chances(answers, MOST)
+    worth = estimate(answers, range(1, MOST + 1), errors=False).utility
+    for draws in range(1, MOST + 1):
+        layer = every.layer(draws)
+        assert known.reached[layer].sum(axis=0) == pytest.approx(1.0, abs=1e-12)
+        assert known.right[layer].sum(axis=0) == pytest.approx(worth[:, draws - 1], abs=1e-11)
+
+
+@pytest.mark.parametrize("most", [0, 4, MOST + 1])
+def test_states_that_cannot_be_known_are_refused(most: int) -> None:
+    answers = Answers.of([[0, 1, 1]], [[True, False, False]])
+    with pytest.raises(DataError, match="at least as many samples"):
+        chances(answers, most)

@@ -1,0 +1,123 @@
+"""Indices: against every stopping rule there is, and as prices move."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from adacompute.core.answers import NULL, Answers
+from adacompute.core.states import MOST, Chances, chances, states, vote_keys
+from adacompute.core.types import FloatArray, IntArray
+from adacompute.policies.induction import indices, step_back
+
+QUESTIONS = 6
+
+
+def mixture(answer: IntArray, most: int) -> Chances:
+    """Mix questions of which class 0 is right."""
+    known = chances(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
+    return Chances(
+        known.reached.mean(axis=1, keepdims=True), known.right.mean(axis=1, keepdims=True)
+    )
+
+
+def follow(known: Chances, go: FloatArray, most: int) -> tuple[float, float]:
+    """Utility and mean number of draws of the rule that goes on in these states."""
+    every = states()
+    chance, right, worth, spent = known.reached[:, 0], known.right[:, 0], 0.0, 0.0
+    open_ = np.ones(1)  # share of each state's chance that gets there
+    for draws in range(most + 1):
+        here = every.layer(draws)
+        going = open_ * go[here] if draws < most else np.zeros(len(open_))
+        stop = open_ - going
+        worth += float((stop * right[here]).sum())
+        spent += float((going * chance[here]).sum())
+        if draws == most:
+            break
+        later = every.layer(draws + 1)
+        came = np.zeros(later.stop - later.start)
+        after, back = every.after[here] - later.start, every.back[here]
+        np.add.at(came, after, back * going[:, None])
+        open_ = came
+    return worth, spent
+
+
+answers3 = arrays(np.int64, (QUESTIONS, 4), elements=st.integers(NULL, 2))
+
+
+@settings(max_examples=25, deadline=None)
+@given(answers3, st.floats(1e-4, 0.5))
+def test_the_index_rule_is_as_good_as_the_best_of_all_rules(answer: IntArray, price: float) -> None:
+    known, every = mixture(answer, 3), states()
+    deciding = np.flatnonzero(every.draws[: len(known.reached)] < 3)
+    best = -np.inf
+    for rule in itertools.product((0.0, 1.0), repeat=len(deciding)):
+        go = np.zeros(len(known.reached))
+        go[deciding] = rule
+        worth, spent = follow(known, go, 3)
+        best = max(best, worth - price * spent)
+    index = indices(known)[:, 0]
+    worth, spent = follow(known, (index > price).astype(float), 3)
+    # The index is interpolated between prices, so a state may change over a little early.
+    assert worth - price * spent == pytest.approx(best, abs=1e-3 * price + 1e-9)
+
+
+def test_going_back_from_the_chances_of_one_more_draw_gives_those_before() -> None:
+    answer = np.random.default_rng(0).integers(NULL, 5, (40, 20))
+    known = mixture(answer, MOST)
+    for draws in range(MOST):
+        later, here = (known.reached[states().layer(n)] for n in (draws + 1, draws))
+        assert step_back(later, draws) == pytest.approx(here, abs=1e-12)
+
+
+@given(arrays(np.int64, (30, 16), elements=st.integers(NULL, 3)), st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_higher_price_never_draws_more_on_the_same_sequence(
+    answer: IntArray, data: st.DataObject
+) -> None:
+    training = np.random.default_rng(0).integers(NULL, 4, (25, 16))
+    index = indices(mixture(training, MOST))[:, 0]
+    low, high = sorted(data.draw(st.tuples(st.floats(1e-7, 1.0), st.floats(1e-7, 1.0))))
+    path = index[states().find(vote_keys(answer))]
+
+    def drawn(price: float) -> IntArray:
+        stops = path[:, 1:] <= price  # the last state stops at any price
+        return np.asarray(stops.argmax(axis=1) + 1)
+
+    assert (drawn(high) <= drawn(low)).all()
+
+
+def test_at_no_price_it_goes_on_wherever_more_draws_are_predicted_to_help() -> None:
+    training = np.random.default_rng(1).integers(NULL, 4, (25, 16))
+    known, every = mixture(training, MOST), states()
+    index = indices(known)[:, 0]
+    best = known.right[every.layer(MOST)]
+    for draws in range(MOST - 1, -1, -1):
+        here = every.layer(draws)
+        going, stop, chance = step_back(best, draws), known.right[here], known.reached[here]
+        gain = (going - stop)[:, 0]
+        helps = gain > (MOST - draws) * 1e-6 * chance[:, 0] + 1e-12
+        assert (index[here][helps] > 0).all()
+        assert (index[here][gain <= 0] == 0).all()
+        best = np.maximum(going, stop)
+
+
+def test_mixtures_are_worked_out_side_by_side() -> None:
+    rng = np.random.default_rng(2)
+    alone = [mixture(rng.integers(NULL, 3, (10, 8)), 8) for _ in range(3)]
+    both = Chances(*(np.hstack([getattr(m, n) for m in alone]) for n in ("reached", "right")))
+    assert (indices(both) == np.hstack([indices(m) for m in alone])).all()
+
+
+def test_a_settled_and_a_hopeless_question_have_no_index() -> None:
+    settled = mixture(np.zeros((4, 16), dtype=np.int64), MOST)
+    hopeless = mixture(np.ones((4, 16), dtype=np.int64), MOST)
+    every = states()
+    drawn = every.draws[: len(settled.reached)] > 0
+    assert (indices(settled)[drawn] == 0).all()
+    assert (indices(hopeless) == 0).all()

@@ -1,0 +1,132 @@
+"""The sequential policy: what it learns from text and votes, and how it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adacompute.core.answers import Answers
+from adacompute.core.errors import BundleError
+from adacompute.core.states import chances, states
+from adacompute.core.types import Float32Array, IntArray, ladder
+from adacompute.policies.episode import Episode, play
+from adacompute.policies.policy import Record
+from adacompute.policies.prior import behave
+from adacompute.policies.sequential import Sequential, fit_sequential, load_tables, save_tables
+
+MOST = 8
+LEVELS = ladder(tuple(range(1, MOST + 1)))
+SETTLED, RESPONSIVE, HOPELESS = 0, 1, 2
+SHARES = np.array([[0.97, 0.01, 0.01, 0.01], [0.55, 0.15, 0.15, 0.15], [0.04, 0.32, 0.32, 0.32]])
+
+
+def population(
+    size: int, *, telling: float, seed: int = 0, samples: int = 16
+) -> tuple[Float32Array, Answers, IntArray]:
+    """Questions of three kinds that the first feature tells apart, as far as it is telling."""
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(0, 3, size)
+    answer = np.stack([rng.choice(4, samples, p=SHARES[k]) for k in kind])
+    features = rng.normal(size=(size, 5)).astype(np.float32)
+    features[:, 0] += telling * (kind == RESPONSIVE)
+    features[:, 1] += telling * (kind == HOPELESS)
+    return features, Answers.of(answer.tolist(), (answer == 0).tolist()), kind
+
+
+def fit(size: int, *, telling: float, seed: int = 0) -> Sequential:
+    features, answers, _ = population(size, telling=telling, seed=seed)
+    return fit_sequential(features, answers, chances(answers, MOST), LEVELS)
+
+
+def draws(policy: Sequential, features: Float32Array, answers: Answers, price: float) -> IntArray:
+    samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
+    start = Episode.start(
+        policy,
+        price,
+        key=np.arange(len(features), dtype=np.uint64),
+        features=policy.digest(features),
+        cost=np.broadcast_to(samples, (len(features), len(samples))),
+        record=Record(answers.answer.reshape(len(features), -1)),
+    )
+    return play(start.decide()).state.draws.size
+
+
+@pytest.mark.parametrize("telling", [0.0, 6.0])
+def test_responsive_questions_get_the_draws_and_settled_and_hopeless_ones_stop(
+    telling: float,
+) -> None:
+    policy = fit(400, telling=telling)
+    features, answers, kind = population(600, telling=telling, seed=1)
+    drawn = draws(policy, features, answers, 0.02)
+    mean = [drawn[kind == k].mean() for k in (SETTLED, RESPONSIVE, HOPELESS)]
+    assert mean[RESPONSIVE] > 1.5 * mean[SETTLED]
+    if telling:  # votes alone cannot tell these two so early
+        assert mean[RESPONSIVE] > 2.0 * mean[HOPELESS]
+        assert mean[HOPELESS] < 1.5
+
+
+def test_features_that_say_nothing_change_next_to_nothing() -> None:
+    policy = fit(400, telling=0.0)
+    features, answers, _ = population(600, telling=0.0, seed=1)
+    flat = replace(policy, index=policy.index.mean(axis=1, keepdims=True))
+    flat = replace(flat, prior=replace(policy.prior, place=policy.prior.place[:1]))
+    drawn, alike = (draws(p, features, answers, 0.02) for p in (policy, flat))
+    assert abs(drawn.mean() - alike.mean()) < 0.3
+    assert (drawn == alike).mean() > 0.8
+
+
+@pytest.mark.parametrize("size", [1, 5, 12, 40])
+def test_few_questions_make_fewer_kinds_and_places(size: int) -> None:
+    policy = fit(size, telling=1.0)
+    assert len(policy.prior.place) <= max(1, size // 4)
+    assert policy.index.shape == (states().first[MOST + 1], len(policy.prior.place))
+    assert np.isfinite(policy.index).all()
+
+
+def test_questions_that_all_behave_alike_have_one_prior() -> None:
+    answer = np.zeros((60, 16), dtype=np.int64)
+    answers = Answers.of(answer.tolist(), (answer == 0).tolist())
+    features = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    policy = fit_sequential(features, answers, chances(answers, MOST), LEVELS)
+    assert len(policy.prior.place) == 1
+    assert (draws(policy, features, answers, 1e-9) == 1).all()
+
+
+def test_the_first_draw_is_made_at_any_price_and_the_last_is_the_last() -> None:
+    policy = fit(100, telling=1.0)
+    features, answers, _ = population(100, telling=1.0, seed=1)
+    assert (draws(policy, features, answers, 1e9) == 1).all()
+    assert draws(policy, features, answers, 0.0).max() == MOST
+
+
+def test_behaviour_is_what_the_samples_show() -> None:
+    answers = Answers.of([[0, 0, 1, -1]], [[True, True, False, False]])
+    right, three, four, agree, unread = behave(answers, 4)[0]
+    assert (right, agree, unread) == pytest.approx((0.5, 2 / 12, 0.25))
+    assert four == pytest.approx(1.0 - 0.5)  # two votes of three
+    assert three == pytest.approx(0.75 - 0.5)
+    assert behave(answers, 1).shape == (1, 3)
+
+
+def test_tables_come_back_as_they_were() -> None:
+    policy = fit(100, telling=1.0)
+    loaded = load_tables(save_tables(policy), LEVELS)
+    assert save_tables(loaded) == save_tables(policy)
+    assert (loaded.index == policy.index).all()
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    policy = fit(100, telling=1.0)
+    kept = save_tables(policy)
+    with pytest.raises(BundleError, match="do not fit its 4 levels"):
+        load_tables(kept, LEVELS[:4])
+    with pytest.raises(BundleError, match="damaged"):
+        load_tables(kept[:50], LEVELS)
+    wrong = replace(policy, prior=replace(policy.prior, mean=policy.prior.mean[:2]))
+    with pytest.raises(BundleError, match="do not fit"):
+        load_tables(save_tables(wrong), LEVELS)
+    strange = replace(policy, index=policy.index * np.float32(np.nan))
+    with pytest.raises(BundleError, match="no numbers"):
+        load_tables(save_tables(strange), LEVELS)
