@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Float32Array, IntArray, UtilityTable, ladder
 from adacompute.features.text import VERSION
-from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
+from adacompute.policies.bundle import FILE, Bundle, Point, load_bundle, save_bundle
 from adacompute.policies.dial import Dial
 from adacompute.policies.policy import Draws, Policy, Record, State
 from adacompute.policies.router import fit_router, fit_value_router
@@ -23,6 +23,10 @@ from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
 from adacompute.policies.uniform import Fixed, Retry, Ruled
 
 LEVELS = ladder((1, 2, 4))
+FRONTIER = (
+    Point(0.2, 1.4, 1.3, 1.5, 0.6, 0.5, 0.7),
+    Point(0.05, 2.8, 2.6, 3.0, 0.7, 0.6, 0.8),
+)
 RULED = Ruled(
     "all",
     LEVELS,
@@ -53,7 +57,7 @@ def contents(
     """Return bundles of every kind: where they are, and what their JSON says."""
     root = tmp_path_factory.mktemp("bundles")
     for kind, policy in learned.items():
-        save_bundle(Bundle(policy, frontier=((1.5, 0.2),)), root / kind)
+        save_bundle(Bundle(policy, frontier=FRONTIER), root / kind)
     return {kind: (root / kind, json.loads((root / kind / FILE).read_text())) for kind in learned}
 
 
@@ -88,7 +92,7 @@ def test_everything_that_a_bundle_says_comes_back(tmp_path: Path) -> None:
         model="m",
         grader="math",
         data="abc",
-        frontier=((1.5, 0.2), (2.0, 0.1)),
+        frontier=FRONTIER,
         notes={"questions": 7, "text": "é"},
     )
     save_bundle(saved, tmp_path / "deep" / "p")
@@ -170,7 +174,8 @@ def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
         ("ruled", "model", 1.5, "damaged .model cannot be a float"),
         ("ruled", "policy", "fixed", "damaged .policy cannot be a str"),
         ("ruled", "files", ["model-0.onnx"], "damaged .files cannot be a list"),
-        ("ruled", "frontier", [["1", 2]], "damaged .a number cannot be a str"),
+        ("ruled", "frontier", [{"price": "1"}], "damaged .a number cannot be a str"),
+        ("ruled", "frontier", [{"price": 1}], "damaged"),
         ("ruled", "frontier", [[1, 2, 3]], "damaged"),
         ("ruled", "feature_version", 99, "trained on version 99 of the features 'paper'"),
         ("ruled", "features", "wise", "of the features 'wise'"),
@@ -380,3 +385,14 @@ def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
         with pytest.raises(BundleError, match=why):
             save_bundle(Bundle(policy), tmp_path / "p")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_budget_has_the_price_whose_upper_bound_it_covers() -> None:
+    bundle = Bundle(RULED, frontier=FRONTIER)
+    assert bundle.price_for(1.5) == pytest.approx(0.2)
+    assert bundle.price_for(2.25) == pytest.approx(0.1)
+    assert bundle.price_for(9.0) == pytest.approx(0.05)
+    with pytest.raises(BundleError, match=r"1\.4 is below 1\.5, the least"):
+        bundle.price_for(1.4)
+    with pytest.raises(BundleError, match="not calibrated: run 'adacompute calibrate'"):
+        Bundle(RULED).price_for(2.0)

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """Means over the orders of each question, (N,)."""
+    """Means over the orders of each question, (N,), and the variance of two of them."""
 
     cost: FloatArray
     accuracy: FloatArray
     samples: FloatArray
+    cost_spread: FloatArray
+    accuracy_spread: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +95,12 @@ class Replay:
         )
         drawn = play(start.decide().repeat(self.orders)).state.draws.size
         rows = np.arange(len(drawn))
-        spent, value = self._spent[rows, drawn], self._value[rows, drawn]
         shape = (size, self.orders)
+        spent, value = (of[rows, drawn].reshape(shape) for of in (self._spent, self._value))
         return Ran(
-            cost=spent.reshape(shape).mean(axis=1),
-            accuracy=value.reshape(shape).mean(axis=1),
+            cost=spent.mean(axis=1),
+            accuracy=value.mean(axis=1),
             samples=drawn.reshape(shape).mean(axis=1),
+            cost_spread=spent.var(axis=1),
+            accuracy_spread=value.var(axis=1),
         )

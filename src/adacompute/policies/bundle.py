@@ -19,6 +19,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+import numpy as np
+
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Level, ladder
 from adacompute.features.text import FEATURE_SETS, VERSION
@@ -41,12 +43,25 @@ RULES: dict[str, type[Fixed | Retry | AdaptiveConsistency | EarlyStopping]] = {
 }
 
 
+@dataclass(frozen=True)
+class Point:
+    """What a price costs and gets right on questions that were held out, with intervals."""
+
+    price: float
+    cost: float
+    cost_low: float
+    cost_high: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+
+
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """A policy and its circumstances.
 
-    ``frontier`` holds (budget, price) pairs by rising budget, where the price was calibrated.
-    ``data`` is a hash of the training data.
+    ``frontier`` holds what prices cost, by falling price, where it was calibrated; ``data`` is a
+    hash of the training data.
     """
 
     policy: Policy
@@ -56,8 +71,20 @@ class Bundle:
     model: str | None = None
     grader: str | None = None
     data: str | None = None
-    frontier: tuple[tuple[float, float], ...] = ()
+    frontier: tuple[Point, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
+
+    def price_for(self, budget: float) -> float:
+        """Lowest price at which the mean cost stays within a budget, by its upper bound."""
+        if not self.frontier:
+            raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
+        high = np.maximum.accumulate([point.cost_high for point in self.frontier])
+        if budget < high[0]:
+            raise BundleError(
+                f"a budget of {budget:g} is below {high[0]:.6g}, the least that this policy costs"
+            )
+        prices = np.log([point.price for point in self.frontier])
+        return float(np.exp(np.interp(budget, high, prices)))
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
@@ -71,7 +98,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
             name: getattr(bundle, name)
             for name in ("unit", "features", "feature_version", "model", "grader", "data")
         },
-        "frontier": [list(pair) for pair in bundle.frontier],
+        "frontier": [asdict(point) for point in bundle.frontier],
         "notes": bundle.notes,
     }
     path = path.resolve()
@@ -119,7 +146,7 @@ def load_bundle(path: Path) -> Bundle:
         bundle = _read(path, content)
     except BundleError:
         raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise BundleError(f"{path / FILE} is damaged ({error}): train the policy again") from None
     if bundle.features not in FEATURE_SETS or bundle.feature_version != VERSION:
         raise BundleError(
@@ -142,7 +169,8 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         grader=_entry(content, "grader", str | None),
         data=_entry(content, "data", str | None),
         frontier=tuple(
-            (_number(budget), _number(price)) for budget, price in _entry(content, "frontier", list)
+            Point(**{name: _number(value) for name, value in point.items()})
+            for point in _entry(content, "frontier", list)
         ),
         notes=_entry(content, "notes", dict),
     )

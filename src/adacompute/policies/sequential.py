@@ -25,7 +25,12 @@ from adacompute.policies.prior import Prior, fit_prior
 if TYPE_CHECKING:
     from adacompute.core.answers import Answers
     from adacompute.core.states import Chances
-    from adacompute.core.types import Float32Array, IntArray, Level
+    from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level
+
+SHADE = 0.2
+"""Widest difference between the prices of two questions, as a share."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 PRIOR = ("mean", "scale", "slope", "place")
 
@@ -55,9 +60,19 @@ class Sequential:
         at = some.draws.size
         index = self.index[some.draws.states, some.features[:, 0].astype(np.int64)]
         due = some.cost[np.arange(len(at)), at]  # level n costs this much more than n draws did
-        more = (index > price * due) | (some.at == NO_LEVEL)
+        more = (index > price * due * shade(some.key)) | (some.at == NO_LEVEL)
         level[going[more]] = at[more]
         return level
+
+
+def shade(key: KeyArray) -> FloatArray:
+    """Factor of each question's price, by its key: without it many would turn at once.
+
+    Questions in the same state at the same place share an index, so the mean cost would jump as
+    the price passes it.
+    """
+    spin = (key * _GOLDEN) >> np.uint64(11)
+    return np.asarray(1.0 - SHADE / 2 + spin * (SHADE * 2.0**-53), dtype=np.float64)
 
 
 def save_tables(policy: Sequential) -> bytes:

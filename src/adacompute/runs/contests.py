@@ -81,13 +81,21 @@ def train_run(
     """Fit a policy to all questions of a run and write its bundle."""
     family, ladder, place = find_family(policy), check_levels(ladder), Run(run)
     pool = pool_run(place, unit=unit, features=features).even()
-    features = "words" if policy == "sequential" else features
+    fit = {
+        "policy": policy,
+        "ladder": _within(pool, ladder),
+        "budgets": check_budgets(budgets),
+        "features": features,
+        "classifier": classifier,
+        "cost_sensitive": cost_sensitive,
+        "seed": check_seed(seed),
+    }
     contest = Contest(
         pool,
         _within(pool, ladder),
         check_budgets(budgets),
         orders=ORDERS,
-        seed=check_seed(seed),
+        seed=seed,
         classifier=classifier,
         cost_sensitive=cost_sensitive,
     )
@@ -96,12 +104,12 @@ def train_run(
     bundle = Bundle(
         policy=fitted.policy,
         unit=unit,
-        features=features,
+        features="words" if policy == "sequential" else features,
         feature_version=VERSION,
         model=model or known.get("model"),
         grader=grader or known.get("grader"),
-        data="+".join(place.hashes([SAMPLES, GRADES]).values()),
-        notes={"questions": len(pool), "policy": policy},
+        data=hash_run(place),
+        notes={"questions": len(pool), "fit": fit},
     )
     save_bundle(bundle, out)
     return {
@@ -114,6 +122,11 @@ def train_run(
         "unit": unit,
         "on_training_questions": rows,
     }
+
+
+def hash_run(place: Run) -> str:
+    """Hash what a policy is fitted to."""
+    return "+".join(place.hashes([SAMPLES, GRADES]).values())
 
 
 def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,376 @@
+"""Calibration: the price that holds a budget, and whether the policy is worth having at all.
+
+The policy's family is fitted anew on the training questions of each fold and followed along one set
+of prices on the questions held out, so that every question is scored by a policy that has not seen
+it, at the price the bundle will be run at. From that: what each price really costs, with intervals;
+the gain over the best mixture of uniform levels at equal cost; and a verdict that may be "no gain".
+
+Statements about the next questions are predictions: they allow for the noise of the questions seen
+here, of those to come, and of the draws. Copies of a question count as one. It knows nothing of
+files.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.core.answers import NULL
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.utility import estimate
+from adacompute.evaluation.curves import Curve, held_out, read_curve
+from adacompute.evaluation.families import Contest, Family, Fitted, find_family
+from adacompute.evaluation.pool import assign_folds
+from adacompute.evaluation.replay import Ran, Replay
+from adacompute.evaluation.scores import resample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adacompute.core.types import FloatArray, IntArray, KeyArray
+
+FOLDS = 5
+PRICES = 64
+RESAMPLINGS = 1000
+FEWEST_QUESTIONS = 40
+"""With fewer, an interval is wider than any gain that is to be had."""
+
+MOST_UNREADABLE = 0.5
+"""With more, what is measured is the extraction, not the model."""
+
+CLOSE_ENOUGH = 1e-3
+TRIES = 6
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """A family along falling prices, each question scored while it was held out, (N, prices)."""
+
+    contest: Contest
+    fold: IntArray
+    fitted: tuple[Fitted, ...]
+    parts: tuple[Replay, ...]
+    prices: FloatArray
+    cost: FloatArray
+    accuracy: FloatArray
+
+    def run(self, price: float) -> Ran:
+        """Score every question at one more price."""
+        return _run(self.contest, self.fold, self.fitted, self.parts, price)
+
+
+def hold_out(
+    contest: Contest, family: Family, prices: Sequence[float], *, folds: int = FOLDS
+) -> HeldOut:
+    """Fit a family on each fold's training questions and follow it on those held out."""
+    fold = assign_folds(contest.pool.group, folds, seed=contest.seed)
+    fitted, parts = [], []
+    for f in range(folds):
+        fitted.append(family(contest, np.flatnonzero(fold != f)))
+        held = contest.pool.take(np.flatnonzero(fold == f))
+        parts.append(Replay(held, contest.orders, max(contest.samples), contest.seed))
+    every = tuple(fitted), tuple(parts)
+    runs = [_run(contest, fold, *every, price) for price in prices]
+    cost, accuracy = (np.stack([getattr(r, n) for r in runs], axis=1) for n in ("cost", "accuracy"))
+    return HeldOut(contest, fold, *every, np.asarray(prices), cost, accuracy)
+
+
+def _run(
+    contest: Contest,
+    fold: IntArray,
+    fitted: tuple[Fitted, ...],
+    parts: tuple[Replay, ...],
+    price: float,
+) -> Ran:
+    told = contest.draw_cost(np.arange(len(contest.pool)))
+    columns = {name: np.empty(len(fold)) for name in Ran.__dataclass_fields__}
+    for f, (policy, part) in enumerate(zip(fitted, parts, strict=True)):
+        rows = np.flatnonzero(fold == f)
+        ran = part.run(policy.policy, price, draw_cost=told, features=policy.digested[rows])
+        for name, column in columns.items():
+            column[rows] = getattr(ran, name)
+    return Ran(**columns)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over questions with what is needed for intervals: of itself and of the next mean."""
+
+    value: float
+    error: float
+    spread: float
+    groups: int
+
+    @staticmethod
+    def of(value: FloatArray, within: FloatArray | float, group: KeyArray) -> Mean:
+        """Average over questions; ``within`` is the variance over the draws of one question."""
+        mean = float(value.mean())
+        _, inverse = np.unique(group, return_inverse=True)
+        away = np.bincount(inverse, value - mean)
+        groups = len(away)
+        error = math.sqrt(float((away**2).sum()) * groups / max(1, groups - 1)) / len(value)
+        spread = math.sqrt(float(value.var()) + float(np.mean(within)))
+        return Mean(mean, error, spread, groups)
+
+    def bound(self, confidence: float, following: int | None = None) -> float:
+        """How far the mean, or that of so many questions to come, may lie on one side."""
+        following_variance = self.spread**2 / following if following else 0.0
+        return quantile(confidence, self.groups) * math.sqrt(self.error**2 + following_variance)
+
+
+def quantile(confidence: float, groups: int) -> float:
+    """Quantile of Student's t for the mean of so many independent questions.
+
+    The normal quantile, stretched by the expansion in 1/degrees; 0.1 % off at 30.
+    """
+    from statistics import NormalDist  # noqa: PLC0415 - slow to import, and used here alone
+
+    z, degrees = NormalDist().inv_cdf(confidence), max(1, groups - 1)
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def check_pool(contest: Contest) -> None:
+    """Refuse what no number of intervals makes meaningful."""
+    groups = len(np.unique(contest.pool.group))
+    if groups < FEWEST_QUESTIONS:
+        raise DataError(
+            f"{groups} different questions are too few to calibrate on: "
+            f"at least {FEWEST_QUESTIONS} are needed"
+        )
+    unread = float((contest.pool.answers.answer == NULL).mean())
+    if unread > MOST_UNREADABLE:
+        raise DataError(
+            f"{unread:.0%} of the samples could not be read, more than {MOST_UNREADABLE:.0%}: "
+            "the numbers would say how well answers are extracted; look at the grader first"
+        )
+
+
+def price_budget(
+    held: HeldOut, budget: float, *, confidence: float, following: int | None
+) -> tuple[float, Ran]:
+    """Lowest price whose cost stays within the budget with this confidence, and its scores."""
+    group = held.contest.pool.group
+
+    def over(ran: Ran) -> tuple[float, float]:
+        cost = Mean.of(ran.cost, ran.cost_spread, group)
+        return cost.value, cost.bound(confidence, following)
+
+    dear = held.run(float(held.prices[0]))
+    least, slack = over(dear)
+    if least + slack > budget * (1 + 1e-9):
+        raise ConfigError(
+            f"a budget of {budget:g} cannot be held with {confidence:.0%} confidence: the least "
+            f"that this policy costs is {least:.6g} ± {slack:.2g}; allow more"
+        )
+    spent = np.maximum.accumulate(held.cost.mean(axis=0))
+    aim, best = budget, (float(held.prices[0]), dear)
+    for _ in range(TRIES):
+        price = float(np.exp(np.interp(aim, spent, np.log(held.prices))))
+        ran = held.run(price)
+        cost, slack = over(ran)
+        excess = cost + slack - budget
+        if excess <= budget * 1e-9:
+            best = (price, ran)
+            if price <= held.prices[-1] or -excess <= CLOSE_ENOUGH * budget:
+                break
+        aim -= excess
+    return best
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Accuracy over the best mixture of uniform levels at equal cost, with its interval."""
+
+    value: float
+    low: float
+    high: float
+    groups: int
+
+    @property
+    def more(self) -> int | None:
+        """How many more questions would part an interval of this width from zero, if so many do."""
+        half = (self.high - self.low) / 2
+        if abs(self.value) < 1e-9:  # noqa: PLR2004
+            return None
+        return max(0, math.ceil(self.groups * ((half / abs(self.value)) ** 2 - 1.0)))
+
+
+def measure_gain(held: HeldOut, ran: Ran, base: Curve, *, confidence: float) -> Gain:
+    """Compare with the mixture at the cost that was realised, and so in every resampling."""
+    group = held.contest.pool.group
+    weights = resample(group, RESAMPLINGS, seed=held.contest.seed)
+    total = weights.sum(axis=1)
+    cost, accuracy = weights @ ran.cost / total, weights @ ran.accuracy / total
+    gains = np.array(
+        [
+            reached - read_curve(base, spent, weights[[i]]).accuracy
+            for i, (spent, reached) in enumerate(zip(cost, accuracy, strict=True))
+        ]
+    )
+    groups = len(np.unique(group))
+    half = quantile(0.5 + confidence / 2, groups) * float(gains[1:].std(ddof=1))
+    return Gain(float(gains[0]), float(gains[0]) - half, float(gains[0]) + half, groups)
+
+
+def calibrate(
+    contest: Contest,
+    name: str,
+    *,
+    budget: float,
+    confidence: float = 0.95,
+    following: int | None = None,
+    prices: int = PRICES,
+) -> dict[str, Any]:
+    """Set the price for a budget and judge the policy there.
+
+    ``following`` questions are those that the budget must hold for; without it, the long run.
+    """
+    check_pool(contest)
+    held = follow_family(contest, name, prices)
+    price, ran = price_budget(held, budget, confidence=confidence, following=following)
+    base = held_out(contest, find_family("mixture"), held.fold)
+    gain = measure_gain(held, ran, base, confidence=confidence)
+    cost = Mean.of(ran.cost, ran.cost_spread, contest.pool.group)
+    return {
+        **judge(contest, gain, budget),
+        "price": price,
+        "cost": cost.value,
+        "cost_high": cost.value + cost.bound(confidence, following),
+        "accuracy": float(ran.accuracy.mean()),
+        "confidence": confidence,
+        "questions": len(contest.pool),
+        "following": following,
+        "gain_by_redrawing": _redrawing(contest, held, base, cost.value),
+        "frontier": frontier(held, confidence),
+    }
+
+
+def follow_family(contest: Contest, name: str, prices: int) -> HeldOut:
+    """Hold out a family along prices that span what it can do."""
+    family = find_family(name)
+    known = family(contest, np.arange(len(contest.pool)))
+    along = known.prices
+    if not known.stepped:
+        along = tuple(np.geomspace(along[0], along[-1], prices).tolist())
+    return hold_out(contest, family, along)
+
+
+def judge(contest: Contest, gain: Gain, budget: float) -> dict[str, Any]:
+    """Say whether there is a gain, and what to do when there is none."""
+    table = contest.table
+    mean, cost = table.utility.mean(axis=0), table.cost
+    cost = np.asarray(cost if cost.ndim == 1 else cost.mean(axis=0))
+    fits = np.flatnonzero(cost <= budget * (1 + 1e-9))
+    best = contest.samples[int(fits[mean[fits].argmax()])] if len(fits) else contest.samples[0]
+    sure = gain.low > 0
+    return {
+        "verdict": "gain" if sure else "no gain",
+        "advice": "use this policy" if sure else f"use n = {best}",
+        "gain": gain.value,
+        "low": gain.low,
+        "high": gain.high,
+        "more_questions": 0 if sure else gain.more,
+    }
+
+
+def _redrawing(contest: Contest, held: HeldOut, base: Curve, cost: float) -> float:
+    """What only redrawing unreadable samples gains over the mixture at this cost."""
+    if not (contest.pool.answers.answer == NULL).any():
+        return 0.0
+    once = np.ones((1, len(contest.pool)))
+    retry = held_out(contest, find_family("retry"), held.fold)
+    return read_curve(retry, cost, once).accuracy - read_curve(base, cost, once).accuracy
+
+
+def frontier(held: HeldOut, confidence: float) -> list[dict[str, float]]:
+    """What each price costs and gets right, with intervals, by rising cost."""
+    group = held.contest.pool.group
+    points = []
+    for i, price in enumerate(held.prices.tolist()):
+        cost = Mean.of(held.cost[:, i], 0.0, group)
+        right = Mean.of(held.accuracy[:, i], 0.0, group)
+        sides = 0.5 + confidence / 2
+        points.append(
+            {
+                "price": price,
+                "cost": cost.value,
+                "cost_low": cost.value - cost.bound(sides),
+                "cost_high": cost.value + cost.bound(sides),
+                "accuracy": right.value,
+                "accuracy_low": right.value - right.bound(sides),
+                "accuracy_high": right.value + right.bound(sides),
+            }
+        )
+    return points
+
+
+def calibrate_share(
+    contest: Contest,
+    name: str,
+    *,
+    accuracy_of: int,
+    share: float,
+    confidence: float = 0.95,
+    following: int | None = None,
+    prices: int = PRICES,
+) -> dict[str, Any]:
+    """Find the highest price that keeps a share of the accuracy of so many samples.
+
+    Prices are tried from the lowest up until one fails, so that trying many costs no confidence.
+    Each must pass a bet that no sequence of bounded outcomes wins too often, whatever their
+    distribution, and the prediction for the questions that follow.
+    """
+    check_pool(contest)
+    if accuracy_of not in contest.samples:
+        raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
+    held = follow_family(contest, name, prices)
+    goal = estimate(contest.pool.answers, (accuracy_of,), errors=False).utility[:, 0]
+    group, passed = contest.pool.group, None
+    for price in held.prices[::-1].tolist():
+        ran = held.run(price)
+        above = ran.accuracy - share * goal
+        within = ran.accuracy_spread + share**2 * goal * (1 - goal)
+        mean = Mean.of(above, within, group)
+        low = mean.value - mean.bound(confidence, following)
+        if low < 0 or not win_bet(above, group, lowest=-share, confidence=confidence):
+            break
+        passed = (price, ran, low)
+    if passed is None:
+        raise DataError(
+            f"{len(contest.pool)} questions cannot show {share:.0%} of the accuracy of "
+            f"{accuracy_of} samples at any price: collect more questions, or ask for less"
+        )
+    price, ran, low = passed
+    each = contest.draw_cost(np.arange(len(contest.pool)))
+    return {
+        "price": price,
+        "cost": float(ran.cost.mean()),
+        "full_cost": accuracy_of * each,
+        "accuracy": float(ran.accuracy.mean()),
+        "full_accuracy": float(goal.mean()),
+        "share": share,
+        "share_low": share + low / float(goal.mean()),
+        "confidence": confidence,
+        "questions": len(contest.pool),
+        "frontier": frontier(held, confidence),
+    }
+
+
+def win_bet(value: FloatArray, group: KeyArray, *, lowest: float, confidence: float) -> bool:
+    """Whether a gambler who bets on a mean above zero multiplies the stake by 1/(1 − confidence).
+
+    With a mean of zero or less the stake cannot grow on average, so this happens with at most that
+    chance (Ville), for any number of independent questions of any distribution above ``lowest``.
+    """
+    _, inverse = np.unique(group, return_inverse=True)
+    each = np.bincount(inverse, value) / np.bincount(inverse)
+    count = np.arange(1, len(each) + 1)
+    # Each bet knows only what came before, and half of what is possible is never risked.
+    mean = np.cumsum(each) / (count + 1)
+    variance = (0.25 + np.cumsum((each - mean) ** 2)) / (count + 1)
+    stake = np.clip(mean / (variance + mean**2), 0.0, 0.5 / -lowest)
+    growth = np.log1p(np.concatenate([[0.0], stake[:-1]]) * each)
+    return bool(growth.sum() >= -math.log(1 - confidence))

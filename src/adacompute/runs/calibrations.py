@@ -1,0 +1,85 @@
+"""Calibrations: the stage that sets a bundle's price on held-out questions and judges it.
+
+The bundle was trained on all questions of the run; its family is fitted again on parts of them to
+learn what it does on questions it has not seen. What is found goes into the bundle: the frontier
+from cost to price, and the verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adacompute.core.errors import BundleError, ConfigError
+from adacompute.evaluation.calibration import calibrate, calibrate_share
+from adacompute.evaluation.families import Contest
+from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
+from adacompute.runs.contests import ORDERS, hash_run, pool_run
+from adacompute.runs.stages import quiet
+from adacompute.storage.store import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FEWEST_SHARE, MOST_SHARE = 0.0, 1.0
+
+
+def calibrate_run(
+    run: Path,
+    *,
+    policy: Path,
+    budget: float | None = None,
+    accuracy_of: int | None = None,
+    share: float = 0.95,
+    confidence: float = 0.95,
+    following: int | None = None,
+    progress: Callable[[str], None] = quiet,
+) -> dict[str, Any]:
+    """Set the price of a bundle for a budget, or for a share of the accuracy of many samples."""
+    if budget is not None and accuracy_of is not None:
+        raise ConfigError("name a budget or the samples whose accuracy is to be kept, not both")
+    for name, value in (("share", share), ("confidence", confidence)):
+        if not FEWEST_SHARE < value < MOST_SHARE:
+            raise ConfigError(f"a {name} lies between 0 and 1, not at {value:g}")
+    if following is not None and following < 1:
+        raise ConfigError(f"at least one question must follow, not {following}")
+    bundle = load_bundle(policy)
+    contest, name = _contest(run, bundle)
+    progress(name)
+    settings: dict[str, Any] = {"confidence": confidence, "following": following}
+    if budget is not None:
+        result = {"budget": budget, **calibrate(contest, name, budget=budget, **settings)}
+    elif accuracy_of is not None:
+        settings |= {"accuracy_of": accuracy_of, "share": share}
+        result = {"accuracy_of": accuracy_of, **calibrate_share(contest, name, **settings)}
+    else:
+        raise ConfigError("name a budget, or the samples whose accuracy is to be kept")
+    points = tuple(Point(**point) for point in result.pop("frontier"))
+    notes = {**bundle.notes, "calibration": result}
+    save_bundle(replace(bundle, frontier=points, notes=notes), policy)
+    return {"policy": name, "bundle": str(policy), "unit": bundle.unit, **result}
+
+
+def _contest(run: Path, bundle: Bundle) -> tuple[Contest, str]:
+    """What the bundle was trained on, as it was then."""
+    place = Run(run)
+    if bundle.data != hash_run(place):
+        raise BundleError(
+            f"the policy was trained on other samples than those of {run}: train it on this run"
+        )
+    fit = bundle.notes.get("fit")
+    if not isinstance(fit, dict):
+        raise BundleError("the bundle does not say how its policy was fitted: train it again")
+    features = str(fit["features"])
+    pool = pool_run(place, unit=bundle.unit, features=features).even()
+    contest = Contest(
+        pool,
+        tuple(fit["ladder"]),
+        tuple(fit["budgets"]),
+        orders=ORDERS,
+        seed=int(fit["seed"]),
+        classifier=str(fit["classifier"]),
+        cost_sensitive=bool(fit["cost_sensitive"]),
+    )
+    return contest, str(fit["policy"])
