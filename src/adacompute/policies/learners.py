@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, require
-from adacompute.core.types import Float32Array, FloatArray, IntArray
+from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray
 from adacompute.policies.inference import NEVER, OnnxModel, Predictor, trees_to_onnx
 
 CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
 TREES = 100
 GBM = {"max_depth": 5, "eta": 0.1}  # the paper's
-SOFTMAX_STRENGTH = 0.1
+SOFTMAX_STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
+SOFTMAX_FOLDS = 5
+UNSEEN = 1e-3
+"""Chance given to a label that the other folds do not have."""
+
 VALUE_GBM = {"max_depth": 3, "eta": 0.05, "min_child_weight": 10, "subsample": 0.8}
 
 
@@ -116,11 +120,33 @@ def fit_clusters(points: FloatArray, count: int, *, seed: int = 0) -> tuple[IntA
 def fit_softmax(
     points: FloatArray, label: IntArray, *, seed: int = 0
 ) -> Callable[[FloatArray], FloatArray]:
-    """Fit how likely each label is at a point; labels are 0, 1, … and each is there."""
+    """Fit how likely each label is at a point; labels are 0, 1, … and each is there.
+
+    How far the points may tell is chosen by the likelihood of labels that were left out.
+    """
     linear = require("sklearn.linear_model", extra="train")
-    model = linear.LogisticRegression(C=SOFTMAX_STRENGTH, max_iter=300, random_state=seed)
-    model.fit(points, label)
-    return lambda points: np.asarray(model.predict_proba(points), dtype=np.float64)
+    fold = np.random.default_rng(seed).permutation(len(points)) % SOFTMAX_FOLDS
+
+    def fit(strength: float, rows: BoolArray) -> Any:  # noqa: ANN401 - scikit-learn has no types
+        model = linear.LogisticRegression(C=strength, max_iter=300, random_state=seed)
+        return model.fit(points[rows], label[rows])
+
+    def likelihood(strength: float) -> float:
+        total = 0.0
+        for f in range(SOFTMAX_FOLDS):
+            held = fold == f
+            if len(np.unique(label[~held])) == 1:
+                return -np.inf
+            model = fit(strength, ~held)
+            known = np.searchsorted(model.classes_, label[held])
+            known = np.minimum(known, len(model.classes_) - 1)
+            chance = model.predict_proba(points[held])[np.arange(len(known)), known]
+            chance[model.classes_[known] != label[held]] = UNSEEN
+            total += float(np.log(np.maximum(chance, UNSEEN)).sum())
+        return total
+
+    best = fit(max(SOFTMAX_STRENGTHS, key=likelihood), np.ones(len(points), dtype=np.bool_))
+    return lambda points: np.asarray(best.predict_proba(points), dtype=np.float64)
 
 
 def _scikit(kind: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types

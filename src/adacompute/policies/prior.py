@@ -101,23 +101,30 @@ def fit_prior(
     varied = behaviour[:, behaviour.std(axis=0) > LEAST]
     kinds, places = min(KINDS, size // PER_KIND), min(PLACES, size // PER_PLACE)
     if not features.shape[1] or not varied.shape[1] or min(kinds, places) < 2:  # noqa: PLR2004
-        pooled = Chances(
-            known.reached.mean(axis=1, keepdims=True), known.right.mean(axis=1, keepdims=True)
-        )
-        return flat_prior(features.shape[1]), pooled
+        return _pool(features, known)
     kind, _ = fit_clusters(behaviour, kinds, seed=seed)
+    if kind.max() == 0:
+        return _pool(features, known)
     mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = (1.0 / (features.std(axis=0, dtype=np.float64) + LEAST_SPREAD)).astype(np.float32)
     left_out, slope = _ridge(standardise(features, mean, scale).astype(np.float64), varied)
+    if not left_out.shape[1]:
+        return _pool(features, known)
     spread = left_out.std(axis=0) + LEAST
     left_out, slope = left_out / spread, slope / spread
     shift = fit_softmax(left_out, kind, seed=seed)
     _, place = fit_clusters(left_out, places, seed=seed)
     share = shift(place)
-    reached = np.stack([known.reached[:, kind == k].mean(axis=1) for k in range(kinds)], axis=1)
-    right = np.stack([known.right[:, kind == k].mean(axis=1) for k in range(kinds)], axis=1)
+    member = np.eye(int(kind.max()) + 1)[kind] / np.bincount(kind)
+    weight = member @ share.T  # of each training question at each place
     prior = Prior(mean, scale, slope.astype(np.float32), place.astype(np.float32))
-    return prior, Chances(reached @ share.T, right @ share.T)
+    return prior, Chances(known.reached @ weight, known.right @ weight)
+
+
+def _pool(features: Float32Array, known: Chances) -> tuple[Prior, Chances]:
+    """One place where all training questions count alike."""
+    mean = Chances(*(of.mean(axis=1, keepdims=True) for of in (known.reached, known.right)))
+    return flat_prior(features.shape[1]), mean
 
 
 def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -131,10 +138,11 @@ def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatA
     inside = left.T @ centred
     best = np.full(target.shape[1], np.inf)
     left_out, slope = np.zeros(target.shape), np.zeros((features.shape[1], target.shape[1]))
+    nothing = (centred**2).mean(axis=0)
     for penalty in PENALTIES * features.shape[1]:
         kept = singular**2 / (singular**2 + penalty)
         fitted = left @ (kept[:, None] * inside)
-        weight = np.minimum((left**2) @ kept + 1.0 / len(target), 1.0 - LEAST)[:, None]
+        weight = np.minimum((left**2) @ kept, 1.0 - LEAST)[:, None]
         without = (fitted - weight * centred) / (1.0 - weight)
         error = ((centred - without) ** 2).mean(axis=0)
         better = error < best
@@ -143,4 +151,5 @@ def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatA
         slope[:, better] = (turned.T @ ((singular / (singular**2 + penalty))[:, None] * inside))[
             :, better
         ]
-    return left_out, slope
+    told = best < nothing  # what cannot be predicted is not passed on
+    return left_out[:, told], slope[:, told]
