@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.evaluation.curves import Curve, held_out, price_for, read_curve
+from adacompute.evaluation.curves import Curve, held_out, price_for, read_curve, split_folds
 from adacompute.evaluation.families import FAMILIES, Contest, Fitted
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scores import _row, resample
@@ -75,7 +75,7 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
         seen.append(train)
         return FAMILIES["mixture"](given, train)
 
-    curve = held_out(contest, family, fold)
+    curve = held_out(contest, family, split_folds(fold))
     assert len(seen) == 5
     for f, train in enumerate(seen):
         assert train.tolist() == np.flatnonzero(fold != f).tolist()
@@ -84,7 +84,7 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
 
 
 def test_the_fixed_curve_is_the_replay_of_each_level(contest: Contest, fold: IntArray) -> None:
-    curve = held_out(contest, FAMILIES["fixed"], fold)
+    curve = held_out(contest, FAMILIES["fixed"], split_folds(fold))
     cost, accuracy = contest.run_rules([Fixed(n) for n in LADDER])
     assert curve.stepped
     for k, samples in enumerate(LADDER):
@@ -96,7 +96,7 @@ def test_the_fixed_curve_is_the_replay_of_each_level(contest: Contest, fold: Int
 
 
 def test_at_a_level_the_random_mixture_is_that_level(contest: Contest, fold: IntArray) -> None:
-    curve = held_out(contest, FAMILIES["random"], fold)
+    curve = held_out(contest, FAMILIES["random"], split_folds(fold))
     _, accuracy = contest.run_rules([Fixed(n) for n in LADDER])
     for k, samples in enumerate(LADDER):
         read = read_curve(curve, float(samples), np.ones((1, len(fold))))
@@ -111,7 +111,7 @@ def test_the_traced_price_spends_the_budget_on_the_training_questions(
     contest: Contest, name: str
 ) -> None:
     fold = assign_folds(contest.pool.group, 2)
-    curve = held_out(contest, FAMILIES[name], fold, trace=(3.0,))
+    curve = held_out(contest, FAMILIES[name], split_folds(fold), trace=(3.0,))
     for f in range(2):
         fitted = FAMILIES[name](contest, np.flatnonzero(fold != f))
         (price,) = np.unique(curve.price[3.0][fold == f])

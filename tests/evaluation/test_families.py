@@ -9,7 +9,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
-from adacompute.evaluation.curves import held_out
+from adacompute.evaluation.curves import held_out, split_folds
 from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, find_family
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.bundle import Bundle, save_bundle
@@ -154,7 +154,7 @@ def test_another_classifier_can_be_refitted_for_the_papers_router(small: Pool) -
 def test_samples_that_cost_nothing_cannot_be_priced(small: Pool, name: str) -> None:
     free = contest_of(replace(small, draw_cost=np.zeros(len(small.draw_cost))))
     with pytest.raises(DataError, match="cost nothing at all: use another unit"):
-        held_out(free, FAMILIES[name], assign_folds(small.group, 5))
+        held_out(free, FAMILIES[name], split_folds(assign_folds(small.group, 5)))
 
 
 def test_an_unknown_family_is_refused_with_those_there_are() -> None:

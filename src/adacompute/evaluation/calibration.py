@@ -21,7 +21,7 @@ import numpy as np
 from adacompute.core.answers import NULL
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
-from adacompute.evaluation.curves import Curve, held_out, read_curve
+from adacompute.evaluation.curves import Curve, held_out, read_curve, split_folds
 from adacompute.evaluation.families import Contest, Family, Fitted, find_family
 from adacompute.evaluation.pool import assign_folds
 from adacompute.evaluation.replay import Ran, Replay
@@ -231,7 +231,7 @@ def calibrate(
     check_pool(contest)
     held = follow_family(contest, name, prices)
     price, ran = price_budget(held, budget, confidence=confidence, following=following)
-    base = held_out(contest, find_family("mixture"), held.fold)
+    base = held_out(contest, find_family("mixture"), split_folds(held.fold))
     gain = measure_gain(held, ran, base, confidence=confidence)
     cost = Mean.of(ran.cost, ran.cost_spread, contest.pool.group)
     return {
@@ -281,7 +281,7 @@ def _redrawing(contest: Contest, held: HeldOut, base: Curve, cost: float) -> flo
     if not (contest.pool.answers.answer == NULL).any():
         return 0.0
     once = np.ones((1, len(contest.pool)))
-    retry = held_out(contest, find_family("retry"), held.fold)
+    retry = held_out(contest, find_family("retry"), split_folds(held.fold))
     return read_curve(retry, cost, once).accuracy - read_curve(base, cost, once).accuracy
 
 

@@ -8,6 +8,7 @@ held-out questions really had.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,20 +36,32 @@ class Curve:
     stepped: bool = False
 
 
+Split = tuple[IntArray, IntArray]
+"""Training questions and those held out."""
+
+
+def split_folds(fold: IntArray) -> list[Split]:
+    """Hold out each fold once."""
+    return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in np.unique(fold)]
+
+
 def held_out(
-    contest: Contest, family: Family, fold: IntArray, *, trace: tuple[float, ...] = ()
+    contest: Contest, family: Family, splits: Sequence[Split], *, trace: tuple[float, ...] = ()
 ) -> Curve:
-    """Fit a family on each fold's training questions and score it on those held out."""
+    """Fit a family on the training questions of each split and score it on those held out.
+
+    A question that is held out several times is scored by the mean; what is traced, by the last.
+    """
     each = contest.draw_cost(np.arange(len(contest.pool)))
     levels = each * np.asarray(contest.samples)
     aims = np.union1d(levels, np.geomspace(levels[0], levels[-1], AIMS))
     shape = (len(contest.pool), len(aims))
-    cost, accuracy = np.empty(shape), np.empty(shape)
+    cost, accuracy, times = np.zeros(shape), np.zeros(shape), np.zeros((shape[0], 1))
     samples = {budget: np.empty(shape[0]) for budget in trace}
     price = {budget: np.empty(shape[0]) for budget in trace}
     stepped = False
-    for f in np.unique(fold):
-        train, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+    for train, held in splits:
+        times[held] += 1
         fitted = family(contest, train)
         stepped = fitted.stepped
         told = contest.draw_cost(train)
@@ -59,12 +72,13 @@ def held_out(
         for target, column in ((cost, "cost"), (accuracy, "accuracy")):
             values = np.stack([getattr(run, column)[held] for run in runs], axis=1)
             after = np.minimum(first + 1, len(runs) - 1)
-            target[held] = values[:, first] * (1 - share) + values[:, after] * share
+            target[held] += values[:, first] * (1 - share) + values[:, after] * share
         for budget in trace:
             price[budget][held] = at = price_for(budget, spent, fitted)
             run = run_fitted(contest, fitted, at, told)
             samples[budget][held] = run.samples[held]
-    return Curve(cost, accuracy, samples, price, stepped)
+    times = np.maximum(times, 1)  # what was never held out is left at zero
+    return Curve(cost / times, accuracy / times, samples, price, stepped)
 
 
 def run_fitted(contest: Contest, fitted: Fitted, price: float, draw_cost: float) -> Ran:

@@ -15,7 +15,7 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.bounds import cross_fitted, in_sample
-from adacompute.evaluation.curves import Curve, Reading, held_out, read_curve
+from adacompute.evaluation.curves import Curve, Reading, held_out, read_curve, split_folds
 from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, find_family
 from adacompute.evaluation.imitation import imitate
 from adacompute.evaluation.pool import Pool, assign_folds
@@ -63,12 +63,12 @@ def evaluate(
     samples = _ladder(even, ladder)
     wanted = _budgets(even, budgets, samples)
     contest = Contest(even, samples, wanted, orders, seed)
-    fold = assign_folds(even.group, folds, seed=seed)
+    splits = split_folds(assign_folds(even.group, folds, seed=seed))
     weights = resample(even.group, RESAMPLINGS, seed=seed)
     progress("oracle")
     best = cross_fitted(even, samples, wanted, seed=seed)
     progress("mixture")
-    base = held_out(contest, find_family("mixture"), fold)
+    base = held_out(contest, find_family("mixture"), splits)
     rows: list[dict[str, Any]] = []
     for name in names:
         progress(name)
@@ -77,7 +77,7 @@ def evaluate(
             continue
         trace = wanted if name in ROUTERS else ()
         curve = (
-            held_out(contest, find_family(name), fold, trace=trace) if name != "mixture" else base
+            held_out(contest, find_family(name), splits, trace=trace) if name != "mixture" else base
         )
         for budget in wanted:
             read = read_curve(curve, budget, weights)

@@ -28,7 +28,7 @@ DUST = 1e-12
 """Smaller gains are rounding errors."""
 
 
-def indices(known: Chances) -> FloatArray:
+def indices(known: Chances, prices: FloatArray = PRICES) -> FloatArray:
     """Index of each state, (states, C), in utility per draw, for C mixtures of questions.
 
     States of the largest number of draws cannot go on: their index is 0.
@@ -37,12 +37,12 @@ def indices(known: Chances) -> FloatArray:
     index = np.zeros(reached.shape)
     every = states()
     last = int(every.draws[len(reached) - 1])
-    worth = np.repeat(right[every.layer(last), :, None], len(PRICES), axis=2)
+    worth = np.repeat(right[every.layer(last), :, None], len(prices), axis=2)
     for draws in range(last - 1, -1, -1):
         here = every.layer(draws)
         stop, chance = right[here, :, None], reached[here, :, None]
-        going = step_back(worth, draws) - PRICES * chance
-        index[here] = _crossing(going - stop, DUST * chance)
+        going = step_back(worth, draws) - prices * chance
+        index[here] = _crossing(going - stop, DUST * chance, prices)
         worth = np.maximum(stop, going)
     return index
 
@@ -59,7 +59,31 @@ def step_back(worth: FloatArray, draws: int) -> FloatArray:
     return total
 
 
-def _crossing(gain: FloatArray, dust: FloatArray) -> FloatArray:
+def follow(index: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Share of each state's chance that stops there, and that goes on, (states, C, prices).
+
+    Multiplied by any question's chances, the shares give what the rule gets right and draws on it,
+    with nothing replayed. The first draw is always made.
+    """
+    every = states()
+    last = int(every.draws[len(index) - 1])
+    stop, go = (np.zeros((*index.shape, len(prices))) for _ in range(2))
+    came = np.ones((1, index.shape[1], len(prices)))
+    for draws in range(last + 1):
+        here = every.layer(draws)
+        on = (index[here, :, None] > prices) | (draws == 0)
+        go[here] = np.where(on & (draws < last), came, 0.0)
+        stop[here] = came - go[here]
+        if draws < last:
+            later = every.layer(draws + 1)
+            came = np.zeros((later.stop - later.start, *came.shape[1:]))
+            for state, chance in zip(every.after[here].T, every.back[here].T, strict=True):
+                some = np.flatnonzero(chance)  # different states, so that nothing is added twice
+                came[state[some] - later.start] += chance[some, None, None] * go[here][some]
+    return stop, go
+
+
+def _crossing(gain: FloatArray, dust: FloatArray, prices: FloatArray) -> FloatArray:
     """Largest price at which there is a gain; 0 where there is none at any."""
     pays = gain > dust
     found = pays.argmax(axis=2)
@@ -67,5 +91,5 @@ def _crossing(gain: FloatArray, dust: FloatArray) -> FloatArray:
     low = np.take_along_axis(gain, found[:, :, None], axis=2)[:, :, 0]
     high = np.take_along_axis(gain, before[:, :, None], axis=2)[:, :, 0]
     share = np.divide(low, low - high, out=np.zeros_like(low), where=low > high)
-    price = PRICES[found] + np.clip(share, 0.0, 1.0) * (PRICES[before] - PRICES[found])
+    price = prices[found] + np.clip(share, 0.0, 1.0) * (prices[before] - prices[found])
     return np.where(pays.any(axis=2), price, 0.0)

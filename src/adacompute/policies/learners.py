@@ -8,8 +8,9 @@ every level at once. They know features and targets, not questions, prices or po
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +23,9 @@ TREES = 100
 GBM = {"max_depth": 5, "eta": 0.1}  # the paper's
 SOFTMAX_STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
 SOFTMAX_FOLDS = 5
+SOFTMAX_SURE = 1.64
+"""Standard errors by which a gain must differ from none."""
+
 UNSEEN = 1e-3
 """Chance given to a label that the other folds do not have."""
 
@@ -109,6 +113,12 @@ def _boost(
     return bytes(booster.save_raw("json"))
 
 
+def one_thread() -> AbstractContextManager[Any]:
+    """Keep small problems on one thread: handing them round takes ten times what they do."""
+    limits = require("threadpoolctl", extra="train").threadpool_limits
+    return cast("AbstractContextManager[Any]", limits(1))
+
+
 def fit_clusters(points: FloatArray, count: int, *, seed: int = 0) -> tuple[IntArray, FloatArray]:
     """Cluster of each point, and the centres: fewer than asked for when points coincide."""
     count = min(count, len(np.unique(points, axis=0)))
@@ -119,10 +129,11 @@ def fit_clusters(points: FloatArray, count: int, *, seed: int = 0) -> tuple[IntA
 
 def fit_softmax(
     points: FloatArray, label: IntArray, *, seed: int = 0
-) -> Callable[[FloatArray], FloatArray]:
-    """Fit how likely each label is at a point; labels are 0, 1, … and each is there.
+) -> Callable[[FloatArray], FloatArray] | None:
+    """Fit how likely each label is at a point; None where the points tell nothing for sure.
 
-    How far the points may tell is chosen by the likelihood of labels that were left out.
+    Labels are 0, 1, … and each is there. How far the points may tell is chosen by the likelihood
+    of labels that were left out, and it must beat that of the labels' shares by more than chance.
     """
     linear = require("sklearn.linear_model", extra="train")
     fold = np.random.default_rng(seed).permutation(len(points)) % SOFTMAX_FOLDS
@@ -131,22 +142,27 @@ def fit_softmax(
         model = linear.LogisticRegression(C=strength, max_iter=300, random_state=seed)
         return model.fit(points[rows], label[rows])
 
-    def likelihood(strength: float) -> float:
-        total = 0.0
-        for f in range(SOFTMAX_FOLDS):
-            held = fold == f
-            if len(np.unique(label[~held])) == 1:
-                return -np.inf
+    def gain(strength: float) -> FloatArray:
+        """Log-likelihood of each label that was left out, over that of its share."""
+        found = np.zeros(len(points))
+        for held in (fold == f for f in range(SOFTMAX_FOLDS)):
+            share = np.bincount(label[~held], minlength=int(label.max()) + 1) / (~held).sum()
             model = fit(strength, ~held)
-            known = np.searchsorted(model.classes_, label[held])
-            known = np.minimum(known, len(model.classes_) - 1)
-            chance = model.predict_proba(points[held])[np.arange(len(known)), known]
-            chance[model.classes_[known] != label[held]] = UNSEEN
-            total += float(np.log(np.maximum(chance, UNSEEN)).sum())
-        return total
+            chance = np.zeros((int(held.sum()), len(share)))
+            chance[:, model.classes_] = model.predict_proba(points[held])
+            told = chance[np.arange(len(chance)), label[held]]
+            found[held] = np.log(np.maximum(told, UNSEEN) / np.maximum(share[label[held]], UNSEEN))
+        return found
 
-    best = fit(max(SOFTMAX_STRENGTHS, key=likelihood), np.ones(len(points), dtype=np.bool_))
-    return lambda points: np.asarray(best.predict_proba(points), dtype=np.float64)
+    if any(len(np.unique(label[fold != f])) == 1 for f in range(SOFTMAX_FOLDS)):
+        return None
+    gains = {strength: gain(strength) for strength in SOFTMAX_STRENGTHS}
+    best = max(gains, key=lambda strength: float(gains[strength].mean()))
+    error = float(gains[best].std(ddof=1)) / np.sqrt(len(points))
+    if gains[best].mean() < SOFTMAX_SURE * error:
+        return None
+    model = fit(best, np.ones(len(points), dtype=np.bool_))
+    return lambda points: np.asarray(model.predict_proba(points), dtype=np.float64)
 
 
 def _scikit(kind: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types

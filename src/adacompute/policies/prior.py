@@ -93,38 +93,48 @@ def behave(answers: Answers, most: int) -> FloatArray:
 
 
 def fit_prior(
-    features: Float32Array, answers: Answers, known: Chances, most: int, *, seed: int = 0
-) -> tuple[Prior, Chances]:
-    """Fit the prior of training questions, and mix their chances at each of its places."""
-    size = len(answers)
-    behaviour = behave(answers, most)
+    features: Float32Array, behaviour: FloatArray, *, seed: int = 0
+) -> tuple[Prior, FloatArray]:
+    """Fit the prior, and how much each training question counts at each place, (N, P)."""
+    size = len(behaviour)
     varied = behaviour[:, behaviour.std(axis=0) > LEAST]
     kinds, places = min(KINDS, size // PER_KIND), min(PLACES, size // PER_PLACE)
     if not features.shape[1] or not varied.shape[1] or min(kinds, places) < 2:  # noqa: PLR2004
-        return _pool(features, known)
+        return flat_prior(features.shape[1]), flat_weight(size)
     kind, _ = fit_clusters(behaviour, kinds, seed=seed)
     if kind.max() == 0:
-        return _pool(features, known)
+        return flat_prior(features.shape[1]), flat_weight(size)
     mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = (1.0 / (features.std(axis=0, dtype=np.float64) + LEAST_SPREAD)).astype(np.float32)
     left_out, slope = _ridge(standardise(features, mean, scale).astype(np.float64), varied)
     if not left_out.shape[1]:
-        return _pool(features, known)
+        return flat_prior(features.shape[1]), flat_weight(size)
     spread = left_out.std(axis=0) + LEAST
     left_out, slope = left_out / spread, slope / spread
     shift = fit_softmax(left_out, kind, seed=seed)
+    if shift is None:
+        return flat_prior(features.shape[1]), flat_weight(size)
     _, place = fit_clusters(left_out, places, seed=seed)
-    share = shift(place)
     member = np.eye(int(kind.max()) + 1)[kind] / np.bincount(kind)
-    weight = member @ share.T  # of each training question at each place
     prior = Prior(mean, scale, slope.astype(np.float32), place.astype(np.float32))
-    return prior, Chances(known.reached @ weight, known.right @ weight)
+    return prior, member @ shift(place).T
 
 
-def _pool(features: Float32Array, known: Chances) -> tuple[Prior, Chances]:
-    """One place where all training questions count alike."""
-    mean = Chances(*(of.mean(axis=1, keepdims=True) for of in (known.reached, known.right)))
-    return flat_prior(features.shape[1]), mean
+def flat_weight(size: int) -> FloatArray:
+    """Every training question counts alike."""
+    return np.full((size, 1), 1.0 / size)
+
+
+def lend(weight: FloatArray, questions: float) -> FloatArray:
+    """Lend each place so many questions of the whole pool, as if they were its own."""
+    effective = 1.0 / (weight**2).sum(axis=0)
+    share = questions / (questions + effective)
+    return np.asarray((1.0 - share) * weight + share / len(weight), dtype=np.float64)
+
+
+def mix(known: Chances, weight: FloatArray) -> Chances:
+    """Chances at each place."""
+    return Chances(known.reached @ weight, known.right @ weight)
 
 
 def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:

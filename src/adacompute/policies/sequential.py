@@ -10,6 +10,7 @@ stop alike, and one model serves every budget. It ignores who votes for what.
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,20 +18,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adacompute.core.errors import BundleError
-from adacompute.core.states import MOST, states
-from adacompute.policies.induction import indices
+from adacompute.core.states import MOST, Chances, states
+from adacompute.policies.induction import follow, indices
+from adacompute.policies.learners import one_thread
 from adacompute.policies.policy import NO_LEVEL, State
-from adacompute.policies.prior import Prior, fit_prior
+from adacompute.policies.prior import (
+    Prior,
+    behave,
+    fit_prior,
+    flat_prior,
+    flat_weight,
+    lend,
+    mix,
+)
 
 if TYPE_CHECKING:
     from adacompute.core.answers import Answers
-    from adacompute.core.states import Chances
     from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level
 
 SHADE = 0.2
 """Widest difference between the prices of two questions, as a share."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+LENT = (math.inf, 300.0, 80.0, 20.0)
+"""Questions of the whole pool that may be lent to each place; all of them leave one prior."""
+
+LENT_FOLDS = 4
+COARSE = np.geomspace(0.5, 1e-4, 24)
+DRAWN = (1.5, 2.0, 3.0, 4.0, 6.0)
 
 PRIOR = ("mean", "scale", "slope", "place")
 
@@ -112,6 +128,49 @@ def fit_sequential(
     *,
     seed: int = 0,
 ) -> Sequential:
-    """Fit the prior of training questions and the indices at its places."""
-    prior, mixed = fit_prior(features, answers, known, len(levels), seed=seed)
-    return Sequential(levels, prior, indices(mixed).astype(np.float32))
+    """Fit the prior of training questions and the indices at its places.
+
+    How far a place relies on the questions like it, and how far on all, is what gets most right on
+    questions left out; relying on all is the policy without features.
+    """
+    behaviour = behave(answers, len(levels))
+    with one_thread():
+        prior, weight = fit_prior(features, behaviour, seed=seed)
+        if weight.shape[1] > 1:
+            lent = _choose_lent(features, behaviour, known, seed=seed)
+            flat = math.isinf(lent)
+            prior = flat_prior(features.shape[1]) if flat else prior
+            weight = flat_weight(len(weight)) if flat else lend(weight, lent)
+    return Sequential(levels, prior, indices(mix(known, weight)).astype(np.float32))
+
+
+def _choose_lent(
+    features: Float32Array, behaviour: FloatArray, known: Chances, *, seed: int
+) -> float:
+    """Questions to lend each place, by what is right at equal cost on questions left out."""
+    fold = np.random.default_rng(seed).permutation(len(features)) % LENT_FOLDS
+    value = np.zeros(len(LENT))
+    for f in range(LENT_FOLDS):
+        train, held = fold != f, fold == f
+        seen, unseen = (
+            Chances(known.reached[:, rows], known.right[:, rows]) for rows in (train, held)
+        )
+        prior, weight = fit_prior(features[train], behaviour[train], seed=seed)
+        for i, lent in enumerate(LENT):
+            flat = math.isinf(lent)
+            counts = flat_weight(len(weight)) if flat else lend(weight, lent)
+            place = np.zeros(int(held.sum()), int) if flat else prior.locate(features[held])
+            value[i] += _value(indices(mix(seen, counts), COARSE), unseen, place)
+    return LENT[int(value.argmax())]
+
+
+def _value(index: FloatArray, known: Chances, place: IntArray) -> float:
+    """What a rule gets right on given questions, averaged over mean numbers of draws."""
+    stop, go = follow(index, COARSE)
+    right, drawn = np.zeros(len(COARSE)), np.zeros(len(COARSE))
+    for at in np.unique(place):
+        rows = place == at
+        right += known.right[:, rows].sum(axis=1) @ stop[:, at]
+        drawn += known.reached[:, rows].sum(axis=1) @ go[:, at]
+    drawn, right = np.maximum.accumulate(drawn / len(place)), right / len(place)
+    return float(np.interp(DRAWN, drawn, right).mean())

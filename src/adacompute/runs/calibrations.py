@@ -68,18 +68,12 @@ def _contest(run: Path, bundle: Bundle) -> tuple[Contest, str]:
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"
         )
-    fit = bundle.notes.get("fit")
-    if not isinstance(fit, dict):
-        raise BundleError("the bundle does not say how its policy was fitted: train it again")
-    features = str(fit["features"])
-    pool = pool_run(place, unit=bundle.unit, features=features).even()
-    contest = Contest(
-        pool,
-        tuple(fit["ladder"]),
-        tuple(fit["budgets"]),
-        orders=ORDERS,
-        seed=int(fit["seed"]),
-        classifier=str(fit["classifier"]),
-        cost_sensitive=bool(fit["cost_sensitive"]),
-    )
-    return contest, str(fit["policy"])
+    try:
+        settings, name = dict(bundle.notes["contest"]), str(bundle.notes["policy"])
+        settings |= {key: tuple(settings[key]) for key in ("samples", "budgets")}
+        pool = pool_run(place, unit=bundle.unit, features=str(bundle.notes["features"])).even()
+        return Contest(pool, orders=ORDERS, **settings), name
+    except (KeyError, TypeError, ValueError):
+        raise BundleError(
+            "the bundle does not say how its policy was fitted: train it again"
+        ) from None

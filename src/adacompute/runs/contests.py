@@ -33,7 +33,8 @@ EVALUATION = "evaluation.json"
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 ORDERS = 40
 SEEDS = 2**32
-TRAINING = ("xgboost", "onnx", "onnxruntime")
+LEARNED = (*ROUTERS, "sequential")
+TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
 """What learned policies need beyond the base install."""
 
 PROTOCOLS = {
@@ -81,25 +82,16 @@ def train_run(
     """Fit a policy to all questions of a run and write its bundle."""
     family, ladder, place = find_family(policy), check_levels(ladder), Run(run)
     pool = pool_run(place, unit=unit, features=features).even()
-    fit = {
-        "policy": policy,
-        "ladder": _within(pool, ladder),
+    settings: dict[str, Any] = {
+        "samples": _within(pool, ladder),
         "budgets": check_budgets(budgets),
-        "features": features,
         "classifier": classifier,
         "cost_sensitive": cost_sensitive,
         "seed": check_seed(seed),
     }
-    contest = Contest(
-        pool,
-        _within(pool, ladder),
-        check_budgets(budgets),
-        orders=ORDERS,
-        seed=seed,
-        classifier=classifier,
-        cost_sensitive=cost_sensitive,
-    )
+    contest = Contest(pool, orders=ORDERS, **settings)
     fitted = family(contest, np.arange(len(pool)))
+    about = {"policy": policy, "questions": len(pool)}
     rows, known = _rerun(contest, fitted), _known(place)
     bundle = Bundle(
         policy=fitted.policy,
@@ -109,13 +101,12 @@ def train_run(
         model=model or known.get("model"),
         grader=grader or known.get("grader"),
         data=hash_run(place),
-        notes={"questions": len(pool), "fit": fit},
+        notes={**about, "features": features, "contest": settings},
     )
     save_bundle(bundle, out)
     return {
-        "policy": policy,
+        **about,
         "out": str(out),
-        "questions": len(pool),
         "levels": [level.samples for level in fitted.policy.levels],
         "model": bundle.model,
         "grader": bundle.grader,
@@ -244,7 +235,7 @@ def _contestants(policies: Sequence[str] | None, protocol: str) -> tuple[list[st
                 raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
         return list(dict.fromkeys(policies)), {}
     missing = None if protocol == "paper" else _missing()
-    skipped = {name: missing for name in ROUTERS if missing}
+    skipped = {name: missing for name in LEARNED if missing}
     return [name for name in known if name not in skipped], skipped
 
 
