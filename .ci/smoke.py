@@ -50,6 +50,8 @@ def main() -> None:
         samples, made = Path(place) / "samples.parquet", Path(place) / "run"
         write_samples(samples)
         print(run("--version").strip())
+        shown = json.loads(run("demo", "--json"))
+        assert shown["import"]["samples"] == 300 * 48, shown
         run("import", samples, "--run", made)
         run("grade", made, "--grader", "numeric")
         run("estimate", made, "--levels", "1,2,4,8")

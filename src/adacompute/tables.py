@@ -64,6 +64,19 @@ def show_scores(result: dict[str, Any]) -> None:
         console.print(Text(f"{name} was left out: {why}"))
 
 
+def show_demo(result: dict[str, Any]) -> None:
+    """Print what each step found, below the command that takes it."""
+    console = Console()
+    for name, command in result["commands"].items():
+        console.print(Text(f"$ {_say(command)}", style="bold"), soft_wrap=True)
+        if "protocol" in result[name]:
+            show_scores(result[name])
+        else:
+            show_result(result[name], "", rows="levels")
+        console.print()
+    console.print(Text(f"The run is in {_say(result['run'])}"), soft_wrap=True)
+
+
 def _headline(result: dict[str, Any]) -> str:
     what = "held-out questions" if result["protocol"] == "honest" else "the paper's protocol"
     shown = "" if result["nulls"] else ", unreadable samples removed"
@@ -79,7 +92,7 @@ def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
     low, high = row["difference_low"], row["difference_high"]
     headroom = row["headroom"]
     if row["policy"] not in ("fixed", "mixture", "oracle") and headroom is not None:
-        text += f"\n{100 * headroom:.0f}%"
+        text += f"\n{100 * headroom:z.0f}%"
     style = "green" if low > 0 else "red" if high < 0 else ""
     return Text(text, style=style)
 

@@ -71,6 +71,22 @@ def test_a_grader_is_used_only_where_the_source_does_not_tell(tmp_path: Path) ->
     assert read_source(alone, grade=grading).num_rows == 40
 
 
+@pytest.mark.parametrize("end", ["parquet", "jsonl"])
+def test_the_questions_of_tidy_samples_can_be_asked_again(tmp_path: Path, end: str) -> None:
+    rows = [
+        {**SAMPLE, "gold": "2", "question_id": name, "sample": i} for name in "ba" for i in (1, 0)
+    ]
+    path = tmp_path / f"s.{end}"
+    if end == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        write_lines(path, *rows)
+    asked = read_question_source(path)
+    assert asked["question_id"].to_pylist() == ["b", "a"]
+    assert asked["gold"].to_pylist() == ["2", "2"]
+    assert asked.schema.equals(QUESTIONS)
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "log.json", "table.xlsx", "empty"])
 def test_what_is_no_source_is_refused_with_the_forms_that_are(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

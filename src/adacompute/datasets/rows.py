@@ -42,6 +42,7 @@ SAMPLES = pa.schema(
         pa.field("prompt_tokens", pa.int32()),
         pa.field("cached_tokens", pa.int32()),
         pa.field("reasoning_tokens", pa.int32()),
+        pa.field("shared", pa.int32()),
         pa.field("finish_reason", pa.string()),
         pa.field("cost", pa.float64()),
         pa.field("score", pa.float64()),

@@ -1,8 +1,8 @@
 """Sources: one door to samples and to questions, whatever form they are in.
 
-A source is a path, or ``hf:OWNER/NAME`` for questions of the Hugging Face hub. What it is follows
-from its ending and its first record; what is none of the known forms ends in one sentence that
-lists them. It knows nothing of runs.
+A source is a path, ``example`` for the samples that ship with the package, or ``hf:OWNER/NAME`` for
+questions of the Hugging Face hub. What it is follows from its ending and its first record; what is
+none of the known forms ends in one sentence that lists them. It knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.datasets.example import NAME, find_example
 from adacompute.datasets.gsm8k import read_gsm8k
 from adacompute.datasets.hub import PREFIX, fetch
 from adacompute.datasets.inspect_logs import find_inspect_logs, read_inspect_logs
@@ -30,15 +31,17 @@ if TYPE_CHECKING:
 
 SAMPLE_FORMS = (
     "tidy samples (.parquet, .jsonl, .ndjson or .csv), a log of Inspect (.eval or .json), a log of "
-    "lm-evaluation-harness (samples_*.jsonl), or a directory of such logs"
+    "lm-evaluation-harness (samples_*.jsonl), a directory of such logs, or 'example'"
 )
 QUESTION_FORMS = (
     "tidy questions (.parquet, .jsonl, .ndjson or .csv), GSM8K (.jsonl or .parquet), MATH (a "
-    "directory of JSON files, .jsonl or .parquet), a log of Inspect or of lm-evaluation-harness, "
-    "or hf:OWNER/NAME on the Hugging Face hub"
+    "directory of JSON files, .jsonl or .parquet), tidy samples (.jsonl or .parquet) or logs, "
+    "whose questions are asked again, 'example', or hf:OWNER/NAME on the Hugging Face hub"
 )
 
 _TIDY = (".parquet", *TEXT_READERS)
+_SAMPLED = {"question_id", "sample", "correct"}
+"""Columns that tell samples from questions."""
 
 
 def read_source(source: str | Path, *, grade: Grading | None = None) -> pa.Table:
@@ -47,7 +50,7 @@ def read_source(source: str | Path, *, grade: Grading | None = None) -> pa.Table
     ``grade`` grades the completions of a log that does not tell which of them are right; where the
     source tells, it is not used.
     """
-    path = _existing(source)
+    path = locate(source)
     if path.suffix == ".eval" or find_inspect_logs(path):
         return read_inspect_logs(path, grade=grade)
     if find_lm_eval_logs(path):
@@ -58,13 +61,15 @@ def read_source(source: str | Path, *, grade: Grading | None = None) -> pa.Table
 
 
 def read_question_source(source: str | Path) -> pa.Table:
-    """Read questions with their gold answers; of a log those that it asked."""
+    """Read questions with their gold answers; of samples and logs those that were asked."""
     if str(source).startswith(PREFIX):
         source = fetch(str(source))
-    path = _existing(source)
+    path = locate(source)
     if path.suffix == ".eval" or find_inspect_logs(path) or find_lm_eval_logs(path):
         return _asked(read_source(path, grade=_Ungraded))
     names = _names(path)
+    if names >= _SAMPLED:
+        return _asked(read_samples(path))
     if "question_id" in names or path.suffix.lower() == ".csv":
         return read_questions(path)
     if "problem" in names:
@@ -82,9 +87,12 @@ class _Ungraded:
         self.right = [False] * len(completions)
 
 
-def _existing(source: str | Path) -> Path:
+def locate(source: str | Path) -> Path:
+    """Find where a source lies; ``example`` ships with the package."""
     path = Path(source)
     if not path.exists():
+        if str(source) == NAME:
+            return find_example()
         raise DataError(f"there is no file or directory {path}")
     return path
 

