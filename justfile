@@ -49,6 +49,7 @@ bench:
     {{python}} benchmarks/decisions.py
     {{python}} benchmarks/features.py
     {{python}} benchmarks/clients.py
+    {{python}} benchmarks/collection.py
 
 # The versions that CI installs, resolved again
 pins:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import pytest
 import adacompute
 from adacompute import cli, tables
 from adacompute.runs import stages
+from adacompute.runs.contests import train_run
 from adacompute.storage import store
 
 Rows = list[dict[str, Any]]
@@ -143,6 +145,15 @@ OFFLINE = [name for name in COMMANDS if name != "probe"]
 """Commands that need no server; those that do are run against one in tests/runs/test_live.py."""
 
 
+@cache
+def trained() -> tuple[Path, Path]:
+    """Return a run that is large enough to calibrate on, and a bundle of it."""
+    place = Path(tempfile.mkdtemp())
+    stages.import_samples(write(place / "many.parquet", population(45)), place / "run")
+    train_run(place / "run", policy="mixture", out=place / "bundle", ladder=(1, 2))
+    return place / "run", place / "bundle"
+
+
 def every_command(run: Path, source: Path) -> dict[str, tuple[object, ...]]:
     """Return an example of every command that needs no server."""
     place = run.parent
@@ -156,6 +167,7 @@ def every_command(run: Path, source: Path) -> dict[str, tuple[object, ...]]:
         "estimate": (run, "--levels", "1,2"),
         "solve": (run, "--budget", "1.5"),
         "train": (run, "--policy", "mixture", "--out", place / "bundle", "--ladder", "1,2"),
+        "calibrate": (trained()[0], "--policy", trained()[1], "--budget", "1.5"),
         "evaluate": (run, *EVALUATE),
         "demo": (source,),
     }
@@ -384,10 +396,6 @@ def test_what_is_no_file_of_samples_ends_in_one_sentence(
     for arguments in (("import", path, "--run", tmp_path / "new"), ("demo", path)):
         assert str(path) in refused(call(*arguments))
     assert not (tmp_path / "new").exists()
-
-
-def test_a_demo_without_a_file_says_how_to_name_one(call: Call) -> None:
-    assert "adacompute demo FILE" in refused(call("demo"), 2)
 
 
 def test_a_file_where_a_directory_should_be_ends_in_one_sentence(
@@ -709,7 +717,7 @@ for name in ("xgboost", "sklearn", "onnx", "onnxruntime", "math_verify", "scipy"
 def test_a_base_install_scores_what_it_can_and_says_what_it_left_out(run: Path) -> None:
     options = ("--budgets", "1.5", "--ladder", "1,2")
     scores = execute("evaluate", run, *options, "--json", before=BASE_ONLY).document
-    assert scores["skipped"].keys() == {"router", "value-router"}
+    assert scores["skipped"].keys() == {"router", "value-router", "sequential"}
     assert all("pip install 'adacompute[train]'" in why for why in scores["skipped"].values())
     assert {row["policy"] for row in scores["rows"]} >= {"mixture", "oracle", "retry"}
     shown = execute("evaluate", run, *options, before=BASE_ONLY)

@@ -27,6 +27,7 @@ from adacompute.options import (
     NUMBERS,
     RUN,
     SEED,
+    TARIFF,
     UNIT,
     WHOLE_NUMBERS,
     Limit,
@@ -50,7 +51,7 @@ def cli() -> None:
 def import_(
     *, source: Path, run: Path, model: str | None, grader: str | None, as_json: bool
 ) -> None:
-    """Bring recorded samples (tidy Parquet) into a run."""
+    """Bring recorded samples into a run: a file, logs, or 'example'."""
     from adacompute.runs.stages import import_samples  # noqa: PLC0415
 
     _show(import_samples(source, run, model=model, grader=grader), "Imported", as_json=as_json)
@@ -94,12 +95,14 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
     show_default=True,
     help="How samples become one answer.",
 )
+@UNIT
+@TARIFF
 @common
-def estimate(*, run: Path, levels: tuple[int, ...], method: str, vote: str, as_json: bool) -> None:
+def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Estimate what each number of samples is worth on each question."""
     from adacompute.runs.stages import estimate_run  # noqa: PLC0415
 
-    result = estimate_run(run, levels=levels, method=method, vote=vote)
+    result = estimate_run(run, **options)
     _show(result, "Utility by level", as_json=as_json, rows="levels")
 
 
@@ -121,22 +124,23 @@ def estimate(*, run: Path, levels: tuple[int, ...], method: str, vote: str, as_j
     help="Exact, or the paper's bisection.",
 )
 @UNIT
+@TARIFF
 @common
 def solve(
     *,
     run: Path,
     budget: float,
     limits: tuple[tuple[str, float], ...],
-    method: str,
     unit: str,
     as_json: bool,
+    **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
     """Allocate a mean budget as well as can be, with a proof of how good it is."""
     from adacompute.runs.stages import solve_run  # noqa: PLC0415
 
     if len(dict(limits)) < len(limits):
         raise click.UsageError("a limit is given twice: name each cost once")
-    result = solve_run(run, budget=budget, unit=unit, limits=dict(limits), method=method)
+    result = solve_run(run, budget=budget, unit=unit, limits=dict(limits), **options)
     _show(result, f"Best allocation of {budget:g} {unit} a question", as_json=as_json)
 
 
@@ -176,6 +180,28 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
         result = train_run(run, **options)
     title = f"Trained {options['policy']}"
     _show(result, title, as_json=as_json, rows="on_training_questions")
+
+
+@cli.command("calibrate")
+@click.argument("run", metavar="DIR", type=RUN)
+@click.option(
+    "--policy", required=True, type=click.Path(path_type=Path), help="Bundle to calibrate."
+)
+@click.option("--budget", type=float, help="Mean budget that the price must hold.")
+@click.option("--accuracy-of", type=int, help="Or keep a share of the accuracy of so many samples.")
+@click.option("--share", type=float, default=0.95, show_default=True, help="Share of it to keep.")
+@click.option(
+    "--confidence", type=float, default=0.95, show_default=True, help="Of every statement made."
+)
+@click.option("--following", type=int, help="Questions that it must hold for; the long run if not.")
+@common
+def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
+    """Set a policy's price on held-out questions, and judge it there."""
+    from adacompute.runs.calibrations import calibrate_run  # noqa: PLC0415
+
+    with _progress("Calibrating") as report:
+        result = calibrate_run(run, progress=report, **options)
+    _show(result, f"Calibrated {result['policy']}", as_json=as_json)
 
 
 @cli.command("evaluate")
@@ -263,11 +289,12 @@ def collect(
     with _progress("Collecting") as report:
         result = collect_run(plan, run, report=lambda level, now: report(f"{level}: {now}"))
     _show(result, "Collected", as_json=as_json, rows="levels")
-    missing = sum(level["missing"] for level in result["levels"])
-    if missing:
-        click.echo(
-            f"adacompute: {missing} samples are missing: run the same command again", err=True
-        )
+    lacking = {
+        what: sum(level[name] for level in result["levels"])
+        for name, what in (("missing", "samples"), ("unscored", "scores"))
+    }
+    if said := " and ".join(f"{count} {what}" for what, count in lacking.items() if count):
+        click.echo(f"adacompute: {said} are missing: run the same command again", err=True)
         sys.exit(1)
 
 
@@ -275,7 +302,7 @@ def collect(
 @click.argument("samples", type=click.Path(path_type=Path), required=False)
 @common
 def demo(*, samples: Path | None, as_json: bool) -> None:
-    """Run the whole line on a file of recorded samples."""
+    """Run the whole line on the samples that ship, or on a file of yours."""
     from adacompute.runs.demo import run_demo  # noqa: PLC0415
 
     with _progress("Demo") as report:
@@ -283,10 +310,9 @@ def demo(*, samples: Path | None, as_json: bool) -> None:
     if as_json:
         _show(result, "", as_json=True)
     else:
-        from adacompute.tables import show_scores  # noqa: PLC0415
+        from adacompute.tables import show_demo  # noqa: PLC0415
 
-        show_scores(result["evaluation"])
-        click.echo(f"The run is in {result['run']}")
+        show_demo(result)
 
 
 @contextmanager

@@ -134,6 +134,9 @@ UNIT = click.option(
     show_default=True,
     help="What a budget counts: samples, tokens, characters, money or seconds.",
 )
+TARIFF = click.option(
+    "--tariff", type=click.Path(path_type=Path), help="Prices of tokens, TOML, for money."
+)
 LADDER = click.option(
     "--ladder",
     type=WHOLE_NUMBERS,
@@ -195,8 +198,19 @@ COLLECTING = (
     click.option("--completion", is_flag=True, help="Use completions instead of chat."),
     click.option("--count", type=int, help="Choose so many questions, evenly by difficulty."),
     click.option("--difficulties", type=NAMES, help="Choose among these difficulties."),
-    click.option("--tariff", type=click.Path(path_type=Path), help="Prices of tokens, TOML."),
+    TARIFF,
     click.option("--max-cost", type=float, help="Stop before this much money is exceeded."),
+    click.option("--scorer", help="URL that scores samples, for best-of-n."),
+    click.option("--scorer-price", default=0.0, show_default=True, help="Money a score."),
+    click.option(
+        "--scorer-key-env",
+        default="SCORER_API_KEY",
+        show_default=True,
+        help="Environment variable that holds the scorer's key, if it needs one.",
+    ),
+    click.option(
+        "--timeout", default=120.0, show_default=True, help="Seconds until a call must answer."
+    ),
     click.option("--concurrency", default=64, show_default=True, help="Calls at once at most."),
     click.option("--requests-per-minute", type=int, help="As your provider limits them."),
     click.option("--tokens-per-minute", type=int, help="As your provider limits them."),

@@ -6,6 +6,7 @@ from adacompute.runs.concurrency import Concurrency
 
 
 def test_it_doubles_while_nothing_is_refused() -> None:
+    assert [Concurrency(most=most).limit for most in (4, 40, 64, 256)] == [4, 16, 16, 64]
     places = Concurrency(most=256)
     for _ in range(300):
         places.running += 1

@@ -18,8 +18,9 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.runs import live
+from adacompute.runs.collection import at_risk
 from adacompute.testing.arithmetic import generate
-from adacompute.testing.fake_openai import FAULTS, Fake, FakeSettings, serve
+from adacompute.testing.fake_openai import Fake, FakeSettings, serve
 
 KILLS = int(os.environ.get("ADACOMPUTE_KILLS", "6"))
 
@@ -90,23 +91,29 @@ def test_a_run_is_collected_and_evaluated_by_the_rest_of_the_line(tmp_path: Path
 
 @pytest.mark.slow
 def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path: Path) -> None:
-    questions, run, dice = write_questions(tmp_path, 40), tmp_path / "run", random.Random(5)
-    in_flight = 0
+    count, run, dice = 8 + 4 * KILLS, tmp_path / "run", random.Random(5)
+    questions, wanted = write_questions(tmp_path, count), 25 * count
     with serve(FakeSettings(latency_s=0.15, n="ignored")) as fake:
         more = ("--samples", "25", "--concurrency", "8")
         live.probe_run(base_url=fake.base_url, model="fake")
-        before = fake.stats()["choices"]
+        before = fake.stats()
         for _ in range(KILLS):
+            calls = fake.stats()["calls"]
             process = subprocess.Popen(command(questions, run, fake, *more), stderr=subprocess.PIPE)
-            time.sleep(dice.uniform(0.8, 3.5))
+            while fake.stats()["calls"] == calls:
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0.0, 1.5))
+            assert process.poll() is None, "killed in the middle"
             process.send_signal(signal.SIGKILL)
             process.communicate()
-            in_flight += 8
         code, level, error = collect(questions, run, fake, *more)
-        assert (code, level["samples"], error) == (0, 1000, "")
-        paid = fake.stats()["choices"] + fake.stats()["cancelled"] - before
-    assert len(samples(run)) == len(set(samples(run))) == 1000
-    assert 1000 <= paid <= 1000 + in_flight
+        assert (code, level["samples"], error) == (0, wanted, "")
+        after = fake.stats()
+        paid = sum(after[name] - before[name] for name in ("choices", "cancelled"))
+    assert level["drawn"] != 0, "the last kill left something to do"
+    assert len(samples(run)) == len(set(samples(run))) == wanted
+    print(f"{KILLS} kills: {wanted} samples, {paid} paid, {paid - wanted} lost in flight")  # noqa: T201
+    assert wanted <= paid <= wanted + at_risk(8) * KILLS
 
 
 @pytest.mark.slow
@@ -146,21 +153,6 @@ def test_an_interrupted_collection_keeps_what_is_under_way(tmp_path: Path) -> No
         assert b"samples are missing: run the same command again" in error
         assert b"Traceback" not in error
         assert len(samples(run)) == fake.stats()["choices"] - before
-
-
-@pytest.mark.slow
-def test_faults_of_every_kind_lose_nothing_and_are_logged(tmp_path: Path) -> None:
-    questions, run = write_questions(tmp_path, 50), tmp_path / "run"
-    known = [fault for fault in FAULTS if fault not in {"stall", "hang"}]  # these wait for clocks
-    faults = dict.fromkeys(known, 0.2 / len(known))
-    with serve(FakeSettings(faults=faults)) as fake:
-        code, level, _ = collect(questions, run, fake, "--samples", "20", "--concurrency", "16")
-        assert (code, level["samples"], level["missing"]) == (0, 1000, 0)
-        met = fake.stats()["faults"]
-    assert sum(met.values()) > 0
-    assert len(samples(run)) == len(set(samples(run))) == 1000
-    log = [json.loads(line) for line in (run / "collect.log").read_text().splitlines()]
-    assert {line["event"] for line in log} >= {"retry"}
 
 
 def test_a_probe_says_what_the_server_does() -> None:

@@ -45,7 +45,7 @@ def test_no_call_costs_more_than_its_worst_case(
 ) -> None:
     tariff = Tariff(input=0.3, output=1.7, cached_input=0.03, reasoning=2.5, call=0.001)
     cost = tariff.cost(Usage(prompt, completion, cached, reasoning))
-    assert 0 <= cost <= tariff.most(prompt_chars=prompt, draws=1, max_tokens=completion)
+    assert 0 <= cost <= tariff.most(prompt_bytes=prompt, draws=1, max_tokens=completion)
 
 
 @given(st.integers(0, 10**12), st.integers(1, 100))

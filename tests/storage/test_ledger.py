@@ -26,8 +26,24 @@ def test_a_sample_is_stored_once_and_comes_back_as_it_was(tmp_path: Path) -> Non
     assert ledger.record([sample, sample]) == 1
     assert ledger.record([replace(sample, text="another")]) == 0
     assert list(ledger.samples(mode)) == [sample]
-    assert ledger.count(mode, below=1) == 1
+    assert ledger.count(["q", "r"], mode, below=1) == (1, 1)
+    assert ledger.count(["r"], mode, below=1) == (0, 0)
     assert ledger.totals()["cost"] == 7
+    ledger.close()
+
+
+def test_a_score_is_added_once_and_to_the_same_text_only(tmp_path: Path) -> None:
+    ledger, mode = opened(tmp_path)
+    sample = replace(ONE, mode=mode)
+    ledger.record([sample, replace(sample, draw=1)])
+    assert ledger.unscored("q", mode) == {0: sample, 1: replace(sample, draw=1)}
+    scored = replace(sample, score=0.5, cost=9)
+    ledger.record([scored, replace(scored, score=0.7), replace(scored, draw=1, text="another")])
+    assert list(ledger.samples(mode)) == [scored, replace(sample, draw=1)]
+    assert ledger.record([sample]) == 0, "and it stays"
+    assert ledger.claim(["q"], mode, 2) == {}
+    assert ledger.claim(["q"], mode, 3, scored=True) == {"q": [1, 2]}
+    assert ledger.count(["q"], mode, below=2) == (2, 1)
     ledger.close()
 
 

@@ -1,20 +1,21 @@
 """Collection: draws what a run still lacks, and never loses a sample that was paid for.
 
 Questions are claimed from the ledger a page at a time; each call reserves what it may cost at
-most, draws, settles, and counts as done only when its samples are durable. A call that fails for
-now is tried again later, a bounded number of times; what is still missing at the end is said, and
-asked for when the same command is run again. It knows modes and the ledger, not files or graders.
+most, draws, settles, and counts as done only when its samples are durable. Then they are scored,
+where there is a scorer. A call that fails for now is tried again later, a bounded number of times;
+what is still missing at the end is said, and asked for when the same command is run again. It knows
+modes and the ledger, not files or graders.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from adacompute.core.errors import (
@@ -24,11 +25,11 @@ from adacompute.core.errors import (
     RateLimited,
     RequestRefused,
 )
-from adacompute.models.templates import Template
-from adacompute.models.upstream import Draw, Prompt, Settings
+from adacompute.models.upstream import Draw, Prompt
 from adacompute.runs.concurrency import Concurrency
+from adacompute.runs.modes import Mode, prompt_size
 from adacompute.spending.meter import Meter
-from adacompute.spending.tariffs import NANO, Tariff, Usage, share_out
+from adacompute.spending.tariffs import NANO, Usage, share_out
 from adacompute.storage.ledger import Ledger, Sampled
 
 PAGE = 512
@@ -41,27 +42,13 @@ REFUSALS = 20
 """So many refusals before anything was drawn end the collection: all would be refused."""
 
 HEARTBEAT_S = 15.0
-MOST_TOKENS = 32_768
-"""Length of a completion where no limit is set, for the worst case."""
-
 KEPT = tuple(field.name for field in fields(Draw))
 T = TypeVar("T")
 
 
-class Model(Protocol):
-    """What draws: one call, as many samples as it returns."""
-
-    async def call(
-        self, prompt: Prompt, settings: Settings, *, count: int = 1, seed: int | None = None
-    ) -> list[Draw]:
-        """Draw up to ``count`` samples in one call."""
-
-
-def prompt_size(prompt: Prompt) -> int:
-    """Characters of a prompt: no model makes more tokens of it."""
-    if prompt.text is not None:
-        return len(prompt.text)
-    return sum(len(json.dumps(message, ensure_ascii=False)) for message in prompt.messages or ())
+def at_risk(calls: int) -> int:
+    """What the end of a process can lose at most: calls under way, and an eighth to be written."""
+    return calls + max(1, calls // 8)
 
 
 class Pace(Protocol):
@@ -69,21 +56,6 @@ class Pace(Protocol):
 
     async def wait(self, tokens: int) -> None:
         """Wait until one request of so many tokens may start."""
-
-
-@dataclass(frozen=True, eq=False)
-class Mode:
-    """One operating level: a model, how it is asked, how often, and what it costs."""
-
-    level: str
-    model_name: str
-    model: Model
-    template: Template
-    settings: Settings
-    tariff: Tariff
-    draws: int
-    at_once: int = 1
-    seed: int | None = 0
 
 
 @dataclass
@@ -96,6 +68,8 @@ class Progress:
     calls: int = 0
     tokens: int = 0
     cost: int = 0
+    scored: int = 0
+    unscored: int = 0
     failed: dict[str, int] = field(default_factory=dict)
     stopped: str | None = None
     started: float = field(default_factory=time.monotonic)
@@ -121,12 +95,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Work:
-    """Draws of one question that are to be made in one call."""
+    """Draws of one question that are to be made in one call, or stored ones that lack a score."""
 
     question: str
     text: str
     draws: tuple[int, ...]
     tries: int = 0
+    stored: tuple[Sampled, ...] = ()
 
 
 @dataclass(eq=False)
@@ -148,14 +123,14 @@ class Collector:
             template=self.mode.template.name,
             settings=self.mode.settings.canonical(),
         )
-        wanted = len(self.questions) * self.mode.draws
-        have = self.ledger.count(self._number, below=self.mode.draws)
-        self.progress = Progress(wanted, have)
+        self.progress = Progress(len(self.questions) * self.mode.draws, done=0)
+        self._count()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
-        self._pending: list[tuple[list[Sampled], asyncio.Future[None]]] = []
+        self._pending: list[tuple[Sequence[Sampled], asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._again: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unfinished = asyncio.Semaphore(at_risk(self.concurrency.most))
         self._fault: BaseException | None = None
 
     def stop(self, why: str) -> None:
@@ -175,9 +150,16 @@ class Collector:
             if self._writing is not None:
                 await self._writing
             self._writer.shutdown()
-        self.progress.done = self.ledger.count(self._number, below=self.mode.draws)
+        self._count()
         self.report(self.progress)
         return self.progress
+
+    def _count(self) -> None:
+        """Count what is durable."""
+        names = [name for name, _ in self.questions]
+        done, scored = self.ledger.count(names, self._number, below=self.mode.draws)
+        self.progress.done = done
+        self.progress.unscored = 0 if self.mode.scorer is None else done - scored
 
     async def _draw_all(self) -> None:
         async for work in self._plan():
@@ -191,12 +173,18 @@ class Collector:
 
     async def _plan(self) -> AsyncIterator[Work]:
         """Claim questions a page at a time and cut what they lack into calls."""
+        scored = self.mode.scorer is not None
+        claim = partial(self.ledger.claim, mode=self._number, draws=self.mode.draws, scored=scored)
         for start in range(0, len(self.questions), PAGE):
             page = dict(self.questions[start : start + PAGE])
-            missing = await self._in_writer(
-                self.ledger.claim, list(page), self._number, self.mode.draws
-            )
-            for question, draws in missing.items():
+            missing = await self._in_writer(claim, list(page))
+            for question, lacking in missing.items():
+                stored, draws = {}, lacking
+                if scored:
+                    stored = await self._in_writer(self.ledger.unscored, question, self._number)
+                    draws = [d for d in lacking if d not in stored]
+                if kept := tuple(stored[d] for d in lacking if d in stored):
+                    yield Work(question, page[question], (), stored=kept)
                 for i in range(0, len(draws), self.mode.at_once):
                     yield Work(question, page[question], tuple(draws[i : i + self.mode.at_once]))
 
@@ -204,19 +192,19 @@ class Collector:
         """Start a call when there is a place for it and money for its worst case."""
         prompt = self.mode.template.render(work.text)
         size = prompt_size(prompt)
-        most = self.mode.tariff.most(
-            prompt_chars=size,
-            draws=len(work.draws),
-            max_tokens=self.mode.settings.max_tokens or MOST_TOKENS,
-        )
+        most = self.mode.most(size, len(work.draws)) if work.draws else 0
+        scores = len(work.draws) + len(work.stored)
+        most += scores * self.mode.score_price
         while not self.meter.reserve(most):
             if not self._tasks:
                 self.stop(f"the next call may cost more than is left of {self.meter.limit}")
                 return
             await self._one_done()
-        if self.pace is not None:
+        if self.pace is not None and work.draws:
             await self.pace.wait(size // 4 + len(work.draws) * self._usual_tokens())
-        await self.concurrency.enter()
+        await self._unfinished.acquire()
+        if work.draws:
+            await self.concurrency.enter()
         task = asyncio.create_task(self._work(work, prompt, most))
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -228,6 +216,7 @@ class Collector:
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._unfinished.release()
         if not task.cancelled():
             self._fault = task.exception() or self._fault
 
@@ -238,31 +227,42 @@ class Collector:
             raise self._fault
 
     async def _work(self, work: Work, prompt: Prompt, most: int) -> None:
-        """Make one call, and keep what it brought."""
-        seconds = None
+        """Make one call, keep what it brought, and have it scored."""
         spent = 0
         try:
-            seed = None if self.mode.seed is None else self.mode.seed + work.draws[0]
-            began = time.monotonic()
-            draws = await self.mode.model.call(
-                prompt, self.mode.settings, count=len(work.draws), seed=seed
-            )
-            seconds = time.monotonic() - began
-            draws = draws[: len(work.draws)]
-            spent = self._cost(draws)
-            await self._store(work, draws, spent)
+            samples = work.stored
+            if not samples:
+                draws = await self._call(work, prompt)
+                spent = self._cost(draws)
+                samples = self._samples(work, draws[: len(work.draws)], spent)
+                await self._keep(samples)
+                self._drawn(samples)
+            spent += await self._score(work, samples)
         except ModelError as error:
             # A call that hung may have been served and billed: it counts as the worst case.
-            spent = most if isinstance(error, ModelTimeout) else 0
+            if isinstance(error, ModelTimeout):
+                spent = most - len(work.draws) * self.mode.score_price
             self._fail(work, error)
             return
         finally:
             self.meter.settle(most, actual=spent)
             self.progress.cost += spent
-            self.concurrency.leave(seconds)
-        rest = work.draws[len(draws) :]
+        rest = work.draws[len(samples) :]
         if rest:  # fewer choices than were asked for
             self._again.append(replace(work, draws=rest))
+
+    async def _call(self, work: Work, prompt: Prompt) -> list[Draw]:
+        """Make one call, and give its place to the next before anything else is done."""
+        seed = self.mode.seed_of(work.question, work.draws[0])
+        seconds = None
+        try:
+            draws = await self.mode.model.call(
+                prompt, self.mode.settings, count=len(work.draws), seed=seed
+            )
+            seconds = draws[0].latency_s  # of the attempt that went well, without the waits
+        finally:
+            self.concurrency.leave(seconds)
+        return draws
 
     def _cost(self, draws: Sequence[Draw]) -> int:
         usage = Usage(
@@ -273,23 +273,46 @@ class Collector:
         )
         return self.mode.tariff.cost(usage)
 
+    async def _score(self, work: Work, samples: Sequence[Sampled]) -> int:
+        """Score samples that are durable; what cannot be scored stays as it is. Returns the cost.
+
+        Failed ones are not tried again here: the next run asks for every score that is missing.
+        """
+        scorer, price = self.mode.scorer, self.mode.score_price
+        if scorer is None:
+            return 0
+
+        async def score(sampled: Sampled) -> int:
+            try:
+                found = await scorer.score(work.text, sampled.text)
+            except ModelError as error:
+                self._note(error, useless=not self.progress.scored)
+                return price if isinstance(error, ModelTimeout) else 0
+            await self._keep([replace(sampled, score=found, cost=sampled.cost + price)])
+            self.progress.scored += 1
+            return price
+
+        return sum(await asyncio.gather(*(score(sampled) for sampled in samples)))
+
     def _fail(self, work: Work, error: ModelError) -> None:
         """Count a failed call, and try it again later where that can help."""
+        self._note(error, useless=not self.progress.drawn)
+        if work.tries + 1 < TRIES and not isinstance(error, RequestRefused):
+            self._again.append(replace(work, tries=work.tries + 1))
+
+    def _note(self, error: ModelError, *, useless: bool) -> None:
+        """Count a failure; refusals end it all when nothing but refusals ever came."""
         what = str(error)[:200]
         self.progress.failed[what] = self.progress.failed.get(what, 0) + 1
         if isinstance(error, RequestRefused):
-            if not self.progress.drawn and sum(self.progress.failed.values()) >= REFUSALS:
+            if useless and sum(self.progress.failed.values()) >= REFUSALS:
                 self.stop(f"every call is refused: {what}")
-            return
-        if isinstance(error, RateLimited | ModelTimeout):
+        elif isinstance(error, RateLimited | ModelTimeout):
             self.concurrency.trouble()
-        if work.tries + 1 < TRIES:
-            self._again.append(replace(work, tries=work.tries + 1))
 
-    async def _store(self, work: Work, draws: Sequence[Draw], cost: int) -> None:
-        """Return when the samples are durable; calls that finish together share one commit."""
+    def _samples(self, work: Work, draws: Sequence[Draw], cost: int) -> tuple[Sampled, ...]:
         shares = share_out(cost, max(1, len(draws)))
-        samples = [
+        return tuple(
             Sampled(
                 question=work.question,
                 mode=self._number,
@@ -298,20 +321,26 @@ class Collector:
                 **{name: getattr(draw, name) for name in KEPT},
             )
             for number, share, draw in zip(work.draws, shares, draws, strict=False)
-        ]
+        )
+
+    def _drawn(self, samples: Sequence[Sampled]) -> None:
+        self.progress.calls += 1
+        self.progress.drawn += len(samples)
+        self.progress.done += len(samples)
+        self.progress.tokens += sum(sampled.completion_tokens or 0 for sampled in samples)
+        self.report(self.progress)
+
+    async def _keep(self, samples: Sequence[Sampled]) -> None:
+        """Return when samples are durable; what comes together shares one commit."""
         stored = asyncio.get_running_loop().create_future()
         self._pending.append((samples, stored))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())
         await stored
-        self.progress.calls += 1
-        self.progress.drawn += len(draws)
-        self.progress.done += len(draws)
-        self.progress.tokens += sum(d.completion_tokens or 0 for d in draws)
-        self.report(self.progress)
 
     async def _write(self) -> None:
         while self._pending:
+            await asyncio.sleep(0)  # what came in the same moment is written together
             batch, self._pending = self._pending, []
             rows = [sample for samples, _ in batch for sample in samples]
             fault = None

@@ -1,9 +1,9 @@
 """Concurrency: how many calls may be under way, found by trying.
 
-It starts small and doubles, as long as nothing is refused and calls do not take longer; a refusal
-takes a third of it away, at most once a second, and then it grows slowly again. Calls that take
-more than twice as long as they did at best, because they queue somewhere, let it shrink a little.
-It knows nothing of what the calls are.
+It starts at a quarter of what is allowed and doubles, as long as nothing is refused and calls do
+not take longer; a refusal takes a third of it away, at most once a second, and then it grows slowly
+again. Calls that take more than twice as long as they did at best, because they queue somewhere,
+let it shrink a little. It knows nothing of what the calls are.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from dataclasses import dataclass, field
 BACK_OFF = 0.67
 TOO_SLOW = 2.5
 REST_S = 1.0
+START = 16.0
+"""Calls at once to begin with, where a quarter is fewer."""
 CAREFUL = 0.05
 """Share by which it grows in the time of one call, after it was refused once."""
 
 
 @dataclass
 class Concurrency:
-    """A limit on calls under way, between 1 and ``most``."""
+    """A limit on calls under way, between 1 and ``most``; 0 lets it find where to begin."""
 
     most: int
-    limit: float = 16.0
+    limit: float = 0.0
     running: int = 0
     growing: bool = True
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)
@@ -34,7 +36,7 @@ class Concurrency:
     _rested: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
-        self.limit = min(self.limit, float(self.most))
+        self.limit = min(self.limit or max(START, self.most / 4), float(self.most))
 
     async def enter(self) -> None:
         """Wait for a place."""
@@ -53,12 +55,12 @@ class Concurrency:
         self.running -= 1
         if seconds is not None:
             self._learn(seconds)
-        for _ in range(max(0, int(self.limit) - self.running)):
-            while self._waiting:
-                place = self._waiting.popleft()
-                if not place.done():
-                    place.set_result(None)
-                    break
+        free = int(self.limit) - self.running
+        while free > 0 and self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                free -= 1
 
     def trouble(self) -> None:
         """Shrink: the other side refused a call or let it hang."""

@@ -8,6 +8,7 @@ always be made again.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,7 @@ def _rows(
     grader: Grader,
     known: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
+    temperature = json.loads(known["settings"]).get("temperature")
     by_question = itertools.groupby(ledger.samples(mode), key=lambda sampled: sampled.question)
     for question, group in by_question:
         if question not in questions:  # collected for another file of questions
@@ -72,6 +74,7 @@ def _rows(
             yield {
                 **{name: asked[name] for name in ("question_id", "question", "gold", "difficulty")},
                 **_columns(sampled, known),
+                "temperature": temperature,
                 "sample": number,
                 "answer": answer,
                 "correct": right,
@@ -90,6 +93,7 @@ def _columns(sampled: Sampled, known: Mapping[str, str]) -> dict[str, Any]:
         "prompt_tokens": sampled.prompt_tokens,
         "cached_tokens": sampled.cached_tokens,
         "reasoning_tokens": sampled.reasoning_tokens,
+        "shared": sampled.shared,
         "finish_reason": sampled.finish,
         "cost": sampled.cost / NANO,
         "score": sampled.score,

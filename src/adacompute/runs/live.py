@@ -22,21 +22,21 @@ from adacompute.graders.grader import load
 from adacompute.models.findings import describe, load_cached, save_cached
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
+from adacompute.models.scorer import Scorer
 from adacompute.models.upstream import Capabilities
-from adacompute.runs.collection import Collector, Mode, Progress
+from adacompute.runs.collection import Collector, Progress
 from adacompute.runs.concurrency import Concurrency
 from adacompute.runs.export import export
+from adacompute.runs.modes import Mode
 from adacompute.runs.pace import Minute
-from adacompute.runs.plans import KEY_VARIABLE, LevelSpec, Plan
+from adacompute.runs.plans import KEY_VARIABLE, MOST_AT_ONCE, LevelSpec, Plan
 from adacompute.spending.meter import Meter
-from adacompute.spending.tariffs import NANO
+from adacompute.spending.tariffs import NANO, Usage
 from adacompute.storage.ledger import Ledger
 from adacompute.storage.store import SAMPLES, Run
 
 LEDGER, LOG = "ledger.sqlite", "collect.log"
 PROBE_TTL_S = 7 * 24 * 3600.0
-MOST_AT_ONCE = 16
-"""Draws asked for in one call at most: a call that fails loses them all."""
 BUSY = ("answered 429", "answered 503", "answered 529", "did not begin")
 """How the client words that a server has too much to do."""
 
@@ -101,6 +101,7 @@ def collect_run(
             "wanted": level.wanted,
             "samples": level.done,
             "missing": level.missing,
+            "unscored": level.unscored,
             "calls": level.calls,
             "drawn": level.drawn,
             "completion_tokens": level.tokens,
@@ -135,14 +136,18 @@ async def _collect(
                     spec.base_url,
                     spec.model,
                     key=read_key(spec.key_env),
+                    timeouts=plan.timeouts,
                     connections=plan.concurrency,
                     on_event=log,
                 )
             )
             upstream.capabilities = await find_capabilities(upstream, spec)
+            scorer = None
+            if plan.scorer is not None:
+                scorer = await stack.enter_async_context(_scorer(plan, plan.scorer, log))
             collector = Collector(
                 ledger,
-                _mode(plan, spec, upstream),
+                _mode(plan, spec, upstream, scorer),
                 plan.asked(),
                 meter,
                 concurrency,
@@ -156,7 +161,17 @@ async def _collect(
     return done
 
 
-def _mode(plan: Plan, spec: LevelSpec, upstream: Upstream) -> Mode:
+def _scorer(plan: Plan, url: str, log: _Log) -> Scorer:
+    return Scorer(
+        url,
+        key=read_key(plan.scorer_key_env),
+        timeouts=plan.timeouts,
+        connections=plan.concurrency,
+        on_event=lambda event, fields: log(event, {"scorer": url, **fields}),
+    )
+
+
+def _mode(plan: Plan, spec: LevelSpec, upstream: Upstream, scorer: Scorer | None) -> Mode:
     at_once = upstream.capabilities.choices(
         spec.samples, temperature=spec.settings.temperature, seeded=plan.seed is not None
     )
@@ -170,6 +185,8 @@ def _mode(plan: Plan, spec: LevelSpec, upstream: Upstream) -> Mode:
         draws=spec.samples,
         at_once=min(at_once, MOST_AT_ONCE),
         seed=plan.seed,
+        scorer=scorer,
+        score_price=plan.scorer_tariff.cost(Usage(0, 0)),
     )
 
 

@@ -16,14 +16,18 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.sources import choose_questions, read_question_source
 from adacompute.graders.grader import load
 from adacompute.models.templates import Template
-from adacompute.models.upstream import Settings
-from adacompute.runs.collection import prompt_size
+from adacompute.models.upstream import Settings, Timeouts
+from adacompute.models.wire import check_url
+from adacompute.runs.modes import prompt_size
 from adacompute.spending.tariffs import NANO, Tariff, Usage, find_tariff, read_tariffs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KEY_VARIABLE = "OPENAI_API_KEY"
+KEY_VARIABLE, SCORER_KEY_VARIABLE = "OPENAI_API_KEY", "SCORER_API_KEY"
+MOST_AT_ONCE = 16
+"""Draws asked for in one call at most: a call that fails loses them all."""
+
 LEVEL_KEYS = (
     "name",
     "model",
@@ -62,6 +66,10 @@ class Plan:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     most_cost: float | None = None
+    scorer: str | None = None
+    scorer_tariff: Tariff = field(default_factory=Tariff)
+    scorer_key_env: str = SCORER_KEY_VARIABLE
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     def asked(self) -> list[tuple[str, str]]:
         """Ids and texts of the questions."""
@@ -97,23 +105,19 @@ def read_plan(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
     max_cost: float | None = None,
+    timeout: float = 120.0,
     key_env: str = KEY_VARIABLE,
+    scorer: str | None = None,
+    scorer_price: float = 0.0,
+    scorer_key_env: str = SCORER_KEY_VARIABLE,
 ) -> Plan:
     """Read questions and check everything that was asked for before anything is paid for."""
     load(grader)
-    table = read_question_source(source)
-    if count is not None or difficulties:
-        table = choose_questions(
-            table, count or table.num_rows, difficulties=difficulties or None, seed=seed
-        )
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
     first = LevelSpec("default", model, base_url, key_env, samples, settings)
-    specs = _levels(levels, first, tariff)
-    if max_cost is not None and all(spec.tariff.free for spec in specs):
-        raise ConfigError("a limit on cost needs prices: name a file of them with --tariff")
-    return Plan(
-        questions=table,
-        levels=specs,
+    plan = Plan(
+        questions=_choose(read_question_source(source), count, difficulties, seed),
+        levels=_levels(levels, first, tariff),
         template=Template(prompt, system, _read_shots(shots), chat=not completion),
         grader=grader,
         seed=seed,
@@ -121,7 +125,34 @@ def read_plan(
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
         most_cost=max_cost,
+        scorer=scorer,
+        scorer_tariff=Tariff(call=scorer_price),
+        scorer_key_env=scorer_key_env,
+        timeouts=Timeouts(first_byte_s=timeout, total_s=max(600.0, timeout)),
     )
+    _check_money(plan)
+    return plan
+
+
+def _choose(
+    table: pa.Table, count: int | None, difficulties: Sequence[str] | None, seed: int
+) -> pa.Table:
+    if count is None and not difficulties:
+        return table
+    count = table.num_rows if count is None else count
+    return choose_questions(table, count, difficulties=difficulties or None, seed=seed)
+
+
+def _check_money(plan: Plan) -> None:
+    """Refuse prices of what is not asked for, and limits on what has no price."""
+    scores = plan.scorer_tariff
+    if plan.scorer is not None:
+        check_url(plan.scorer)
+    elif not scores.free:
+        raise ConfigError("a price of scores needs a scorer: name its URL with --scorer")
+    free = scores.free and all(spec.tariff.free for spec in plan.levels)
+    if free and plan.most_cost is not None:
+        raise ConfigError("a limit on cost needs prices: name a file of them with --tariff")
 
 
 def _levels(
@@ -188,16 +219,20 @@ def estimate_cost(plan: Plan) -> dict[str, Any]:
     for spec in plan.levels:
         draws = len(asked) * spec.samples
         tokens = draws * (spec.settings.max_tokens or 0)
-        # Four characters a token is usual; a prompt is paid for again with every single call.
+        # Four characters a token is usual; a prompt is paid for again with every call.
         once = prompt // 4
-        cost = spec.tariff.cost(Usage(once * spec.samples, tokens)) / NANO
-        shared = spec.tariff.cost(Usage(once, tokens)) / NANO
+        scores = draws * plan.scorer_tariff.cost(Usage(0, 0))
+        cost, shared = (
+            (_cost_of_calls(spec.tariff, len(asked), calls, once, tokens) + scores) / NANO
+            for calls in (spec.samples, -(-spec.samples // MOST_AT_ONCE))
+        )
         rows.append(
             {
                 "level": spec.name,
                 "model": spec.model,
                 "samples": draws,
                 "calls_at_most": draws,
+                "scores": draws if plan.scorer else 0,
                 "prompt_tokens": once * spec.samples,
                 "completion_tokens_at_most": tokens,
                 "cost_at_most": cost,
@@ -205,3 +240,10 @@ def estimate_cost(plan: Plan) -> dict[str, Any]:
             }
         )
     return {"questions": len(asked), "levels": rows}
+
+
+def _cost_of_calls(tariff: Tariff, questions: int, calls: int, prompt: int, tokens: int) -> int:
+    """Cost of so many calls a question, each with its prompt."""
+    fee = Tariff(call=tariff.call).cost(Usage(0, 0))
+    once = replace(tariff, call=0.0).cost(Usage(prompt * calls, tokens))
+    return once + fee * questions * calls

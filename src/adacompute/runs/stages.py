@@ -21,9 +21,9 @@ from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.datasets.sources import read_source
+from adacompute.datasets.sources import locate, read_source
 from adacompute.graders.grader import Graded, grade, load
-from adacompute.runs.costs import level_costs
+from adacompute.runs.costs import describe_prices, level_costs, read_prices
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Recorded, Run, number_samples
 
@@ -46,7 +46,7 @@ def import_samples(
     """Bring recorded samples into a run."""
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
-    place = Run(run)
+    place, source = Run(run), locate(source)
     table = read_source(source, grade=_grading(grader))
     arguments = {"source": hash_path(source), "model": model, "grader": grader}
     done = place.finished("import", arguments, {})
@@ -63,11 +63,17 @@ def import_samples(
         "samples": table.num_rows,
         "unreadable": int(table["answer"].null_count),
         "correct": int(recorded.answers.right.sum()),
-        "model": model,
+        "model": model or _only(table["model"]),
         "grader": grader,
     }
     place.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
     return result
+
+
+def _only(names: pa.ChunkedArray) -> str | None:
+    """Return the one name that all rows have."""
+    found: list[str | None] = names.unique().to_pylist()
+    return found[0] if len(found) == 1 else None
 
 
 def _grading(grader: str | None) -> Callable[[Sequence[str | None], str | None], Graded] | None:
@@ -136,11 +142,19 @@ def estimate_run(
     levels: Sequence[int] = DEFAULT_LADDER,
     method: str = "exact",
     vote: str = "majority",
+    unit: str = "samples",
+    tariff: Path | None = None,
 ) -> dict[str, Any]:
-    """Estimate what each level is worth on each question."""
-    place = Run(run)
+    """Estimate what each level is worth on each question, and what it costs on the average."""
+    place, prices = Run(run), read_prices(tariff, [unit])
     levels = check_levels(levels)
-    arguments = {"levels": list(levels), "method": method, "vote": vote}
+    arguments = {
+        "levels": list(levels),
+        "method": method,
+        "vote": vote,
+        "unit": unit,
+        "prices": describe_prices(prices),
+    }
     inputs = place.hashes([SAMPLES, GRADES])
     done = place.finished("estimate", arguments, inputs)
     if done:
@@ -152,15 +166,18 @@ def estimate_run(
     for k, level in enumerate(levels):
         columns[f"utility_{level}"] = found.utility[:, k]
         columns[f"error_{level}"] = found.error[:, k]
+    cost = np.broadcast_to(level_costs(recorded, unit, levels, prices), found.utility.shape)
     rows = [
         {
             "level": level,
+            "cost": float(cost[:, k].mean()),
             "utility": float(found.utility[:, k].mean()),
             "standard_error": _spread(found.utility[:, k], recorded.group),
         }
         for k, level in enumerate(levels)
     ]
-    result = {"questions": len(answers), "method": method, "vote": vote, "levels": rows}
+    result = {"questions": len(answers), "method": method, "vote": vote, "unit": unit}
+    result["levels"] = rows
     place.finish(
         "estimate",
         arguments=arguments,
@@ -172,15 +189,24 @@ def estimate_run(
 
 
 def _scored(recorded: Recorded, vote: str) -> Answers:
-    """Answers with their scores: the mean log-probability, as a weight where votes are weighed."""
-    answers, score = recorded.answers, recorded.numbers("mean_logprob")
-    missing = int(np.isnan(score[answers.answer != NULL]).sum())
+    """Answers with their scores, or without any, their mean log-probabilities.
+
+    As weights of votes, scores are taken as they are and log-probabilities as probabilities.
+    """
+    answers = recorded.answers
+    read = answers.answer != NULL
+    column, score = "score", recorded.numbers("score")
+    if np.isnan(score[read]).all():
+        column, score = "mean_logprob", recorded.numbers("mean_logprob")
+    missing = int(np.isnan(score[read]).sum())
     if missing:
         raise DataError(
-            f"vote {vote!r} needs mean_logprob of every sample that could be read, and {missing} "
+            f"vote {vote!r} needs {column} of every sample that could be read, and {missing} "
             "have none: use another vote"
         )
-    if vote == "weighted":
+    if vote == "weighted" and column == "score" and bool((score[read] < 0).any()):
+        raise DataError("votes cannot be weighed by a score below 0: use --vote best-of")
+    if vote == "weighted" and column == "mean_logprob":
         with np.errstate(over="ignore"):  # what is infinite is refused as a score
             score = np.exp(score)
     return replace(answers, score=score)
@@ -216,12 +242,19 @@ def solve_run(
     unit: str = "samples",
     limits: Mapping[str, float] | None = None,
     method: str = "exact",
+    tariff: Path | None = None,
 ) -> dict[str, Any]:
     """Compute the best allocation within a budget, and the proof of how good it is."""
     if limits and method != "exact":
         raise ConfigError(f"limits are solved by the method 'exact' only, not by {method!r}")
-    place = Run(run)
-    arguments = {"budget": budget, "unit": unit, "limits": dict(limits or {}), "method": method}
+    place, prices = Run(run), read_prices(tariff, [unit, *(limits or {})])
+    arguments = {
+        "budget": budget,
+        "unit": unit,
+        "limits": dict(limits or {}),
+        "method": method,
+        "prices": describe_prices(prices),
+    }
     utility = place.table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
     inputs = place.hashes([SAMPLES, GRADES, UTILITY])
     done = place.finished("solve", arguments, inputs)
@@ -232,9 +265,9 @@ def solve_run(
     levels = tuple(int(name.removeprefix("utility_")) for name in names)
     table = UtilityTable(
         np.stack([np.asarray(utility[name]) for name in names], axis=1),
-        level_costs(recorded, unit, levels),
+        level_costs(recorded, unit, levels, prices),
         recorded.key,
-        limited={name: level_costs(recorded, name, levels) for name in limits or {}},
+        limited={name: level_costs(recorded, name, levels, prices) for name in limits or {}},
     )
     found = solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
     result = {**_describe(found, recorded.id, levels), "unit": unit}

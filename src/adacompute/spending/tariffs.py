@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from adacompute.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from adacompute.core.types import FloatArray
+
+    Tokens = TypeVar("Tokens", float, FloatArray)
 
 NANO = 1_000_000_000
 """Nano-units in one unit of money."""
@@ -62,22 +66,28 @@ class Tariff:
         """Cost of one call, rounded up to whole nano-units."""
         cached = min(usage.cached, usage.prompt)
         reasoning = min(usage.reasoning, usage.completion)
-        cached_price = self.input if self.cached_input is None else self.cached_input
-        reasoning_price = self.output if self.reasoning is None else self.reasoning
-        total = (
-            (usage.prompt - cached) * self.input
-            + cached * cached_price
-            + (usage.completion - reasoning) * self.output
-            + reasoning * reasoning_price
-        )
+        total = self.tokens(usage.prompt, cached, usage.completion, reasoning)
         # A hair is taken off before rounding up: 0.1 × 3 must not cost one unit more than 0.3.
         return math.ceil(total * PER_TOKEN + self.call * NANO - 1e-6)
 
-    def most(self, *, prompt_chars: int, draws: int, max_tokens: int) -> int:
-        """What a call can cost at most: a token is at least one character."""
-        dearest = max(self.output, self.reasoning or 0.0)
-        worst = Tariff(input=self.input, output=dearest, call=self.call)
-        return worst.cost(Usage(prompt=prompt_chars, completion=draws * max_tokens))
+    def tokens(
+        self, prompt: Tokens, cached: Tokens, completion: Tokens, reasoning: Tokens
+    ) -> Tokens:
+        """Price of tokens in millionths: cached ones are part of the prompt, as reasoning is."""
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        reasoning_price = self.output if self.reasoning is None else self.reasoning
+        return (
+            (prompt - cached) * self.input
+            + cached * cached_price
+            + (completion - reasoning) * self.output
+            + reasoning * reasoning_price
+        )
+
+    def most(self, *, prompt_bytes: int, draws: int, max_tokens: int) -> int:
+        """What a call can cost at most: a token is at least one byte."""
+        prompt = prompt_bytes * max(self.input, self.cached_input or 0.0)
+        completion = draws * max_tokens * max(self.output, self.reasoning or 0.0)
+        return math.ceil((prompt + completion) * PER_TOKEN + self.call * NANO)
 
     @property
     def free(self) -> bool:

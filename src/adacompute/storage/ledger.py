@@ -1,7 +1,8 @@
 """Ledger: every sample that was paid for, in SQLite, while they are being collected.
 
 A sample is keyed by (question, mode, draw): a mode is a level with its model, template and
-settings. It is durable before it counts as done, and the same key is never stored twice. Several
+settings. It is durable before it counts as done, and the same key is never stored twice; a score
+may be added to it later, once. Several
 processes may collect into one ledger: each claims questions before it draws for them, and a claim
 ends with its owner, by death or by silence. It knows nothing of models or money: costs are whole
 numbers it is given.
@@ -9,6 +10,8 @@ numbers it is given.
 
 from __future__ import annotations
 
+import json
+import operator
 import os
 import socket
 import sqlite3
@@ -67,9 +70,12 @@ class Sampled:
 
 
 _COLUMNS = tuple(f.name for f in fields(Sampled))
+_values = operator.attrgetter(*_COLUMNS)
 _INSERT = (
-    f"INSERT OR IGNORE INTO samples ({', '.join(_COLUMNS)}) "  # noqa: S608 - our own names
-    f"VALUES ({', '.join('?' * len(_COLUMNS))})"
+    f"INSERT INTO samples ({', '.join(_COLUMNS)}) "  # noqa: S608 - our own names
+    f"VALUES ({', '.join('?' * len(_COLUMNS))}) "
+    "ON CONFLICT (question, mode, draw) DO UPDATE SET score = excluded.score, cost = excluded.cost "
+    "WHERE score IS NULL AND excluded.score IS NOT NULL AND text = excluded.text"
 )
 
 
@@ -143,10 +149,13 @@ class Ledger:
             for m, level, model, t, s in rows
         }
 
-    def claim(self, questions: Sequence[str], mode: int, draws: int) -> dict[str, list[int]]:
+    def claim(
+        self, questions: Sequence[str], mode: int, draws: int, *, scored: bool = False
+    ) -> dict[str, list[int]]:
         """Claim those questions that lack draws and that nobody else is drawing for.
 
-        Returns the missing draws of each question claimed.
+        Returns the missing draws of each question claimed; with ``scored``, those without a score
+        are missing too.
         """
         with self._transaction():
             self._bury_owners()
@@ -155,8 +164,9 @@ class Ledger:
                 have = {
                     d
                     for (d,) in self._db.execute(
-                        "SELECT draw FROM samples WHERE question = ? AND mode = ? AND draw < ?",
-                        (question, mode, draws),
+                        "SELECT draw FROM samples WHERE question = ? AND mode = ? AND draw < ? "
+                        "AND (score IS NOT NULL OR NOT ?)",
+                        (question, mode, draws, scored),
                     )
                 }
                 if len(have) == draws:
@@ -186,8 +196,11 @@ class Ledger:
                 self._db.execute("DELETE FROM owners WHERE owner = ?", (owner,))
 
     def record(self, samples: Sequence[Sampled]) -> int:
-        """Store samples durably; returns how many of them were new."""
-        rows = [tuple(getattr(s, name) for name in _COLUMNS) for s in samples]
+        """Store samples durably; returns how many of them were new.
+
+        A sample that is stored without a score, and comes again with one, gets it and its cost.
+        """
+        rows = [_values(sampled) for sampled in samples]
         try:
             with self._transaction():
                 before = self._db.total_changes
@@ -204,12 +217,14 @@ class Ledger:
                 [(question, mode, self.owner) for question in questions],
             )
 
-    def count(self, mode: int, *, below: int) -> int:
-        """Number of samples of a mode whose draw is below a number."""
-        (number,) = self._db.execute(
-            "SELECT COUNT(*) FROM samples WHERE mode = ? AND draw < ?", (mode, below)
+    def count(self, questions: Sequence[str], mode: int, *, below: int) -> tuple[int, int]:
+        """Number of these questions' samples whose draw is below a number, and with a score."""
+        samples, scored = self._db.execute(
+            "SELECT COUNT(*), COUNT(score) FROM json_each(?) JOIN samples ON question = value "
+            "WHERE mode = ? AND draw < ?",
+            (json.dumps(list(questions)), mode, below),
         ).fetchone()
-        return int(number)
+        return int(samples), int(scored)
 
     def totals(self) -> dict[str, int]:
         """Tokens and cost of everything collected so far."""
@@ -220,10 +235,18 @@ class Ledger:
 
     def samples(self, mode: int) -> Iterator[Sampled]:
         """Every sample of a mode, by question and draw."""
-        query = f"SELECT {', '.join(_COLUMNS)} FROM samples WHERE mode = ? ORDER BY question, draw"  # noqa: S608
-        for row in self._db.execute(query, (mode,)):
-            values: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
-            yield Sampled(**values | {"estimated": bool(values["estimated"])})
+        return self._select("mode = ? ORDER BY question, draw", mode)
+
+    def unscored(self, question: str, mode: int) -> dict[int, Sampled]:
+        """Samples of a question that have no score, by draw."""
+        where = "question = ? AND mode = ? AND score IS NULL"
+        return {sampled.draw: sampled for sampled in self._select(where, question, mode)}
+
+    def _select(self, where: str, *values: object) -> Iterator[Sampled]:
+        query = f"SELECT {', '.join(_COLUMNS)} FROM samples WHERE {where}"  # noqa: S608
+        for row in self._db.execute(query, values):
+            found: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+            yield Sampled(**found | {"estimated": bool(found["estimated"])})
 
 
 @dataclass(frozen=True)

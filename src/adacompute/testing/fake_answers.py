@@ -1,8 +1,8 @@
 """Fake answers: what the fake upstream makes of a request, as pure functions of prompt and seed.
 
 Answers read "The answer is 42." and go on in filler words when more tokens are wanted; a token is a
-word. The number depends on the prompt and the seed, so samples differ and can be repeated. It knows
-nothing of sockets, time or faults.
+word. The number depends on the prompt and the seed, so samples differ and can be repeated; the
+score of a text depends on the text. It knows nothing of sockets, time or faults.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FakeSettings:
     cancel: Literal["honoured", "ignored"] = "honoured"
     zero_with_n: Literal["accepted", "refused"] = "accepted"
     effort: Literal["none", "accepted", "changes"] = "accepted"
-    endpoints: tuple[str, ...] = ("chat/completions", "completions")
+    endpoints: tuple[str, ...] = ("chat/completions", "completions", "score")
     refuses: tuple[str, ...] = ()
     script: tuple[str, ...] = ()
     faults: Mapping[str, float] = field(default_factory=dict)
@@ -160,6 +160,39 @@ class Ask:
         said = {"delta": {"content": text}} if self.chat else {"text": text}
         choice = {"index": index, **said, "finish_reason": finish}
         return {"object": "chunk", "model": "fake", "choices": [choice]}
+
+
+@dataclass
+class Rating(Ask):
+    """A request for a score: one choice of one token, so that it counts as such."""
+
+    def document(self, usage: str) -> dict[str, Any]:
+        """The whole reply, which has no bill whatever `usage` is."""
+        del usage
+        return {"score": score_of(self.prompt)}
+
+
+def score_of(text: str) -> float:
+    """The score that the fake gives a text, from 0 to 1.
+
+    >>> score_of("The answer is 42.")
+    0.65
+    """
+    return zlib.crc32(text.encode()) % 101 / 100
+
+
+def read_rating(body: Mapping[str, Any]) -> Rating:
+    """Understand a request for a score; one without a question and a text is a KeyError."""
+    return Rating(
+        chat=False,
+        prompt=str(body["text"]) if body["question"] else "",
+        seeds=[0],
+        natural=1,
+        reasoning=0,
+        limit=None,
+        logprobs=False,
+        include_usage=False,
+    )
 
 
 def read_ask(

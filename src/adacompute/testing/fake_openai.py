@@ -2,7 +2,8 @@
 
 It speaks the format over real sockets, counts what it served and shows it at /stats. What it does
 with n, seeds, usage, limits and lost connections is a setting, and so is how often a call fails and
-how. It is no model: nothing that needs real answers should be tested on it. In a thread of a test:
+how. It also gives scores, at /v1/score. It is no model: nothing that needs real answers should be
+tested on it. In a thread of a test:
 
     with serve(FakeSettings(latency_s=0.02, faults={"429": 0.1})) as fake: ...
 
@@ -26,13 +27,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, require
-from adacompute.testing.fake_answers import FAULTS, Ask, FakeSettings, read_ask
+from adacompute.testing.fake_answers import FAULTS, Ask, FakeSettings, read_ask, read_rating
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -92,7 +93,7 @@ class Fake:
             counts["open"] += 1
             counts["peak"] = max(counts["peak"], counts["open"])
             try:
-                return await self._serve(request, chat=path == "chat/completions")
+                return await self._serve(request, path)
             finally:
                 counts["open"] -= 1
         known: dict[str, dict[str, Any]] = {
@@ -104,11 +105,11 @@ class Fake:
             return self._json(known[path])
         return self._error(404, f"there is no {request.path}")
 
-    async def _serve(self, request: web.BaseRequest, *, chat: bool) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         fault = self._next_fault()
         try:
             body = json.loads(await request.read())
-            ask = read_ask(body, self.settings, self._fresh, chat=chat)
+            ask = self._understand(body, path)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             self._counts["refused"] += 1
             return self._error(400, str(error))
@@ -130,6 +131,11 @@ class Fake:
             async with self._place(needed_s):
                 await asyncio.sleep(needed_s)
         return await self._reply(request, ask, fault)
+
+    def _understand(self, body: Mapping[str, Any], path: str) -> Ask:
+        if path == "score":
+            return read_rating(body)
+        return read_ask(body, self.settings, self._fresh, chat=path == "chat/completions")
 
     def _next_fault(self) -> str | None:
         scripted = next(self._script, None)

@@ -1,0 +1,204 @@
+"""Endpoint: an HTTP address that is sent JSON, with retries where they are safe and useful.
+
+The only door to aiohttp and tenacity. What passes (a lost connection, a busy server, half an
+answer) is tried again with full jitter and the server's own Retry-After, and what does not is
+raised at once. Every failure leaves as one of ours, with the upstream's message and never its key.
+It knows nothing of what is sent, nor of budgets or prices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, require
+from adacompute.models.failures import Broken, Failure, Passing, read_reply
+from adacompute.models.upstream import Retries, Timeouts
+from adacompute.models.wire import Malformed, check_url, encode, one_line
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    import aiohttp
+    import tenacity
+
+T = TypeVar("T")
+Read = Callable[[Any, float], T]
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+"""Called with the name of an event (``retry``, ``failed``, ``short``) and its fields."""
+
+_SHORTEST_SECRET = 4  # placeholders such as "x" are no secrets, and occur in words
+
+
+class Endpoint:
+    """One server's address; use it as an asynchronous context manager.
+
+    At most `connections` requests are under way at once, the others wait here without a time limit.
+    `on_event` hears of retries and failures; it must return quickly.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: str | None = None,
+        timeouts: Timeouts | None = None,
+        retries: Retries | None = None,
+        connections: int = 1000,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.base_url = check_url(base_url)
+        self._timeouts = timeouts or Timeouts()
+        self._retries = retries or Retries()
+        if connections < 1:
+            raise ConfigError(f"connections must be 1 or more, not {connections}")
+        if key and not (key.isascii() and key.isprintable() and key.strip() == key):
+            raise ConfigError("the API key holds characters that no header can carry")
+        self._key = key or None
+        self._places = asyncio.Semaphore(connections)
+        self._on_event = on_event
+        self._session: aiohttp.ClientSession | None = None
+        self._aiohttp: Any = None
+        self._tenacity: Any = None
+
+    async def __aenter__(self) -> Self:
+        self._aiohttp = require("aiohttp", extra="serve")
+        self._tenacity = require("tenacity", extra="serve")
+        limits = self._timeouts
+        key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._session = self._aiohttp.ClientSession(
+            headers={"Content-Type": "application/json", "User-Agent": "adacompute", **key},
+            connector=self._aiohttp.TCPConnector(limit=0),  # places are counted here
+            timeout=self._aiohttp.ClientTimeout(
+                total=limits.total_s, sock_connect=limits.connect_s, sock_read=limits.first_byte_s
+            ),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _send(self, path: str, body: Mapping[str, Any], read: Read[T]) -> T:
+        payload = encode(body)
+        return await self._persist(lambda: self._attempt(path, payload, read))
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Attempt until it succeeds, fails for good, or has failed too often."""
+        try:
+            # The common case stays outside of tenacity, which costs as much as parsing a reply.
+            return await attempt()
+        except Passing as failure:
+            first = [failure]
+
+        async def again() -> T:
+            if first:
+                raise first.pop()
+            return await attempt()
+
+        result: T = await self._retrying()(again)
+        return result
+
+    def _retrying(self) -> tenacity.AsyncRetrying:
+        bounds = self._retries
+        jitter = self._tenacity.wait_random_exponential(
+            multiplier=bounds.first_s, max=bounds.longest_s
+        )
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            failure = _failure(state)
+            if failure.lost and state.attempt_number == 1:
+                return 0.0
+            own: float = jitter(state)
+            return own if failure.after_s is None else failure.after_s + min(own, bounds.first_s)
+
+        def useful(state: tenacity.RetryCallState) -> bool:
+            failure = _failure(state)
+            return isinstance(failure, Passing) and (failure.after_s or 0) <= bounds.longest_s
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            again = {"attempt": state.attempt_number, "wait_s": state.upcoming_sleep}
+            self._tell("retry", **again, cause=self._clean(str(_failure(state))))
+
+        retrying: tenacity.AsyncRetrying = self._tenacity.AsyncRetrying(
+            stop=self._tenacity.stop_after_attempt(bounds.attempts),
+            wait=wait,
+            retry=useful,
+            before_sleep=tell,
+            reraise=True,
+        )
+        return retrying
+
+    async def _attempt(self, path: str, payload: bytes, read: Read[T]) -> T:
+        begun = False
+        async with self._places:
+            start = time.perf_counter()
+            request = self._request(path, payload)
+            try:
+                async with request as response:
+                    begun = True
+                    body = await response.read()
+            except (self._aiohttp.ClientError, OSError) as error:
+                raise self._fault(error, begun=begun) from None
+            taken = time.perf_counter() - start
+        document = read_reply(response.status, response.headers, body)
+        try:
+            return read(document, taken)
+        except Malformed as error:
+            raise Passing(f"cannot be understood: {error}") from None
+
+    def _request(self, path: str, payload: bytes) -> Any:  # noqa: ANN401 - aiohttp's own
+        if self._session is None:
+            raise ConfigError("an endpoint is used inside `async with`: it is not open here")
+        return self._session.post(
+            f"{self.base_url}/{path}" if path else self.base_url,
+            data=payload,
+            allow_redirects=False,  # they would lose the body, and show the key elsewhere
+        )
+
+    def _fault(self, error: Exception, *, begun: bool) -> Failure:
+        """What an error on the way means, before a reply began or after."""
+        limits = self._timeouts
+        if isinstance(error, self._aiohttp.ConnectionTimeoutError):
+            cause = f"could not be connected to within {limits.connect_s:g} s"
+            return Passing(cause, ModelTimeout)
+        if isinstance(error, TimeoutError) and begun:
+            # Half of it may have been paid for: it is not asked again.
+            silent_s, total_s = limits.first_byte_s, limits.total_s
+            cause = f"began to answer, then was silent for {silent_s:g} s or took {total_s:g} s"
+            return Broken(cause, ModelTimeout)
+        if isinstance(error, TimeoutError):
+            longest_s = min(limits.first_byte_s, limits.total_s)
+            return Passing(f"did not begin to answer within {longest_s:g} s", ModelTimeout)
+        if isinstance(error, self._aiohttp.ClientSSLError):
+            return Broken(f"cannot be trusted: {error}")
+        return Passing(f"lost the connection: {type(error).__name__} {error}", lost=not begun)
+
+    def _final(self, failure: Failure) -> ModelError:
+        """What leaves when no attempt could mend it; told before it is raised."""
+        error = failure.error(f"{self.base_url} {self._clean(str(failure))}")
+        self._tell("failed", cause=str(error))
+        return error
+
+    def _clean(self, text: str) -> str:
+        """What may be shown of an upstream's words: one line of them, and not the key."""
+        secret = self._key if self._key and len(self._key) >= _SHORTEST_SECRET else None
+        return one_line(text.replace(secret, "***") if secret else text)
+
+    def _tell(self, event: str, **fields: object) -> None:
+        if self._on_event is not None:
+            self._on_event(event, fields)
+
+
+def _failure(state: tenacity.RetryCallState) -> Any:  # noqa: ANN401 - whatever was raised
+    return None if state.outcome is None else state.outcome.exception()

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
+
+from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RequestRefused
+from adacompute.models.scorer import Scorer, read_score
+from adacompute.models.upstream import Retries, Timeouts
+from adacompute.models.wire import Malformed
+from adacompute.testing.fake_answers import score_of
+from adacompute.testing.fake_openai import Fake, FakeSettings, serve
+
+SOON = Retries(attempts=3, first_s=0.001, longest_s=0.01)
+
+
+def score(fake: Fake, path: str = "score", **options: Any) -> float:
+    async def ask() -> float:
+        url = f"{fake.base_url}/{path}"
+        async with Scorer(url, **{"retries": SOON, **options}) as scorer:
+            return await scorer.score("What is 6 x 7?", "It is 42.")
+
+    return asyncio.run(ask())
+
+
+def test_a_text_is_scored() -> None:
+    with serve() as fake:
+        assert score(fake) == score_of("It is 42.")
+        assert fake.stats()["calls"] == 1
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "reset", "half", "garbled", "shape", "type"])
+def test_what_passes_is_tried_again(fault: str) -> None:
+    heard: list[str] = []
+    with serve(FakeSettings(script=(fault, fault))) as fake:
+        found = score(fake, on_event=lambda event, _: heard.append(event))
+        assert (found, fake.stats()["calls"]) == (score_of("It is 42."), 3)
+    assert heard == ["retry", "retry"]
+
+
+def test_what_does_not_pass_is_one_of_our_errors() -> None:
+    with serve(FakeSettings(faults={"500": 1.0})) as fake:
+        with pytest.raises(
+            ModelError, match=rf"{fake.base_url}/score answered 500: the fake fails"
+        ):
+            score(fake)
+        assert fake.stats()["calls"] == 3
+        with pytest.raises(RequestRefused, match="there is no /v1/nowhere"):
+            score(fake, "nowhere")
+    with (
+        serve(FakeSettings(script=("stall",))) as fake,
+        pytest.raises(ModelTimeout, match="did not begin"),
+    ):
+        score(fake, timeouts=Timeouts(first_byte_s=0.05), retries=Retries(attempts=1))
+
+
+def test_the_address_is_asked_to_the_letter() -> None:
+    with serve() as fake, pytest.raises(RequestRefused, match="there is no /v1/score/"):
+        score(fake, "score/")
+    with pytest.raises(ConfigError, match="a base URL looks like"):
+        Scorer("scorer")
+
+
+@pytest.mark.parametrize("document", [1, 1.5, -2, {"score": 0}, {"score": 1e9, "why": "good"}])
+def test_a_score_is_a_number_or_an_object_with_one(document: Any) -> None:
+    assert read_score(document) == (
+        document if not isinstance(document, dict) else document["score"]
+    )
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        True,
+        "1",
+        [1],
+        {},
+        {"score": "1"},
+        {"score": None},
+        float("nan"),
+        -float("inf"),
+        10**400,
+    ],
+)
+def test_nothing_else_is_a_score(document: object) -> None:
+    with pytest.raises(Malformed, match="neither a number"):
+        read_score(document)

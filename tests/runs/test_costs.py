@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.runs.costs import draw_costs, level_costs
+from adacompute.runs.stages import estimate_run, solve_run
+from adacompute.spending.tariffs import NANO, Tariff, Usage
+from adacompute.storage.store import Recorded, Run, number_samples
+
+Rows = list[dict[str, Any]]
+Make = Callable[[Rows], Path]
+
+TOKENS = {"prompt_tokens": 100, "cached_tokens": 40, "completion_tokens": 30, "reasoning_tokens": 6}
+TARIFF = Tariff(input=2.0, output=8.0, cached_input=0.5, reasoning=10.0, call=0.001)
+PRICES = """[models."small"]
+input = 2
+output = 8
+"""
+
+
+def tokens(rows: Rows, **more: Any) -> Rows:
+    return [{**row, **TOKENS, "model": "small", **more} for row in rows]
+
+
+def recorded(run: Path) -> Recorded:
+    return number_samples(Run(run).samples())
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    return tmp_path / "prices.toml"
+
+
+def test_tokens_cost_what_their_calls_did(make_run: Make, rows: Rows) -> None:
+    whole = TARIFF.cost(Usage(prompt=100, completion=30, cached=40, reasoning=6)) / NANO
+    apart = draw_costs(recorded(make_run(tokens(rows))), "money", {"small": TARIFF})
+    assert apart == pytest.approx(np.full(len(rows), whole))
+    four = TARIFF.cost(Usage(prompt=100, completion=120, cached=40, reasoning=24)) / NANO
+    together = draw_costs(recorded(make_run(tokens(rows, shared=4))), "money", {"small": TARIFF})
+    assert together == pytest.approx(np.full(len(rows), four / 4)), "one prompt for four"
+
+
+def test_each_model_has_its_own_tariff(make_run: Make, rows: Rows) -> None:
+    mixed = [{**row, "model": "ab"[row["sample"] % 2]} for row in tokens(rows)]
+    tariffs = {"a": Tariff(output=1e6), "b": Tariff(output=2e6), "c": Tariff()}
+    found = draw_costs(recorded(make_run(mixed)), "money", tariffs)
+    assert found.tolist() == [30.0, 60.0] * (len(rows) // 2)
+    with pytest.raises(ConfigError, match="there is no tariff for 'small'; there are a, b, c"):
+        draw_costs(recorded(make_run(tokens(rows))), "money", tariffs)
+    unnamed = recorded(make_run(tokens(rows, model=None)))
+    assert draw_costs(unnamed, "money", {"a": Tariff(output=1e6)}).tolist() == [30.0] * len(rows)
+    with pytest.raises(DataError, match=r"do not say which model .* tariffs of a, b, c"):
+        draw_costs(unnamed, "money", tariffs)
+
+
+def test_without_a_tariff_money_is_what_was_paid(make_run: Make, rows: Rows) -> None:
+    paid = [{**row, "cost": 0.5 + row["sample"]} for row in rows]
+    costs = level_costs(recorded(make_run(paid)), "money", (1, 2))
+    assert costs.tolist() == [[4.0, 8.0]] * 24
+    gaps = [{**row, "cost": None if i == 3 else 1.0} for i, row in enumerate(rows)]
+    with pytest.raises(DataError, match="1 of 192 samples have no cost"):
+        draw_costs(recorded(make_run(gaps)), "money")
+
+
+@pytest.mark.parametrize("cost", [None, 0.0])
+def test_without_prices_there_is_no_money(make_run: Make, rows: Rows, cost: float | None) -> None:
+    unpaid = recorded(make_run(tokens(rows, cost=cost)))
+    with pytest.raises(ConfigError, match="name a file of prices with --tariff"):
+        draw_costs(unpaid, "money")
+
+
+def test_only_the_counts_that_have_a_price_are_needed(make_run: Make, rows: Rows) -> None:
+    bare = recorded(make_run([{**row, "completion_tokens": 5} for row in rows]))
+    assert draw_costs(bare, "money", {"m": Tariff(output=1e6)}).tolist() == [5.0] * len(rows)
+    with pytest.raises(DataError, match="192 of 192 samples have no prompt_tokens, so a tariff"):
+        draw_costs(bare, "money", {"m": Tariff(input=1.0)})
+    wrong = recorded(make_run(tokens(rows, cached_tokens=-1)))
+    with pytest.raises(DataError, match="cached_tokens holds -1"):
+        draw_costs(wrong, "money", {"small": TARIFF})
+
+
+def test_stages_count_in_money_and_notice_other_prices(
+    make_run: Make, rows: Rows, prices: Path
+) -> None:
+    run = make_run(tokens(rows))
+    found = estimate_run(run, levels=(1, 2, 4), unit="money", tariff=prices)
+    assert [row["cost"] for row in found["levels"]] == pytest.approx([44e-5, 88e-5, 176e-5])
+    solved = solve_run(run, budget=1e-3, unit="money", tariff=prices)
+    assert 44e-5 <= solved["cost"] <= solved["mixed_cost"] <= 1e-3
+    prices.write_text(PRICES.replace("8", "80"))
+    dearer = solve_run(run, budget=1e-2, unit="money", tariff=prices)
+    assert dearer["cost"] > 26e-4
+    limited = solve_run(run, budget=3.0, limits={"money": 4e-3}, tariff=prices)
+    assert limited["limits"]["money"]["cost"] <= 4e-3
+
+
+def test_a_tariff_is_for_money(make_run: Make, rows: Rows, prices: Path) -> None:
+    run = make_run(rows)
+    with pytest.raises(ConfigError, match="add --unit money"):
+        estimate_run(run, tariff=prices)
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        estimate_run(run, unit="money", tariff=prices.with_name("nowhere.toml"))
