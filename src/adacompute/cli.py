@@ -226,6 +226,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
     help="Held out and at equal cost, or as the paper does.",
 )
 @UNIT
+@TARIFF
 @FEATURES
 @SEED
 @common

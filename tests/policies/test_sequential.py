@@ -11,7 +11,7 @@ from adacompute.core.answers import Answers
 from adacompute.core.errors import BundleError
 from adacompute.core.states import chances, states
 from adacompute.core.types import Float32Array, IntArray, ladder
-from adacompute.policies.episode import Episode, play
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, play
 from adacompute.policies.policy import Record
 from adacompute.policies.prior import behave
 from adacompute.policies.sequential import Sequential, fit_sequential, load_tables, save_tables
@@ -40,7 +40,13 @@ def fit(size: int, *, telling: float, seed: int = 0) -> Sequential:
     return fit_sequential(features, answers, chances(answers, MOST), LEVELS)
 
 
-def draws(policy: Sequential, features: Float32Array, answers: Answers, price: float) -> IntArray:
+def draws(
+    policy: Sequential,
+    features: Float32Array,
+    answers: Answers,
+    price: float,
+    rounds: int = UNLIMITED_ROUNDS,
+) -> IntArray:
     samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
     start = Episode.start(
         policy,
@@ -49,6 +55,7 @@ def draws(policy: Sequential, features: Float32Array, answers: Answers, price: f
         features=policy.digest(features),
         cost=np.broadcast_to(samples, (len(features), len(samples))),
         record=Record(answers.answer.reshape(len(features), -1)),
+        rounds=rounds,
     )
     return play(start.decide()).state.draws.size
 
@@ -130,3 +137,33 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     strange = replace(policy, index=policy.index * np.float32(np.nan))
     with pytest.raises(BundleError, match="no numbers"):
         load_tables(save_tables(strange), LEVELS)
+
+
+def test_fewer_rounds_ask_for_more_at_once_and_keep_within_what_is_worth_it() -> None:
+    policy = fit(400, telling=6.0)
+    features, answers, kind = population(300, telling=6.0, seed=1)
+    drawn = {r: draws(policy, features, answers, 0.01, rounds=r) for r in (1, 2, MOST - 1, MOST)}
+    for found in drawn.values():
+        assert (found >= 1).all()
+        assert found[kind == RESPONSIVE].mean() > found[kind == SETTLED].mean()
+    wasted = [found[kind == SETTLED].mean() for found in drawn.values()]
+    assert wasted[0] > wasted[1] > wasted[-1]  # what votes would have saved
+
+
+def test_with_rounds_to_spare_a_plan_draws_what_the_index_does() -> None:
+    policy = fit(200, telling=0.0)
+    features, answers, _ = population(200, telling=0.0, seed=1)
+    nearly_free = replace(policy, round_cost=1e-9, _plans={})
+    alone, planned = (draws(p, features, answers, 0.02) for p in (policy, nearly_free))
+    assert abs(alone.mean() - planned.mean()) < 0.2  # plans are made for prices some way apart
+
+
+def test_a_round_that_costs_much_is_made_once() -> None:
+    policy = replace(fit(200, telling=6.0), round_cost=50.0, _plans={})
+    features, answers, _ = population(200, telling=6.0, seed=1)
+    assert (
+        draws(policy, features, answers, 0.01) == draws(policy, features, answers, 0.01, rounds=1)
+    ).all()
+    assert (
+        draws(policy, features, answers, 0.01).mean() < draws(free, features, answers, 0.01).mean()
+    )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.runs.contests import evaluate_run
 from adacompute.runs.costs import draw_costs, level_costs
 from adacompute.runs.stages import estimate_run, solve_run
 from adacompute.spending.tariffs import NANO, Tariff, Usage
@@ -99,6 +100,30 @@ def test_stages_count_in_money_and_notice_other_prices(
     assert dearer["cost"] > 26e-4
     limited = solve_run(run, budget=3.0, limits={"money": 4e-3}, tariff=prices)
     assert limited["limits"]["money"]["cost"] <= 4e-3
+
+
+def test_policies_are_scored_in_money_and_another_price_is_noticed(
+    make_run: Make, rows: Rows, prices: Path
+) -> None:
+    run = make_run(tokens(rows))
+
+    def cost(budget: float) -> float:
+        scores = evaluate_run(
+            run,
+            budgets=(budget,),
+            ladder=(1, 2, 4),
+            policies=("mixture",),
+            unit="money",
+            tariff=prices,
+        )
+        assert scores["unit"] == "money"
+        (row,) = scores["rows"]
+        return float(row["cost"])
+
+    assert cost(88e-5) == pytest.approx(88e-5)
+    prices.write_text(PRICES.replace("2", "20"))
+    with pytest.raises(ConfigError, match=r"a budget of 0\.00088 is below"):
+        cost(88e-5)
 
 
 def test_a_tariff_is_for_money(make_run: Make, rows: Rows, prices: Path) -> None:

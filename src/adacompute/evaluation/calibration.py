@@ -13,7 +13,7 @@ files.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +71,7 @@ def hold_out(
     for f in range(folds):
         fitted.append(family(contest, np.flatnonzero(fold != f)))
         held = contest.pool.take(np.flatnonzero(fold == f))
-        parts.append(Replay(held, contest.orders, max(contest.samples), contest.seed))
+        parts.append(replace(contest.replay, pool=held))
     every = tuple(fitted), tuple(parts)
     runs = [_run(contest, fold, *every, price) for price in prices]
     cost, accuracy = (np.stack([getattr(r, n) for r in runs], axis=1) for n in ("cost", "accuracy"))
@@ -348,7 +348,7 @@ def calibrate_share(
     return {
         "price": price,
         "cost": float(ran.cost.mean()),
-        "full_cost": accuracy_of * each,
+        "full_cost": accuracy_of * each + contest.pool.round_cost,
         "accuracy": float(ran.accuracy.mean()),
         "full_accuracy": float(goal.mean()),
         "share": share,

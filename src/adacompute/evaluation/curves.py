@@ -53,7 +53,7 @@ def held_out(
     A question that is held out several times is scored by the mean; what is traced, by the last.
     """
     each = contest.draw_cost(np.arange(len(contest.pool)))
-    levels = each * np.asarray(contest.samples)
+    levels = each * np.asarray(contest.samples) + contest.pool.round_cost
     aims = np.union1d(levels, np.geomspace(levels[0], levels[-1], AIMS))
     shape = (len(contest.pool), len(aims))
     cost, accuracy, times = np.zeros(shape), np.zeros(shape), np.zeros((shape[0], 1))

@@ -27,6 +27,7 @@ from adacompute.core.types import (
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
 from adacompute.policies.dial import Dial, fit_dial
+from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.sequential import fit_sequential
@@ -51,6 +52,7 @@ class Contest:
     seed: int
     classifier: str = "gbm"
     cost_sensitive: bool = False
+    rounds: int = UNLIMITED_ROUNDS
     _runs: dict[Rule, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -61,7 +63,7 @@ class Contest:
     @cached_property
     def replay(self) -> Replay:
         """Orders of every question's samples."""
-        return Replay(self.pool, self.orders, max(self.samples), self.seed)
+        return Replay(self.pool, self.orders, max(self.samples), self.seed, self.rounds)
 
     @cached_property
     def chances(self) -> Chances:
@@ -244,6 +246,7 @@ def fit_sequentially(contest: Contest, train: IntArray) -> Fitted:
         pool.answers.take(train),
         known,
         ladder(tuple(range(1, most + 1))),
+        round_cost=pool.round_cost / contest.draw_cost(train),
         seed=contest.seed,
     )
     dearest = float(policy.index.max()) / contest.draw_cost(train)

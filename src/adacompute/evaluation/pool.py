@@ -37,7 +37,7 @@ class Pool:
     ``group`` is the same for copies of a question; ``draw_cost`` (S,) is what each sample cost, in
     the order of the answers; ``length_feature`` is the column of the features with the length.
     ``features`` are what routers read of the text; ``words``, where given, what the sequential
-    policy reads instead.
+    policy reads instead. ``round_cost`` is what each round of draws costs beside them.
     """
 
     answers: Answers
@@ -47,6 +47,7 @@ class Pool:
     draw_cost: FloatArray
     length_feature: int = 0
     words: Float32Array | None = None
+    round_cost: float = 0.0
     left_out: int = field(default=0)
 
     def __len__(self) -> int:
@@ -105,9 +106,9 @@ class Pool:
     def level_cost(self, samples: tuple[int, ...]) -> FloatArray:
         """Expected cost of each level on each question, (N, K), or (K,) when all are alike."""
         each = self.mean_draw_cost()
-        if len(each) and bool((each == each[0]).all()):
-            return np.asarray(each[0] * np.asarray(samples), dtype=np.float64)
-        return np.asarray(each[:, None] * np.asarray(samples), dtype=np.float64)
+        alike = len(each) > 0 and bool((each == each[0]).all())
+        each = each[0] if alike else each[:, None]
+        return np.asarray(each * np.asarray(samples) + self.round_cost, dtype=np.float64)
 
 
 def assign_folds(group: KeyArray, folds: int, *, seed: int = 0) -> IntArray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from adacompute.core.answers import order_samples
 from adacompute.core.votes import running_majority
-from adacompute.policies.episode import Episode, play
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, play
 from adacompute.policies.policy import Policy, Record
 
 if TYPE_CHECKING:
@@ -29,18 +29,20 @@ class Ran:
     cost: FloatArray
     accuracy: FloatArray
     samples: FloatArray
+    rounds: FloatArray
     cost_spread: FloatArray
     accuracy_spread: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Orders of a pool's samples, long enough for the largest level."""
+    """Orders of a pool's samples, long enough for the largest level, and how often one may draw."""
 
     pool: Pool
     orders: int
     length: int
     seed: int = 0
+    rounds: int = UNLIMITED_ROUNDS
 
     @cached_property
     def _index(self) -> IntArray:
@@ -92,15 +94,19 @@ class Replay:
             features=features,
             cost=np.broadcast_to(draw_cost * samples, (size, len(samples))),
             record=self.record,
+            rounds=self.rounds,
         )
-        drawn = play(start.decide().repeat(self.orders)).state.draws.size
+        played = play(start.decide().repeat(self.orders)).state
+        drawn, rounds = played.draws.size, self.rounds - played.rounds_left
         rows = np.arange(len(drawn))
         shape = (size, self.orders)
-        spent, value = (of[rows, drawn].reshape(shape) for of in (self._spent, self._value))
+        spent = (self._spent[rows, drawn] + self.pool.round_cost * rounds).reshape(shape)
+        value = self._value[rows, drawn].reshape(shape)
         return Ran(
             cost=spent.mean(axis=1),
             accuracy=value.mean(axis=1),
             samples=drawn.reshape(shape).mean(axis=1),
+            rounds=rounds.reshape(shape).mean(axis=1),
             cost_spread=spent.var(axis=1),
             accuracy_spread=value.var(axis=1),
         )

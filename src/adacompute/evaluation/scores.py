@@ -110,7 +110,7 @@ def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
 
 
 def _budgets(pool: Pool, budgets: Sequence[float], samples: tuple[int, ...]) -> tuple[float, ...]:
-    least = float(pool.mean_draw_cost().mean()) * samples[0]
+    least = float(pool.mean_draw_cost().mean()) * samples[0] + pool.round_cost
     for budget in budgets:
         if not np.isfinite(budget) or budget < least:
             raise ConfigError(

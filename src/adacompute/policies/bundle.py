@@ -226,8 +226,10 @@ def _describe(policy: Policy) -> dict[str, Any]:
     content: dict[str, Any] = {"levels": [asdict(level) for level in policy.levels]}
     if isinstance(policy, Router):
         return {"kind": "router", "prices": policy.dial.prices, **content}
-    if isinstance(policy, ValueRouter | Sequential):
+    if isinstance(policy, ValueRouter):
         return {"kind": policy.name, **content}
+    if isinstance(policy, Sequential):
+        return {"kind": policy.name, "round_cost": policy.round_cost, **content}
     if isinstance(policy, Ruled):
         return {
             "kind": "ruled",
@@ -253,7 +255,7 @@ def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
     levels = tuple(_level(level) for level in _entry(content, "levels", list))
     most = ladder(tuple(level.samples for level in levels))[-1].samples
     if content["kind"] == Sequential.name:
-        return load_tables(files[TABLES], levels)
+        return load_tables(files[TABLES], levels, _number(content["round_cost"]))
     models = [OnnxModel(data) for data in files.values()]
     if any(model.outputs != len(levels) for model in models):
         raise BundleError(f"a model does not score the {len(levels)} levels of its policy")

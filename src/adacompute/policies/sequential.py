@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,10 +31,14 @@ from adacompute.policies.prior import (
     lend,
     mix,
 )
+from adacompute.policies.rounds import plan
 
 if TYPE_CHECKING:
     from adacompute.core.answers import Answers
     from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level
+
+STEP, LOWEST = math.log(1.15), 1e-9
+"""Plans are made for prices this far apart, down to the lowest."""
 
 SHADE = 0.2
 """Widest difference between the prices of two questions, as a share."""
@@ -49,36 +53,63 @@ COARSE = np.geomspace(0.5, 1e-4, 24)
 DRAWN = (1.5, 2.0, 3.0, 4.0, 6.0)
 
 PRIOR = ("mean", "scale", "slope", "place")
+CHANCES = ("reached", "right")
+TABLES = ("index", *PRIOR, *CHANCES)
 
 
 @dataclass(frozen=True, eq=False)
 class Sequential:
     """Draw one at a time while the index of the vote state is above the price of a draw.
 
-    ``levels`` are 1, 2, … samples; ``index`` is (states, places), in utility per draw.
+    ``levels`` are 1, 2, … samples; ``index`` is (states, places), in utility per draw, from the
+    chances ``known`` at each place. ``round_cost`` is what a round costs beside its draws, in
+    draws; where it is not nothing, or rounds are few, several draws are asked for at once.
     """
 
     name = "sequential"
     levels: tuple[Level, ...]
     prior: Prior
     index: Float32Array
+    known: Chances
+    round_cost: float = 0.0
+    _plans: dict[int, IntArray] = field(default_factory=dict, repr=False)
 
     def digest(self, features: Float32Array) -> Float32Array:
         """Keep the place of each question."""
         return self.prior.locate(features)[:, None].astype(np.float32)
 
     def decide(self, state: State, price: float) -> IntArray:
-        """One more, or no more; the first draw is always made."""
+        """One more, or no more, or several where rounds count; the first draw is always made."""
         size = state.draws.size
         going = np.flatnonzero(size < len(self.levels))
         level = state.at.copy()
         some = state if len(going) == len(size) else state.take(going)
-        at = some.draws.size
-        index = self.index[some.draws.states, some.features[:, 0].astype(np.int64)]
+        at, place = some.draws.size, some.features[:, 0].astype(np.int64)
         due = some.cost[np.arange(len(at)), at]  # level n costs this much more than n draws did
-        more = (index > price * due * shade(some.key)) | (some.at == NO_LEVEL)
-        level[going[more]] = at[more]
+        worth = price * due * shade(some.key)
+        if self.round_cost == 0 and (some.rounds_left >= len(self.levels) - at).all():
+            more = (self.index[some.draws.states, place] > worth).astype(np.int64)
+        else:
+            more = self._ask(some, place, worth)
+        more = np.maximum(more, some.at == NO_LEVEL)
+        level[going] = np.where(more > 0, at + more - 1, some.at)
         return level
+
+    def _ask(self, state: State, place: IntArray, price: FloatArray) -> IntArray:
+        """Draws that each question should ask for, by the plan of the price next to its own."""
+        step = np.rint(np.log(np.maximum(price, LOWEST)) / STEP).astype(np.int64)
+        left = np.minimum(state.rounds_left, len(self.levels))
+        asked, at = np.zeros(len(state), dtype=np.int64), state.draws.states
+        for near in np.unique(step).tolist():
+            rows = np.flatnonzero(step == near)
+            made, needed = self._plans.get(near), int(left[rows].max())
+            if made is None or len(made) <= needed:
+                price_of_draw = math.exp(near * STEP)
+                fee = price_of_draw * self.round_cost
+                made = plan(self.known, price=price_of_draw, round_price=fee, rounds=needed)
+                self._plans[near] = made
+            asked[rows] = made[left[rows], at[rows], place[rows]]
+        return asked
 
 
 def shade(key: KeyArray) -> FloatArray:
@@ -95,29 +126,32 @@ def save_tables(policy: Sequential) -> bytes:
     """Everything a sequential policy looks up, as one file of plain arrays."""
     held = io.BytesIO()
     prior = {name: getattr(policy.prior, name) for name in PRIOR}
-    np.savez_compressed(held, index=policy.index, **prior)
+    known = {name: getattr(policy.known, name).astype(np.float32) for name in CHANCES}
+    np.savez_compressed(held, index=policy.index, **prior, **known)
     return held.getvalue()
 
 
-def load_tables(data: bytes, levels: tuple[Level, ...]) -> Sequential:
+def load_tables(data: bytes, levels: tuple[Level, ...], round_cost: float = 0.0) -> Sequential:
     """Build a policy from its tables, and refuse those that do not fit together."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            table = {name: np.asarray(held[name], dtype=np.float32) for name in ("index", *PRIOR)}
+            table = {name: np.asarray(held[name], dtype=np.float32) for name in TABLES}
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
     most = len(levels)
     shape = {name: array.shape for name, array in table.items()}
     features, places = len(table["mean"]), len(table["place"])
     fits = most <= MOST and [level.samples for level in levels] == list(range(1, most + 1))
-    fits = fits and shape["index"] == (states().first[most + 1], places)
+    whole = (states().first[most + 1], places)
+    fits = fits and all(shape[name] == whole for name in ("index", *CHANCES))
     fits = fits and shape["scale"] == (features,) and shape["slope"][:1] == (features,)
     if not (fits and shape["slope"][1:] == shape["place"][1:] and places):
         raise BundleError(f"the tables of a sequential policy do not fit its {most} levels")
     if not all(np.isfinite(array).all() for array in table.values()):
         raise BundleError("the tables of a sequential policy hold values that are no numbers")
     prior = Prior(**{name: table[name] for name in PRIOR})
-    return Sequential(levels, prior, table["index"])
+    known = Chances(*(table[name].astype(np.float64) for name in CHANCES))
+    return Sequential(levels, prior, table["index"], known, round_cost)
 
 
 def fit_sequential(
@@ -126,6 +160,7 @@ def fit_sequential(
     known: Chances,
     levels: tuple[Level, ...],
     *,
+    round_cost: float = 0.0,
     seed: int = 0,
 ) -> Sequential:
     """Fit the prior of training questions and the indices at its places.
@@ -141,7 +176,11 @@ def fit_sequential(
             flat = math.isinf(lent)
             prior = flat_prior(features.shape[1]) if flat else prior
             weight = flat_weight(len(weight)) if flat else lend(weight, lent)
-    return Sequential(levels, prior, indices(mix(known, weight)).astype(np.float32))
+    mixed = mix(known, weight)
+    index = indices(mixed).astype(np.float32)
+    kept = (of.astype(np.float32).astype(np.float64) for of in (mixed.reached, mixed.right))
+    mixed = Chances(*kept)  # as a bundle keeps them
+    return Sequential(levels, prior, index, mixed, round_cost)
 
 
 def _choose_lent(

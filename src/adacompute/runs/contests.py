@@ -22,7 +22,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, evaluate
 from adacompute.features.text import FEATURE_SETS, VERSION, extract
 from adacompute.policies.bundle import Bundle, save_bundle
-from adacompute.runs.costs import draw_costs
+from adacompute.runs.costs import Prices, describe_prices, draw_costs, read_prices
 from adacompute.runs.stages import DEFAULT_LADDER, check_levels, quiet
 from adacompute.storage.store import GRADES, SAMPLES, Run, number_samples
 
@@ -44,7 +44,14 @@ PROTOCOLS = {
 """Policies that each protocol scores."""
 
 
-def pool_run(place: Run, *, unit: str, features: str = "paper", draft: bool = False) -> Pool:
+def pool_run(
+    place: Run,
+    *,
+    unit: str,
+    prices: Prices | None = None,
+    features: str = "paper",
+    draft: bool = False,
+) -> Pool:
     """Return the samples of a run with all that a policy may know.
 
     With ``draft`` the first sample's log-probability is a feature, as in the paper; it is then
@@ -58,7 +65,7 @@ def pool_run(place: Run, *, unit: str, features: str = "paper", draft: bool = Fa
         key=recorded.key,
         group=recorded.group,
         features=extract(text, features=features, draft_logprob=logprob),
-        draw_cost=draw_costs(recorded, unit),
+        draw_cost=draw_costs(recorded, unit, prices),
         length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
         words=extract(text, features="words"),
     )
@@ -156,6 +163,7 @@ def evaluate_run(
     nulls: bool = True,
     protocol: str = "honest",
     unit: str = "samples",
+    tariff: Path | None = None,
     features: str = "paper",
     seed: int = 0,
     progress: Callable[[str], None] = quiet,
@@ -165,7 +173,7 @@ def evaluate_run(
     Without ``policies`` those are left out for which an optional dependency is missing, and the
     result says so.
     """
-    place = Run(run)
+    place, prices = Run(run), read_prices(tariff, [unit])
     names, skipped = _contestants(policies, protocol)
     arguments = {
         "budgets": list(check_budgets(budgets)),
@@ -174,6 +182,7 @@ def evaluate_run(
         "nulls": nulls,
         "protocol": protocol,
         "unit": unit,
+        "prices": describe_prices(prices),
         "features": features,
         "seed": check_seed(seed),
     }
@@ -181,7 +190,8 @@ def evaluate_run(
     done = place.finished("evaluate", arguments, inputs)
     if done:
         return done.result
-    pool = pool_run(place, unit=unit, features=features, draft=protocol == "paper")
+    draft = protocol == "paper"
+    pool = pool_run(place, unit=unit, prices=prices, features=features, draft=draft)
     result: dict[str, Any] = {"protocol": protocol, "unit": unit, "nulls": nulls}
     score = _score_as_paper if protocol == "paper" else _score_honestly
     result |= score(pool, arguments, progress)

@@ -1,0 +1,61 @@
+"""Rounds: how many draws to ask for at once, where every round waits or is paid for.
+
+Drawing one at a time wastes no draw and waits the longest; drawing all at once never waits and
+wastes the most. Between them lies a plan: with so many rounds left, at a price for a draw and one
+for a round (a prompt that is sent again, a second of somebody's time), each vote state asks for the
+number of draws that is worth most. With one round left that is a router's choice; with as many as
+draws, and rounds for nothing, it is the rule of single draws.
+
+It is the induction of single draws with more to choose from, and knows nothing of where the chances
+come from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.states import Chances, states
+from adacompute.policies.induction import DUST, step_back
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, IntArray
+
+
+def plan(known: Chances, *, price: float, round_price: float, rounds: int) -> IntArray:
+    """Draws to ask for next with 0, 1, … rounds left, (rounds + 1, states, C); 0 means stop.
+
+    Prices are in utility, for one draw and for one round. Of equals the fewest draws are asked for.
+    The first round is made in any case, so there only its draws are weighed.
+    """
+    worth = known.right
+    asked = np.zeros((rounds + 1, *worth.shape), dtype=np.int8)
+    for left in range(1, rounds + 1):
+        better, asked[left] = _one_more_round(known, worth, price, round_price)
+        if np.array_equal(better, worth):
+            asked[left:] = asked[left]  # further rounds change nothing
+            break
+        worth = better
+    return asked
+
+
+def _one_more_round(
+    known: Chances, worth: FloatArray, price: float, round_price: float
+) -> tuple[FloatArray, IntArray]:
+    """Worth of each state with one more round to go, and the draws to ask for in it."""
+    every = states()
+    last = int(every.draws[len(worth) - 1])
+    best, asked = known.right.copy(), np.zeros(worth.shape, dtype=np.int64)
+    best[every.layer(0)] = -np.inf
+    for goal in range(1, last + 1):
+        later = worth[every.layer(goal)]
+        for draws in range(goal - 1, -1, -1):
+            later = step_back(later, draws)
+            here, more = every.layer(draws), goal - draws
+            chance = known.reached[here]
+            net = later - (price * more + (round_price if draws else 0.0)) * chance
+            better = net > best[here] + DUST * chance
+            best[here] = np.where(better, net, best[here])
+            asked[here] = np.where(better, more, asked[here])
+    return best, asked
