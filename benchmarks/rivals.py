@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from adacompute.core.errors import DataError
 from adacompute.evaluation.bounds import cross_fitted
 from adacompute.evaluation.curves import Curve, held_out, read_curve, split_folds
 from adacompute.evaluation.families import FAMILIES, Contest
@@ -86,7 +87,11 @@ class Scored:
 
 def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     """Fit and score every policy; with ``few`` training questions only, the two that matter."""
-    pool = pool_run(Run(run), unit="samples").even(nulls=nulls)
+    try:
+        pool = pool_run(Run(run), unit="samples").even(nulls=nulls)
+    except DataError as error:
+        print(f"{name} is left out: {error}", file=sys.stderr)
+        return None
     samples = tuple(n for n in LADDER if n <= int(pool.answers.samples[0]) // 2)
     budgets = tuple(b for b in BUDGETS if b < max(samples, default=0))
     if not budgets or (few and len(pool) < FEW + 20):
