@@ -238,3 +238,17 @@ def test_a_run_of_imported_samples_is_not_collected_into(tmp_path: Path) -> None
         code, _, error = collect(questions, run, fake)
     assert (code, (run / "samples.parquet").read_bytes()) == (1, b"paid for")
     assert "holds imported samples" in error
+
+
+def test_samples_drawn_in_another_way_are_not_mixed_or_dropped(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 3), tmp_path / "run"
+    with serve(FakeSettings()) as fake:
+        assert collect(questions, run, fake, "--samples", "4")[0] == 0
+        before = (run / "samples.parquet").read_bytes()
+        other = ("--samples", "2", "--temperature", "0.2", "--prompt", "Say: {question}")
+        code, _, error = collect(questions, run, fake, *other)
+        assert code == 1
+        assert "of the level 'default' with another prompt and settings: collect into" in error
+        assert (run / "samples.parquet").read_bytes() == before
+        assert collect(questions, run, fake, "--samples", "5")[0] == 0  # more of the same
+    assert len(samples(run)) == 15

@@ -182,6 +182,8 @@ class Endpoint:
             return Passing(f"did not begin to answer within {longest_s:g} s", ModelTimeout)
         if isinstance(error, self._aiohttp.ClientSSLError):
             return Broken(f"cannot be trusted: {error}")
+        if isinstance(error, self._aiohttp.ClientConnectorError):
+            return Passing(f"cannot be reached ({error.os_error.strerror}): is the server running?")
         return Passing(f"lost the connection: {type(error).__name__} {error}", lost=not begun)
 
     def _final(self, failure: Failure) -> ModelError:

@@ -89,6 +89,7 @@ def collect_run(
         raise DataError(f"{run} holds imported samples: collect into another directory")
     ledger = Ledger(place.file(LEDGER))
     try:
+        _check_modes(plan, run, ledger)
         with place.file(LOG).open("a") as log:
             done = asyncio.run(_collect(plan, ledger, log.write, report))
         exported = _export(plan, place, ledger)
@@ -113,6 +114,31 @@ def collect_run(
         for spec, level in zip(plan.levels, done, strict=False)
     ]
     return {"questions": plan.questions.num_rows, "levels": rows}
+
+
+def _check_modes(plan: Plan, run: Path, ledger: Ledger) -> None:
+    """Refuse to mix what was drawn in other ways: the export of a level holds one of them."""
+    for spec in plan.levels:
+        asked = _asked_mode(plan, spec)
+        for known in ledger.modes(drawn=True).values():
+            if known["level"] == spec.name and known != asked:
+                names = {"model": "model", "template": "prompt", "settings": "settings"}
+                other = " and ".join(
+                    word for key, word in names.items() if known[key] != asked[key]
+                )
+                raise DataError(
+                    f"{run} holds samples of the level {spec.name!r} with another {other}: collect "
+                    "into another directory, or name a level of its own with --level name=…"
+                )
+
+
+def _asked_mode(plan: Plan, spec: LevelSpec) -> dict[str, str]:
+    return {
+        "level": spec.name,
+        "model": spec.model,
+        "template": plan.template.name,
+        "settings": spec.settings.canonical(),
+    }
 
 
 async def _collect(
@@ -231,12 +257,7 @@ def _export(plan: Plan, place: Run, ledger: Ledger) -> dict[str, dict[str, int]]
     counts = {}
     outputs = []
     for i, spec in enumerate(plan.levels):
-        mode = ledger.mode(
-            level=spec.name,
-            model=spec.model,
-            template=plan.template.name,
-            settings=spec.settings.canonical(),
-        )
+        mode = ledger.mode(**_asked_mode(plan, spec))
         name = SAMPLES if i == 0 else f"samples@{spec.name}.parquet"
         counts[spec.name] = export(ledger, mode, questions, grader, place.file(name))
         outputs.append(name)

@@ -141,9 +141,13 @@ class Ledger:
         ).fetchone()
         return int(number)
 
-    def modes(self) -> dict[int, dict[str, str]]:
-        """All modes by number."""
-        rows = self._db.execute("SELECT mode, level, model, template, settings FROM modes")
+    def modes(self, *, drawn: bool = False) -> dict[int, dict[str, str]]:
+        """All modes by number, or those that have samples."""
+        rows = self._db.execute(
+            "SELECT mode, level, model, template, settings FROM modes "
+            "WHERE NOT ? OR EXISTS (SELECT 1 FROM samples WHERE samples.mode = modes.mode)",
+            (drawn,),
+        )
         return {
             m: {"level": level, "model": model, "template": t, "settings": s}
             for m, level, model, t, s in rows
