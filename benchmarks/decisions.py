@@ -10,16 +10,19 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from adacompute import Answers
 from adacompute.evaluation.families import FAMILIES, Contest
 from adacompute.evaluation.pool import Pool
+from adacompute.features.text import extract
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import NO_LEVEL, Draws, Policy, Record, State
 
 LADDER = (1, 2, 4, 8, 16)
 TIMES = 5_000
 BLOCK = 100_000
+MANY = 1_000_000
 
 
 def pool(questions: int, samples: int, rng: np.random.Generator) -> Pool:
@@ -35,15 +38,20 @@ def pool(questions: int, samples: int, rng: np.random.Generator) -> Pool:
     return Pool(answers, key, key, features, np.ones(answer.size))
 
 
-def states(policy: Policy, size: int, rng: np.random.Generator) -> State:
-    """Questions before their first draw."""
+def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) -> State:
+    """Questions before their first draw, or after some; nothing of their votes is counted yet."""
     samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
+    votes = rng.integers(-1, 3, (size, max(1, drawn)))
     return State(
         key=rng.integers(0, 2**63, size).astype(np.uint64),
-        features=rng.random((size, 16), dtype=np.float32),
+        features=policy.digest(rng.random((size, 16), dtype=np.float32)),
         cost=np.broadcast_to(samples, (size, len(samples))),
-        draws=Draws(Record(np.full((size, 16), -1)), np.arange(size), np.zeros(size, np.int64)),
-        at=np.full(size, NO_LEVEL),
+        draws=Draws(
+            Record(rng.integers(-1, 3, (size, max(1, drawn)))),
+            np.arange(size),
+            np.full(size, drawn),
+        ),
+        at=np.full(size, drawn - 1 if drawn else NO_LEVEL),
         rounds_left=np.full(size, 16),
     )
 
@@ -72,6 +80,28 @@ def main() -> None:
         block += time.perf_counter()
         p50, p99 = np.quantile(taken[100:] / 1000, [0.5, 0.99])
         print(f"{name:22} {p50:8.1f} {p99:8.1f} {block / BLOCK * 1e6:11.3f}")
+        if name == "sequential":
+            after_draws(policy, price, rng)
+
+
+def after_draws(policy: Policy, price: float, rng: np.random.Generator) -> None:
+    """The same after four draws whose votes are new, without and with the features of a text."""
+    text = pa.array([("A train leaves at 9 and 40 minutes later another follows it. " * 9)[:500]])
+    alone, whole = np.empty(TIMES), np.empty(TIMES)
+    for i in range(TIMES):
+        one = states(policy, 1, rng, drawn=4)
+        start = time.perf_counter_ns()
+        policy.decide(one, price)
+        alone[i] = time.perf_counter_ns() - start
+        extract(text, features="words")
+        whole[i] = time.perf_counter_ns() - start
+    many = states(policy, MANY, rng, drawn=4)
+    block = -time.perf_counter()
+    policy.decide(many, price)
+    block += time.perf_counter()
+    for label, taken in (("  after 4 draws", alone), ("  with a text's features", whole)):
+        p50, p99 = np.quantile(taken[100:] / 1000, [0.5, 0.99])
+        print(f"{label:22} {p50:8.1f} {p99:8.1f} {block / MANY * 1e6:11.3f}")
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def test_a_server_that_is_not_there_is_an_error_of_ours() -> None:
         async with canned(GOOD) as (url, _):
             pass
         async with Upstream(url, "m", retries=QUICK) as upstream:
-            with pytest.raises(ModelError, match="cannot be reached .*is the server running"):
+            with pytest.raises(ModelError, match=r"cannot be reached .*is the server running"):
                 await upstream.call(CHAT, PLAIN)
 
     asyncio.run(main())
