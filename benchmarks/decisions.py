@@ -46,11 +46,7 @@ def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) 
         key=rng.integers(0, 2**63, size).astype(np.uint64),
         features=policy.digest(rng.random((size, 16), dtype=np.float32)),
         cost=np.broadcast_to(samples, (size, len(samples))),
-        draws=Draws(
-            Record(rng.integers(-1, 3, (size, max(1, drawn)))),
-            np.arange(size),
-            np.full(size, drawn),
-        ),
+        draws=Draws(Record(votes), np.arange(size), np.full(size, drawn)),
         at=np.full(size, drawn - 1 if drawn else NO_LEVEL),
         rounds_left=np.full(size, 16),
     )
