@@ -230,6 +230,13 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @FEATURES
 @SEED
 @common
+@click.option("--rounds", type=int, help="How often a question may be drawn for at most.")
+@click.option(
+    "--round-cost",
+    default=0.0,
+    show_default=True,
+    help="What each round of draws costs beside them: a prompt sent again, a wait.",
+)
 def evaluate(
     *,
     run: Path,

@@ -370,3 +370,21 @@ def _kill_when_it_says(command: list[str], words: bytes) -> None:
     os.close(ours)
     assert process.returncode == -signal.SIGKILL
     assert printed == b""
+
+
+def test_rounds_are_limited_and_paid_for(run: Path) -> None:
+    options: dict[str, Any] = {**QUICK, "policies": ("mixture", "early-stopping")}
+    free = evaluate_run(run, **options)
+    once = evaluate_run(run, **options, rounds=1)
+    paid = evaluate_run(run, **{**options, "budgets": (2.5, 3.0)}, round_cost=1.0)
+
+    def accuracy(result: dict[str, Any]) -> dict[tuple[str, float], float]:
+        return {(row["policy"], row["budget"]): row["accuracy"] for row in result["rows"]}
+
+    for budget in (1.5, 2.0):  # the one round that every mixture makes costs one more
+        assert accuracy(paid)["mixture", budget + 1] == accuracy(free)["mixture", budget]
+        assert accuracy(once)["mixture", budget] == accuracy(free)["mixture", budget]
+    assert accuracy(once)["early-stopping", 2.0] <= accuracy(free)["early-stopping", 2.0]
+    for wrong in ({"rounds": 0}, {"round_cost": -1.0}, {"rounds": 2, "protocol": "paper"}):
+        with pytest.raises(ConfigError, match="round"):
+            evaluate_run(run, **{**options, "policies": None, **wrong})

@@ -19,6 +19,7 @@ from adacompute.evaluation.curves import Curve, Reading, held_out, read_curve, s
 from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, find_family
 from adacompute.evaluation.imitation import imitate
 from adacompute.evaluation.pool import Pool, assign_folds
+from adacompute.policies.episode import UNLIMITED_ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ def evaluate(
     ladder: Sequence[int],
     policies: Sequence[str] | None = None,
     nulls: bool = True,
+    rounds: int | None = None,
     folds: int = 5,
     orders: int = 40,
     seed: int = 0,
@@ -62,7 +64,8 @@ def evaluate(
     even = pool.even(nulls=nulls)
     samples = _ladder(even, ladder)
     wanted = _budgets(even, budgets, samples)
-    contest = Contest(even, samples, wanted, orders, seed)
+    most = UNLIMITED_ROUNDS if rounds is None else rounds
+    contest = Contest(even, samples, wanted, orders, seed, rounds=most)
     splits = split_folds(assign_folds(even.group, folds, seed=seed))
     weights = resample(even.group, RESAMPLINGS, seed=seed)
     progress("oracle")

@@ -6,6 +6,7 @@ fitted goes into a bundle, which the user names; what is scored stays in the run
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,13 +166,16 @@ def evaluate_run(
     unit: str = "samples",
     tariff: Path | None = None,
     features: str = "paper",
+    rounds: int | None = None,
+    round_cost: float = 0.0,
     seed: int = 0,
     progress: Callable[[str], None] = quiet,
 ) -> dict[str, Any]:
     """Score policies on questions they have not seen, or by the paper's own protocol.
 
     Without ``policies`` those are left out for which an optional dependency is missing, and the
-    result says so.
+    result says so. ``rounds`` is how often a question may be drawn for, ``round_cost`` what each
+    time costs beside the draws.
     """
     place, prices = Run(run), read_prices(tariff, [unit])
     names, skipped = _contestants(policies, protocol)
@@ -184,6 +188,7 @@ def evaluate_run(
         "unit": unit,
         "prices": describe_prices(prices),
         "features": features,
+        **_check_rounds(rounds, round_cost, protocol),
         "seed": check_seed(seed),
     }
     inputs = place.hashes([SAMPLES, GRADES])
@@ -192,24 +197,40 @@ def evaluate_run(
         return done.result
     draft = protocol == "paper"
     pool = pool_run(place, unit=unit, prices=prices, features=features, draft=draft)
-    result: dict[str, Any] = {"protocol": protocol, "unit": unit, "nulls": nulls}
-    score = _score_as_paper if protocol == "paper" else _score_honestly
-    result |= score(pool, arguments, progress)
-    result |= {"unreadable_share": float((pool.answers.answer == NULL).mean()), "skipped": skipped}
-    place.finish(
-        "evaluate",
-        arguments=arguments,
-        inputs=inputs,
-        outputs={EVALUATION: result},
-        result=result,
-    )
+    pool = replace(pool, round_cost=round_cost)
+    result = _score(pool, arguments, progress) | {"skipped": skipped}
+    outputs = {EVALUATION: result}
+    place.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result
+
+
+def _check_rounds(rounds: int | None, round_cost: float, protocol: str) -> dict[str, Any]:
+    """What was asked about rounds, or a refusal."""
+    if rounds is not None and rounds < 1:
+        raise ConfigError(f"a question needs at least one round, not {rounds}")
+    if not (np.isfinite(round_cost) and round_cost >= 0):
+        raise ConfigError(f"a round costs a finite number from 0 on, not {round_cost}")
+    if protocol == "paper" and (rounds is not None or round_cost):
+        raise ConfigError("the paper's protocol knows no rounds: use the honest one")
+    return {"rounds": rounds, "round_cost": round_cost}
+
+
+def _score(
+    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Score by the protocol that was asked for, and say on what."""
+    score = _score_as_paper if arguments["protocol"] == "paper" else _score_honestly
+    return {
+        **{name: arguments[name] for name in ("protocol", "unit", "nulls")},
+        **score(pool, arguments, progress),
+        "unreadable_share": float((pool.answers.answer == NULL).mean()),
+    }
 
 
 def _score_honestly(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    wanted = ("budgets", "ladder", "policies", "nulls", "seed")
+    wanted = ("budgets", "ladder", "policies", "nulls", "rounds", "seed")
     scores = evaluate(pool, **{name: arguments[name] for name in wanted}, progress=progress)
     return {
         "questions": scores.questions,
