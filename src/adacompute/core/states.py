@@ -89,6 +89,7 @@ def _steps(votes: Partition) -> list[tuple[int, Partition]]:
 _SALT = hash_keys(np.arange(MOST + 2, dtype=np.uint64))
 _STEP = np.diff(np.arange(MOST + 2, dtype=np.uint64) * _SALT)
 _STEP = np.append(_STEP, _SALT[0])  # NULL, −1, takes the last
+_EARLIER = np.tri(MOST, MOST, -1, dtype=np.bool_)
 
 
 def vote_keys(answer: IntArray) -> KeyArray:
@@ -99,9 +100,8 @@ def vote_keys(answer: IntArray) -> KeyArray:
     """
     answer = answer[:, :MOST]
     votes, draws = answer.shape
-    earlier = np.tri(draws, draws, -1, dtype=np.bool_)
-    same = (answer[:, :, None] == answer[:, None, :]) & earlier
-    before = same.sum(axis=2)
+    same = (answer[:, :, None] == answer[:, None, :]) & _EARLIER[:draws, :draws]
+    before = np.add.reduce(same, axis=2, dtype=np.int64)
     before[answer == NULL] = -1
     key = np.zeros((votes, draws + 1), dtype=np.uint64)
     np.cumsum(_STEP[before], axis=1, out=key[:, 1:])

@@ -80,20 +80,24 @@ class Sequential:
 
     def decide(self, state: State, price: float) -> IntArray:
         """One more, or no more, or several where rounds count; the first draw is always made."""
-        size = state.draws.size
-        going = np.flatnonzero(size < len(self.levels))
-        level = state.at.copy()
-        some = state if len(going) == len(size) else state.take(going)
-        at, place = some.draws.size, some.features[:, 0].astype(np.int64)
-        due = some.cost[np.arange(len(at)), at]  # level n costs this much more than n draws did
-        worth = price * due * shade(some.key)
-        if self.round_cost == 0 and (some.rounds_left >= len(self.levels) - at).all():
-            more = (self.index[some.draws.states, place] > worth).astype(np.int64)
-        else:
-            more = self._ask(some, place, worth)
-        more = np.maximum(more, some.at == NO_LEVEL)
-        level[going] = np.where(more > 0, at + more - 1, some.at)
+        going = state.draws.size < len(self.levels)
+        if going.all():
+            return self._go_on(state, price)
+        level, rows = state.at.copy(), np.flatnonzero(going)
+        level[rows] = self._go_on(state.take(rows), price)
         return level
+
+    def _go_on(self, state: State, price: float) -> IntArray:
+        """Decide where another draw can be made."""
+        at, place = state.draws.size, state.features[:, 0].astype(np.int64)
+        due = state.cost[np.arange(len(at)), at]  # level n costs this much more than n draws did
+        worth = price * due * shade(state.key)
+        first = state.at == NO_LEVEL
+        if self.round_cost == 0 and (state.rounds_left >= len(self.levels) - at).all():
+            more = self.index[state.draws.states, place] > worth
+            return np.where(more | first, at, state.at)
+        asked = np.maximum(self._ask(state, place, worth), first)
+        return np.where(asked > 0, at + asked - 1, state.at)
 
     def _ask(self, state: State, place: IntArray, price: FloatArray) -> IntArray:
         """Draws that each question should ask for, by the plan of the price next to its own."""
