@@ -47,15 +47,19 @@ TRIES = 6
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """A family along falling prices, each question scored while it was held out, (N, prices)."""
+    """A family along falling prices, each question scored while it was held out."""
 
     contest: Contest
     fold: IntArray
     fitted: tuple[Fitted, ...]
     parts: tuple[Replay, ...]
     prices: FloatArray
-    cost: FloatArray
-    accuracy: FloatArray
+    runs: tuple[Ran, ...]
+
+    @property
+    def cost(self) -> FloatArray:
+        """Cost of each question at each price, (N, prices)."""
+        return np.stack([ran.cost for ran in self.runs], axis=1)
 
     def run(self, price: float) -> Ran:
         """Score every question at one more price."""
@@ -73,9 +77,8 @@ def hold_out(
         held = contest.pool.take(np.flatnonzero(fold == f))
         parts.append(replace(contest.replay, pool=held))
     every = tuple(fitted), tuple(parts)
-    runs = [_run(contest, fold, *every, price) for price in prices]
-    cost, accuracy = (np.stack([getattr(r, n) for r in runs], axis=1) for n in ("cost", "accuracy"))
-    return HeldOut(contest, fold, *every, np.asarray(prices), cost, accuracy)
+    runs = tuple(_run(contest, fold, *every, price) for price in prices)
+    return HeldOut(contest, fold, *every, np.asarray(prices), runs)
 
 
 def _run(
@@ -158,7 +161,7 @@ def price_budget(
         cost = Mean.of(ran.cost, ran.cost_spread, group)
         return cost.value, cost.bound(confidence, following)
 
-    dear = held.run(float(held.prices[0]))
+    dear = held.runs[0]
     least, slack = over(dear)
     if least + slack > budget * (1 + 1e-9):
         raise ConfigError(
@@ -289,9 +292,8 @@ def frontier(held: HeldOut, confidence: float) -> list[dict[str, float]]:
     """What each price costs and gets right, with intervals, by rising cost."""
     group = held.contest.pool.group
     points = []
-    for i, price in enumerate(held.prices.tolist()):
-        cost = Mean.of(held.cost[:, i], 0.0, group)
-        right = Mean.of(held.accuracy[:, i], 0.0, group)
+    for price, ran in zip(held.prices.tolist(), held.runs, strict=True):
+        cost, right = (Mean.of(of, 0.0, group) for of in (ran.cost, ran.accuracy))
         sides = 0.5 + confidence / 2
         points.append(
             {
@@ -329,8 +331,7 @@ def calibrate_share(
     held = follow_family(contest, name, prices)
     goal = estimate(contest.pool.answers, (accuracy_of,), errors=False).utility[:, 0]
     group, passed = contest.pool.group, None
-    for price in held.prices[::-1].tolist():
-        ran = held.run(price)
+    for price, ran in zip(held.prices[::-1].tolist(), held.runs[::-1], strict=True):
         above = ran.accuracy - share * goal
         within = ran.accuracy_spread + share**2 * goal * (1 - goal)
         mean = Mean.of(above, within, group)
