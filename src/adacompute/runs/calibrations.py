@@ -64,16 +64,17 @@ def calibrate_run(
 def _contest(run: Path, bundle: Bundle) -> tuple[Contest, str]:
     """What the bundle was trained on, as it was then."""
     place = Run(run)
-    if bundle.data != hash_run(place):
-        raise BundleError(
-            f"the policy was trained on other samples than those of {run}: train it on this run"
-        )
     try:
         settings, name = dict(bundle.notes["contest"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("samples", "budgets")}
-        pool = pool_run(place, unit=bundle.unit, features=str(bundle.notes["features"])).even()
-        return Contest(pool, orders=ORDERS, **settings), name
+        features = str(bundle.notes["features"])
     except (KeyError, TypeError, ValueError):
         raise BundleError(
             "the bundle does not say how its policy was fitted: train it again"
         ) from None
+    pool = pool_run(place, unit=bundle.unit, features=features).even()
+    if bundle.data != hash_run(place):
+        raise BundleError(
+            f"the policy was trained on other samples than those of {run}: train it on this run"
+        )
+    return Contest(pool, orders=ORDERS, **settings), name
