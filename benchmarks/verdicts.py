@@ -1,10 +1,17 @@
 """Verdicts: how often a calibration says "gain" where there is none, and covers where there is one.
 
-Run it with ``python benchmarks/verdicts.py SAMPLES.parquet blank|cover POOLS``. ``blank`` draws the
-right answer of every question anew from the letters of its exam, so that voting cannot help;
-``cover`` draws questions with replacement from the recorded ones and asks whether the interval of
-the gain holds the gain over all of them, each scored by a policy that was not trained on it. Exams
-are told apart by the part of the question's name before its stroke.
+Run it with ``python benchmarks/verdicts.py SAMPLES.parquet CASE POOLS``. The cases:
+
+    blank       the right answer of every question is drawn anew from the letters of its exam, so
+                that voting cannot help: how often is there a "gain"?
+    cover       questions are drawn with replacement from the recorded ones: does the interval of
+                the gain hold the gain over all, each scored by a policy not trained on it?
+    synthetic   the same for populations whose truth is known (the file is not looked at)
+    predict     300 questions say what the next 100 will cost at most, and that they will keep 95 %
+                of the accuracy of 16 samples: how often are they wrong? Without text, for speed
+    predict-text    the same with text
+
+Exams are told apart by the part of the question's name before its stroke.
 """
 
 from __future__ import annotations
@@ -18,18 +25,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from adacompute.core import votes
+from adacompute.core.errors import DataError
 from adacompute.core.types import hash_keys
-from adacompute.evaluation.calibration import calibrate
-from adacompute.evaluation.families import Contest
+from adacompute.evaluation.calibration import calibrate, calibrate_share
+from adacompute.evaluation.families import Contest, find_family
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.replay import Replay
 from adacompute.features.text import extract
 from adacompute.storage.store import number_samples
+from adacompute.testing.populations import mix_archetypes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from adacompute.core.types import IntArray
+    from adacompute.evaluation.families import Fitted
+    from adacompute.evaluation.replay import Ran
 
 LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 BUDGET, ORDERS, PRICES = 2.0, 8, 16
+TOLD, NEXT, SURE, KEPT = 300, 100, 0.9, 0.95
+SAMPLES, SMALL, LARGE = 32, 300, 6000
 
 
 def read(table: pa.Table) -> Pool:
@@ -90,23 +107,108 @@ def choose(pool: Pool, rows: IntArray) -> Pool:
     )
 
 
-def main() -> None:
-    """Print the share, and how long it took."""
-    table, what, pools = pq.read_table(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    begin, found = time.perf_counter(), []
-    whole = read(table)
-    truth = 0.0 if what == "blank" else float(judge(whole, 0)["gain"])
+def cover(whole: Pool, pools: int) -> Iterator[tuple[bool, str]]:
+    """Whether the interval of each pool's gain holds the gain over the whole."""
+    truth = float(judge(whole, 0)["gain"])
     for seed in range(pools):
         rng = np.random.default_rng(seed)
-        if what == "blank":
-            said = judge(read(redraw(table, rng)), seed)
-            found.append(said["verdict"] == "gain")
+        said = judge(choose(whole, np.sort(rng.integers(0, len(whole), len(whole)))), seed)
+        yield float(said["low"]) <= truth <= float(said["high"]), _shown(said)
+
+
+def blank(table: pa.Table, pools: int) -> Iterator[tuple[bool, str]]:
+    """Whether each pool without anything to gain is said to have a gain."""
+    for seed in range(pools):
+        said = judge(read(redraw(table, np.random.default_rng(seed))), seed)
+        yield said["verdict"] == "gain", _shown(said)
+
+
+def draw_pool(questions: int, seed: int) -> Pool:
+    """Draw questions of the four archetypes, a third of which their features give away."""
+    population, _ = mix_archetypes(questions, telling=1 / 3, seed=seed)
+    answers = population.draw(SAMPLES, seed=seed)
+    key = hash_keys(np.arange(questions, dtype=np.uint64) + np.uint64(seed << 32))
+    return Pool(
+        answers=answers,
+        key=key,
+        group=key,
+        features=population.features,
+        draw_cost=np.ones(len(answers.answer)),
+        words=population.features,
+    )
+
+
+def synthetic(pools: int) -> Iterator[tuple[bool, str]]:
+    """Whether intervals hold the gain of a population, known from 20 times as many questions."""
+    truth = float(judge(draw_pool(LARGE, LARGE), 0)["gain"])
+    for seed in range(pools):
+        said = judge(draw_pool(SMALL, seed), seed)
+        yield float(said["low"]) <= truth <= float(said["high"]), _shown(said)
+
+
+def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
+    """Whether what was said of the next questions fails: their cost, or their accuracy."""
+    costs = shares = refused = 0
+    for seed in range(splits):
+        rows = np.random.default_rng(seed).permutation(len(whole))[: TOLD + NEXT]
+        now, later = whole.take(np.sort(rows[:TOLD])), whole.take(np.sort(rows[TOLD:]))
+        contest = Contest(now, LADDER, (BUDGET,), ORDERS, seed)
+        fitted = find_family("sequential")(contest, np.arange(len(now)))
+        told = {"following": NEXT, "confidence": SURE, "prices": PRICES}
+        said = calibrate(contest, "sequential", budget=BUDGET, **told)
+        above = once(fitted, later, said["price"], seed).cost.mean() > BUDGET
+        costs += above
+        try:
+            said = calibrate_share(contest, "sequential", accuracy_of=16, share=KEPT, **told)
+        except DataError:
+            refused += 1
         else:
-            said = judge(choose(whole, np.sort(rng.integers(0, len(whole), len(whole)))), seed)
-            found.append(float(said["low"]) <= truth <= float(said["high"]))
-        took = time.perf_counter() - begin
-        shown = {name: said[name] for name in ("gain", "low", "high")}
-        print(f"{seed + 1}: {sum(found)} of {len(found)}, {shown}, {took:.0f} s", flush=True)
+            kept = once(fitted, later, said["price"], seed).accuracy.mean()
+            shares += kept < KEPT * once_all(later, seed)
+        said_so = f"accuracies below {shares} of {seed + 1 - refused}, {refused} not said"
+        yield above, f"costs above; {said_so}"
+
+
+def once(fitted: Fitted, later: Pool, price: float, seed: int) -> Ran:
+    """Run a policy once over questions that it has not seen, as live traffic would."""
+    words = later.features if later.words is None else later.words
+    digested = fitted.policy.digest(words)
+    replay = Replay(later, 1, LADDER[-1], seed + 1)
+    return replay.run(fitted.policy, price, draw_cost=1.0, features=digested)
+
+
+def once_all(later: Pool, seed: int) -> float:
+    """Accuracy of one vote of 16 samples on each question, drawn apart from the policy's."""
+    samples = int(later.answers.samples[0])
+    answer = later.answers.answer.reshape(-1, samples)
+    right = later.answers.right.reshape(-1, samples)
+    order = np.random.default_rng(seed + 2).random(answer.shape).argsort(axis=1)[:, : LADDER[-1]]
+    first = votes.winner(np.take_along_axis(answer, order, axis=1))
+    chosen = np.take_along_axis(right, order, axis=1)[np.arange(len(first)), first]
+    return float(np.where(first >= 0, chosen, False).mean())
+
+
+def _shown(said: dict[str, float | str]) -> str:
+    return str({name: said[name] for name in ("gain", "low", "high")})
+
+
+def main() -> None:
+    """Print how often it happened, and how long that took."""
+    table, case, count = pq.read_table(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    begin, found = time.perf_counter(), 0
+    whole = read(table)
+    if case == "predict":
+        whole = replace(whole, features=whole.features[:, :0], words=None)
+    cases = {
+        "blank": lambda: blank(table, count),
+        "cover": lambda: cover(whole, count),
+        "synthetic": lambda: synthetic(count),
+        "predict": lambda: predict(whole, count),
+        "predict-text": lambda: predict(whole, count),
+    }
+    for i, (happened, shown) in enumerate(cases[case](), start=1):
+        found += happened
+        print(f"{i}: {found} of {i}, {shown}, {time.perf_counter() - begin:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

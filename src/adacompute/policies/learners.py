@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -127,13 +127,21 @@ def fit_clusters(points: FloatArray, count: int, *, seed: int = 0) -> tuple[IntA
     return model.labels_.astype(np.int64), model.cluster_centers_
 
 
+class Softmax(NamedTuple):
+    """How likely each label is at given points, and how far the points were let tell."""
+
+    strength: float
+    chances: Callable[[FloatArray], FloatArray]
+
+
 def fit_softmax(
-    points: FloatArray, label: IntArray, *, seed: int = 0
-) -> Callable[[FloatArray], FloatArray] | None:
+    points: FloatArray, label: IntArray, *, strength: float | None = None, seed: int = 0
+) -> Softmax | None:
     """Fit how likely each label is at a point; None where the points tell nothing for sure.
 
     Labels are 0, 1, … and each is there. How far the points may tell is chosen by the likelihood
-    of labels that were left out, and it must beat that of the labels' shares by more than chance.
+    of labels that were left out, and it must beat that of the labels' shares by more than chance;
+    unless a ``strength`` is given, which was chosen so before.
     """
     linear = require("sklearn.linear_model", extra="train")
     fold = np.random.default_rng(seed).permutation(len(points)) % SOFTMAX_FOLDS
@@ -154,15 +162,16 @@ def fit_softmax(
             found[held] = np.log(np.maximum(told, UNSEEN) / np.maximum(share[label[held]], UNSEEN))
         return found
 
-    if any(len(np.unique(label[fold != f])) == 1 for f in range(SOFTMAX_FOLDS)):
-        return None
-    gains = {strength: gain(strength) for strength in SOFTMAX_STRENGTHS}
-    best = max(gains, key=lambda strength: float(gains[strength].mean()))
-    error = float(gains[best].std(ddof=1)) / np.sqrt(len(points))
-    if gains[best].mean() < SOFTMAX_SURE * error:
-        return None
-    model = fit(best, np.ones(len(points), dtype=np.bool_))
-    return lambda points: np.asarray(model.predict_proba(points), dtype=np.float64)
+    if strength is None:
+        if any(len(np.unique(label[fold != f])) == 1 for f in range(SOFTMAX_FOLDS)):
+            return None
+        gains = {tried: gain(tried) for tried in SOFTMAX_STRENGTHS}
+        strength = max(gains, key=lambda tried: float(gains[tried].mean()))
+        error = float(gains[strength].std(ddof=1)) / np.sqrt(len(points))
+        if gains[strength].mean() < SOFTMAX_SURE * error:
+            return None
+    model = fit(strength, np.ones(len(points), dtype=np.bool_))
+    return Softmax(strength, lambda points: np.asarray(model.predict_proba(points), np.float64))
 
 
 def _scikit(kind: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types

@@ -13,7 +13,7 @@ It knows nothing of prices, and of draws only what the tables of the kinds say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -92,32 +92,48 @@ def behave(answers: Answers, most: int) -> FloatArray:
     return np.column_stack([worth[:, 0], gain[:, 1:], agree, unread])
 
 
+class FittedPrior(NamedTuple):
+    """A prior, how much each training question counts at each place (N, P), and how it was fitted.
+
+    ``strength`` is how far predictions were let tell, None where they tell nothing.
+    """
+
+    prior: Prior
+    weight: FloatArray
+    strength: float | None = None
+
+
 def fit_prior(
-    features: Float32Array, behaviour: FloatArray, *, seed: int = 0
-) -> tuple[Prior, FloatArray]:
-    """Fit the prior, and how much each training question counts at each place, (N, P)."""
+    features: Float32Array,
+    behaviour: FloatArray,
+    *,
+    strength: float | None = None,
+    seed: int = 0,
+) -> FittedPrior:
+    """Fit the prior; a ``strength`` that was chosen before saves choosing it again."""
     size = len(behaviour)
+    flat = FittedPrior(flat_prior(features.shape[1]), flat_weight(size))
     varied = behaviour[:, behaviour.std(axis=0) > LEAST]
     kinds, places = min(KINDS, size // PER_KIND), min(PLACES, size // PER_PLACE)
     if not features.shape[1] or not varied.shape[1] or min(kinds, places) < 2:  # noqa: PLR2004
-        return flat_prior(features.shape[1]), flat_weight(size)
+        return flat
     kind, _ = fit_clusters(behaviour, kinds, seed=seed)
     if kind.max() == 0:
-        return flat_prior(features.shape[1]), flat_weight(size)
+        return flat
     mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = (1.0 / (features.std(axis=0, dtype=np.float64) + LEAST_SPREAD)).astype(np.float32)
     left_out, slope = _ridge(standardise(features, mean, scale).astype(np.float64), varied)
     if not left_out.shape[1]:
-        return flat_prior(features.shape[1]), flat_weight(size)
+        return flat
     spread = left_out.std(axis=0) + LEAST
     left_out, slope = left_out / spread, slope / spread
-    shift = fit_softmax(left_out, kind, seed=seed)
+    shift = fit_softmax(left_out, kind, strength=strength, seed=seed)
     if shift is None:
-        return flat_prior(features.shape[1]), flat_weight(size)
+        return flat
     _, place = fit_clusters(left_out, places, seed=seed)
     member = np.eye(int(kind.max()) + 1)[kind] / np.bincount(kind)
     prior = Prior(mean, scale, slope.astype(np.float32), place.astype(np.float32))
-    return prior, member @ shift(place).T
+    return FittedPrior(prior, member @ shift.chances(place).T, shift.strength)
 
 
 def flat_weight(size: int) -> FloatArray:

@@ -49,7 +49,7 @@ LENT = (math.inf, 300.0, 80.0, 20.0)
 """Questions of the whole pool that may be lent to each place; all of them leave one prior."""
 
 LENT_FOLDS = 4
-COARSE = np.geomspace(0.5, 1e-4, 24)
+COARSE = np.geomspace(0.5, 3e-4, 16)
 DRAWN = (1.5, 2.0, 3.0, 4.0, 6.0)
 
 PRIOR = ("mean", "scale", "slope", "place")
@@ -174,9 +174,9 @@ def fit_sequential(
     """
     behaviour = behave(answers, len(levels))
     with one_thread():
-        prior, weight = fit_prior(features, behaviour, seed=seed)
-        if weight.shape[1] > 1:
-            lent = _choose_lent(features, behaviour, known, seed=seed)
+        prior, weight, strength = fit_prior(features, behaviour, seed=seed)
+        if strength is not None:
+            lent = _choose_lent(features, behaviour, known, strength=strength, seed=seed)
             flat = math.isinf(lent)
             prior = flat_prior(features.shape[1]) if flat else prior
             weight = flat_weight(len(weight)) if flat else lend(weight, lent)
@@ -188,7 +188,7 @@ def fit_sequential(
 
 
 def _choose_lent(
-    features: Float32Array, behaviour: FloatArray, known: Chances, *, seed: int
+    features: Float32Array, behaviour: FloatArray, known: Chances, *, strength: float, seed: int
 ) -> float:
     """Questions to lend each place, by what is right at equal cost on questions left out."""
     fold = np.random.default_rng(seed).permutation(len(features)) % LENT_FOLDS
@@ -198,7 +198,9 @@ def _choose_lent(
         seen, unseen = (
             Chances(known.reached[:, rows], known.right[:, rows]) for rows in (train, held)
         )
-        prior, weight = fit_prior(features[train], behaviour[train], seed=seed)
+        prior, weight, _ = fit_prior(
+            features[train], behaviour[train], strength=strength, seed=seed
+        )
         for i, lent in enumerate(LENT):
             flat = math.isinf(lent)
             counts = flat_weight(len(weight)) if flat else lend(weight, lent)
