@@ -88,7 +88,7 @@ class Scored:
 def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     """Fit and score every policy; with ``few`` training questions only, the two that matter."""
     try:
-        pool = pool_run(Run(run), unit="samples").even(nulls=nulls)
+        pool = pool_run(Run(run)).even(nulls=nulls)
     except DataError as error:
         print(f"{name} is left out: {error}", file=sys.stderr)
         return None
@@ -106,7 +106,9 @@ def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     best = cross_fitted(pool, samples, budgets, seed=SEED)
     oracle = {budget: value for budget, (_, value) in best.items()}
     kept = np.unique(np.concatenate([held for _, held in splits]))
-    curves = {n: Curve(c.cost[kept], c.accuracy[kept], {}, {}) for n, c in curves.items()}
+    curves = {
+        n: Curve(c.cost[kept], c.accuracy[kept], c.rounds[kept], {}, {}) for n, c in curves.items()
+    }
     oracle = {budget: value[kept] for budget, value in oracle.items()}
     return Scored(name, nulls, few, pool.group[kept], budgets, curves, oracle)
 
@@ -124,6 +126,7 @@ def save(scored: Scored, path: Path) -> None:
     arrays["budgets"] = np.array(scored.budgets)
     for name, curve in scored.curves.items():
         arrays[f"cost {name}"], arrays[f"accuracy {name}"] = curve.cost, curve.accuracy
+        arrays[f"rounds {name}"] = curve.rounds
     for budget, value in scored.oracle.items():
         arrays[f"oracle {budget}"] = value
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
@@ -134,7 +137,9 @@ def load(path: Path) -> Scored:
     name, kind, nulls = path.stem.rsplit("--", 2)
     with np.load(path) as held:
         curves = {
-            key[5:]: Curve(held[key], held[f"accuracy {key[5:]}"], {}, {})
+            key[5:]: Curve(
+                held[key], held[f"accuracy {key[5:]}"], held[f"rounds {key[5:]}"], {}, {}
+            )
             for key in held
             if key.startswith("cost ")
         }

@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -154,7 +154,7 @@ def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
         now, later = whole.take(np.sort(rows[:TOLD])), whole.take(np.sort(rows[TOLD:]))
         contest = Contest(now, LADDER, (BUDGET,), ORDERS, seed)
         fitted = find_family("sequential")(contest, np.arange(len(now)))
-        told = {"following": NEXT, "confidence": SURE, "prices": PRICES}
+        told: dict[str, Any] = {"following": NEXT, "confidence": SURE, "prices": PRICES}
         said = calibrate(contest, "sequential", budget=BUDGET, **told)
         above = once(fitted, later, said["price"], seed).cost.mean() > BUDGET
         costs += above

@@ -20,9 +20,11 @@ import pytest
 
 import adacompute
 from adacompute import cli, tables
+from adacompute.features.text import FEATURE_SETS
 from adacompute.runs import stages
 from adacompute.runs.contests import train_run
 from adacompute.storage import store
+from adacompute.storage.decisions import DecisionLog
 
 Rows = list[dict[str, Any]]
 COMMANDS = cli.cli.commands
@@ -154,6 +156,16 @@ def trained() -> tuple[Path, Path]:
     return place / "run", place / "bundle"
 
 
+@cache
+def logged() -> Path:
+    """Return a log of one decision, drawn to the largest level."""
+    features = [0.0] * len(FEATURE_SETS["words"])
+    place = Path(tempfile.mkdtemp())
+    decision = {"id": "d", "time": 0.0, "key": 1, "features": features, "answers": [0] * 16}
+    DecisionLog(place).append({**decision, "decided": 1, "holdout": True, "shadow": False})
+    return place
+
+
 def every_command(run: Path, source: Path) -> dict[str, tuple[object, ...]]:
     """Return an example of every command that needs no server."""
     place = run.parent
@@ -169,6 +181,8 @@ def every_command(run: Path, source: Path) -> dict[str, tuple[object, ...]]:
         "train": (run, "--policy", "mixture", "--out", place / "bundle", "--ladder", "1,2"),
         "calibrate": (trained()[0], "--policy", trained()[1], "--budget", "1.5"),
         "evaluate": (run, *EVALUATE),
+        "serve": ("--policy", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
+        "replay": (logged(), "--policy", "example", "--budget", "2"),
         "demo": (source,),
     }
 
@@ -575,6 +589,7 @@ def row(policy: str, budget: float, low: float, headroom: float | None = None) -
         "policy": policy,
         "budget": budget,
         "cost": budget,
+        "rounds": 1.26,
         "accuracy": 0.5,
         "difference_low": low,
         "difference_high": low + 0.1,
@@ -599,7 +614,7 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
     printed = " ".join(capsys.readouterr().out.split())
     assert "by mean budget in tokens, unreadable samples removed" in printed
     assert "20 questions (3 left out) × 8 samples, levels 1, 2" in printed
-    assert "75%" in printed
+    assert "75% 1.3r" in printed
     assert "12.5% of the samples could not be read" in printed
     assert "router was left out: this needs xgboost" in printed
     tables.show_scores({**result, "protocol": "paper", "skipped": {}})

@@ -8,26 +8,29 @@ and nothing else there. Progress goes to standard error, and only to a terminal.
 from __future__ import annotations
 
 import io
-import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from adacompute.console import fail, progress, show
 from adacompute.core.errors import AdaComputeError, ConfigError
+from adacompute.operating import replay, serve
 from adacompute.options import (
     FEATURES,
     KEY_ENV,
     LADDER,
     MODEL,
     NAMES,
+    NATIVE_N,
     NUMBERS,
+    RESORT,
+    ROUND_COST,
     RUN,
     SEED,
     TARIFF,
+    TIES,
     UNIT,
     WHOLE_NUMBERS,
     Limit,
@@ -54,7 +57,7 @@ def import_(
     """Bring recorded samples into a run: a file, logs, or 'example'."""
     from adacompute.runs.stages import import_samples  # noqa: PLC0415
 
-    _show(import_samples(source, run, model=model, grader=grader), "Imported", as_json=as_json)
+    show(import_samples(source, run, model=model, grader=grader), "Imported", as_json=as_json)
 
 
 @cli.command("grade")
@@ -67,9 +70,9 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
     """Grade samples (again), from their completions where these are recorded."""
     from adacompute.runs.stages import grade_run  # noqa: PLC0415
 
-    with _progress("Grading") as report:
+    with progress("Grading") as report:
         result = grade_run(run, grader=grader, progress=report)
-    _show(result, "Graded", as_json=as_json)
+    show(result, "Graded", as_json=as_json)
 
 
 @cli.command("estimate")
@@ -83,10 +86,10 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
 )
 @click.option(
     "--method",
-    type=click.Choice(["exact", "windows", "single"]),
+    type=click.Choice(["exact", "windows", "single", "posterior"]),
     default="exact",
     show_default=True,
-    help="All subsets, the paper's windows, or one trial.",
+    help="All subsets, the paper's windows, one trial, or for few samples what all tell together.",
 )
 @click.option(
     "--vote",
@@ -103,7 +106,7 @@ def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     from adacompute.runs.stages import estimate_run  # noqa: PLC0415
 
     result = estimate_run(run, **options)
-    _show(result, "Utility by level", as_json=as_json, rows="levels")
+    show(result, "Utility by level", as_json=as_json, rows="levels")
 
 
 @cli.command("solve")
@@ -141,7 +144,7 @@ def solve(
     if len(dict(limits)) < len(limits):
         raise click.UsageError("a limit is given twice: name each cost once")
     result = solve_run(run, budget=budget, unit=unit, limits=dict(limits), **options)
-    _show(result, f"Best allocation of {budget:g} {unit} a question", as_json=as_json)
+    show(result, f"Best allocation of {budget:g} {unit} a question", as_json=as_json)
 
 
 @cli.command("train")
@@ -166,6 +169,11 @@ def solve(
 )
 @click.option("--cost-sensitive", is_flag=True, help="Weigh questions by what a mistake costs.")
 @UNIT
+@TARIFF
+@ROUND_COST
+@NATIVE_N
+@RESORT
+@TIES
 @FEATURES
 @MODEL
 @click.option("--grader", help="Grader whose answers the policy will count.")
@@ -175,11 +183,11 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     """Fit a policy to a run and write its bundle."""
     from adacompute.runs.contests import train_run  # noqa: PLC0415
 
-    with _progress("Training") as report:
+    with progress("Training") as report:
         report(options["policy"])
         result = train_run(run, **options)
     title = f"Trained {options['policy']}"
-    _show(result, title, as_json=as_json, rows="on_training_questions")
+    show(result, title, as_json=as_json, rows="on_training_questions")
 
 
 @cli.command("calibrate")
@@ -194,14 +202,15 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     "--confidence", type=float, default=0.95, show_default=True, help="Of every statement made."
 )
 @click.option("--following", type=int, help="Questions that it must hold for; the long run if not.")
+@RESORT
 @common
 def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Set a policy's price on held-out questions, and judge it there."""
     from adacompute.runs.calibrations import calibrate_run  # noqa: PLC0415
 
-    with _progress("Calibrating") as report:
+    with progress("Calibrating") as report:
         result = calibrate_run(run, progress=report, **options)
-    _show(result, f"Calibrated {result['policy']}", as_json=as_json)
+    show(result, f"Calibrated {result['policy']}", as_json=as_json)
 
 
 @cli.command("evaluate")
@@ -231,12 +240,10 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @SEED
 @common
 @click.option("--rounds", type=int, help="How often a question may be drawn for at most.")
-@click.option(
-    "--round-cost",
-    default=0.0,
-    show_default=True,
-    help="What each round of draws costs beside them: a prompt sent again, a wait.",
-)
+@ROUND_COST
+@NATIVE_N
+@RESORT
+@TIES
 def evaluate(
     *,
     run: Path,
@@ -247,10 +254,10 @@ def evaluate(
     """Score policies on questions they have not seen."""
     from adacompute.runs.contests import evaluate_run  # noqa: PLC0415
 
-    with _progress("Evaluating") as report:
+    with progress("Evaluating") as report:
         result = evaluate_run(run, nulls=not no_nulls, progress=report, **options)
     if as_json:
-        _show(result, "", as_json=True)
+        show(result, "", as_json=True)
     else:
         from adacompute.tables import show_scores  # noqa: PLC0415
 
@@ -266,10 +273,10 @@ def probe(*, base_url: str, model: str, key_env: str, as_json: bool) -> None:
     """Find out what a server really does with n, seeds, usage and limits."""
     from adacompute.runs.live import probe_run  # noqa: PLC0415
 
-    with _progress("Probing") as report:
+    with progress("Probing") as report:
         report(base_url)
         result = probe_run(base_url=base_url, model=model, key_env=key_env)
-    _show(result, f"{model} at {base_url}", as_json=as_json, rows="findings")
+    show(result, f"{model} at {base_url}", as_json=as_json, rows="findings")
 
 
 @cli.command("collect")
@@ -292,11 +299,11 @@ def collect(
 
     plan = read_plan(questions, **options)
     if dry_run:
-        _show(estimate_cost(plan), "At most", as_json=as_json, rows="levels")
+        show(estimate_cost(plan), "At most", as_json=as_json, rows="levels")
         return
-    with _progress("Collecting") as report:
+    with progress("Collecting") as report:
         result = collect_run(plan, run, report=lambda level, now: report(f"{level}: {now}"))
-    _show(result, "Collected", as_json=as_json, rows="levels")
+    show(result, "Collected", as_json=as_json, rows="levels")
     lacking = {
         what: sum(level[name] for level in result["levels"])
         for name, what in (("missing", "samples"), ("unscored", "scores"))
@@ -313,46 +320,18 @@ def demo(*, samples: Path | None, as_json: bool) -> None:
     """Run the whole line on the samples that ship, or on a file of yours."""
     from adacompute.runs.demo import run_demo  # noqa: PLC0415
 
-    with _progress("Demo") as report:
+    with progress("Demo") as report:
         result = run_demo(samples, progress=report)
     if as_json:
-        _show(result, "", as_json=True)
+        show(result, "", as_json=True)
     else:
         from adacompute.tables import show_demo  # noqa: PLC0415
 
         show_demo(result)
 
 
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal's standard error what is under way."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    with Console(stderr=True).status(what) as status:
-        yield lambda now: status.update(Text(f"{what}: {_printable(now)}"))
-
-
-def _show(result: dict[str, Any], title: str, *, as_json: bool, rows: str | None = None) -> None:
-    if as_json:
-        click.echo(json.dumps(result, indent=2))
-        return
-    from adacompute.tables import show_result  # noqa: PLC0415
-
-    show_result(result, title, rows=rows)
-
-
-def _printable(text: str) -> str:
-    """Escape what would steer a terminal, line ends included."""
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    click.echo(f"adacompute: {_printable(sentence)}", err=True)
-    sys.exit(code)
+cli.add_command(serve)
+cli.add_command(replay)
 
 
 def main() -> None:
@@ -362,15 +341,15 @@ def main() -> None:
     try:
         code = cli.main(prog_name="adacompute", standalone_mode=False)
     except click.exceptions.Abort:
-        _fail("stopped", 130)
+        fail("stopped", 130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except AdaComputeError as error:
-        _fail(str(error), 2 if isinstance(error, ConfigError) else 1)
+        fail(str(error), 2 if isinstance(error, ConfigError) else 1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", 1)
+        fail(f"{where}{error.strerror or error}", 1)
     except MemoryError as error:
-        _fail(f"this needs more memory than there is: {error or 'take fewer questions'}", 1)
+        fail(f"this needs more memory than there is: {error or 'take fewer questions'}", 1)
     sys.exit(code if isinstance(code, int) else 0)

@@ -137,6 +137,26 @@ UNIT = click.option(
 TARIFF = click.option(
     "--tariff", type=click.Path(path_type=Path), help="Prices of tokens, TOML, for money."
 )
+NATIVE_N = click.option(
+    "--native-n", is_flag=True, help="A round is one call: by the tariff, its prompt is paid once."
+)
+ROUND_COST = click.option(
+    "--round-cost",
+    default=0.0,
+    show_default=True,
+    help="What each round of draws costs beside them: a prompt sent again, a wait.",
+)
+RESORT = click.option(
+    "--resort",
+    type=click.Path(path_type=Path),
+    help="Run of a stronger model on the same questions, the last level of 'sequential'.",
+)
+TIES = click.option(
+    "--ties",
+    default="first",
+    show_default=True,
+    help="Who wins where votes are equal: the answer seen first, or by logprob the likeliest.",
+)
 LADDER = click.option(
     "--ladder",
     type=WHOLE_NUMBERS,
@@ -181,6 +201,8 @@ COLLECTING = (
     click.option("--base-url", required=True, envvar="OPENAI_BASE_URL", help="The server's /v1."),
     click.option("--model", required=True, help="Model to sample."),
     click.option("--samples", default=48, show_default=True, help="Samples of each question."),
+    click.option("--adaptive", is_flag=True, help="Draw on only while a question is undecided."),
+    click.option("--budget", type=float, help="Mean samples a question that --adaptive is for: 2."),
     click.option("--grader", required=True, help="numeric, math, choice, exact or cmd:COMMAND."),
     click.option(
         "--level",

@@ -93,6 +93,8 @@ def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
     headroom = row["headroom"]
     if row["policy"] not in ("fixed", "mixture", "oracle") and headroom is not None:
         text += f"\n{100 * headroom:z.0f}%"
+        if row["rounds"] > 1:
+            text += f" {row['rounds']:.1f}r"
     style = "green" if low > 0 else "red" if high < 0 else ""
     return Text(text, style=style)
 
@@ -106,7 +108,8 @@ def _legend(result: dict[str, Any]) -> str:
         f"{result['questions']} questions{left} × {result['samples']} samples, levels "
         f"{', '.join(map(str, result['ladder']))}. Per cent: share of what the cross-fitted "
         "oracle gains over the best mixture of uniform levels. Green or red: the difference to "
-        f"that mixture at equal cost is above or below zero with 95% confidence. {unread}"
+        "that mixture at equal cost is above or below zero with 95% confidence. r: mean rounds of "
+        f"draws a question, where there is more than one. {unread}"
     )
 
 

@@ -17,7 +17,7 @@ ONCE = np.ones((1, 2))
 
 
 def curve_of(cost: list[list[float]], accuracy: list[list[float]], **fields: bool) -> Curve:
-    return Curve(np.array(cost), np.array(accuracy), {}, {}, **fields)
+    return Curve(np.array(cost), np.array(accuracy), np.array(cost) / 2, {}, {}, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, f
 
     def curve(cost: FloatArray, more: FloatArray) -> Curve:
         accuracy = ease[:, None] + rising + more[:, None]
-        return Curve(cost[rows], accuracy[rows], {}, {})
+        return Curve(cost[rows], accuracy[rows], cost[rows], {}, {})
 
     base = curve(np.tile(aims, (groups, 1)), np.zeros(groups))
     policy = curve(spend[:, None] * aims, gain)

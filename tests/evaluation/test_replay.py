@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from adacompute.core.states import chances, states
 from adacompute.core.types import ladder
 from adacompute.core.utility import estimate
 from adacompute.evaluation.pool import Pool
@@ -96,3 +97,20 @@ def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
     Replay(small, 2, 8).run(Curious("rule", EVERY, (Fixed(2),), Dial((1.0,))), 1.0, draw_cost=2.5)
     assert seen[0] == [2.5 * n for n in range(1, 9)]
     assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]
+
+
+def test_ties_broken_by_log_probability_are_replayed_and_known_to_the_states(small: Pool) -> None:
+    right = small.answers.right
+    telling = replace(small, logprob=np.where(right, -0.1, -0.9))
+    plain, better = (Replay(p, 12, 6).run(alone(Fixed(2)), 1.0) for p in (small, telling))
+    assert better.accuracy.mean() > plain.accuracy.mean() + 0.02
+    assert (better.accuracy >= plain.accuracy - 1e-9).all()
+    gains = Replay(telling, 12, 6).tie_gains(6)
+    known = chances(small.answers, 6)
+    tied = [len(v) > 1 and v[0] == v[1] for v in states().votes[: len(gains)]]
+    assert (gains[~np.array(tied)] == 0).all()
+    two = states().layer(2)
+    assert (known.right[two] + gains[two]).sum() == pytest.approx(better.accuracy.sum(), rel=0.02)
+    some = telling.take(np.array([1, 7])).keep(np.arange(24) % 2 == 0)
+    assert some.logprob is not None
+    assert len(some.logprob) == len(some.answers.answer) == 12

@@ -158,11 +158,11 @@ def test_json_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
     refuse(tmp_path, "is damaged: train the policy again")
 
 
-@pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}'])
+@pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 1}'])
 def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     refuse(
-        tmp_path, "is of bundle format (None|2) and this version reads 1: train the policy again"
+        tmp_path, "is of bundle format (None|1) and this version reads 2: train the policy again"
     )
 
 

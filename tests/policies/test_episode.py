@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,3 +151,12 @@ def test_fewer_draws_than_were_wanted_are_refused() -> None:
     episode = begin(np.zeros((2, MOST), dtype=np.int64), Fixed(4)).decide()
     with pytest.raises(DataError, match="4 draws were wanted and 3 are given"):
         episode.feed(Record(np.zeros((2, 3), dtype=np.int64)))
+
+
+def test_a_tie_goes_to_the_likeliest_answer_where_that_is_asked_for() -> None:
+    answer, logprob = np.array([[0, 1, 1, 0, 2, 2]]), np.log([[0.2, 0.3, 0.9, 0.8, 0.99, 0.99]])
+    ended = play(begin(answer, Fixed(4)).decide())
+    told = replace(ended.state.draws, record=Record(answer, logprob=logprob))
+    ended = replace(ended, state=replace(ended.state, draws=told))
+    assert ended.winner().tolist() == [0]
+    assert ended.winner(ties="logprob").tolist() == [1]

@@ -27,6 +27,7 @@ SCORED = {
     "policy",
     "budget",
     "cost",
+    "rounds",
     "accuracy",
     "low",
     "high",
@@ -385,6 +386,52 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
         assert accuracy(paid)["mixture", budget + 1] == accuracy(free)["mixture", budget]
         assert accuracy(once)["mixture", budget] == accuracy(free)["mixture", budget]
     assert accuracy(once)["early-stopping", 2.0] <= accuracy(free)["early-stopping", 2.0]
+    for result in (free, once, paid):
+        rounds = {(row["policy"], row["budget"]): row["rounds"] for row in result["rows"]}
+        assert rounds["mixture", result["rows"][0]["budget"]] == pytest.approx(1.0)
+        if result is free:
+            assert rounds["early-stopping", 2.0] > 1
+        if result is once:
+            assert rounds["early-stopping", 2.0] == pytest.approx(1.0)
     for wrong in ({"rounds": 0}, {"round_cost": -1.0}, {"rounds": 2, "protocol": "paper"}):
         with pytest.raises(ConfigError, match="round"):
             evaluate_run(run, **{**options, "policies": None, **wrong})
+
+
+def test_a_bundle_keeps_what_rounds_cost_when_it_was_trained(run: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"policy": "sequential", "ladder": (1, 2, 4)}
+    paid = train_run(run, out=tmp_path / "paid", **options, round_cost=1.5)
+    bundle = load_bundle(tmp_path / "paid")
+    assert paid["round_cost"] == 1.5
+    assert bundle.notes["costs"] == {"prices": None, "native_n": False, "round_cost": 1.5}
+    assert bundle.policy.round_cost == pytest.approx(1.5)  # type: ignore[attr-defined]
+    free = train_run(run, out=tmp_path / "free", **options)
+    last, least = free["on_training_questions"][-1], paid["on_training_questions"][-1]
+    assert least["rounds"] < last["rounds"]
+    assert free["on_training_questions"][0]["cost"] == pytest.approx(1.0)
+    assert paid["on_training_questions"][0]["cost"] >= 2.5
+    with pytest.raises(ConfigError, match="a round costs a finite number"):
+        train_run(run, out=tmp_path / "none", **options, round_cost=math.inf)
+    with pytest.raises(ConfigError, match="its price is not known"):
+        train_run(run, out=tmp_path / "none", **options, native_n=True)
+
+
+def test_ties_by_log_probability_are_kept_in_the_bundle(run: Path, tmp_path: Path) -> None:
+    made = train_run(run, policy="mixture", out=tmp_path / "bundle", ties="logprob")
+    assert load_bundle(tmp_path / "bundle").ties == "logprob"
+    plain = train_run(run, policy="mixture", out=tmp_path / "plain")
+    assert load_bundle(tmp_path / "plain").ties == "first"
+    assert made["on_training_questions"] != plain["on_training_questions"]
+    scored = evaluate_run(run, **QUICK, ties="logprob")
+    assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]
+    with pytest.raises(ConfigError, match="ties are broken by first or logprob, not 'luck'"):
+        evaluate_run(run, **QUICK, ties="luck")
+
+
+def test_ties_cannot_be_broken_by_what_was_not_recorded(
+    tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
+) -> None:
+    bare = [{**row, "mean_logprob": None} for row in rows]
+    import_samples(write(tmp_path / "bare.parquet", bare), tmp_path / "run")
+    with pytest.raises(DataError, match="have no mean_logprob"):
+        train_run(tmp_path / "run", policy="mixture", out=tmp_path / "b", ties="logprob")

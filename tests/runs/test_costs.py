@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.runs.contests import evaluate_run
-from adacompute.runs.costs import draw_costs, level_costs
+from adacompute.policies.bundle import load_bundle
+from adacompute.runs.calibrations import calibrate_run
+from adacompute.runs.contests import evaluate_run, pool_run, train_run
+from adacompute.runs.costs import Costs, call_costs, draw_costs, level_costs
 from adacompute.runs.stages import estimate_run, solve_run
 from adacompute.spending.tariffs import NANO, Tariff, Usage
 from adacompute.storage.store import Recorded, Run, number_samples
@@ -132,3 +134,38 @@ def test_a_tariff_is_for_money(make_run: Make, rows: Rows, prices: Path) -> None
         estimate_run(run, tariff=prices)
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         estimate_run(run, unit="money", tariff=prices.with_name("nowhere.toml"))
+
+
+def test_with_native_n_a_prompt_is_paid_once_a_round(make_run: Make, rows: Rows) -> None:
+    place = make_run(tokens(rows, shared=4))
+    draw, prompt = call_costs(recorded(place), {"small": TARIFF})
+    call = TARIFF.cost(Usage(prompt=100, completion=0, cached=40)) / NANO
+    own = TARIFF.cost(Usage(prompt=0, completion=30, reasoning=6)) / NANO - TARIFF.call
+    assert prompt == pytest.approx(np.full(len(prompt), call))
+    assert draw == pytest.approx(np.full(len(rows), own))
+    costs = Costs("money", {"small": TARIFF}, native_n=True, round_cost=0.5)
+    pool = pool_run(Run(place), costs=costs)
+    four = pool.level_cost((4,))
+    assert four == pytest.approx(call + 0.5 + 4 * own)
+    kept = Costs.read("money", costs.describe())
+    assert kept == costs
+
+
+def test_a_policy_is_trained_and_calibrated_for_the_tariff_it_was_given(
+    make_run: Make, rows: Rows, prices: Path, tmp_path: Path
+) -> None:
+    names = ("question_id", "question")
+    more = [{**row, **{name: f"{row[name]} again" for name in names}} for row in rows]
+    place = make_run(tokens([*rows, *more]))
+    options: dict[str, Any] = {"unit": "money", "tariff": prices, "native_n": True}
+    options |= {"policy": "early-stopping", "ladder": (1, 2, 4)}
+    made = train_run(place, out=tmp_path / "bundle", **options)
+    assert made["round_cost"] == pytest.approx(2 * 100 / 1e6)
+    bundle = load_bundle(tmp_path / "bundle")
+    assert bundle.unit == "money"
+    assert bundle.notes["costs"]["prices"]["small"]["output"] == 8
+    round_cost, draw = 2 * 100 / 1e6, 8 * 30 / 1e6
+    found = calibrate_run(place, policy=tmp_path / "bundle", budget=3 * round_cost + 4 * draw)
+    assert round_cost + draw <= found["cost"] <= 3 * round_cost + 4 * draw
+    points = load_bundle(tmp_path / "bundle").frontier
+    assert round_cost + draw <= points[0].cost < round_cost + 2 * draw

@@ -19,9 +19,8 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
-from adacompute.models.findings import save_cached
+from adacompute.models.findings import cache_place, save_cached
 from adacompute.models.upstream import Capabilities
-from adacompute.runs.live import cache_place
 from adacompute.testing.arithmetic import generate
 from adacompute.testing.fake_openai import FakeSettings, serve
 

@@ -25,6 +25,8 @@ from adacompute.core.errors import DataError
 from adacompute.core.types import hash_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from adacompute.core.types import FloatArray, IntArray, KeyArray
 
 MOST = 16
@@ -159,10 +161,19 @@ def _follow(
 
 @dataclass(frozen=True, eq=False)
 class Chances:
-    """How likely each state is, (states, N), and that it is reached with the majority right."""
+    """How likely each state is, (states, N), and that it is reached with the majority right.
+
+    ``resort``, where there is one, is that it is reached and another model would be right there.
+    """
 
     reached: FloatArray
     right: FloatArray
+    resort: FloatArray | None = None
+
+    def map(self, change: Callable[[FloatArray], FloatArray]) -> Chances:
+        """Return them with every table changed alike."""
+        resort = None if self.resort is None else change(self.resort)
+        return Chances(change(self.reached), change(self.right), resort)
 
 
 def chances(answers: Answers, most: int) -> Chances:

@@ -2,7 +2,8 @@
 
 Arrays are (M, n): M votes over n samples each. An unreadable answer abstains, a vote of nothing
 else is wrong. Ties are broken uniformly in expectation where a vote is valued, and towards the
-first sample where one answer must be given. It knows nothing of prices or policies.
+first sample where one answer must be given; or, where log-probabilities are given, towards the
+class of the likeliest sample. It knows nothing of prices or policies.
 """
 
 from __future__ import annotations
@@ -65,15 +66,32 @@ def any_correct(right: FloatArray) -> FloatArray:
     return np.asarray(right.max(axis=1, initial=0.0), dtype=np.float64)
 
 
-def winner(answer: IntArray, weight: FloatArray | None = None) -> IntArray:
+def winner(
+    answer: IntArray, weight: FloatArray | None = None, *, logprob: FloatArray | None = None
+) -> IntArray:
     """First sample of the winning class of each vote, −1 where nothing was readable.
 
-    Ties go to the class that was seen first.
+    Ties go to the class that was seen first, or with log-probabilities to that of the likeliest
+    sample; where one is not known, it is likelier than none.
+
+    >>> winner(np.array([[0, 1]]), logprob=np.array([[-0.9, -0.2]])).tolist()
+    [1]
     """
     weight = np.ones(answer.shape) if weight is None else weight
-    readable, _, total = _totals(answer, weight)
-    place = total.argmax(axis=1)  # the first of equals
+    readable, same, total = _totals(answer, weight)
+    leads = (total == total.max(axis=1, keepdims=True)) & readable
+    if logprob is not None:
+        leads &= _likeliest(leads, same, logprob)
+    place = leads.argmax(axis=1)  # the first of equals
     return np.where(readable.any(axis=1), place, -1)
+
+
+def _likeliest(leads: BoolArray, same: BoolArray, logprob: FloatArray) -> BoolArray:
+    """Which of the leading samples are of the class that holds the likeliest one of theirs."""
+    known = np.where(np.isnan(logprob), -np.inf, logprob)
+    best = np.where(same, known[:, None, :], -np.inf).max(axis=2)
+    best = np.where(leads, best, -np.inf)
+    return np.asarray(best == best.max(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +136,9 @@ def tally(answer: IntArray) -> Tally:
     return Tally(leading, runner_up, readable, streak)
 
 
-def running_majority(answer: IntArray, share: FloatArray) -> FloatArray:
+def running_majority(
+    answer: IntArray, share: FloatArray, logprob: FloatArray | None = None
+) -> FloatArray:
     """Chance that the majority is right after each draw, (M, n)."""
     readable = answer != NULL
     value = np.zeros(answer.shape)
@@ -128,5 +148,7 @@ def running_majority(answer: IntArray, share: FloatArray) -> FloatArray:
         count = same.sum(axis=2)
         # Every leading class has equally many votes, so their mean is that of their samples.
         leads = (count == count.max(axis=1, keepdims=True)) & (count > 0)
+        if logprob is not None:
+            leads &= _likeliest(leads, same, logprob[:, : i + 1])
         value[:, i] = _ratio((leads * share[:, : i + 1]).sum(axis=1), leads.sum(axis=1))
     return value

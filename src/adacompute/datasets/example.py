@@ -1,7 +1,8 @@
-"""Example: recorded samples that ship with the package, of a small real model.
+"""Example: samples and a policy that ship with the package, of a small real model.
 
 300 generated questions in twelve classes, 48 samples each, as ``collect`` drew them; the card
-beside them says how, and what they are good for. ``examples/make_samples.py`` draws them again.
+beside them says how, and what they are good for. ``examples/make_samples.py`` draws them again, and
+``examples/make_policy.py`` trains the policy on them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ def find_example() -> Path:
 def find_card() -> Path:
     """Find the card: how the samples were made, and what they hold."""
     return _find("arithmetic.md")
+
+
+def locate_policy(path: Path) -> Path:
+    """Find a policy's bundle; ``example`` is the one that ships, unless a file is so named."""
+    return _find("policy") if path.name == NAME and not path.exists() else path
 
 
 def _find(name: str) -> Path:

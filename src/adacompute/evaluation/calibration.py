@@ -169,9 +169,11 @@ def price_budget(
             f"that this policy costs is {least:.6g} ± {slack:.2g}; allow more"
         )
     spent = np.maximum.accumulate(held.cost.mean(axis=0))
-    aim, best = budget, (float(held.prices[0]), dear)
+    aim, best, cheap = budget, (float(held.prices[0]), dear), 0.0
     for _ in range(TRIES):
         price = float(np.exp(np.interp(aim, spent, np.log(held.prices))))
+        if cheap and not cheap < price < best[0]:  # what is between them is still unknown
+            price = math.sqrt(cheap * best[0])
         ran = held.run(price)
         cost, slack = over(ran)
         excess = cost + slack - budget
@@ -179,6 +181,8 @@ def price_budget(
             best = (price, ran)
             if price <= held.prices[-1] or -excess <= CLOSE_ENOUGH * budget:
                 break
+        else:
+            cheap = max(cheap, price)
         aim -= excess
     return best
 
@@ -345,11 +349,11 @@ def calibrate_share(
             f"{accuracy_of} samples at any price: collect more questions, or ask for less"
         )
     price, ran, low = passed
-    each = contest.draw_cost(np.arange(len(contest.pool)))
+    every = np.arange(len(contest.pool))
     return {
         "price": price,
         "cost": float(ran.cost.mean()),
-        "full_cost": accuracy_of * each + contest.pool.round_cost,
+        "full_cost": accuracy_of * contest.draw_cost(every) + contest.round_cost(every),
         "accuracy": float(ran.accuracy.mean()),
         "full_accuracy": float(goal.mean()),
         "share": share,

@@ -23,7 +23,7 @@ AIMS = 96
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Cost and accuracy of each question, while it was held out, along the aims, (N, aims).
+    """Cost, accuracy and rounds of each question, while it was held out, along the aims, (N, aims).
 
     ``samples`` holds, for each budget traced, how many samples each question was given on average,
     and ``price`` the price at which. A stepped curve cannot be interpolated.
@@ -31,6 +31,7 @@ class Curve:
 
     cost: FloatArray
     accuracy: FloatArray
+    rounds: FloatArray
     samples: dict[float, FloatArray]
     price: dict[float, FloatArray]
     stepped: bool = False
@@ -52,11 +53,13 @@ def held_out(
 
     A question that is held out several times is scored by the mean; what is traced, by the last.
     """
-    each = contest.draw_cost(np.arange(len(contest.pool)))
-    levels = each * np.asarray(contest.samples) + contest.pool.round_cost
-    aims = np.union1d(levels, np.geomspace(levels[0], levels[-1], AIMS))
+    every = np.arange(len(contest.pool))
+    levels = contest.draw_cost(every) * np.asarray(contest.samples) + contest.round_cost(every)
+    dearest = levels[-1] if contest.pool.resort is None else contest.dearest(every)
+    aims = np.union1d(levels, np.geomspace(levels[0], dearest, AIMS))
     shape = (len(contest.pool), len(aims))
-    cost, accuracy, times = np.zeros(shape), np.zeros(shape), np.zeros((shape[0], 1))
+    found = {column: np.zeros(shape) for column in ("cost", "accuracy", "rounds")}
+    times = np.zeros((shape[0], 1))
     samples = {budget: np.empty(shape[0]) for budget in trace}
     price = {budget: np.empty(shape[0]) for budget in trace}
     stepped = False
@@ -69,7 +72,7 @@ def held_out(
         spent = np.array([run.cost[train].mean() for run in runs])
         spent = np.maximum.accumulate(spent)  # a price that buys less for more is never turned to
         first, share = _place(aims, spent, stepped=stepped)
-        for target, column in ((cost, "cost"), (accuracy, "accuracy")):
+        for column, target in found.items():
             values = np.stack([getattr(run, column)[held] for run in runs], axis=1)
             after = np.minimum(first + 1, len(runs) - 1)
             target[held] += values[:, first] * (1 - share) + values[:, after] * share
@@ -78,7 +81,8 @@ def held_out(
             run = run_fitted(contest, fitted, at, told)
             samples[budget][held] = run.samples[held]
     times = np.maximum(times, 1)  # what was never held out is left at zero
-    return Curve(cost / times, accuracy / times, samples, price, stepped)
+    means = {column: target / times for column, target in found.items()}
+    return Curve(**means, samples=samples, price=price, stepped=stepped)
 
 
 def run_fitted(contest: Contest, fitted: Fitted, price: float, draw_cost: float) -> Ran:
@@ -106,10 +110,11 @@ def price_for(budget: float, spent: FloatArray, fitted: Fitted) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A curve read at a budget: its mean cost and accuracy, and both under each resampling."""
+    """A curve read at a budget: its means, and the accuracy under each resampling."""
 
     cost: float
     accuracy: float
+    rounds: float
     resampled: FloatArray
 
 
@@ -121,11 +126,12 @@ def read_curve(curve: Curve, budget: float, weights: FloatArray) -> Reading:
     """
     total = weights.sum(axis=1, keepdims=True)
     cost, accuracy = weights @ curve.cost / total, weights @ curve.accuracy / total
-    cost = np.maximum.accumulate(cost, axis=1)
+    cost, rounds = np.maximum.accumulate(cost, axis=1), weights[0] @ curve.rounds / total[0]
     if curve.stepped:
         fits = np.searchsorted(cost[0], budget * (1 + 1e-9), side="right") - 1
         at = max(0, int(fits))
-        return Reading(float(cost[0, at]), float(accuracy[0, at]), accuracy[1:, at])
+        found = float(cost[0, at]), float(accuracy[0, at]), float(rounds[at])
+        return Reading(*found, accuracy[1:, at])
     read = np.array([np.interp(budget, c, a) for c, a in zip(cost, accuracy, strict=True)])
     spent = float(np.clip(budget, cost[0, 0], cost[0, -1]))
-    return Reading(spent, float(read[0]), read[1:])
+    return Reading(spent, float(read[0]), float(np.interp(budget, cost[0], rounds)), read[1:])

@@ -8,7 +8,7 @@ hull, at which prices, every model. It knows nothing of the questions that are h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,8 +67,14 @@ class Contest:
 
     @cached_property
     def chances(self) -> Chances:
-        """Chances of every vote state on every question."""
-        return chances(self.pool.answers, min(MOST, max(self.samples)))
+        """Chances of every vote state on every question, and of the last resort's being right."""
+        most = min(MOST, max(self.samples))
+        known = chances(self.pool.answers, most)
+        if self.pool.logprob is not None:
+            known = replace(known, right=known.right + self.replay.tie_gains(most))
+        if self.pool.resort is None:
+            return known
+        return replace(known, resort=known.reached * self.pool.resort.utility)
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -88,6 +94,16 @@ class Contest:
                 f"the samples of {len(rows)} questions cost nothing at all: use another unit"
             )
         return mean
+
+    def round_cost(self, rows: IntArray) -> float:
+        """Mean cost of a round on these questions, beside its draws."""
+        return float(self.pool.round_costs[rows].mean())
+
+    def dearest(self, rows: IntArray) -> float:
+        """Most that a question costs on average: a round for every draw, and the resort."""
+        fee, resort = self.round_cost(rows), self.pool.resort
+        most = max(self.samples) * (self.draw_cost(rows) + fee)
+        return most if resort is None else most + fee + float(resort.cost[rows].mean())
 
     def run_rules(self, rules: Sequence[Rule]) -> tuple[FloatArray, FloatArray]:
         """Cost and accuracy of each rule on all questions, (N, rules): rules learn nothing."""
@@ -240,16 +256,22 @@ def fit_sequentially(contest: Contest, train: IntArray) -> Fitted:
     pool = contest.pool
     words = pool.features if pool.words is None else pool.words
     most = min(MOST, max(contest.samples))
-    known = Chances(contest.chances.reached[:, train], contest.chances.right[:, train])
+    known, each = contest.chances.map(lambda table: table[:, train]), contest.draw_cost(train)
+    levels, resort_cost = ladder(tuple(range(1, most + 1))), 0.0
+    if pool.resort is not None:
+        levels, resort_cost = (*levels, pool.resort.level), float(pool.resort.cost[train].mean())
     policy = fit_sequential(
         words[train],
         pool.answers.take(train),
         known,
-        ladder(tuple(range(1, most + 1))),
-        round_cost=pool.round_cost / contest.draw_cost(train),
+        levels,
+        round_cost=contest.round_cost(train) / each,
+        resort_cost=resort_cost / each,
         seed=contest.seed,
     )
-    dearest = float(policy.index.max()) / contest.draw_cost(train)
+    dearest = float(policy.index.max()) / each
+    if resort_cost:
+        dearest = max(dearest, 1.0 / resort_cost)  # no more than one answer is ever gained
     return Fitted(policy, _prices(dearest), words)
 
 

@@ -18,6 +18,7 @@ from adacompute.core.types import (
     FloatArray,
     IntArray,
     KeyArray,
+    Level,
     UtilityTable,
     hash_keys,
 )
@@ -31,13 +32,58 @@ SHORT_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
+class Resort:
+    """Samples of another model on the same questions: its draws answer where it is asked.
+
+    ``level`` says which model, and how many of its samples vote; ``draw_cost`` is by sample.
+    """
+
+    level: Level
+    answers: Answers
+    draw_cost: FloatArray
+
+    def __post_init__(self) -> None:
+        fewest = int(self.answers.samples.min(initial=self.level.samples))
+        if fewest < self.level.samples:
+            raise DataError(
+                f"a last resort of {self.level.samples} samples is recorded with {fewest} of some "
+                "question: collect more of them, or let fewer vote"
+            )
+
+    def take(self, rows: IntArray | BoolArray) -> Resort:
+        """Return these questions."""
+        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        keep = np.isin(self.answers.question, rows)
+        return replace(self, answers=self.answers.take(rows), draw_cost=self.draw_cost[keep])
+
+    @property
+    def cost(self) -> FloatArray:
+        """Mean cost of asking it, by question."""
+        return self.level.samples * _mean_cost(self.answers, self.draw_cost)
+
+    @property
+    def utility(self) -> FloatArray:
+        """Chance that it is right, by question."""
+        return estimate(self.answers, (self.level.samples,), errors=False).utility[:, 0]
+
+
+def _mean_cost(answers: Answers, draw_cost: FloatArray) -> FloatArray:
+    """Mean cost of a sample of each question."""
+    total = np.bincount(answers.question, draw_cost, minlength=len(answers))
+    return np.asarray(total / np.maximum(1, answers.samples), dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
 class Pool:
     """N questions with S samples in all.
 
     ``group`` is the same for copies of a question; ``draw_cost`` (S,) is what each sample cost, in
     the order of the answers; ``length_feature`` is the column of the features with the length.
     ``features`` are what routers read of the text; ``words``, where given, what the sequential
-    policy reads instead. ``round_cost`` is what each round of draws costs beside them.
+    policy reads instead. ``round_cost`` is what each round of draws costs beside them, one for all
+    questions or (N,): a call's prompt is paid once, however many draws share it. ``resort`` is
+    another model that the sequential policy may ask. Where ``logprob`` (S,) is given, ties go to
+    the likeliest answer.
     """
 
     answers: Answers
@@ -47,7 +93,9 @@ class Pool:
     draw_cost: FloatArray
     length_feature: int = 0
     words: Float32Array | None = None
-    round_cost: float = 0.0
+    round_cost: float | FloatArray = 0.0
+    resort: Resort | None = None
+    logprob: FloatArray | None = None
     left_out: int = field(default=0)
 
     def __len__(self) -> int:
@@ -60,6 +108,7 @@ class Pool:
         keep[rows] = True
         if not bool((np.diff(rows) > 0).all()):
             raise DataError("questions are taken in their own order")
+        kept = keep[self.answers.question]
         return replace(
             self,
             answers=self.answers.take(rows),
@@ -67,7 +116,10 @@ class Pool:
             group=self.group[rows],
             features=self.features[rows],
             words=None if self.words is None else self.words[rows],
-            draw_cost=self.draw_cost[keep[self.answers.question]],
+            resort=None if self.resort is None else self.resort.take(rows),
+            draw_cost=self.draw_cost[kept],
+            logprob=None if self.logprob is None else self.logprob[kept],
+            round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 
     def even(self, *, nulls: bool = True) -> Pool:
@@ -91,12 +143,21 @@ class Pool:
 
     def keep(self, samples: BoolArray) -> Pool:
         """Return these samples of all questions."""
-        return replace(self, answers=self.answers.keep(samples), draw_cost=self.draw_cost[samples])
+        return replace(
+            self,
+            answers=self.answers.keep(samples),
+            draw_cost=self.draw_cost[samples],
+            logprob=None if self.logprob is None else self.logprob[samples],
+        )
 
     def mean_draw_cost(self) -> FloatArray:
         """Mean cost of a sample of each question."""
-        total = np.bincount(self.answers.question, self.draw_cost, minlength=len(self))
-        return np.asarray(total / np.maximum(1, self.answers.samples), dtype=np.float64)
+        return _mean_cost(self.answers, self.draw_cost)
+
+    @property
+    def round_costs(self) -> FloatArray:
+        """What a round costs beside its draws on each question, (N,)."""
+        return np.broadcast_to(np.asarray(self.round_cost, dtype=np.float64), (len(self),))
 
     def table(self, samples: tuple[int, ...], *, method: str = "exact") -> UtilityTable:
         """What each level is worth and costs on each question."""
@@ -105,10 +166,10 @@ class Pool:
 
     def level_cost(self, samples: tuple[int, ...]) -> FloatArray:
         """Expected cost of each level on each question, (N, K), or (K,) when all are alike."""
-        each = self.mean_draw_cost()
-        alike = len(each) > 0 and bool((each == each[0]).all())
-        each = each[0] if alike else each[:, None]
-        return np.asarray(each * np.asarray(samples) + self.round_cost, dtype=np.float64)
+        each, fee = self.mean_draw_cost(), self.round_costs
+        if len(each) > 0 and bool((each == each[0]).all() and (fee == fee[0]).all()):
+            return np.asarray(each[0] * np.asarray(samples) + fee[0], dtype=np.float64)
+        return np.asarray(each[:, None] * np.asarray(samples) + fee[:, None], dtype=np.float64)
 
 
 def assign_folds(group: KeyArray, folds: int, *, seed: int = 0) -> IntArray:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import order_samples
+from adacompute.core.answers import NULL, order_samples
+from adacompute.core.errors import DataError
+from adacompute.core.states import states
 from adacompute.core.votes import running_majority
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, play
-from adacompute.policies.policy import Policy, Record
+from adacompute.policies.policy import Policy, Record, answers_alone
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """Means over the orders of each question, (N,), and the variance of two of them."""
+    """Means over the orders of each question, (N,), and the variance of two of them.
+
+    ``resorted`` is the share of orders in which another model was asked in the end.
+    """
 
     cost: FloatArray
     accuracy: FloatArray
@@ -32,6 +37,7 @@ class Ran:
     rounds: FloatArray
     cost_spread: FloatArray
     accuracy_spread: FloatArray
+    resorted: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,21 +60,54 @@ class Replay:
 
     @cached_property
     def record(self) -> Record:
-        """The draws, one row an order."""
-        return Record(self.pool.answers.answer[self._index])
+        """The draws, one row an order, and room for those of a last resort."""
+        answer = self.pool.answers.answer[self._index]
+        resort = self.pool.resort
+        room = 0 if resort is None else resort.level.samples
+        return Record(np.pad(answer, ((0, 0), (0, room)), constant_values=NULL))
 
     @cached_property
     def _value(self) -> FloatArray:
         """Chance that the vote is right after 0, 1, … draws."""
-        answers = self.pool.answers
-        value = running_majority(self.record.answer, answers.share[self._index])
+        return self._vote(self.pool.logprob)
+
+    def _vote(self, logprob: FloatArray | None) -> FloatArray:
+        """Chance that it is right with ties broken by these, or at random."""
+        answers, index = self.pool.answers, self._index
+        drawn = None if logprob is None else logprob[index]
+        value = running_majority(answers.answer[index], answers.share[index], drawn)
         return np.pad(value, ((0, 0), (1, 0)))
+
+    def tie_gains(self, most: int) -> FloatArray:
+        """What breaking ties by log-probability adds to each vote state, (states, N), by orders.
+
+        Where nothing is tied it adds nothing, so it is as exact there as what it is added to.
+        """
+        every, columns = states(), slice(min(most, self.length) + 1)
+        total = np.zeros((int(every.first[most + 1]), len(self.pool)))
+        gain = (self._value - self._vote(None))[:, columns]
+        row, draws = np.nonzero(gain)
+        state = every.find(self.record.vote_keys[row, draws])
+        np.add.at(total, (state, row // self.orders), gain[row, draws] / self.orders)
+        return total
 
     @cached_property
     def _spent(self) -> FloatArray:
         """Cost of the first 0, 1, … draws."""
         spent = np.cumsum(self.pool.draw_cost[self._index], axis=1)
         return np.pad(spent, ((0, 0), (1, 0)))
+
+    @cached_property
+    def _resorted(self) -> tuple[FloatArray, FloatArray]:
+        """What the last resort costs in each order, and whether its vote is right there."""
+        resort = self.pool.resort
+        if resort is None:
+            raise DataError("a policy has a last resort, and no samples of its model are given")
+        size, answers = resort.level.samples, resort.answers
+        index = order_samples(answers, orders=self.orders, length=size, seed=self.seed + 1)
+        index = index.reshape(-1, size)
+        right = running_majority(answers.answer[index], answers.share[index])[:, -1]
+        return resort.draw_cost[index].sum(axis=1), right
 
     def run(
         self,
@@ -85,23 +124,26 @@ class Replay:
         """
         if features is None:
             features = policy.digest(self.pool.features)
-        size = len(self.pool)
-        samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
         start = Episode.start(
             policy,
             price,
             key=self.pool.key,
             features=features,
-            cost=np.broadcast_to(draw_cost * samples, (size, len(samples))),
+            cost=self._told(policy, draw_cost),
             record=self.record,
             rounds=self.rounds,
         )
-        played = play(start.decide().repeat(self.orders)).state
-        drawn, rounds = played.draws.size, self.rounds - played.rounds_left
+        played = play(start.decide().repeat(self.orders))
+        drawn, rounds = played.state.draws.size, self.rounds - played.state.rounds_left
+        shape, alone = (len(self.pool), self.orders), played.resorted
+        own = drawn - np.where(alone, policy.levels[-1].samples, 0)
         rows = np.arange(len(drawn))
-        shape = (size, self.orders)
-        spent = (self._spent[rows, drawn] + self.pool.round_cost * rounds).reshape(shape)
-        value = self._value[rows, drawn].reshape(shape)
+        spent = self._spent[rows, own] + np.repeat(self.pool.round_costs, self.orders) * rounds
+        value = self._value[rows, own]
+        if alone.any():
+            price_paid, right = self._resorted
+            spent, value = spent + np.where(alone, price_paid, 0), np.where(alone, right, value)
+        spent, value = spent.reshape(shape), value.reshape(shape)
         return Ran(
             cost=spent.mean(axis=1),
             accuracy=value.mean(axis=1),
@@ -109,4 +151,13 @@ class Replay:
             rounds=rounds.reshape(shape).mean(axis=1),
             cost_spread=spent.var(axis=1),
             accuracy_spread=value.var(axis=1),
+            resorted=alone.reshape(shape).mean(axis=1),
         )
+
+    def _told(self, policy: Policy, draw_cost: float) -> FloatArray:
+        """What the policy is told that each level costs, (N, K)."""
+        cost = np.array([draw_cost * level.samples for level in policy.levels])
+        told = np.tile(cost, (len(self.pool), 1))
+        if answers_alone(policy.levels).any() and self.pool.resort is not None:
+            told[:, -1] = self.pool.resort.cost.mean()
+        return told

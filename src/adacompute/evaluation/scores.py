@@ -113,7 +113,7 @@ def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
 
 
 def _budgets(pool: Pool, budgets: Sequence[float], samples: tuple[int, ...]) -> tuple[float, ...]:
-    least = float(pool.mean_draw_cost().mean()) * samples[0] + pool.round_cost
+    least = float(pool.mean_draw_cost().mean()) * samples[0] + float(pool.round_costs.mean())
     for budget in budgets:
         if not np.isfinite(budget) or budget < least:
             raise ConfigError(
@@ -150,6 +150,7 @@ def _row(
         "policy": name,
         "budget": budget,
         "cost": read.cost,
+        "rounds": read.rounds,
         "accuracy": read.accuracy,
         "low": low,
         "high": high,
@@ -174,6 +175,6 @@ def _oracle_rows(
     rows = []
     for budget, (cost, value) in found.items():
         means = weights @ value / weights.sum(axis=1)
-        read = Reading(cost, float(means[0]), means[1:])
+        read = Reading(cost, float(means[0]), 1.0, means[1:])  # it knows, so it asks once
         rows.append(_row(name, budget, read, base, float(best[budget][1].mean()), weights))
     return rows

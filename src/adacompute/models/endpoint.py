@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Read = Callable[[Any, float], T]
+Parse = Callable[[int, Mapping[str, str], bytes], Any]
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Called with the name of an event (``retry``, ``failed``, ``short``) and its fields."""
@@ -89,9 +90,26 @@ class Endpoint:
             await self._session.close()
             self._session = None
 
-    async def _send(self, path: str, body: Mapping[str, Any], read: Read[T]) -> T:
-        payload = encode(body)
-        return await self._persist(lambda: self._attempt(path, payload, read))
+    async def _send(
+        self,
+        path: str,
+        body: Mapping[str, Any] | bytes,
+        read: Read[T],
+        parse: Parse = read_reply,
+        on_waste: Callable[[], None] | None = None,
+    ) -> T:
+        """Send until it is answered; `on_waste` hears of every attempt that may be billed too."""
+        payload = body if isinstance(body, bytes) else encode(body)
+
+        async def attempt() -> T:
+            try:
+                return await self._attempt(path, payload, read, parse)
+            except Failure as failure:
+                if failure.paid and on_waste is not None:
+                    on_waste()
+                raise
+
+        return await self._persist(attempt)
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Attempt until it succeeds, fails for good, or has failed too often."""
@@ -139,7 +157,7 @@ class Endpoint:
         )
         return retrying
 
-    async def _attempt(self, path: str, payload: bytes, read: Read[T]) -> T:
+    async def _attempt(self, path: str, payload: bytes, read: Read[T], parse: Parse) -> T:
         begun = False
         async with self._places:
             start = time.perf_counter()
@@ -151,11 +169,11 @@ class Endpoint:
             except (self._aiohttp.ClientError, OSError) as error:
                 raise self._fault(error, begun=begun) from None
             taken = time.perf_counter() - start
-        document = read_reply(response.status, response.headers, body)
+        document = parse(response.status, response.headers, body)
         try:
             return read(document, taken)
         except Malformed as error:
-            raise Passing(f"cannot be understood: {error}") from None
+            raise Passing(f"cannot be understood: {error}", paid=True) from None
 
     def _request(self, path: str, payload: bytes) -> Any:  # noqa: ANN401 - aiohttp's own
         if self._session is None:
@@ -176,15 +194,17 @@ class Endpoint:
             # Half of it may have been paid for: it is not asked again.
             silent_s, total_s = limits.first_byte_s, limits.total_s
             cause = f"began to answer, then was silent for {silent_s:g} s or took {total_s:g} s"
-            return Broken(cause, ModelTimeout)
+            return Broken(cause, ModelTimeout, paid=True)
         if isinstance(error, TimeoutError):
             longest_s = min(limits.first_byte_s, limits.total_s)
-            return Passing(f"did not begin to answer within {longest_s:g} s", ModelTimeout)
+            cause = f"did not begin to answer within {longest_s:g} s"
+            return Passing(cause, ModelTimeout, paid=True)
         if isinstance(error, self._aiohttp.ClientSSLError):
             return Broken(f"cannot be trusted: {error}")
         if isinstance(error, self._aiohttp.ClientConnectorError):
             return Passing(f"cannot be reached ({error.os_error.strerror}): is the server running?")
-        return Passing(f"lost the connection: {type(error).__name__} {error}", lost=not begun)
+        cause = f"lost the connection: {type(error).__name__} {error}"
+        return Passing(cause, lost=not begun, paid=True)
 
     def _final(self, failure: Failure) -> ModelError:
         """What leaves when no attempt could mend it; told before it is raised."""

@@ -25,11 +25,17 @@ _WRONG = range(400, 500)
 
 
 class Failure(Exception):  # noqa: N818 - the others name what happened
-    """What went wrong, and the error it becomes when it leaves."""
+    """What went wrong, and the error it becomes when it leaves.
 
-    def __init__(self, cause: str, error: type[ModelError] = ModelError) -> None:
+    ``paid`` says that the server may have drawn, and may send a bill, all the same.
+    """
+
+    def __init__(
+        self, cause: str, error: type[ModelError] = ModelError, *, paid: bool = False
+    ) -> None:
         super().__init__(cause)
         self.error = error
+        self.paid = paid
 
 
 class Passing(Failure):
@@ -46,18 +52,19 @@ class Passing(Failure):
         *,
         after_s: float | None = None,
         lost: bool = False,
+        paid: bool = False,
     ) -> None:
-        super().__init__(cause, error)
+        super().__init__(cause, error, paid=paid)
         self.after_s = after_s
         self.lost = lost
 
 
 class Refused(Failure):
-    """A request that the server will not take, with its status."""
+    """A request that the server will not take, with its status and what it sent."""
 
-    def __init__(self, cause: str, status: int) -> None:
+    def __init__(self, cause: str, status: int, document: object = None) -> None:
         super().__init__(cause, RequestRefused)
-        self.reply = Reply(status, None, cause)
+        self.reply = Reply(status, document, cause)
 
 
 class Broken(Failure):
@@ -66,14 +73,20 @@ class Broken(Failure):
 
 def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401
     """Return the JSON of a good reply; any other is raised as what it is."""
+    check_reply(status, headers, body, kind="json")
+    try:
+        return read_json(body)
+    except Malformed as error:
+        raise Passing(f"cannot be understood: {error}", paid=True) from None
+
+
+def check_reply(status: int, headers: Mapping[str, str], body: bytes, *, kind: str) -> None:
+    """Raise what is no good reply of a kind of content."""
     if status in _GOOD:
-        kind = headers.get("Content-Type", "application/json")
-        if "json" not in kind.lower():
-            raise Passing(f"cannot be understood: its content type is {kind}")
-        try:
-            return read_json(body)
-        except Malformed as error:
-            raise Passing(f"cannot be understood: {error}") from None
+        given = headers.get("Content-Type", kind)
+        if kind not in given.lower():
+            raise Passing(f"cannot be understood: its content type is {given}", paid=True)
+        return
     said = f"answered {status}: {read_message(body)}"
     if status in RETRIED:
         after_s = read_retry_after(headers.get("Retry-After"), datetime.now(UTC))
@@ -82,5 +95,12 @@ def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Any:  # 
         to = headers.get("Location", "another address")
         raise Refused(f"answered {status}: it moved to {to}; change the base URL", status)
     if status in _WRONG:
-        raise Refused(said, status)
+        raise Refused(said, status, _document(body))
     raise Broken(said)
+
+
+def _document(body: bytes) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return read_json(body)
+    except Malformed:
+        return None

@@ -153,6 +153,12 @@ def describe(capabilities: Capabilities) -> list[tuple[str, str, str]]:
     return rows
 
 
+def cache_place() -> Path:
+    """Where what was found out about servers is kept between runs."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "adacompute"
+
+
 def save_cached(
     directory: Path, base_url: str, model: str, capabilities: Capabilities, *, ttl_s: float = DAY_S
 ) -> Path:

@@ -7,14 +7,15 @@ nothing of budgets, prices or answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import AdaComputeError
-from adacompute.models.endpoint import Endpoint
+from adacompute.models.endpoint import Endpoint, Parse, Read
 from adacompute.models.failures import Failure, Passing, Refused, read_reply
+from adacompute.models.streams import read_stream
 from adacompute.models.upstream import Capabilities, Draw, Prompt, Reply, Settings
 from adacompute.models.wire import Malformed, encode, read_draws, read_event, request_body
 
@@ -86,10 +87,40 @@ class Upstream(Endpoint):
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Send any body, with the same retries; a refusal is a reply here and no error."""
+        return await self._post(path, body, lambda document, taken: Reply(200, document, "", taken))
+
+    async def ask(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        stream: bool = False,
+        on_waste: Callable[[], None] | None = None,
+    ) -> Reply:
+        """Send the body of someone else, and reply with its document and the draws in it.
+
+        Of a body that asks for a stream the document is `Streamed`, once it is complete: half a
+        stream is no answer, and is asked for again as any half answer is. `on_waste` hears of every
+        attempt that failed and may be billed all the same.
+        """
+
+        def read(document: Any, taken: float) -> Reply:  # noqa: ANN401 - JSON, or Streamed
+            draws = [document.draw(taken)] if stream else self._draws(document, taken)
+            return Reply(200, document, "", taken, tuple(draws))
+
+        parse = read_stream if stream else read_reply
+        return await self._post(path, body, read, parse, on_waste)
+
+    async def _post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | bytes,
+        read: Read[Reply],
+        parse: Parse = read_reply,
+        on_waste: Callable[[], None] | None = None,
+    ) -> Reply:
         try:
-            return await self._send(
-                path, body, lambda document, taken: Reply(200, document, latency_s=taken)
-            )
+            return await self._send(path, body, read, parse, on_waste)
         except Refused as refusal:
             return replace(refusal.reply, message=self._clean(refusal.reply.message))
         except Failure as failure:

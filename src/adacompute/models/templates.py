@@ -54,8 +54,37 @@ class Template:
         parts += [self.fill(asked) + joint + answered for asked, answered in self.shots]
         return Prompt(text="\n\n".join([*parts, self.fill(question)]))
 
+    def find(self, prompt: Prompt) -> str | None:
+        r"""Take the form off a prompt: the question it was made of, None where it is another form.
+
+        >>> Template(form="Question: {question}\nAnswer:").find(
+        ...     Template(form="Question: {question}\nAnswer:").render("2 + 2?"))
+        '2 + 2?'
+        """
+        mark = "\x00"  # no text that is sent holds it
+        form = self.render(mark)
+        if (form.text is None) != (prompt.text is None):
+            return None
+        if form.messages is None or prompt.messages is None:
+            return _cut(form.text or "", prompt.text or "", mark)
+        *before, last = form.messages
+        *given, asked = prompt.messages
+        if before != given or asked.get("role") != "user":
+            return None
+        content = asked.get("content")
+        return _cut(last["content"], content, mark) if isinstance(content, str) else None
+
     @property
     def name(self) -> str:
         """A short hash that changes when anything about the prompt does."""
         content = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def _cut(form: str, text: str, mark: str) -> str | None:
+    """What stands in a text where a form has its mark; None where the rest differs."""
+    before, _, after = form.partition(mark)
+    long_enough = len(text) >= len(before) + len(after)
+    if not (long_enough and text.startswith(before) and text.endswith(after)):
+        return None
+    return text[len(before) : len(text) - len(after)]

@@ -119,12 +119,16 @@ class Draw:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one request brought: a document, or the refusal that asking again cannot mend."""
+    """What one request brought: a document, or the refusal that asking again cannot mend.
+
+    ``draws`` are read from it where draws were asked for.
+    """
 
     status: int
     document: Any
     message: str = ""
     latency_s: float = 0.0
+    draws: tuple[Draw, ...] = ()
 
     @property
     def refused(self) -> bool:

@@ -138,20 +138,30 @@ def read_draws(
 
 def read_choices(document: object) -> list[Choice]:
     """Read the choices of a reply as they stand, in the order of their indices."""
+    return [choice for choice, _ in pair_choices(document)]
+
+
+def pair_choices(document: object) -> list[tuple[Choice, Mapping[str, Any]]]:
+    """Read the choices of a reply, each beside the object it was read from."""
     if not isinstance(document, dict):
         raise Malformed(f"its reply is a JSON {type(document).__name__}, no object")
     raw = document.get("choices")
-    found = [_read_choice(choice) for choice in raw] if isinstance(raw, list) else []
-    choices = [choice for choice in found if choice is not None]
+    found = [(_read_choice(given), given) for given in raw] if isinstance(raw, list) else []
+    choices = [(choice, given) for choice, given in found if choice is not None]
     if not choices:
         said = _message_of(document)
         raise Malformed(f"its reply holds no choices{': ' if said else ''}{said}")
-    return sorted(choices, key=lambda choice: choice.index)  # stable: all 0 where there are none
+    return sorted(choices, key=lambda pair: pair[0].index)  # stable: all 0 where there are none
 
 
 def read_usage(document: object) -> Mapping[str, Any]:
     """Read the bill of a reply or of an event, empty where there is none."""
     return _mapping(_mapping(document).get("usage"))
+
+
+def read_count(usage: Mapping[str, Any], name: str) -> int | None:
+    """Read one count of a bill, None where it is none."""
+    return _count(usage.get(name))
 
 
 @dataclass(frozen=True, slots=True)

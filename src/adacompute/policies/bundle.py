@@ -22,17 +22,19 @@ from typing import Any
 import numpy as np
 
 from adacompute.core.errors import BundleError
-from adacompute.core.types import Level, ladder
+from adacompute.core.types import FloatArray, Level, ladder
 from adacompute.features.text import FEATURE_SETS, VERSION
+from adacompute.models.templates import Template
 from adacompute.policies.dial import Dial
+from adacompute.policies.episode import FIRST, TIES
 from adacompute.policies.inference import OnnxModel, Predictor
-from adacompute.policies.policy import Policy
+from adacompute.policies.policy import Policy, answers_alone
 from adacompute.policies.router import Router, ValueRouter
 from adacompute.policies.sequential import Sequential, load_tables, save_tables
 from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
 from adacompute.policies.uniform import TICKETS, Fixed, Retry, Rule, Ruled
 
-FORMAT = 1
+FORMAT = 2
 FILE = "bundle.json"
 TABLES = "tables.npz"
 RULES: dict[str, type[Fixed | Retry | AdaptiveConsistency | EarlyStopping]] = {
@@ -56,12 +58,26 @@ class Point:
     accuracy_high: float
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """What the training questions were like, to notice when those to come are not.
+
+    ``mean`` and ``spread`` are of each feature; ``agreement`` is the chance that two readable
+    samples of a question agree, ``unreadable`` that a sample cannot be read.
+    """
+
+    mean: tuple[float, ...]
+    spread: tuple[float, ...]
+    agreement: float
+    unreadable: float
+
+
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """A policy and its circumstances.
 
-    ``frontier`` holds what prices cost, by falling price, where it was calibrated; ``data`` is a
-    hash of the training data.
+    ``frontier`` holds what prices cost, by falling price, where it was calibrated; ``draw_cost`` is
+    what a draw costs on average, in the unit; ``data`` is a hash of the training data.
     """
 
     policy: Policy
@@ -71,8 +87,27 @@ class Bundle:
     model: str | None = None
     grader: str | None = None
     data: str | None = None
+    draw_cost: float = 1.0
+    template: Template | None = None
+    baseline: Baseline | None = None
     frontier: tuple[Point, ...] = ()
+    ties: str = FIRST
     notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def level_cost(self) -> FloatArray:
+        """What each level costs from nothing, (1, K), in the unit."""
+        levels = self.policy.levels
+        draws = np.array([level.samples for level in levels], dtype=np.float64)
+        if isinstance(self.policy, Sequential):
+            draws = np.where(answers_alone(levels), self.policy.resort_cost, draws)
+        return draws[None, :] * self.draw_cost
+
+    @property
+    def most_samples(self) -> int:
+        """Samples of the largest level of the first model."""
+        levels = self.policy.levels
+        return max(level.samples for level in levels if level.model == levels[0].model)
 
     def price_for(self, budget: float) -> float:
         """Lowest price at which the mean cost stays within a budget, by its upper bound."""
@@ -98,7 +133,11 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
             name: getattr(bundle, name)
             for name in ("unit", "features", "feature_version", "model", "grader", "data")
         },
+        "draw_cost": bundle.draw_cost,
+        "template": None if bundle.template is None else asdict(bundle.template),
+        "baseline": None if bundle.baseline is None else asdict(bundle.baseline),
         "frontier": [asdict(point) for point in bundle.frontier],
+        "ties": bundle.ties,
         "notes": bundle.notes,
     }
     path = path.resolve()
@@ -168,12 +207,37 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         model=_entry(content, "model", str | None),
         grader=_entry(content, "grader", str | None),
         data=_entry(content, "data", str | None),
+        draw_cost=_number(content["draw_cost"]),
+        template=None if content["template"] is None else read_template(content["template"]),
+        baseline=_baseline(_entry(content, "baseline", dict | None)),
         frontier=tuple(
             Point(**{name: _number(value) for name, value in point.items()})
             for point in _entry(content, "frontier", list)
         ),
+        ties=_one_of(TIES, content.get("ties", FIRST)),
         notes=_entry(content, "notes", dict),
     )
+
+
+def read_template(content: dict[str, Any]) -> Template:
+    """Read a template as it was written down."""
+    if not isinstance(content["chat"], bool):
+        raise TypeError("chat is true or false")
+    return Template(
+        form=_entry(content, "form", str),
+        system=_entry(content, "system", str | None),
+        shots=tuple((str(asked), str(answered)) for asked, answered in content["shots"]),
+        chat=content["chat"],
+    )
+
+
+def _baseline(content: dict[str, Any] | None) -> Baseline | None:
+    if content is None:
+        return None
+    mean, spread = (tuple(_number(x) for x in content[name]) for name in ("mean", "spread"))
+    if len(mean) != len(spread):
+        raise ValueError("a baseline has a mean and a spread of each feature")
+    return Baseline(mean, spread, _number(content["agreement"]), _number(content["unreadable"]))
 
 
 def _entry(content: dict[str, Any], name: str, kind: type | UnionType) -> Any:  # noqa: ANN401
@@ -182,6 +246,13 @@ def _entry(content: dict[str, Any], name: str, kind: type | UnionType) -> Any:  
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{name} cannot be a {type(value).__name__}")
     return value
+
+
+def _one_of(known: tuple[str, ...], value: object) -> str:
+    """Return a word that is known."""
+    if value not in known:
+        raise ValueError(f"{value!r} is none of {', '.join(known)}")
+    return str(value)
 
 
 def _number(value: object) -> float:
@@ -229,7 +300,8 @@ def _describe(policy: Policy) -> dict[str, Any]:
     if isinstance(policy, ValueRouter):
         return {"kind": policy.name, **content}
     if isinstance(policy, Sequential):
-        return {"kind": policy.name, "round_cost": policy.round_cost, **content}
+        costs = {"round_cost": policy.round_cost, "resort_cost": policy.resort_cost}
+        return {"kind": policy.name, **costs, **content}
     if isinstance(policy, Ruled):
         return {
             "kind": "ruled",
@@ -253,9 +325,13 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
 
 def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
     levels = tuple(_level(level) for level in _entry(content, "levels", list))
-    most = ladder(tuple(level.samples for level in levels))[-1].samples
+    own = tuple(level for level in levels if level.model == levels[0].model)
+    most = ladder(tuple(level.samples for level in own))[-1].samples
     if content["kind"] == Sequential.name:
-        return load_tables(files[TABLES], levels, _number(content["round_cost"]))
+        costs = (_number(content.get(name, 0.0)) for name in ("round_cost", "resort_cost"))
+        return load_tables(files[TABLES], levels, *costs)
+    if own != levels:
+        raise BundleError(f"a policy of kind {content['kind']!r} has levels of one model alone")
     models = [OnnxModel(data) for data in files.values()]
     if any(model.outputs != len(levels) for model in models):
         raise BundleError(f"a model does not score the {len(levels)} levels of its policy")

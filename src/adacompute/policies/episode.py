@@ -3,6 +3,9 @@
 start → decide → feed draws → decide … → stopped. Replay on recorded samples, the gateway (one
 question) and batch (blocks) drive this same machine; it makes every decision there is. It is pure:
 it asks for draws and is given them, and does not know who draws them or what they cost in the end.
+
+A level of another model than the first is a last resort: its draws answer alone, whatever was drawn
+before, and end the question.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ import numpy as np
 
 from adacompute.core import votes
 from adacompute.core.errors import DataError
-from adacompute.policies.policy import NO_LEVEL, Draws, Policy, Record, State
+from adacompute.policies.policy import NO_LEVEL, Draws, Policy, Record, State, answers_alone
 
 if TYPE_CHECKING:
-    from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray
+    from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
 
 UNLIMITED_ROUNDS = 1 << 30
+FIRST, LOGPROB = "first", "logprob"
+TIES = (FIRST, LOGPROB)
+"""Who wins where votes are equal: the answer seen first, or the likeliest one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +33,8 @@ class Episode:
     """N questions on their way: what is known of them, and which of them are still open.
 
     ``cost`` (N, K) is what each level costs from nothing; ``wanted`` is how many samples each open
-    question should have before the next decision.
+    question should have before the next decision. ``samples`` and ``apart`` are of the levels: how
+    many they draw, and which are last resorts.
     """
 
     policy: Policy
@@ -36,6 +43,8 @@ class Episode:
     cost: FloatArray
     open: IntArray
     wanted: IntArray
+    samples: IntArray
+    apart: BoolArray
 
     @staticmethod
     def start(
@@ -62,7 +71,9 @@ class Episode:
             at=np.full(size, NO_LEVEL, dtype=np.int64),
             rounds_left=np.full(size, rounds, dtype=np.int64),
         )
-        return Episode(policy, price, state, cost, np.arange(size), none)
+        samples = np.array([level.samples for level in policy.levels])
+        apart = answers_alone(policy.levels)
+        return Episode(policy, price, state, cost, np.arange(size), none, samples, apart)
 
     def repeat(self, times: int) -> Episode:
         """Let every question go on several times over, on as many rows of the record each.
@@ -84,19 +95,29 @@ class Episode:
 
     def decide(self) -> Episode:
         """Decide on every open question; those that stop are closed."""
+        if not len(self.open):
+            return self
         state = self.state.take(self.open)
         level = self.policy.decide(state, self.price)
-        samples = np.array([known.samples for known in self.policy.levels])
         goes_on = (level > state.at) & (state.rounds_left > 0)
         at = self.state.at.copy()
         at[self.open[goes_on]] = level[goes_on]
         wanted = self.state.draws.size.copy()
-        wanted[self.open[goes_on]] = samples[level[goes_on]]
+        rows, level = self.open[goes_on], level[goes_on]
+        wanted[rows] = wanted[rows] * self.apart[level] + self.samples[level]
         moved = replace(self.state, at=at)
-        return replace(self, state=moved, open=self.open[goes_on], wanted=wanted)
+        return replace(self, state=moved, open=rows, wanted=wanted)
+
+    @property
+    def resorted(self) -> BoolArray:
+        """Which questions are at a level whose draws answer alone."""
+        return np.asarray(self.apart[self.state.at] & (self.state.at != NO_LEVEL), dtype=np.bool_)
 
     def feed(self, record: Record) -> Episode:
-        """Take the draws that were wanted: ``record`` holds all draws so far, row by question."""
+        """Take the draws that were wanted: ``record`` holds all draws so far, row by question.
+
+        After those of a last resort there is nothing to decide.
+        """
         if record.answer.shape[1] < int(self.wanted.max(initial=0)):
             raise DataError(
                 f"{int(self.wanted.max())} draws were wanted and {record.answer.shape[1]} are given"
@@ -113,17 +134,25 @@ class Episode:
         state = replace(
             self.state,
             draws=Draws(record, self.state.draws.row, size),
-            cost=np.maximum(0.0, self.cost - here[:, None]),
+            cost=np.where(self.apart, self.cost, np.maximum(0.0, self.cost - here[:, None])),
             rounds_left=rounds,
         )
-        return replace(self, state=state)
+        return replace(self, state=state, open=self.open[~self.resorted[self.open]])
 
-    def winner(self) -> IntArray:
-        """Draw that answers each question: the first of its leading class, −1 when none is read."""
+    def winner(self, *, ties: str = FIRST) -> IntArray:
+        """Draw that answers each question: the first of its leading class, −1 when none is read.
+
+        Where another model was resorted to, its draws alone vote. ``ties`` is who wins one: the
+        first seen, or the likeliest where log-probabilities are recorded.
+        """
         draws = self.state.draws
         answer = draws.record.answer[draws.row]
-        seen = np.arange(answer.shape[1]) < draws.size[:, None]
-        return votes.winner(np.where(seen, answer, -1))
+        first = np.where(self.resorted, draws.size - self.samples[self.state.at], 0)
+        place = np.arange(answer.shape[1])
+        seen = (place >= first[:, None]) & (place < draws.size[:, None])
+        logprob = draws.record.logprob if ties == LOGPROB else None
+        logprob = None if logprob is None else np.where(seen, logprob[draws.row], -np.inf)
+        return votes.winner(np.where(seen, answer, -1), logprob=logprob)
 
 
 def play(episode: Episode) -> Episode:

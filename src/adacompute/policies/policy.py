@@ -19,10 +19,26 @@ import numpy as np
 
 from adacompute.core import votes
 from adacompute.core.states import states, vote_keys
-from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level, hash_keys
+from adacompute.core.types import (
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    KeyArray,
+    Level,
+    hash_keys,
+)
 
 NO_LEVEL = -1
 """Where a question is before its first draw."""
+
+
+def answers_alone(levels: tuple[Level, ...]) -> BoolArray:
+    """Which levels are of another model than the first: their draws answer without the others.
+
+    Such a level is a last resort. Its draws come after those made before, and nothing comes after.
+    """
+    return np.array([level.model != levels[0].model for level in levels])
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +150,7 @@ class Policy(Protocol):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Levels it chooses from, by rising number of samples."""
+        """Levels it chooses from, by rising number of samples; those of another model last."""
 
     def digest(self, features: Float32Array) -> Float32Array:
         """Keep what its decisions need of the features, worked out once a question."""

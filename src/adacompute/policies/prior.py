@@ -150,7 +150,7 @@ def lend(weight: FloatArray, questions: float) -> FloatArray:
 
 def mix(known: Chances, weight: FloatArray) -> Chances:
     """Chances at each place."""
-    return Chances(known.reached @ weight, known.right @ weight)
+    return known.map(lambda table: table @ weight)
 
 
 def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -6,6 +6,10 @@ for a round (a prompt that is sent again, a second of somebody's time), each vot
 number of draws that is worth most. With one round left that is a router's choice; with as many as
 draws, and rounds for nothing, it is the rule of single draws.
 
+Where another model may be resorted to, that is one more choice: its draw answers and ends the
+question, so it is a stop with another worth. At a price a state may then stop, draw or resort, and
+there is no single index: plans are made for each price.
+
 It is the induction of single draws with more to choose from, and knows nothing of where the chances
 come from.
 """
@@ -23,16 +27,25 @@ if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
 
 
-def plan(known: Chances, *, price: float, round_price: float, rounds: int) -> IntArray:
+RESORT = -1
+"""Instead of a number of draws: ask the other model."""
+
+
+def plan(
+    known: Chances, *, price: float, round_price: float, rounds: int, resort_price: float = 0.0
+) -> IntArray:
     """Draws to ask for next with 0, 1, … rounds left, (rounds + 1, states, C); 0 means stop.
 
-    Prices are in utility, for one draw and for one round. Of equals the fewest draws are asked for.
-    The first round is made in any case, so there only its draws are weighed.
+    Prices are in utility, for one draw, one round and one resort. Of equals the fewest draws are
+    asked for. The first round is made in any case, so there only its draws are weighed.
     """
     worth = known.right
+    begun = states().draws[: len(worth), None] > 0
+    dearer = np.where(begun, resort_price + round_price, resort_price)
     asked = np.zeros((rounds + 1, *worth.shape), dtype=np.int8)
     for left in range(1, rounds + 1):
         better, asked[left] = _one_more_round(known, worth, price, round_price)
+        _resort(known, slice(None), better, asked[left], dearer)
         if np.array_equal(better, worth):
             asked[left:] = asked[left]  # further rounds change nothing
             break
@@ -59,3 +72,36 @@ def _one_more_round(
             best[here] = np.where(better, net, best[here])
             asked[here] = np.where(better, more, asked[here])
     return best, asked
+
+
+def plan_singly(known: Chances, *, price: float, resort_price: float) -> IntArray:
+    """Whether to stop (0), draw one more (1) or resort (−1), (1, states, C).
+
+    It is the plan for more rounds than draws, where rounds are for nothing, and faster made.
+    """
+    every = states()
+    last = int(every.draws[len(known.right) - 1])
+    best, asked = known.right.copy(), np.zeros((1, *known.right.shape), dtype=np.int8)
+    best[every.layer(0)] = -np.inf
+    for draws in range(last, -1, -1):
+        here = every.layer(draws)
+        if draws < last:
+            chance = known.reached[here]
+            net = step_back(best[every.layer(draws + 1)], draws) - price * chance
+            asked[0, here] = net > best[here] + DUST * chance
+            best[here] = np.where(asked[0, here], net, best[here])
+        _resort(known, here, best, asked[0], resort_price)
+    return asked
+
+
+def _resort(
+    known: Chances, here: slice, best: FloatArray, asked: IntArray, price: float | FloatArray
+) -> None:
+    """Ask the other model in these states, wherever that is worth more."""
+    if known.resort is None:
+        return
+    chance = known.reached[here]
+    net = known.resort[here] - price * chance
+    better = net > best[here] + DUST * chance
+    best[here] = np.where(better, net, best[here])
+    asked[here] = np.where(better, RESORT, asked[here])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ from adacompute.core.errors import BundleError
 from adacompute.core.states import MOST, Chances, states
 from adacompute.policies.induction import follow, indices
 from adacompute.policies.learners import one_thread
-from adacompute.policies.policy import NO_LEVEL, State
+from adacompute.policies.policy import NO_LEVEL, State, answers_alone
 from adacompute.policies.prior import (
     Prior,
     behave,
@@ -31,7 +31,7 @@ from adacompute.policies.prior import (
     lend,
     mix,
 )
-from adacompute.policies.rounds import plan
+from adacompute.policies.rounds import RESORT, plan, plan_singly
 
 if TYPE_CHECKING:
     from adacompute.core.answers import Answers
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 STEP, LOWEST = math.log(1.15), 1e-9
 """Plans are made for prices this far apart, down to the lowest."""
+
+PLANS = 8
+"""Plans that are kept, 1.4 MB each at most; the shaded prices of one price need three."""
 
 SHADE = 0.2
 """Widest difference between the prices of two questions, as a share."""
@@ -63,7 +66,8 @@ class Sequential:
 
     ``levels`` are 1, 2, … samples; ``index`` is (states, places), in utility per draw, from the
     chances ``known`` at each place. ``round_cost`` is what a round costs beside its draws, in
-    draws; where it is not nothing, or rounds are few, several draws are asked for at once.
+    draws; where it is not nothing, or rounds are few, several draws are asked for at once. Where
+    the last level is of another model, it is a last resort, which costs ``resort_cost`` draws.
     """
 
     name = "sequential"
@@ -72,7 +76,13 @@ class Sequential:
     index: Float32Array
     known: Chances
     round_cost: float = 0.0
-    _plans: dict[int, IntArray] = field(default_factory=dict, repr=False)
+    resort_cost: float = 0.0
+    _plans: dict[tuple[int, bool], IntArray] = field(default_factory=dict, repr=False)
+
+    @property
+    def most(self) -> int:
+        """Draws that can be made before the last resort, if there is one."""
+        return len(self.levels) - (self.known.resort is not None)
 
     def digest(self, features: Float32Array) -> Float32Array:
         """Keep the place of each question."""
@@ -80,7 +90,7 @@ class Sequential:
 
     def decide(self, state: State, price: float) -> IntArray:
         """One more, or no more, or several where rounds count; the first draw is always made."""
-        going = state.draws.size < len(self.levels)
+        going = state.draws.size < len(self.levels)  # with a last resort, all of them
         if going.all():
             return self._go_on(state, price)
         level, rows = state.at.copy(), np.flatnonzero(going)
@@ -88,32 +98,50 @@ class Sequential:
         return level
 
     def _go_on(self, state: State, price: float) -> IntArray:
-        """Decide where another draw can be made."""
+        """Decide where another draw can be made, or the last resort is left."""
         at, place = state.draws.size, state.features[:, 0].astype(np.int64)
-        due = state.cost[np.arange(len(at)), at]  # level n costs this much more than n draws did
+        resort = self.known.resort is not None
+        # Level n costs this much more than n draws did; what the last resort costs never changes.
+        due = state.cost[:, -1] / self.resort_cost if resort else state.cost[np.arange(len(at)), at]
         worth = price * due * shade(state.key)
         first = state.at == NO_LEVEL
-        if self.round_cost == 0 and (state.rounds_left >= len(self.levels) - at).all():
+        free = self.round_cost == 0 and bool((state.rounds_left >= len(self.levels) - at).all())
+        if free and not resort:
             more = self.index[state.draws.states, place] > worth
             return np.where(more | first, at, state.at)
-        asked = np.maximum(self._ask(state, place, worth), first)
-        return np.where(asked > 0, at + asked - 1, state.at)
+        asked = self._ask(state, place, worth, free=free)
+        asked = np.where(first & (asked == 0), 1, asked)
+        ahead = np.where(asked > 0, at + asked - 1, state.at)
+        return np.where(asked == RESORT, len(self.levels) - 1, ahead)
 
-    def _ask(self, state: State, place: IntArray, price: FloatArray) -> IntArray:
+    def _ask(self, state: State, place: IntArray, price: FloatArray, *, free: bool) -> IntArray:
         """Draws that each question should ask for, by the plan of the price next to its own."""
         step = np.rint(np.log(np.maximum(price, LOWEST)) / STEP).astype(np.int64)
-        left = np.minimum(state.rounds_left, len(self.levels))
+        left = np.minimum(state.rounds_left, 0 if free else len(self.levels))
         asked, at = np.zeros(len(state), dtype=np.int64), state.draws.states
         for near in np.unique(step).tolist():
             rows = np.flatnonzero(step == near)
-            made, needed = self._plans.get(near), int(left[rows].max())
+            made, needed = self._plans.get((near, free)), int(left[rows].max())
             if made is None or len(made) <= needed:
-                price_of_draw = math.exp(near * STEP)
-                fee = price_of_draw * self.round_cost
-                made = plan(self.known, price=price_of_draw, round_price=fee, rounds=needed)
-                self._plans[near] = made
+                made = self._plan(math.exp(near * STEP), needed, free=free)
+                self._keep((near, free), made)
             asked[rows] = made[left[rows], at[rows], place[rows]]
         return asked
+
+    def _plan(self, price: float, rounds: int, *, free: bool) -> IntArray:
+        """Make the plan for a price of a draw."""
+        resort = price * self.resort_cost
+        if free:
+            return plan_singly(self.known, price=price, resort_price=resort)
+        fee = price * self.round_cost
+        return plan(self.known, price=price, round_price=fee, rounds=rounds, resort_price=resort)
+
+    def _keep(self, step: tuple[int, bool], made: IntArray) -> None:
+        """Keep a plan, and forget the one that was made first where there are too many."""
+        self._plans.pop(step, None)
+        while len(self._plans) >= PLANS:
+            self._plans.pop(next(iter(self._plans)))
+        self._plans[step] = made
 
 
 def shade(key: KeyArray) -> FloatArray:
@@ -131,31 +159,50 @@ def save_tables(policy: Sequential) -> bytes:
     held = io.BytesIO()
     prior = {name: getattr(policy.prior, name) for name in PRIOR}
     known = {name: getattr(policy.known, name).astype(np.float32) for name in CHANCES}
+    if policy.known.resort is not None:
+        known["resort"] = policy.known.resort.astype(np.float32)
     np.savez_compressed(held, index=policy.index, **prior, **known)
     return held.getvalue()
 
 
-def load_tables(data: bytes, levels: tuple[Level, ...], round_cost: float = 0.0) -> Sequential:
+def load_tables(
+    data: bytes, levels: tuple[Level, ...], round_cost: float = 0.0, resort_cost: float = 0.0
+) -> Sequential:
     """Build a policy from its tables, and refuse those that do not fit together."""
+    apart = answers_alone(levels)
+    names = (*TABLES, "resort") if apart.any() else TABLES
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            table = {name: np.asarray(held[name], dtype=np.float32) for name in TABLES}
+            table = {name: np.asarray(held[name], dtype=np.float32) for name in names}
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
-    most = len(levels)
-    shape = {name: array.shape for name, array in table.items()}
-    features, places = len(table["mean"]), len(table["place"])
-    fits = most <= MOST and [level.samples for level in levels] == list(range(1, most + 1))
-    whole = (states().first[most + 1], places)
-    fits = fits and all(shape[name] == whole for name in ("index", *CHANCES))
-    fits = fits and shape["scale"] == (features,) and shape["slope"][:1] == (features,)
-    if not (fits and shape["slope"][1:] == shape["place"][1:] and places):
-        raise BundleError(f"the tables of a sequential policy do not fit its {most} levels")
     if not all(np.isfinite(array).all() for array in table.values()):
         raise BundleError("the tables of a sequential policy hold values that are no numbers")
+    if not _fits(table, levels):
+        raise BundleError(f"the tables of a sequential policy do not fit its {len(levels)} levels")
+    if apart.any() and not (math.isfinite(resort_cost) and resort_cost > 0):
+        raise BundleError(f"a last resort cannot cost {resort_cost} draws: train the policy again")
     prior = Prior(**{name: table[name] for name in PRIOR})
     known = Chances(*(table[name].astype(np.float64) for name in CHANCES))
-    return Sequential(levels, prior, table["index"], known, round_cost)
+    if apart.any():
+        known = replace(known, resort=table["resort"].astype(np.float64))
+    return Sequential(levels, prior, table["index"], known, round_cost, resort_cost)
+
+
+def _fits(table: dict[str, Float32Array], levels: tuple[Level, ...]) -> bool:
+    """Whether tables fit together, and levels of 1, 2, … samples with at most one resort."""
+    resorts = int(answers_alone(levels).sum())
+    most = len(levels) - resorts
+    rising = [level.samples for level in levels[:most]] == list(range(1, most + 1))
+    if resorts > 1 or answers_alone(levels[:most]).any() or not rising or most > MOST:
+        return False
+    shape = {name: array.shape for name, array in table.items()}
+    features, places = len(table["mean"]), len(table["place"])
+    whole = (states().first[most + 1], places)
+    sloped = shape["slope"][:1] == (features,) and shape["slope"][1:] == shape["place"][1:]
+    tables = [name for name in table if name not in PRIOR]
+    fits = all(shape[name] == whole for name in tables) and shape["scale"] == (features,)
+    return bool(fits and sloped and places)
 
 
 def fit_sequential(
@@ -165,6 +212,7 @@ def fit_sequential(
     levels: tuple[Level, ...],
     *,
     round_cost: float = 0.0,
+    resort_cost: float = 0.0,
     seed: int = 0,
 ) -> Sequential:
     """Fit the prior of training questions and the indices at its places.
@@ -172,7 +220,7 @@ def fit_sequential(
     How far a place relies on the questions like it, and how far on all, is what gets most right on
     questions left out; relying on all is the policy without features.
     """
-    behaviour = behave(answers, len(levels))
+    behaviour = behave(answers, len(levels) - (known.resort is not None))
     with one_thread():
         prior, weight, strength = fit_prior(features, behaviour, seed=seed)
         if strength is not None:
@@ -182,9 +230,8 @@ def fit_sequential(
             weight = flat_weight(len(weight)) if flat else lend(weight, lent)
     mixed = mix(known, weight)
     index = indices(mixed).astype(np.float32)
-    kept = (of.astype(np.float32).astype(np.float64) for of in (mixed.reached, mixed.right))
-    mixed = Chances(*kept)  # as a bundle keeps them
-    return Sequential(levels, prior, index, mixed, round_cost)
+    mixed = mixed.map(lambda table: table.astype(np.float32).astype(np.float64))  # as is kept
+    return Sequential(levels, prior, index, mixed, round_cost, resort_cost)
 
 
 def _choose_lent(

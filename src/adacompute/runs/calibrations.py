@@ -15,7 +15,8 @@ from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.calibration import calibrate, calibrate_share
 from adacompute.evaluation.families import Contest
 from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
-from adacompute.runs.contests import ORDERS, hash_run, pool_run
+from adacompute.runs.contests import ORDERS, hash_resort, hash_run, pool_run
+from adacompute.runs.costs import Costs
 from adacompute.runs.stages import quiet
 from adacompute.storage.store import Run
 
@@ -34,6 +35,7 @@ def calibrate_run(
     share: float = 0.95,
     confidence: float = 0.95,
     following: int | None = None,
+    resort: Path | None = None,
     progress: Callable[[str], None] = quiet,
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or for a share of the accuracy of many samples."""
@@ -45,7 +47,7 @@ def calibrate_run(
     if following is not None and following < 1:
         raise ConfigError(f"at least one question must follow, not {following}")
     bundle = load_bundle(policy)
-    contest, name = _contest(run, bundle)
+    contest, name = _contest(run, bundle, resort)
     progress(name)
     settings: dict[str, Any] = {"confidence": confidence, "following": following}
     if budget is not None:
@@ -61,18 +63,25 @@ def calibrate_run(
     return {"policy": name, "bundle": str(policy), "unit": bundle.unit, **result}
 
 
-def _contest(run: Path, bundle: Bundle) -> tuple[Contest, str]:
+def _contest(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Contest, str]:
     """What the bundle was trained on, as it was then."""
     place = Run(run)
     try:
         settings, name = dict(bundle.notes["contest"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("samples", "budgets")}
         features = str(bundle.notes["features"])
+        costs = Costs.read(bundle.unit, bundle.notes["costs"])
     except (KeyError, TypeError, ValueError):
         raise BundleError(
             "the bundle does not say how its policy was fitted: train it again"
         ) from None
-    pool = pool_run(place, unit=bundle.unit, features=features).even()
+    if bundle.notes.get("resort") != hash_resort(resort):
+        raise BundleError(
+            "the policy was trained with another last resort: name the run it was trained with "
+            "by --resort, or train it again"
+        )
+    known: dict[str, Any] = {"features": features, "resort": resort, "ties": bundle.ties}
+    pool = pool_run(place, costs=costs, **known).even()
     if bundle.data != hash_run(place):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"

@@ -22,13 +22,19 @@ from adacompute.evaluation.paper import evaluate_paper
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, evaluate
 from adacompute.features.text import FEATURE_SETS, VERSION, extract
-from adacompute.policies.bundle import Bundle, save_bundle
-from adacompute.runs.costs import Prices, describe_prices, draw_costs, read_prices
+from adacompute.policies.bundle import Baseline, Bundle, read_template, save_bundle
+from adacompute.policies.episode import FIRST, LOGPROB, TIES
+from adacompute.policies.prior import behave
+from adacompute.runs.costs import BY_SAMPLES, Costs, read_prices
+from adacompute.runs.resorts import read_resort
 from adacompute.runs.stages import DEFAULT_LADDER, check_levels, quiet
 from adacompute.storage.store import GRADES, SAMPLES, Run, number_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from adacompute.core.types import Float32Array, FloatArray, Level
+    from adacompute.storage.store import Recorded
 
 EVALUATION = "evaluation.json"
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
@@ -48,12 +54,13 @@ PROTOCOLS = {
 def pool_run(
     place: Run,
     *,
-    unit: str,
-    prices: Prices | None = None,
+    costs: Costs = BY_SAMPLES,
     features: str = "paper",
+    resort: Path | None = None,
+    ties: str = FIRST,
     draft: bool = False,
 ) -> Pool:
-    """Return the samples of a run with all that a policy may know.
+    """Return the samples of a run with all that a policy may know, and those of a last resort.
 
     With ``draft`` the first sample's log-probability is a feature, as in the paper; it is then
     known before anything is paid for, so honest scores do without it.
@@ -61,15 +68,39 @@ def pool_run(
     recorded = number_samples(place.samples())
     logprob = recorded.numbers("mean_logprob")[recorded.first_samples()] if draft else None
     text = pa.array(recorded.text, pa.string())
+    draw_cost, round_cost = costs.split(recorded)
+    likely = _logprobs(recorded) if check_ties(ties) == LOGPROB else None
     return Pool(
         answers=recorded.answers,
         key=recorded.key,
         group=recorded.group,
         features=extract(text, features=features, draft_logprob=logprob),
-        draw_cost=draw_costs(recorded, unit, prices),
+        draw_cost=draw_cost,
+        round_cost=round_cost,
+        resort=None if resort is None else read_resort(recorded, Run(resort), costs),
+        logprob=likely,
         length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
         words=extract(text, features="words"),
     )
+
+
+def _logprobs(recorded: Recorded) -> FloatArray:
+    """Mean log-probability of every sample, or a refusal."""
+    logprob = recorded.numbers("mean_logprob")
+    missing = int(np.isnan(logprob).sum())
+    if missing:
+        raise DataError(
+            f"{missing} of {len(logprob)} samples have no mean_logprob, so ties cannot be broken "
+            "by it: leave --ties at 'first'"
+        )
+    return logprob
+
+
+def check_ties(ties: str) -> str:
+    """Return a known way to break ties, or refuse it."""
+    if ties not in TIES:
+        raise ConfigError(f"ties are broken by {' or '.join(TIES)}, not {ties!r}")
+    return ties
 
 
 def train_run(
@@ -80,6 +111,11 @@ def train_run(
     ladder: Sequence[int] = DEFAULT_LADDER,
     budgets: Sequence[float] = DEFAULT_BUDGETS,
     unit: str = "samples",
+    tariff: Path | None = None,
+    native_n: bool = False,
+    round_cost: float = 0.0,
+    resort: Path | None = None,
+    ties: str = FIRST,
     features: str = "paper",
     classifier: str = "gbm",
     cost_sensitive: bool = False,
@@ -87,9 +123,10 @@ def train_run(
     grader: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle."""
+    """Fit a policy to all questions of a run and write its bundle, with the costs it is for."""
     family, ladder, place = find_family(policy), check_levels(ladder), Run(run)
-    pool = pool_run(place, unit=unit, features=features).even()
+    costs = Costs(unit, read_prices(tariff, [unit]), native_n, round_cost)
+    pool = pool_run(place, costs=costs, features=features, resort=resort, ties=ties).even()
     settings: dict[str, Any] = {
         "samples": _within(pool, ladder),
         "budgets": check_budgets(budgets),
@@ -100,32 +137,55 @@ def train_run(
     contest = Contest(pool, orders=ORDERS, **settings)
     fitted = family(contest, np.arange(len(pool)))
     about = {"policy": policy, "questions": len(pool)}
-    rows, known = _rerun(contest, fitted), _known(place)
-    bundle = Bundle(
-        policy=fitted.policy,
-        unit=unit,
-        features="words" if policy == "sequential" else features,
-        feature_version=VERSION,
-        model=model or known.get("model"),
-        grader=grader or known.get("grader"),
-        data=hash_run(place),
-        notes={**about, "features": features, "contest": settings},
+    notes = {**about, "features": features, "resort": hash_resort(resort), "contest": settings}
+    bundle = replace(
+        _bundle(place, contest, fitted, notes | {"costs": costs.describe()}), unit=unit, ties=ties
     )
+    bundle = replace(bundle, model=model or bundle.model, grader=grader or bundle.grader)
     save_bundle(bundle, out)
     return {
         **about,
         "out": str(out),
-        "levels": [level.samples for level in fitted.policy.levels],
+        "levels": [_label(level) for level in fitted.policy.levels],
         "model": bundle.model,
         "grader": bundle.grader,
         "unit": unit,
-        "on_training_questions": rows,
+        "round_cost": contest.round_cost(np.arange(len(pool))),
+        "on_training_questions": _rerun(contest, fitted),
     }
+
+
+def _bundle(place: Run, contest: Contest, fitted: Fitted, notes: dict[str, Any]) -> Bundle:
+    """A fitted policy with what the run and its questions say."""
+    pool, known = contest.pool, _known(place)
+    words = notes["policy"] == "sequential"
+    return Bundle(
+        policy=fitted.policy,
+        features="words" if words else notes["features"],
+        feature_version=VERSION,
+        model=known.get("model"),
+        grader=known.get("grader"),
+        data=hash_run(place),
+        draw_cost=contest.draw_cost(np.arange(len(pool))),
+        template=None if known.get("template") is None else read_template(known["template"]),
+        baseline=_baseline(pool.words if words else pool.features, pool),
+        notes=notes,
+    )
 
 
 def hash_run(place: Run) -> str:
     """Hash what a policy is fitted to."""
     return "+".join(place.hashes([SAMPLES, GRADES]).values())
+
+
+def hash_resort(resort: Path | None) -> str | None:
+    """Hash the samples of a last resort, where there is one."""
+    return None if resort is None else hash_run(Run(resort))
+
+
+def _label(level: Level) -> int | str:
+    """Return what tells a level apart: its samples, or the model it resorts to."""
+    return level.samples if level.model is None else level.name
 
 
 def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
@@ -135,6 +195,21 @@ def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
     if not kept:
         raise DataError(f"{most} samples a question are fewer than the ladder's first level")
     return kept
+
+
+def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
+    """What the questions are like, for those who must notice when others come."""
+    if features is None:
+        return None
+    answers = pool.answers
+    agree = behave(answers, 1)[:, -2]
+    read, made = (count * (count - 1.0) for count in (answers.readable, answers.samples))
+    return Baseline(
+        mean=tuple(features.mean(axis=0, dtype=np.float64).tolist()),
+        spread=tuple(features.std(axis=0, dtype=np.float64).tolist()),
+        agreement=float((agree * made).sum() / max(1.0, read.sum())),
+        unreadable=float((answers.answer == NULL).mean()),
+    )
 
 
 def _known(place: Run) -> dict[str, Any]:
@@ -151,7 +226,8 @@ def _rerun(contest: Contest, fitted: Fitted) -> list[dict[str, float]]:
     for price in fitted.prices:
         ran = run_fitted(contest, fitted, price, told)
         cost, accuracy = float(ran.cost.mean()), float(ran.accuracy.mean())
-        rows.append({"price": price, "cost": cost, "accuracy": accuracy})
+        rounds = float(ran.rounds.mean())
+        rows.append({"price": price, "cost": cost, "accuracy": accuracy, "rounds": rounds})
     return rows
 
 
@@ -165,6 +241,9 @@ def evaluate_run(
     protocol: str = "honest",
     unit: str = "samples",
     tariff: Path | None = None,
+    native_n: bool = False,
+    resort: Path | None = None,
+    ties: str = FIRST,
     features: str = "paper",
     rounds: int | None = None,
     round_cost: float = 0.0,
@@ -175,9 +254,9 @@ def evaluate_run(
 
     Without ``policies`` those are left out for which an optional dependency is missing, and the
     result says so. ``rounds`` is how often a question may be drawn for, ``round_cost`` what each
-    time costs beside the draws.
+    time costs beside the draws; with ``native_n`` the prompt is paid once a round.
     """
-    place, prices = Run(run), read_prices(tariff, [unit])
+    place, costs = Run(run), Costs(unit, read_prices(tariff, [unit]), native_n, round_cost)
     names, skipped = _contestants(policies, protocol)
     arguments = {
         "budgets": list(check_budgets(budgets)),
@@ -186,33 +265,31 @@ def evaluate_run(
         "nulls": nulls,
         "protocol": protocol,
         "unit": unit,
-        "prices": describe_prices(prices),
         "features": features,
-        **_check_rounds(rounds, round_cost, protocol),
+        "rounds": _check_rounds(rounds, costs, protocol),
+        **costs.describe(),
+        "resort": hash_resort(resort),
+        "ties": check_ties(ties),
         "seed": check_seed(seed),
     }
     inputs = place.hashes([SAMPLES, GRADES])
-    done = place.finished("evaluate", arguments, inputs)
-    if done:
+    if done := place.finished("evaluate", arguments, inputs):
         return done.result
-    draft = protocol == "paper"
-    pool = pool_run(place, unit=unit, prices=prices, features=features, draft=draft)
-    pool = replace(pool, round_cost=round_cost)
+    known: dict[str, Any] = {"features": features, "resort": resort, "ties": ties}
+    pool = pool_run(place, costs=costs, draft=protocol == "paper", **known)
     result = _score(pool, arguments, progress) | {"skipped": skipped}
     outputs = {EVALUATION: result}
     place.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result
 
 
-def _check_rounds(rounds: int | None, round_cost: float, protocol: str) -> dict[str, Any]:
+def _check_rounds(rounds: int | None, costs: Costs, protocol: str) -> int | None:
     """What was asked about rounds, or a refusal."""
     if rounds is not None and rounds < 1:
         raise ConfigError(f"a question needs at least one round, not {rounds}")
-    if not (np.isfinite(round_cost) and round_cost >= 0):
-        raise ConfigError(f"a round costs a finite number from 0 on, not {round_cost}")
-    if protocol == "paper" and (rounds is not None or round_cost):
+    if protocol == "paper" and (rounds is not None or costs.round_cost or costs.native_n):
         raise ConfigError("the paper's protocol knows no rounds: use the honest one")
-    return {"rounds": rounds, "round_cost": round_cost}
+    return rounds
 
 
 def _score(

@@ -8,9 +8,9 @@ samples of its call.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,51 @@ Prices = Mapping[str, Tariff]
 """Tariffs by the names of models."""
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What draws and rounds cost: a unit, tariffs where it is money, what a round costs beside.
+
+    With ``native_n`` a round is one call, whose prompt is paid once; else every sample costs what
+    it did when it was collected.
+    """
+
+    unit: str = "samples"
+    prices: Prices | None = None
+    native_n: bool = False
+    round_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.round_cost) and self.round_cost >= 0):
+            raise ConfigError(f"a round costs a finite number from 0 on, not {self.round_cost}")
+        if self.native_n and self.prices is None:
+            raise ConfigError(
+                "with native n a prompt is paid once a round, and its price is not known: "
+                "add --unit money and --tariff"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest or a bundle keeps of them, the unit aside."""
+        prices = describe_prices(self.prices)
+        return {"prices": prices, "native_n": self.native_n, "round_cost": self.round_cost}
+
+    @staticmethod
+    def read(unit: str, kept: Mapping[str, Any]) -> Costs:
+        """Build from what was kept."""
+        prices = kept["prices"]
+        known = prices and {name: Tariff(**own) for name, own in prices.items()}
+        return Costs(unit, known, bool(kept["native_n"]), float(kept["round_cost"]))
+
+    def split(self, recorded: Recorded) -> tuple[FloatArray, float | FloatArray]:
+        """Return the cost of every sample, and that of a round beside its draws."""
+        if not self.native_n or self.prices is None:
+            return draw_costs(recorded, self.unit, self.prices), self.round_cost
+        draws, prompts = call_costs(recorded, self.prices)
+        return draws, prompts + self.round_cost
+
+
+BY_SAMPLES = Costs()
+
+
 def read_prices(tariff: Path | None, units: Collection[str]) -> dict[str, Tariff] | None:
     """Read the tariffs that costs in these units are counted by, if any."""
     if tariff is None:
@@ -59,13 +104,25 @@ def draw_costs(recorded: Recorded, unit: str, prices: Prices | None = None) -> F
             f"a unit is one of {', '.join(UNITS)}, or latency for a limit, not {unit!r}"
         )
     if unit == "money" and prices is not None:
-        return _priced(recorded, prices)
+        prompt, completion = _priced(recorded, prices)
+        return prompt / np.maximum(_counts(recorded, "shared"), 1) + completion
     if unit == "money" and not np.nan_to_num(recorded.numbers("cost")).any():
         raise ConfigError(
             "a cost in money needs prices of tokens, and none was recorded with the samples: "
             "name a file of prices with --tariff, or use another unit"
         )
     return _recorded_costs(recorded, unit)
+
+
+def call_costs(recorded: Recorded, prices: Prices) -> tuple[FloatArray, FloatArray]:
+    """Money of every sample without its prompt, and of a call's prompt by question, (N,).
+
+    With native n a round is one call: its prompt is paid once, however many draws it asks for.
+    """
+    prompt, completion = _priced(recorded, prices)
+    answers = recorded.answers
+    total = np.bincount(answers.question, prompt, minlength=len(answers))
+    return completion, np.asarray(total / np.maximum(1, answers.samples))
 
 
 def _recorded_costs(recorded: Recorded, unit: str) -> FloatArray:
@@ -84,14 +141,13 @@ def _recorded_costs(recorded: Recorded, unit: str) -> FloatArray:
     return values
 
 
-def _priced(recorded: Recorded, prices: Prices) -> FloatArray:
-    """What the tokens of every sample cost, its model's tariff applied."""
-    shared = np.maximum(_counts(recorded, "shared"), 1)
+def _priced(recorded: Recorded, prices: Prices) -> tuple[FloatArray, FloatArray]:
+    """What the prompt of every sample's call cost, and its own completion, by tariff."""
     tokens = {
         name: _counts(recorded, f"{name}_tokens")
         for name in ("prompt", "cached", "completion", "reasoning")
     }
-    result = np.zeros(len(shared))
+    prompt, completion = (np.zeros(len(recorded.answers.answer)) for _ in range(2))
     for tariff, rows in _tariffs(recorded, prices):
         needed = {
             "prompt": max(tariff.input, tariff.cached_input or 0),
@@ -100,17 +156,12 @@ def _priced(recorded: Recorded, prices: Prices) -> FloatArray:
         for name in (name for name in needed if needed[name]):
             _refuse_missing(recorded.numbers(f"{name}_tokens")[rows], f"{name}_tokens")
         own = {name: values[rows] for name, values in tokens.items()}
-        prompt, completion = own["prompt"] / shared[rows], own["completion"]
-        result[rows] = tariff.call / shared[rows] + (
-            tariff.tokens(
-                prompt,
-                np.minimum(own["cached"] / shared[rows], prompt),
-                completion,
-                np.minimum(own["reasoning"], completion),
-            )
-            / MILLION
-        )
-    return result
+        none, cached = np.zeros(int(rows.sum())), np.minimum(own["cached"], own["prompt"])
+        reasoning = np.minimum(own["reasoning"], own["completion"])
+        paid = tariff.tokens(own["prompt"], cached, none, none)
+        prompt[rows] = tariff.call + paid / MILLION
+        completion[rows] = tariff.tokens(none, none, own["completion"], reasoning) / MILLION
+    return prompt, completion
 
 
 def _counts(recorded: Recorded, column: str) -> FloatArray:

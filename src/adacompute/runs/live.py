@@ -11,19 +11,21 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import DataError
 from adacompute.graders.grader import load
-from adacompute.models.findings import describe, load_cached, save_cached
+from adacompute.models.findings import cache_place, describe, load_cached, save_cached
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
 from adacompute.models.scorer import Scorer
 from adacompute.models.upstream import Capabilities
+from adacompute.runs.adaptive import Drawn, collect_rounds
 from adacompute.runs.collection import Collector, Progress
 from adacompute.runs.concurrency import Concurrency
 from adacompute.runs.export import export
@@ -44,12 +46,6 @@ BUSY = ("answered 429", "answered 503", "answered 529", "did not begin")
 def read_key(variable: str) -> str | None:
     """The one place where an API key is read."""
     return os.environ.get(variable) or None
-
-
-def cache_place() -> Path:
-    """Where what was found out about servers is kept between runs."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "adacompute"
 
 
 async def find_capabilities(
@@ -171,20 +167,51 @@ async def _collect(
             scorer = None
             if plan.scorer is not None:
                 scorer = await stack.enter_async_context(_scorer(plan, plan.scorer, log))
-            collector = Collector(
-                ledger,
-                _mode(plan, spec, upstream, scorer),
-                plan.asked(),
-                meter,
-                concurrency,
-                pace,
-                report=lambda now, name=spec.name: report(name, now),  # type: ignore[misc]
-            )
-            stack.enter_context(_Interrupts(collector))
-            done.append(await collector.run())
+            mode = _mode(plan, spec, upstream, scorer)
+            level = _Level(ledger, mode, meter, concurrency, pace, partial(report, spec.name))
+            done.append(await _collect_level(plan, spec, level))
         if done[-1].stopped:
             break
     return done
+
+
+@dataclass(frozen=True)
+class _Level:
+    """All that draws of a level need, but for which questions and how many."""
+
+    ledger: Ledger
+    mode: Mode
+    meter: Meter
+    concurrency: Concurrency
+    pace: Minute | None
+    report: Callable[[Progress], None]
+
+    async def draw(self, questions: Sequence[tuple[str, str]], draws: int) -> Progress:
+        """Bring questions to so many draws each."""
+        mode = replace(self.mode, draws=draws)
+        collector = Collector(
+            self.ledger, mode, questions, self.meter, self.concurrency, self.pace, self.report
+        )
+        with _Interrupts(collector):
+            return await collector.run()
+
+
+async def _collect_level(plan: Plan, spec: LevelSpec, level: _Level) -> Progress:
+    """Draw a level whole, or in rounds for the questions that are undecided."""
+    asked, samples = plan.asked(), spec.samples
+    if plan.adaptive is None:
+        return await level.draw(asked, samples)
+    ids, gold = (plan.questions[name].to_pylist() for name in ("question_id", "gold"))
+    drawn = Drawn(
+        level.ledger,
+        level.ledger.mode(**_asked_mode(plan, spec)),
+        load(plan.grader),
+        dict(zip(ids, gold, strict=True)),
+    )
+    progress = await collect_rounds(asked, drawn, level.draw, samples=samples, budget=plan.adaptive)
+    if level.mode.scorer is None:
+        progress.unscored = 0
+    return progress
 
 
 def _scorer(plan: Plan, url: str, log: _Log) -> Scorer:
@@ -266,6 +293,11 @@ def _export(plan: Plan, place: Run, ledger: Ledger) -> dict[str, dict[str, int]]
         "collect",
         arguments={"grader": plan.grader, "template": plan.template.name},
         names=outputs,
-        result={"model": first.model, "grader": plan.grader, **counts[first.name]},
+        result={
+            "model": first.model,
+            "grader": plan.grader,
+            "template": asdict(plan.template),
+            **counts[first.name],
+        },
     )
     return counts

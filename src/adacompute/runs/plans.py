@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adacompute.core.adaptive import FIRST
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.sources import choose_questions, read_question_source
 from adacompute.graders.grader import load
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEY_VARIABLE, SCORER_KEY_VARIABLE = "OPENAI_API_KEY", "SCORER_API_KEY"
+BUDGET = 2.0
+"""Mean samples a question that an adaptive collection is for, unless it is said."""
+
 MOST_AT_ONCE = 16
 """Draws asked for in one call at most: a call that fails loses them all."""
 
@@ -55,7 +59,10 @@ class LevelSpec:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be collected: questions, levels, and how they are asked."""
+    """What is to be collected: questions, levels, and how they are asked.
+
+    ``adaptive`` is the budget that undecided questions are drawn for, if only these are.
+    """
 
     questions: pa.Table
     levels: tuple[LevelSpec, ...]
@@ -70,6 +77,12 @@ class Plan:
     scorer_tariff: Tariff = field(default_factory=Tariff)
     scorer_key_env: str = SCORER_KEY_VARIABLE
     timeouts: Timeouts = field(default_factory=Timeouts)
+    adaptive: float | None = None
+
+    def __post_init__(self) -> None:
+        load(self.grader)
+        _check_money(self)
+        _check_keys(self)
 
     def asked(self) -> list[tuple[str, str]]:
         """Ids and texts of the questions."""
@@ -89,6 +102,8 @@ def read_plan(
     model: str,
     grader: str,
     samples: int = 48,
+    adaptive: bool = False,
+    budget: float | None = None,
     levels: Sequence[Mapping[str, str]] = (),
     temperature: float = 0.7,
     max_tokens: int = 1024,
@@ -112,10 +127,9 @@ def read_plan(
     scorer_key_env: str = SCORER_KEY_VARIABLE,
 ) -> Plan:
     """Read questions and check everything that was asked for before anything is paid for."""
-    load(grader)
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
     first = LevelSpec("default", model, base_url, key_env, samples, settings)
-    plan = Plan(
+    return Plan(
         questions=_choose(read_question_source(source), count, difficulties, seed),
         levels=_levels(levels, first, tariff),
         template=Template(prompt, system, _read_shots(shots), chat=not completion),
@@ -129,9 +143,30 @@ def read_plan(
         scorer_tariff=Tariff(call=scorer_price),
         scorer_key_env=scorer_key_env,
         timeouts=Timeouts(first_byte_s=timeout, total_s=max(600.0, timeout)),
+        adaptive=_adaptive(budget, adaptive=adaptive),
     )
-    _check_money(plan)
-    return plan
+
+
+def _adaptive(budget: float | None, *, adaptive: bool) -> float | None:
+    """Return the budget that is drawn for, if the collection is adaptive."""
+    if budget is not None and not adaptive:
+        raise ConfigError("a budget says where to draw on: add --adaptive, or leave --budget out")
+    if budget is not None and not 1 <= budget < float("inf"):
+        raise ConfigError(f"a budget is a number of samples a question from 1 on, not {budget:g}")
+    return (BUDGET if budget is None else budget) if adaptive else None
+
+
+def _check_keys(plan: Plan) -> None:
+    """Refuse to look for undecided questions where it is not known what is right."""
+    if plan.adaptive is None:
+        return
+    names = plan.questions["question_id"].to_pylist()
+    gold = plan.questions["gold"].to_pylist()
+    if None in gold:
+        raise ConfigError(
+            f"adaptive collection needs the right answer of every question, and "
+            f"{names[gold.index(None)]!r} has none: collect without --adaptive"
+        )
 
 
 def _choose(
@@ -231,6 +266,7 @@ def estimate_cost(plan: Plan) -> dict[str, Any]:
                 "level": spec.name,
                 "model": spec.model,
                 "samples": draws,
+                **_least(plan, spec),
                 "calls_at_most": draws,
                 "scores": draws if plan.scorer else 0,
                 "prompt_tokens": once * spec.samples,
@@ -240,6 +276,13 @@ def estimate_cost(plan: Plan) -> dict[str, Any]:
             }
         )
     return {"questions": len(asked), "levels": rows}
+
+
+def _least(plan: Plan, spec: LevelSpec) -> dict[str, int]:
+    """What an adaptive collection draws at least."""
+    if plan.adaptive is None:
+        return {}
+    return {"samples_at_least": plan.questions.num_rows * min(FIRST, spec.samples)}
 
 
 def _cost_of_calls(tariff: Tariff, questions: int, calls: int, prompt: int, tokens: int) -> int:

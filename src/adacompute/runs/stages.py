@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from adacompute.core.adaptive import believe
 from adacompute.core.answers import NULL, Answers
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
-from adacompute.core.utility import estimate
+from adacompute.core.utility import DIGITS, Estimate, estimate
 from adacompute.datasets.sources import locate, read_source
 from adacompute.graders.grader import Graded, grade, load
 from adacompute.runs.costs import describe_prices, level_costs, read_prices
@@ -161,7 +162,7 @@ def estimate_run(
         return done.result
     recorded = number_samples(place.samples())
     answers = _scored(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
-    found = estimate(answers, levels, method=method, vote=vote)
+    found = _estimate(answers, levels, method, vote)
     columns: dict[str, Any] = {"question_id": recorded.id}
     for k, level in enumerate(levels):
         columns[f"utility_{level}"] = found.utility[:, k]
@@ -186,6 +187,16 @@ def estimate_run(
         result=result,
     )
     return result
+
+
+def _estimate(answers: Answers, levels: tuple[int, ...], method: str, vote: str) -> Estimate:
+    """Estimate utilities from the samples of each question alone, or from all together."""
+    if method != "posterior":
+        return estimate(answers, levels, method=method, vote=vote)
+    if vote != "majority":
+        raise ConfigError(f"the method 'posterior' knows the vote 'majority' only, not {vote!r}")
+    utility = np.round(believe(answers, levels).utility, DIGITS)
+    return Estimate(utility, np.full(utility.shape, np.nan))
 
 
 def _scored(recorded: Recorded, vote: str) -> Answers:

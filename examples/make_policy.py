@@ -1,0 +1,38 @@
+"""Policy: the bundle that ships in the package, trained on the example set.
+
+``python examples/make_policy.py OUT`` imports the samples that ship, trains a sequential policy on
+them, calibrates it at two samples a question, and adds the prompt that they were drawn with.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from adacompute.datasets.example import find_example
+from adacompute.models.templates import Template
+from adacompute.policies.bundle import load_bundle, save_bundle
+from adacompute.runs.calibrations import calibrate_run
+from adacompute.runs.contests import train_run
+from adacompute.runs.stages import import_samples
+from adacompute.testing.arithmetic import SHOTS
+
+FORM = "Question: {question}\nAnswer:"
+
+
+def main() -> None:
+    """Write the bundle to OUT."""
+    out = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as place:
+        run = Path(place) / "run"
+        import_samples(find_example(), run, grader="numeric")
+        train_run(run, policy="sequential", out=out)
+        calibrate_run(run, policy=out, budget=2.0)
+    bundle = load_bundle(out)
+    save_bundle(replace(bundle, template=Template(FORM, shots=tuple(SHOTS), chat=False)), out)
+
+
+if __name__ == "__main__":
+    main()

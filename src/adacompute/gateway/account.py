@@ -1,0 +1,241 @@
+"""Account: what became of every request, in metrics and in the log of decisions.
+
+Everything that is spent is counted once, when it is known. Texts are written down only where that
+was asked for. It decides nothing, and a full disk or a slow one never holds up an answer for longer
+than one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.gateway.config import LogConfig
+from adacompute.gateway.metrics import Metrics
+from adacompute.storage.decisions import DecisionLog
+
+if TYPE_CHECKING:
+    from adacompute.core.types import Float32Array
+    from adacompute.gateway.drawing import Bill, Purse
+    from adacompute.gateway.engine import Decision, Engine, Outcome, VirtualModel
+    from adacompute.gateway.passing import Passed
+    from adacompute.models.endpoint import OnEvent
+    from adacompute.policies.bundle import Baseline
+
+LOG = logging.getLogger("adacompute.gateway")
+MB = 1_000_000
+LAST = 1000
+"""Requests that means and drifts are taken over."""
+
+SPREADS = 1e-3
+
+
+class Account:
+    """The account of one process."""
+
+    def __init__(self, log: LogConfig | None) -> None:
+        self.metrics = Metrics()
+        self._texts = log is not None and log.texts
+        self._log = None
+        if log is not None:
+            self._log = DecisionLog(
+                Path(log.directory),
+                roll_bytes=int(log.roll_mb * MB),
+                keep_days=log.keep_days,
+                keep_bytes=int(log.keep_mb * MB),
+            )
+        self._rolling: asyncio.Task[int] | None = None
+        self._spent: dict[str, deque[float]] = {}
+        self._away: dict[str, deque[float]] = {}
+        self._pairs: dict[str, deque[float]] = {}
+        self._draws: dict[str, int] = {}
+        self._held: dict[str, int] = {}
+
+    def introduce(self, engine: Engine) -> None:
+        """Show what a model begins with."""
+        virtual = engine.virtual
+        self.metrics.show("budget", virtual.name, virtual.budget)
+        self.metrics.show("price", virtual.name, virtual.bundle.price_for(virtual.budget))
+
+    def listen(self, model: str) -> OnEvent:
+        """What hears of an upstream's retries and failures."""
+        names = {"retry": "retries_total", "failed": "upstream_failures_total"}
+
+        def hear(event: str, fields: Mapping[str, object]) -> None:
+            if event in names:
+                self.metrics.count(names[event], model)
+                LOG.info("%s: %s %s", model, event, fields.get("cause"))
+
+        return hear
+
+    def passed(self, model: str, why: str) -> Callable[[Passed], None]:
+        """What accounts a request that is passed on."""
+        count = self.metrics.count
+
+        def tell(passed: Passed) -> None:
+            count("passed_total", model, why)
+            usage = {"prompt": passed.prompt_tokens, "completion": passed.completion_tokens}
+            self._count_tokens(model, usage, estimated=passed.estimated)
+
+        return tell
+
+    def decided(self, engine: Engine, outcome: Outcome) -> None:
+        """Account a request that was voted on."""
+        decision, model = outcome.decision, outcome.decision.model
+        metrics = self.metrics
+        self._bill(engine, outcome.purse.bills, model)
+        metrics.count("draws_total", model, by=decision.decided)
+        if unread := decision.answers.count(-1):
+            metrics.count("unreadable_total", model, by=unread)
+        if decision.incomplete:
+            metrics.count("incomplete_total", model)
+        if decision.source == "none":
+            metrics.count("no_question_total", model)
+        metrics.observe("decision_seconds", model, decision.deciding_s)
+        metrics.observe("request_seconds", model, decision.seconds)
+        metrics.observe("draws_per_request", model, decision.decided)
+        if decision.agreement is not None:
+            metrics.observe("agreement", model, decision.agreement)
+        self._draws[model] = self._draws.get(model, 0) + decision.decided
+        self._drift(engine, decision)
+        self._write(engine, outcome)
+
+    def lost(self, engine: Engine, purse: Purse) -> None:
+        """Account draws that nobody was given."""
+        self._bill(engine, purse.bills, engine.virtual.name)
+        self.metrics.count("draws_total", engine.virtual.name, by=len(purse.drawn))
+
+    def held(self, engine: Engine, outcome: Outcome, before: int) -> None:
+        """Account what the holdout drew beyond what was served."""
+        decision, model = outcome.decision, outcome.decision.model
+        more = len(decision.answers) - decision.decided
+        self._bill(engine, outcome.purse.bills[before:], model)
+        self._held[model] = self._held.get(model, 0) + more
+        self.metrics.count("holdout_draws_total", model, by=more)
+        self.metrics.count("holdout_total", model)
+        read = [answer for answer in decision.answers if answer >= 0]
+        if read:
+            votes = np.bincount(read)
+            given = decision.answers[decision.chosen] if decision.chosen >= 0 else -1
+            if given >= 0 and votes[given] == votes.max():
+                self.metrics.count("holdout_agreed_total", model)
+        self._write(engine, outcome)
+
+    def may_hold(self, virtual: VirtualModel) -> bool:
+        """Whether the holdout has not yet taken its share of all draws."""
+        so_far = self._draws.get(virtual.name, 0) + virtual.bundle.most_samples
+        allowed = virtual.holdout_most * so_far
+        return self._held.get(virtual.name, 0) <= allowed
+
+    def close(self) -> None:
+        """Roll what is in the log; slow."""
+        if self._log is not None:
+            self._log.seal()
+            self._log.roll()
+
+    def _bill(self, engine: Engine, bills: list[Bill], model: str) -> None:
+        count = self.metrics.count
+        count("calls_total", model, by=len(bills))
+        for bill in bills:
+            kinds = ("prompt", "completion")
+            usage = {kind: int(bill.usage.get(f"{kind}_tokens") or 0) for kind in kinds}
+            self._count_tokens(model, usage, estimated=bill.estimated)
+        money = engine.money(bills)
+        if money is not None:
+            count("money_total", model, by=money)
+
+    def _count_tokens(self, model: str, usage: Mapping[str, int], *, estimated: bool) -> None:
+        for kind, tokens in usage.items():
+            self.metrics.count("tokens_total", model, kind, by=tokens)
+            if estimated:
+                self.metrics.count("estimated_tokens_total", model, kind, by=tokens)
+
+    def _drift(self, engine: Engine, decision: Decision) -> None:
+        """Show how far the last requests are from what the policy was trained on."""
+        virtual, model = engine.virtual, decision.model
+        spent = self._spent.setdefault(model, deque(maxlen=LAST))
+        spent.append(decision.decided * virtual.bundle.draw_cost)
+        self.metrics.show("spent_mean", model, sum(spent) / len(spent))
+        baseline = virtual.bundle.baseline
+        if baseline is None or decision.source == "none":
+            return
+        away = self._away.setdefault(model, deque(maxlen=LAST))
+        away.append(_distance(decision.features, baseline))
+        self.metrics.show("feature_drift", model, sum(away) / len(away))
+        first = [answer for answer in decision.answers if answer >= 0][:2]
+        if len(first) == 2 and baseline.agreement > 0:  # noqa: PLR2004 - a pair
+            pairs = self._pairs.setdefault(model, deque(maxlen=LAST))
+            pairs.append(float(first[0] == first[1]))
+            share = sum(pairs) / len(pairs)
+            self.metrics.show("agreement_drift", model, share / baseline.agreement)
+
+    def _write(self, engine: Engine, outcome: Outcome) -> None:
+        if self._log is None:
+            return
+        try:
+            full = self._log.append(_describe(engine, outcome, texts=self._texts))
+        except OSError:
+            LOG.exception("a decision could not be written down")
+            return
+        if full and (self._rolling is None or self._rolling.done()):
+            self._log.seal()
+            self._rolling = asyncio.ensure_future(asyncio.to_thread(self._log.roll))
+
+
+def _distance(features: Float32Array, baseline: Baseline) -> float:
+    mean, spread = np.asarray(baseline.mean), np.asarray(baseline.spread)
+    told = spread > SPREADS
+    away = (features[told] - mean[told]) / spread[told]
+    return float(np.mean(np.minimum(away**2, 25.0))) if told.any() else 1.0
+
+
+def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any]:
+    """Everything that is needed to decide again, and what it cost."""
+    decision, purse = outcome.decision, outcome.purse
+    tokens = {
+        name: sum(int(bill.usage.get(name) or 0) for bill in purse.bills)
+        for name in ("prompt_tokens", "completion_tokens")
+    }
+    samples = [
+        {
+            "answer": answer,
+            "completion": drawn.draw.text if texts else None,
+            "completion_chars": len(drawn.draw.text),
+            "completion_tokens": drawn.draw.completion_tokens,
+            "mean_logprob": drawn.draw.logprob,
+        }
+        for drawn, answer in zip(purse.drawn, decision.spelled, strict=False)
+    ]
+    return {
+        "id": decision.id,
+        "time": decision.begun,
+        "model": decision.model,
+        "key": decision.key,
+        "question": decision.question if texts else None,
+        "features": decision.features.tolist(),
+        "budget": decision.budget,
+        "price": decision.price,
+        "max_rounds": engine.virtual.max_rounds,
+        "answers": decision.answers,
+        "decided": decision.decided,
+        "wanted": decision.wanted,
+        "chosen": decision.chosen,
+        "rounds": decision.rounds,
+        "calls": len(purse.bills),
+        **tokens,
+        "estimated": any(bill.estimated for bill in purse.bills),
+        "money": engine.money(purse.bills),
+        "seconds": decision.seconds,
+        "deciding_s": decision.deciding_s,
+        "source": decision.source,
+        "incomplete": decision.incomplete,
+        "holdout": decision.holdout,
+        "shadow": decision.shadow,
+        "samples": samples,
+    }

@@ -1,0 +1,280 @@
+"""App: the gateway as an ASGI application, built from its configuration.
+
+A request is let in, read, and either voted on or passed on; whatever goes wrong leaves in OpenAI's
+shape with a true status. It keeps the account: metrics, and the log of decisions. It makes no
+decision and touches no body itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Self
+
+from adacompute.core.errors import (
+    AdaComputeError,
+    ModelError,
+    ModelTimeout,
+    RateLimited,
+    require,
+)
+from adacompute.gateway.account import Account
+from adacompute.gateway.config import Config
+from adacompute.gateway.drawing import Refusal
+from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.exchange import JSON, Exchange, Gone, Receive, Scope, Send, TooLarge
+from adacompute.gateway.passing import pass_on
+from adacompute.gateway.voting import Voting
+from adacompute.gateway.wire import (
+    VOTED,
+    BadRequest,
+    add_models,
+    climbs,
+    read_asked,
+    why_passed,
+    write_error,
+)
+from adacompute.models.openai import Upstream
+from adacompute.models.relay import Relay
+from adacompute.models.upstream import Retries, Timeouts
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
+
+UNNAMED = "-"
+"""Model of requests that name no virtual one: clients must not choose the names of metrics."""
+
+MB = 1_000_000
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OK = 200
+ABSENT = 404
+
+
+class Gateway:
+    """Everything that requests share, from the first to the last."""
+
+    def __init__(self, config: Config, models: Mapping[str, VirtualModel]) -> None:
+        self.config = config
+        self.models = models
+        self.account = Account(config.log)
+        self.draining = False
+        self._open = 0
+        self._names = tuple(models)
+        self._keys = [bytes.fromhex(digest) for digest in config.keys.values()]
+        self._stack = AsyncExitStack()
+        self._voting: dict[str, Voting] = {}
+
+    async def __aenter__(self) -> Self:
+        config = self.config
+        limits = Timeouts(first_byte_s=config.first_byte_s, total_s=config.timeout_s)
+        self.relay = await self._stack.enter_async_context(
+            Relay(config.base_url, key=config.key, forward_key=config.forward_key, timeouts=limits)
+        )
+        for name, virtual in self.models.items():
+            upstream = Upstream(
+                config.base_url,
+                virtual.model,
+                capabilities=virtual.capabilities,
+                key=config.key,
+                timeouts=limits,
+                retries=Retries(attempts=config.attempts, longest_s=10.0),
+                connections=config.max_concurrency,
+                on_event=self.account.listen(name),
+            )
+            await self._stack.enter_async_context(upstream)
+            if virtual.scorer is not None:
+                await self._stack.enter_async_context(virtual.scorer)
+            engine = Engine(virtual, upstream)
+            self._voting[name] = Voting(engine, self.relay, self.account, config.keep_alive_s)
+            self.account.introduce(engine)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.draining = True
+        for voting in self._voting.values():
+            await voting.finish(self.config.drain_s)
+        await self._stack.aclose()
+        await asyncio.to_thread(self.account.close)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request below /v1."""
+        exchange = Exchange(scope, receive, send)
+        self._open += 1
+        self.account.metrics.enter(1)
+        model = UNNAMED
+        try:
+            model = await self._serve(exchange)
+        except Gone:
+            exchange.status = exchange.status or 499
+        except EXPECTED as error:
+            await self._explain(exchange, error)
+        except BaseException as error:
+            if isinstance(error, Exception):  # a client is never shown a traceback
+                await exchange.fail(500, "the gateway failed; its log says why", "server_error")
+            raise
+        finally:
+            self._open -= 1
+            self.account.metrics.enter(-1)
+            path = VOTED.get(exchange.path, "other")
+            self.account.metrics.count("requests_total", model, path, str(exchange.status))
+
+    async def _serve(self, exchange: Exchange) -> str:
+        """Let a request in, and vote on it or pass it on; says for which model it was."""
+        if (wrong := self._wrong(exchange)) is not None:
+            await self._refuse(exchange, *wrong)
+            return UNNAMED
+        body = await exchange.read(
+            most=int(self.config.max_body_mb * MB), within_s=self.config.body_s
+        )
+        if exchange.method == "GET" and exchange.path == "/v1/models":
+            await self._list_models(exchange)
+            return UNNAMED
+        asked = None
+        if exchange.method == "POST" and exchange.path in VOTED:
+            given = {"x-adacompute-budget": exchange.header("x-adacompute-budget")}
+            headers = {name: value for name, value in given.items() if value is not None}
+            asked = read_asked(exchange.path, body, headers, self._names)
+        async with exchange.watched():
+            if asked is None:
+                await pass_on(exchange, self.relay, body, self.account.passed(UNNAMED, "model"))
+                return UNNAMED
+            voting = self._voting[asked.model]
+            if why := why_passed(asked):
+                tell = self.account.passed(asked.model, why)
+                await pass_on(exchange, self.relay, voting.plain(asked), tell)
+            else:
+                await voting.serve(exchange, asked)
+        return asked.model
+
+    def _wrong(self, exchange: Exchange) -> tuple[int, str, str] | None:
+        """What keeps a request out before it is read: a status, a sentence and a code."""
+        if not self._let_in(exchange):
+            return 401, "the API key is not known here", "invalid_api_key"
+        if self._open > self.config.max_concurrency:
+            return 503, "too many requests are under way", "overloaded"
+        if exchange.method not in METHODS:
+            return 405, "this method is not served", "invalid_method"
+        if climbs(exchange.path):
+            return 400, "a path holds no '..'", "invalid_path"
+        return None
+
+    def _let_in(self, exchange: Exchange) -> bool:
+        """Whether a request carries a key that is known; all are compared, in constant time."""
+        if not self._keys:
+            return True
+        kind, _, key = (exchange.header("authorization") or "").partition(" ")
+        given = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
+        known = [hmac.compare_digest(given, digest) for digest in self._keys]
+        return kind.lower() == "bearer" and any(known)
+
+    async def _refuse(self, exchange: Exchange, status: int, message: str, code: str) -> None:
+        self.account.metrics.count("refused_total", code)
+        kind = {401: "authentication_error", 503: "server_error"}.get(
+            status, "invalid_request_error"
+        )
+        headers = {
+            503: [(b"retry-after", b"1")],
+            # The rest of the body is not waited for.
+            408: [(b"connection", b"close")],
+            413: [(b"connection", b"close")],
+        }.get(status, [])
+        await exchange.fail(status, message, kind, code=code, headers=headers)
+
+    async def _explain(self, exchange: Exchange, error: Exception) -> None:
+        """Tell a client what went wrong, by the error's kind."""
+        if isinstance(error, Refusal) and error.reply is not None:
+            document = error.reply.document
+            shaped = isinstance(document, dict) and "error" in document
+            data = (
+                self.relay.clean(json.dumps(document).encode())
+                if shaped
+                else write_error(str(error), "upstream_error")
+            )
+            if exchange.status == 0:
+                await exchange.reply(error.reply.status, [JSON], data)
+                return
+        bad = "invalid_request_error"
+        limit = f"{self.config.max_body_mb:g} MB"
+        match error:
+            case BadRequest():
+                await exchange.fail(400, str(error), bad, param=error.param)
+            case TooLarge():
+                await self._refuse(exchange, 413, f"a body holds {limit} at most", "too_large")
+            case TimeoutError():
+                await self._refuse(exchange, 408, "the request took too long to arrive", "slow")
+            case RateLimited():
+                after = [(b"retry-after", b"1")]
+                await exchange.fail(429, str(error), "rate_limit_error", headers=after)
+            case ModelTimeout():
+                await exchange.fail(504, str(error), "upstream_error", code="timeout")
+            case ModelError():
+                await exchange.fail(502, str(error), "upstream_error")
+            case RecursionError():
+                await exchange.fail(400, "the body is nested too deeply", bad)
+            case AdaComputeError():
+                await exchange.fail(500, str(error), "server_error")
+
+    async def _list_models(self, exchange: Exchange) -> None:
+        """Answer with the upstream's models and the virtual ones.
+
+        An upstream that lists none has none of its own to show; any other failure is shown.
+        """
+        plain = [(name, value) for name, value in exchange.headers if name != b"accept-encoding"]
+        async with self.relay.send("GET", exchange.target, plain, b"") as relayed:
+            data = b"".join([chunk async for chunk in relayed.chunks])
+        if relayed.status == OK:
+            await exchange.reply(OK, relayed.headers, add_models(data, self._names))
+        elif relayed.status == ABSENT:
+            await exchange.reply(OK, [JSON], add_models(b"{}", self._names))
+        else:
+            await exchange.reply(relayed.status, relayed.headers, relayed.clean(data))
+
+
+def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
+    """Make the application: what is below /v1 is the gateway's, the rest the operator's."""
+    routing = require("starlette.routing", extra="serve")
+    applications = require("starlette.applications", extra="serve")
+    replies = require("starlette.responses", extra="serve")
+    gateway = Gateway(config, models)
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        async with gateway:
+            yield
+
+    async def health(_: object) -> Any:  # noqa: ANN401 - Starlette's
+        return replies.JSONResponse({"status": "ok"})
+
+    async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
+        state, status = ("draining", 503) if gateway.draining else ("ready", 200)
+        return replies.JSONResponse({"status": state, "models": list(models)}, status)
+
+    async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return replies.Response(gateway.account.metrics.scrape(), media_type=kind)
+
+    async def missing(request: Any, _: object) -> Any:  # noqa: ANN401 - Starlette's
+        said = write_error(f"there is no {request.url.path}", "invalid_request_error")
+        return replies.Response(said, 404, media_type="application/json")
+
+    operator = applications.Starlette(
+        routes=[
+            routing.Route("/health", health),
+            routing.Route("/ready", ready),
+            routing.Route("/metrics", metrics),
+        ],
+        exception_handlers={404: missing},
+        lifespan=lifespan,
+    )
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("raw_path") or scope.get("path", "").encode()
+        served = scope["type"] == "http" and path.startswith(b"/v1/")
+        await (gateway if served else operator)(scope, receive, send)
+
+    return application

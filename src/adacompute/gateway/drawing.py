@@ -1,0 +1,176 @@
+"""Drawing: the samples of one request, bought from the upstream as the client wrote it.
+
+A round is one call where the server gives several choices, else concurrent calls; each sends the
+client's own body with as little changed as a draw needs. When no draw still under way can change
+the vote, they are cancelled. Every call that was made is billed: by its own account, or, when it
+was cut off, by an upper bound that says so. It decides nothing and extracts no answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+from adacompute.core.errors import ModelError
+from adacompute.gateway.body import DROP
+from adacompute.gateway.wire import FIELD, Asked, clean_usage
+from adacompute.models.openai import Upstream
+from adacompute.models.streams import Streamed
+from adacompute.models.upstream import Capabilities, Draw, Reply
+from adacompute.models.wire import pair_choices, read_usage
+
+SEEDS = 2**31
+UNBOUNDED_TOKENS = 4096
+"""Tokens charged for a draw that was cut off and had no limit."""
+
+_NAMES = ("max_tokens", "max_completion_tokens")
+
+
+class Refusal(ModelError):  # noqa: N818 - it names what happened
+    """A request that the upstream will not take: its status and words are the client's to see."""
+
+    def __init__(self, message: str, reply: Reply | None = None) -> None:
+        super().__init__(message)
+        self.reply = reply
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One draw with what it came in: a reply's document and choice, or a stream's events."""
+
+    draw: Draw
+    document: Mapping[str, Any]
+    choice: Mapping[str, Any]
+    events: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What one call cost in tokens; ``estimated`` where the upstream did not say."""
+
+    usage: Mapping[str, Any]
+    estimated: bool
+
+
+@dataclass(eq=False)
+class Purse:
+    """Draws of one request: those that came, and the bills of all calls that were made.
+
+    With ``likely`` they come with log-probabilities, which a client that wants none never sees.
+    """
+
+    upstream: Upstream
+    asked: Asked
+    model: str
+    likely: bool = False
+    drawn: list[Drawn] = field(default_factory=list)
+    bills: list[Bill] = field(default_factory=list)
+    sent: int = 0
+
+    async def buy(self, count: int, *, model: str | None = None) -> AsyncIterator[list[Drawn]]:
+        """Draw so many more, and give them as they come; leaving early cancels the rest.
+
+        A call that fails is raised after the others have come: they are paid for.
+        """
+        settings = self.asked.body.content
+        temperature = settings.get("temperature")
+        native = self.upstream.capabilities.choices(
+            count,
+            temperature=1.0 if temperature is None else float(temperature),
+            seeded=settings.get("seed") is not None,
+        )
+        size = 1 if self.asked.stream else native
+        tasks = set()
+        for start in range(0, count, size):
+            tasks.add(
+                asyncio.ensure_future(
+                    self._call(min(size, count - start), self.sent, model or self.model)
+                )
+            )
+            self.sent += min(size, count - start)
+        failed: BaseException | None = None
+        try:
+            while tasks:
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if (error := task.exception()) is not None:
+                        failed = error
+                        continue
+                    self.drawn += task.result()
+                    yield task.result()
+            if failed is not None:
+                raise failed
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _call(self, count: int, number: int, model: str) -> list[Drawn]:
+        """Make one call, and bill it whatever becomes of it."""
+        payload = self.asked.body.edit(self._changes(count, number, model))
+        path = self.asked.path
+
+        def waste() -> None:
+            self.bills.append(self._most(count, len(payload)))
+
+        try:
+            reply = await self.upstream.ask(path, payload, stream=self.asked.stream, on_waste=waste)
+        except asyncio.CancelledError:
+            waste()
+            raise
+        if reply.refused:
+            raise Refusal(reply.message, reply)
+        document = reply.document
+        told = document.usage if isinstance(document, Streamed) else read_usage(document)
+        usage = clean_usage(told)
+        tokens = sum(draw.completion_tokens or 0 for draw in reply.draws)
+        estimated = "prompt_tokens" not in usage or any(draw.estimated for draw in reply.draws)
+        bill = {"prompt_tokens": len(payload), **usage, "completion_tokens": tokens}
+        self.bills.append(Bill(bill, estimated))
+        if isinstance(document, Streamed):
+            return [Drawn(reply.draws[0], document.last, {}, document.events)]
+        choices = [given for _, given in pair_choices(document)]
+        if "logprobs" not in self.asked.body.content:
+            choices = [
+                {**given, "logprobs": None} if "logprobs" in given else given for given in choices
+            ]
+        return [Drawn(*both) for both in zip(reply.draws, repeat(document), choices)]
+
+    def _most(self, count: int, sent_bytes: int) -> Bill:
+        """What a call that was cut off can have cost: a token is at least one byte."""
+        limits = [self.asked.body.content.get(name) for name in _NAMES]
+        told = (limit for limit in limits if type(limit) is int and 0 < limit < SEEDS)
+        limit = next(told, UNBOUNDED_TOKENS)
+        return Bill({"prompt_tokens": sent_bytes, "completion_tokens": count * limit}, True)
+
+    def _changes(self, count: int, number: int, model: str) -> dict[str, Any]:
+        """What a draw needs changed in the client's body, and what the server demands."""
+        content = self.asked.body.content
+        changes: dict[str, Any] = {"model": model, FIELD: DROP, "n": DROP}
+        if content["model"] == model:
+            del changes["model"]
+        if count > 1:
+            changes["n"] = count
+        if type(content.get("seed")) is int:
+            changes["seed"] = (content["seed"] + number) % SEEDS
+        known = self.upstream.capabilities
+        if self.likely and not self.asked.stream and "logprobs" not in content:
+            changes["logprobs"] = 1 if self.asked.path == "completions" else True
+        if self.asked.stream and known.stream_usage != "refused":
+            options = content.get("stream_options")
+            options = options if isinstance(options, Mapping) else {}
+            changes["stream_options"] = {**options, "include_usage": True}
+        return changes | _rename_limit(content, known)
+
+
+def _rename_limit(content: Mapping[str, Any], known: Capabilities) -> dict[str, Any]:
+    """Give a limit of tokens the name that the server takes it by, where that is known."""
+    for name in _NAMES:
+        other = _NAMES[1 - _NAMES.index(name)]
+        useless = getattr(known, name) in {"ignored", "refused"}
+        if name in content and other not in content and useless and known.limit_name == other:
+            return {name: DROP, other: content[name]}
+    return {}

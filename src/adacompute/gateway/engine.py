@@ -1,0 +1,347 @@
+"""Engine: one request for a virtual model, from its question to the draw that answers it.
+
+question → features → policy → draws → answers → votes → the first draw of the winning class. The
+decisions are the episode's, the draws the upstream's; this brings them together for one question
+and keeps an account. It knows nothing of HTTP, of clients and of where accounts are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from adacompute.core import votes
+from adacompute.core.errors import BundleError, GraderError, ModelError
+from adacompute.core.types import Float32Array
+from adacompute.features.text import FEATURE_SETS, extract
+from adacompute.gateway.drawing import Bill, Drawn, Purse
+from adacompute.gateway.wire import Asked, BadRequest, last_user
+from adacompute.graders.grader import Grader
+from adacompute.models.openai import Upstream
+from adacompute.models.scorer import Scorer
+from adacompute.models.upstream import Capabilities, Prompt
+from adacompute.policies.bundle import Bundle
+from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
+from adacompute.policies.policy import Record
+from adacompute.spending.tariffs import NANO, Tariff, Usage
+
+GRADING_S = 5.0
+"""An answer that takes longer to compare is taken as unreadable."""
+
+QUICK = ("numeric", "choice", "exact")
+"""Graders that answer in microseconds, and need no thread."""
+
+Source = Literal["template", "message", "none"]
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualModel:
+    """A name that clients may ask for, and how its requests are decided."""
+
+    name: str
+    model: str
+    bundle: Bundle
+    budget: float
+    grader: Grader
+    max_rounds: int | None = None
+    latency_s: float | None = None
+    shadow: bool = False
+    holdout: float = 0.0
+    holdout_most: float = 0.05
+    tariff: Tariff | None = None
+    scorer: Scorer | None = None
+    capabilities: Capabilities = field(default_factory=Capabilities)
+
+
+@dataclass(eq=False)
+class Decision:
+    """The account of one request."""
+
+    id: str
+    model: str
+    budget: float
+    price: float
+    question: str | None
+    source: Source
+    features: Float32Array
+    key: int
+    begun: float
+    answers: list[int] = field(default_factory=list)
+    spelled: list[str | None] = field(default_factory=list)
+    rounds: int = 0
+    chosen: int = -1
+    decided: int = 0
+    wanted: int = 0
+    seconds: float = 0.0
+    deciding_s: float = 0.0
+    incomplete: bool = False
+    holdout: bool = False
+    shadow: bool = False
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of the readable answers that agree with the one given."""
+        read = [answer for answer in self.answers if answer >= 0]
+        return max(read.count(answer) for answer in set(read)) / len(read) if read else None
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a request came to: the draw that answers, the account, and the bills."""
+
+    drawn: Drawn
+    decision: Decision
+    purse: Purse
+
+
+class Engine:
+    """Serves the requests of one virtual model; may be used by many tasks of one loop at once."""
+
+    def __init__(self, virtual: VirtualModel, upstream: Upstream) -> None:
+        if not virtual.bundle.frontier:
+            raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
+        self.virtual = virtual
+        self.upstream = upstream
+        self._price_for = lru_cache(maxsize=256)(virtual.bundle.price_for)
+        self._price_for(virtual.budget)
+        self._cost = virtual.bundle.level_cost
+        self._width = len(FEATURE_SETS[virtual.bundle.features])
+        self._round_s = 0.0
+        self._quick = virtual.grader.name in QUICK
+
+    def price(self, asked: Asked) -> tuple[float, float]:
+        """The budget that holds for a request, and its price."""
+        budget = self.virtual.budget if asked.budget is None else asked.budget
+        try:
+            return budget, self._price_for(budget)
+        except BundleError as error:
+            raise BadRequest(str(error), "budget") from None
+
+    def open(self, asked: Asked) -> tuple[Decision, Episode]:
+        """Make the decision that comes before the first draw."""
+        begun = time.perf_counter()
+        budget, price = self.price(asked)
+        question, source = self._question(asked.prompt)
+        if question is not None:  # half a pair of surrogates is no text
+            question = question.encode("utf-8", "replace").decode()
+        features = self._features(question)
+        text = question if question is not None else asked.body.text
+        key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+        number = hashlib.blake2b(f"{key}{time.time_ns()}".encode(), digest_size=9).hexdigest()
+        decision = Decision(
+            id=number,
+            model=self.virtual.name,
+            budget=budget,
+            price=price,
+            question=question,
+            source=source,
+            features=features[0],
+            key=key,
+            begun=time.time(),
+        )
+        policy = self.virtual.bundle.policy
+        episode = Episode.start(
+            policy,
+            price,
+            key=np.array([key], dtype=np.uint64),
+            features=policy.digest(features),
+            cost=self._cost,
+            record=_record([]),
+            rounds=self._rounds(),
+        ).decide()
+        decision.deciding_s = time.perf_counter() - begun
+        return decision, episode
+
+    def purse(self, asked: Asked) -> Purse:
+        """Open a purse for a request."""
+        likely = self.virtual.bundle.ties == LOGPROB
+        return Purse(self.upstream, asked, self.virtual.model, likely=likely)
+
+    def settled(self, episode: Episode) -> bool:
+        """Whether one draw ends it, however it falls: then it can be passed on as it comes."""
+        if int(episode.wanted[0]) != 1:
+            return False
+        after = (episode.feed(_record([answer])).decide() for answer in (0, -1))
+        return not any(len(later.open) for later in after)
+
+    async def run(self, purse: Purse, decision: Decision, episode: Episode) -> Outcome:
+        """Draw and decide until the policy stops, then choose."""
+        begun = time.perf_counter()
+        deadline = None if self.virtual.latency_s is None else begun + self.virtual.latency_s
+        try:
+            while len(episode.open):
+                await self._round(purse, decision, episode, deadline)
+                start = time.perf_counter()
+                if len(decision.answers) < int(episode.wanted[0]):
+                    break  # nothing that is missing can change the vote, or time is up
+                episode = episode.feed(_record(decision.answers, purse)).decide()
+                decision.deciding_s += time.perf_counter() - start
+                if deadline is not None and start > deadline:
+                    break
+        except ModelError:
+            if not purse.drawn:
+                raise
+            decision.incomplete = True  # what came is better than nothing
+        drawn = await self._choose(purse, decision, episode)
+        decision.decided = decision.wanted = len(decision.answers)
+        decision.seconds = time.perf_counter() - begun
+        return Outcome(drawn, decision, purse)
+
+    async def complete(self, outcome: Outcome) -> None:
+        """Draw up to the largest level after the answer was given, for the holdout."""
+        decision, purse = outcome.decision, outcome.purse
+        missing = self.virtual.bundle.most_samples - len(purse.drawn)
+        if missing > 0:
+            async for drawn in purse.buy(missing):
+                for one in drawn:
+                    await self._read(decision, one)
+        decision.holdout = True
+
+    async def _round(
+        self, purse: Purse, decision: Decision, episode: Episode, deadline: float | None
+    ) -> None:
+        """Buy what the policy wants, until it is there, cannot change anything, or time is up."""
+        start, wanted = time.perf_counter(), int(episode.wanted[0])
+        decision.rounds += 1
+        resort = self.virtual.bundle.policy.levels[int(episode.state.at[0])].model
+        model = resort if episode.resorted[0] else None
+        bought = purse.buy(wanted - len(decision.answers), model=model)
+        left = None if deadline is None or not purse.drawn else max(0.0, deadline - start)
+        try:
+            async with asyncio.timeout(left):
+                async for drawn in bought:
+                    for one in drawn:
+                        await self._read(decision, one)
+                    if model is None and _decided(episode, decision.answers):
+                        break
+        except TimeoutError:
+            decision.incomplete = True
+        finally:
+            await bought.aclose()  # type: ignore[attr-defined]  # a generator
+        taken = time.perf_counter() - start
+        self._round_s = taken if self._round_s == 0 else 0.95 * self._round_s + 0.05 * taken
+
+    async def _read(self, decision: Decision, drawn: Drawn) -> None:
+        """Extract a draw's answer and give it the class of those that equal it."""
+        known = [answer for answer in decision.spelled if answer is not None]
+        text = "" if drawn.draw.failed else drawn.draw.text
+        if self._quick:
+            answer = _spell(self.virtual.grader, text, known)
+        else:
+            try:
+                async with asyncio.timeout(GRADING_S):
+                    answer = await asyncio.to_thread(_spell, self.virtual.grader, text, known)
+            except (TimeoutError, GraderError):
+                answer = None
+        classes = list(dict.fromkeys(known))
+        if answer is not None and answer not in classes:
+            classes.append(answer)
+        decision.spelled.append(answer)
+        decision.answers.append(-1 if answer is None else classes.index(answer))
+
+    async def _choose(self, purse: Purse, decision: Decision, episode: Episode) -> Drawn:
+        """First draw of the winning class; without any answer the best score, or the first draw."""
+        if int(episode.state.draws.size[0]) == len(decision.answers):
+            decision.chosen = int(episode.winner(ties=self.virtual.bundle.ties)[0])
+        else:  # the last round was cut short, and what came of it votes too
+            decision.chosen = int(votes.winner(_record(decision.answers).answer)[0])
+        scorer = self.virtual.scorer
+        if decision.chosen < 0 and scorer is not None and decision.question is not None:
+            question = decision.question
+            scores = await asyncio.gather(
+                *(scorer.score(question, one.draw.text) for one in purse.drawn)
+            )
+            decision.chosen = int(np.argmax(scores))
+        return purse.drawn[max(0, decision.chosen)]
+
+    def _rounds(self) -> int:
+        """Rounds that a request may take: as allowed, and as fit into its time."""
+        most = self.virtual.max_rounds or UNLIMITED_ROUNDS
+        if self.virtual.latency_s is not None and self._round_s > 0:
+            most = min(most, max(1, int(self.virtual.latency_s / self._round_s)))
+        return most
+
+    def _question(self, prompt: Prompt) -> tuple[str | None, Source]:
+        template = self.virtual.bundle.template
+        if template is not None and (found := template.find(prompt)) is not None:
+            return found, "template"
+        if prompt.messages is not None and (said := last_user(prompt.messages)):
+            return said, "message"
+        if template is None and prompt.text:
+            return prompt.text, "message"
+        return None, "none"
+
+    def _features(self, question: str | None) -> Float32Array:
+        """Features of a question; of an average one where there is no text to go by."""
+        bundle = self.virtual.bundle
+        if question is None:
+            mean = () if bundle.baseline is None else bundle.baseline.mean
+            return np.resize(np.asarray(mean or (0.0,), np.float32), (1, self._width))
+        return extract(pa.array([question]), features=bundle.features)
+
+    async def look(self, decision: Decision, episode: Episode, drawn: Drawn) -> None:
+        """Take note of a single draw that answers, and of what the policy would draw after it."""
+        await self._read(decision, drawn)
+        decision.chosen, decision.rounds = min(0, decision.answers[0]), 1
+        decision.wanted = int(episode.wanted[0])
+        if decision.wanted == 1:
+            after = episode.feed(_record(decision.answers)).decide()
+            decision.wanted = max(1, int(after.wanted[0]))
+        decision.decided = 1
+
+    def money(self, bills: list[Bill]) -> float | None:
+        """What calls cost in money, None without a tariff."""
+        tariff = self.virtual.tariff
+        if tariff is None:
+            return None
+        return sum(tariff.cost(_usage(bill.usage)) for bill in bills) / NANO
+
+
+def _usage(bill: Mapping[str, Any]) -> Usage:
+    return Usage(
+        prompt=int(bill.get("prompt_tokens") or 0),
+        completion=int(bill.get("completion_tokens") or 0),
+        cached=int((bill.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
+        reasoning=int((bill.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0),
+    )
+
+
+def _record(answers: list[int], purse: Purse | None = None) -> Record:
+    """Draws of one question as policies see them."""
+    answer = np.array([answers], dtype=np.int64).reshape(1, -1)
+    if purse is None:
+        return Record(answer)
+    told = [math.nan if one.draw.logprob is None else one.draw.logprob for one in purse.drawn]
+    return Record(answer, logprob=np.array([told[: len(answers)]]))
+
+
+def _spell(grader: Grader, text: str, known: list[str]) -> str | None:
+    """Extract an answer, spelled as one before it that equals it."""
+    answer = grader.extract(text)
+    if answer is None or answer in known:
+        return answer
+    return next((one for one in dict.fromkeys(known) if grader.equal(one, answer)), answer)
+
+
+def _decided(episode: Episode, answers: list[int]) -> bool:
+    """Whether the draws still to come can change neither who wins nor that it ends here.
+
+    The worst that can come is that all of them go to the second class.
+    """
+    counts = np.bincount([answer for answer in answers if answer >= 0], minlength=2)
+    missing = int(episode.wanted[0]) - len(answers)
+    second, first = np.sort(counts)[-2:].tolist()
+    if missing <= 0 or first - second <= missing:
+        return False
+    against = int(np.argsort(counts)[-2])
+    worst = episode.feed(_record(answers + [against] * missing)).decide()
+    return not len(worst.open)

@@ -1,0 +1,218 @@
+"""Voting: one request that is decided on, answered as JSON or as events.
+
+A stream is passed on live when one draw is all there will be; else the client is told at once that
+its answer is on the way, kept awake while draws are made, and then given the chosen draw's own
+events. In shadow mode every answer is a single draw, passed on as it comes, and what the policy
+would have done is written down. It knows nothing of how decisions are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from adacompute.core.errors import ModelError
+from adacompute.gateway.account import Account
+from adacompute.gateway.body import DROP
+from adacompute.gateway.drawing import Bill, Drawn
+from adacompute.gateway.engine import Decision, Engine, Outcome
+from adacompute.gateway.exchange import EVENTS, JSON, Exchange, Headers
+from adacompute.gateway.passing import Passed, pass_on
+from adacompute.gateway.wire import (
+    DONE,
+    FIELD,
+    KEEP_ALIVE,
+    Asked,
+    one_choice,
+    role_event,
+    sum_usage,
+    usage_event,
+)
+from adacompute.models.failures import Failure
+from adacompute.models.relay import Relay
+from adacompute.models.streams import read_stream
+from adacompute.models.upstream import Draw
+from adacompute.models.wire import Malformed, read_draws, read_json
+from adacompute.policies.episode import Episode
+
+_HOLDOUT_SCALE = 2**32
+
+
+class Voting:
+    """Serves the requests of one virtual model that may be voted on."""
+
+    def __init__(self, engine: Engine, relay: Relay, account: Account, keep_alive_s: float) -> None:
+        self.engine = engine
+        self._relay = relay
+        self._account = account
+        self._keep_alive_s = keep_alive_s
+        self._later: set[asyncio.Task[None]] = set()
+
+    def plain(self, asked: Asked) -> bytes:
+        """The client's body for the upstream: its own model's name, and nothing of ours."""
+        model = self.engine.virtual.model
+        if asked.body.content["model"] == model and FIELD not in asked.body.content:
+            return asked.body.text.encode()
+        return asked.body.edit({"model": model, FIELD: DROP})
+
+    async def serve(self, exchange: Exchange, asked: Asked) -> None:
+        """Decide, draw, and answer."""
+        decision, episode = self.engine.open(asked)
+        if self.engine.virtual.shadow:
+            await self._pass(exchange, asked, decision, episode, shadow=True)
+        elif asked.stream and self.engine.settled(episode):
+            await self._pass(exchange, asked, decision, episode, shadow=False)
+        elif asked.stream:
+            await self._stream(exchange, asked, decision, episode)
+        else:
+            outcome = await self._run(asked, decision, episode)
+            usage = sum_usage([bill.usage for bill in outcome.purse.bills])
+            reply = one_choice(outcome.drawn.document, outcome.drawn.choice, usage)
+            self._close(outcome)
+            await exchange.reply(200, [JSON, *self._headers(asked, outcome)], reply)
+
+    async def finish(self, within_s: float) -> None:
+        """Wait for what goes on after answers were given."""
+        if self._later:
+            await asyncio.wait(self._later, timeout=within_s)
+        for task in self._later:
+            task.cancel()
+
+    async def _stream(
+        self, exchange: Exchange, asked: Asked, decision: Decision, episode: Episode
+    ) -> None:
+        await exchange.start(200, [*EVENTS, *_known(decision)])
+        if asked.path == "completions":
+            await exchange.write(KEEP_ALIVE)
+        else:
+            name = self.engine.virtual.model
+            await exchange.write(role_event(decision.id, name, int(decision.begun)))
+        outcome = await self._awake(exchange, self._run(asked, decision, episode))
+        for event in outcome.drawn.events:
+            await exchange.write(event)
+        if asked.wants_usage:
+            usage = sum_usage([bill.usage for bill in outcome.purse.bills])
+            await exchange.write(usage_event(outcome.drawn.document, usage))
+        self._close(outcome)
+        await exchange.write(DONE, more=False)
+
+    async def _run(self, asked: Asked, decision: Decision, episode: Episode) -> Outcome:
+        """Draw and decide; what was spent is accounted even if it comes to nothing."""
+        purse = self.engine.purse(asked)
+        try:
+            return await self.engine.run(purse, decision, episode)
+        except BaseException:
+            self._account.lost(self.engine, purse)
+            raise
+
+    async def _awake(self, exchange: Exchange, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Wait for an outcome, telling the client now and then that it is under way."""
+        task = asyncio.ensure_future(work)
+        try:
+            while True:
+                done, _ = await asyncio.wait({task}, timeout=self._keep_alive_s)
+                if done:
+                    return task.result()
+                await exchange.write(KEEP_ALIVE)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def _pass(
+        self,
+        exchange: Exchange,
+        asked: Asked,
+        decision: Decision,
+        episode: Episode,
+        *,
+        shadow: bool,
+    ) -> None:
+        """Answer with one draw as it comes, and write down what it was."""
+        begun = time.perf_counter()
+        decision.shadow = shadow
+        purse = self.engine.purse(asked)
+
+        def tell(passed: Passed) -> None:
+            tokens = (passed.prompt_tokens, passed.completion_tokens)
+            usage = dict(zip(("prompt_tokens", "completion_tokens"), tokens, strict=True))
+            purse.bills.append(Bill(usage, passed.estimated))
+
+        try:
+            passed = await pass_on(
+                exchange, self._relay, self.plain(asked), tell, headers=_known(decision), keep=True
+            )
+        except BaseException:
+            self._account.lost(self.engine, purse)
+            raise
+        decision.seconds = time.perf_counter() - begun
+        drawn = _read_passed(passed)
+        if drawn is None:
+            self._account.lost(self.engine, purse)
+            return
+        purse.drawn.append(drawn)
+        await self.engine.look(decision, episode, drawn)
+        self._close(Outcome(drawn, decision, purse))
+
+    def _close(self, outcome: Outcome) -> None:
+        """Account a decision, and draw on for the holdout where it was chosen for it."""
+        decision, virtual = outcome.decision, self.engine.virtual
+        chosen = int(decision.id[:8], 16) < virtual.holdout * _HOLDOUT_SCALE
+        held = chosen and not decision.shadow and self._account.may_hold(virtual)
+        self._account.decided(self.engine, outcome)
+        if held:
+            task = asyncio.ensure_future(self._hold(outcome))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+
+    async def _hold(self, outcome: Outcome) -> None:
+        """Draw to the largest level, and account that apart from what was served."""
+        before = len(outcome.purse.bills)
+        try:
+            await self.engine.complete(outcome)
+        except ModelError:
+            return  # half a holdout says nothing; its bill is in the purse
+        finally:
+            self._account.held(self.engine, outcome, before)
+
+    def _headers(self, asked: Asked, outcome: Outcome) -> Headers:
+        decision = outcome.decision
+        headers = [*_known(decision), (b"x-adacompute-samples", b"%d" % decision.decided)]
+        if asked.debug:
+            told = {
+                "answers": decision.spelled,
+                "rounds": decision.rounds,
+                "calls": len(outcome.purse.bills),
+                "budget": decision.budget,
+                "question": decision.source,
+                "incomplete": decision.incomplete,
+                "deciding_ms": round(decision.deciding_s * 1e3, 3),
+                "money": self.engine.money(outcome.purse.bills),
+            }
+            headers.append((b"x-adacompute-debug", json.dumps(told).encode()))
+        return headers
+
+
+def _known(decision: Decision) -> Headers:
+    """What is known of a decision before the first draw."""
+    return [
+        (b"x-adacompute-decision", decision.id.encode()),
+        (b"x-adacompute-price", b"%.6g" % decision.price),
+    ]
+
+
+def _read_passed(passed: Passed) -> Drawn | None:
+    """Read the draw out of a reply that was passed on; None when it was none."""
+    try:
+        if passed.events:
+            kind = {"Content-Type": "text/event-stream"}
+            streamed = read_stream(passed.status, kind, passed.body)
+            return Drawn(streamed.draw(0.0), streamed.last, {}, streamed.events)
+        document = read_json(passed.body)
+        draw: Draw = read_draws(document)[0]
+    except (Malformed, Failure):
+        return None
+    return Drawn(draw, document, document["choices"][0])

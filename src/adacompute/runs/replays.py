@@ -1,0 +1,114 @@
+"""Replays: what another budget would have done to what a gateway served.
+
+Every logged decision is made again from what was known then: its features, its key, its draws in
+the order in which they came. At the price it was made at the result is the same, bit for bit. A
+higher price needs no draws that were not made; a lower one may, and those exist only where a
+request was chosen for the holdout, so then the holdout alone is looked at, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.core import votes
+from adacompute.core.errors import DataError
+from adacompute.datasets.example import locate_policy
+from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.policy import Record
+from adacompute.storage.decisions import read_decisions
+
+if TYPE_CHECKING:
+    from adacompute.core.types import IntArray
+
+PAD = -2
+"""Stands for a draw that was never made."""
+
+
+def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
+    """Decide every logged request again at the price of another budget."""
+    bundle = load_bundle(locate_policy(policy))
+    rows = [
+        row for row in read_decisions(ledger).to_pylist() if not row["shadow"] and row["answers"]
+    ]
+    if not rows:
+        raise DataError(f"{ledger} holds no request that was voted on")
+    price = bundle.price_for(budget)
+    size = {row["decided"]: None for row in rows}
+    again = decide_again(bundle, rows, [price] * len(rows))
+    short = again < 0
+    source = "all"
+    if short.any():
+        rows = [row for row in rows if row["holdout"]]
+        if not rows:
+            raise DataError(
+                f"a budget of {budget:g} wants draws that were never made, and the log has no "
+                "holdout: serve with a holdout share, or ask for a smaller budget"
+            )
+        source = "holdout"
+        again = decide_again(bundle, rows, [price] * len(rows))
+    agreed, error = _agreement(rows, again)
+    served = np.array([row["decided"] for row in rows])
+    cost = again * bundle.draw_cost
+    level, count = np.unique(again, return_counts=True)
+    return {
+        "requests": len(rows),
+        "source": source,
+        "budget": budget,
+        "price": price,
+        "cost": float(cost.mean()),
+        "served_cost": float(served.mean() * bundle.draw_cost),
+        "agreement": agreed,
+        "agreement_low": None if agreed is None else agreed - 1.96 * error,
+        "agreement_high": None if agreed is None else agreed + 1.96 * error,
+        "against": f"{max(size)} samples for every request",
+        "shares": [
+            {"samples": int(n), "share": float(c / len(rows))}
+            for n, c in zip(level, count, strict=True)
+        ],
+    }
+
+
+def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]) -> IntArray:
+    """Number of draws that each request stops at; −1 where it wants more than were made."""
+    stopped = np.empty(len(rows), dtype=np.int64)
+    for i, (row, price) in enumerate(zip(rows, prices, strict=True)):
+        record = Record(np.array([row["answers"]], dtype=np.int64))
+        features = np.array([row["features"]], dtype=np.float32)
+        episode = Episode.start(
+            bundle.policy,
+            price,
+            key=np.array([row["key"]], dtype=np.uint64),
+            features=bundle.policy.digest(features),
+            cost=bundle.level_cost,
+            record=record,
+            rounds=row["max_rounds"] or UNLIMITED_ROUNDS,
+        ).decide()
+        stopped[i] = _follow(episode, record)
+    return stopped
+
+
+def _follow(episode: Episode, record: Record) -> int:
+    while len(episode.open):
+        if int(episode.wanted[0]) > record.answer.shape[1]:
+            return -1
+        episode = episode.feed(record).decide()
+    return int(episode.state.draws.size[0])
+
+
+def _agreement(rows: list[dict[str, Any]], again: IntArray) -> tuple[float | None, float]:
+    """How often the holdout's requests would be answered as all of their draws answer them."""
+    agreed = []
+    for row, size in zip(rows, again.tolist(), strict=True):
+        if row["holdout"] and size > 0:
+            answers = np.array([row["answers"]])
+            whole, part = votes.winner(answers)[0], votes.winner(answers[:, :size])[0]
+            agreed.append(part >= 0 and answers[0, part] == answers[0, whole])
+    if not agreed:
+        return None, math.nan
+    share = float(np.mean(agreed))
+    return share, math.sqrt(share * (1 - share) / len(agreed))

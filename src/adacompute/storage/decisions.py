@@ -1,0 +1,208 @@
+"""Decisions: an append-only log of what was decided, one JSON line each, rolled into Parquet.
+
+A line is written by one call to the system before the answer's last byte leaves, so what was served
+is in the log even if the process is killed; a line that was cut in two is skipped on reading. Each
+process appends to a file of its own. Full files become two tables: ``samples-*.parquet``, one row a
+draw, in the form that every run can import, and ``decisions-*.parquet``, one row a decision. The
+oldest are deleted by age and size. It knows nothing of what decisions mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from adacompute.core.errors import DataError
+
+ACTIVE, FULL = "active-*.jsonl", "full-*.jsonl"
+DAY_S = 86_400.0
+
+DECISIONS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("time", pa.float64()),
+        ("model", pa.string()),
+        ("key", pa.uint64()),
+        ("question", pa.string()),
+        ("features", pa.list_(pa.float32())),
+        ("budget", pa.float64()),
+        ("price", pa.float64()),
+        ("max_rounds", pa.int32()),
+        ("answers", pa.list_(pa.int32())),
+        ("decided", pa.int32()),
+        ("wanted", pa.int32()),
+        ("chosen", pa.int32()),
+        ("rounds", pa.int32()),
+        ("calls", pa.int32()),
+        ("prompt_tokens", pa.int64()),
+        ("completion_tokens", pa.int64()),
+        ("estimated", pa.bool_()),
+        ("money", pa.float64()),
+        ("seconds", pa.float64()),
+        ("deciding_s", pa.float64()),
+        ("source", pa.string()),
+        ("incomplete", pa.bool_()),
+        ("holdout", pa.bool_()),
+        ("shadow", pa.bool_()),
+    ]
+)
+SAMPLES = pa.schema(
+    [
+        ("question_id", pa.string()),
+        ("question", pa.string()),
+        ("gold", pa.string()),
+        ("level", pa.string()),
+        ("sample", pa.int32()),
+        ("answer", pa.string()),
+        ("correct", pa.bool_()),
+        ("completion", pa.string()),
+        ("completion_chars", pa.int32()),
+        ("completion_tokens", pa.int32()),
+        ("mean_logprob", pa.float32()),
+        ("decision_id", pa.string()),
+    ]
+)
+
+
+@dataclass
+class DecisionLog:
+    """A log in a directory; use it from one process and one thread."""
+
+    directory: Path
+    roll_bytes: int = 64_000_000
+    keep_days: float = 30.0
+    keep_bytes: int = 10_000_000_000
+    _handle: int = field(default=-1, repr=False)
+    _size: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for left in self.directory.glob(ACTIVE):
+            if not _alive(left):
+                self._seal(left)
+
+    @property
+    def _active(self) -> Path:
+        return self.directory / f"active-{os.getpid()}.jsonl"
+
+    def append(self, record: Mapping[str, Any]) -> bool:
+        """Write one decision; whether the file is full and should be rolled."""
+        if self._handle < 0:
+            self._handle = os.open(self._active, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+            self._size = os.fstat(self._handle).st_size
+        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        os.write(self._handle, line)
+        self._size += len(line)
+        return self._size >= self.roll_bytes
+
+    def seal(self) -> None:
+        """Begin a new file with the next decision; the last one waits to be rolled."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+            self._seal(self._active)
+
+    def _seal(self, path: Path) -> None:
+        path.replace(self.directory / f"full-{time.time_ns()}-{os.getpid()}.jsonl")
+
+    def roll(self) -> int:
+        """Turn sealed files into tables and delete what is too old; slow, for a thread."""
+        rolled = 0
+        for path in sorted(self.directory.glob(FULL)):
+            name = path.stem.removeprefix("full-")
+            records = _records(path)
+            _write(self.directory / f"decisions-{name}.parquet", _decisions(records))
+            _write(self.directory / f"samples-{name}.parquet", _samples(records))
+            path.unlink()
+            rolled += len(records)
+        self._forget()
+        return rolled
+
+    def _forget(self) -> None:
+        """Delete the oldest tables beyond the age or the size that is kept."""
+        files = sorted(self.directory.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
+        size = sum(path.stat().st_size for path in files)
+        for path in files:
+            status = path.stat()
+            if time.time() - status.st_mtime < self.keep_days * DAY_S and size <= self.keep_bytes:
+                break
+            size -= status.st_size
+            path.unlink()
+
+
+def read_decisions(directory: Path) -> pa.Table:
+    """All decisions of a log, rolled or not, by time."""
+    tables = [pq.read_table(path) for path in sorted(directory.glob("decisions-*.parquet"))]
+    loose = [path for pattern in (FULL, ACTIVE) for path in sorted(directory.glob(pattern))]
+    tables += [_decisions(_records(path)) for path in loose]
+    if not tables:
+        raise DataError(f"{directory} holds no decisions: is it the directory of a gateway's log?")
+    return pa.concat_tables(tables).sort_by("time")
+
+
+def _alive(path: Path) -> bool:
+    """Whether the process that a file belongs to still runs."""
+    try:
+        os.kill(int(path.stem.rpartition("-")[2]), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # cut in two when the process was killed
+            if isinstance(record, dict):
+                yield record
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Decisions of a file; one that was written again, with more draws, counts as it was last."""
+    return list({record.get("id"): record for record in _lines(path)}.values())
+
+
+def _decisions(records: list[dict[str, Any]]) -> pa.Table:
+    rows = [{name: record.get(name) for name in DECISIONS.names} for record in records]
+    return pa.Table.from_pylist(rows, schema=DECISIONS)
+
+
+def _samples(records: list[dict[str, Any]]) -> pa.Table:
+    """One row a draw; the same question asked again goes on counting its samples."""
+    rows: list[dict[str, Any]] = []
+    drawn: dict[str, int] = {}
+    for record in records:
+        name = f"{record['key']:016x}"
+        for sample in record.get("samples", ()):
+            number = drawn[name] = drawn.get(name, -1) + 1
+            row = {column: sample.get(column) for column in SAMPLES.names}
+            rows.append(
+                row
+                | {
+                    "question_id": name,
+                    "question": record.get("question"),
+                    "sample": number,
+                    "decision_id": record.get("id"),
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=SAMPLES)
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    """Write a table whole or not at all."""
+    beside = path.with_suffix(".part")
+    pq.write_table(table, beside, compression="zstd")
+    beside.replace(path)

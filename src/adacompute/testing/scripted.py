@@ -1,0 +1,197 @@
+"""Scripted upstream: a server that replies with prepared bytes and keeps the bytes it received.
+
+For tests of what stands between a client and a server: whatever was sent is there to be compared to
+the last byte, and whatever is sent back is exactly what was written down, broken framing included.
+It speaks HTTP/1.1 over real sockets and knows nothing of models. In a thread of a test:
+
+    with serve() as upstream:
+        upstream.answer(Reply(429, [("Retry-After", "7")], [b'{"error": …}']))
+        …
+        assert upstream.received[0].body == sent
+
+A reply's body is a list: bytes are written at once, a number is a pause in seconds, and an event is
+waited for, so that a test can hold the server until it has seen what came before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from adacompute.core.errors import ConfigError
+
+__all__ = ["Received", "Reply", "Scripted", "serve"]
+
+Headers = Sequence[tuple[str, str]]
+
+LONGEST_S = 20.0
+"""How long an event is waited for at most: a test that forgot it must not hang."""
+
+_LARGEST_HEAD = 2**20
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came; names of headers are in lower case, their values as they were."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def values(self, name: str) -> list[str]:
+        """Every value of a header."""
+        return [value for known, value in self.headers if known == name]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What is sent back: parts of a body, and how its end is told.
+
+    ``framing`` is a length, chunks (a part is a chunk), the end of the connection, or nothing at
+    all, for replies without a body. With ``cut`` the connection is closed before the end is told.
+    """
+
+    status: int = 200
+    headers: Headers = ()
+    parts: Sequence[bytes | float | threading.Event] = ()
+    framing: Literal["length", "chunked", "close", "none"] = "length"
+    cut: bool = False
+
+    @property
+    def body(self) -> bytes:
+        """All bytes of the body."""
+        return b"".join(part for part in self.parts if isinstance(part, bytes))
+
+    @property
+    def head(self) -> bytes:
+        """The status line and headers."""
+        headers = list(self.headers)
+        if self.framing == "length":
+            headers.append(("Content-Length", str(len(self.body) + self.cut)))
+        elif self.framing == "chunked":
+            headers.append(("Transfer-Encoding", "chunked"))
+        elif self.framing == "close":
+            headers.append(("Connection", "close"))
+        known = {status.value: status.phrase for status in http.HTTPStatus}
+        lines = [f"HTTP/1.1 {self.status} {known.get(self.status, 'Unknown')}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+OK = Reply(200, [("Content-Type", "application/json")], [b"{}"])
+
+
+class Scripted:
+    """One scripted server: what it is to answer, and what it received."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.received: list[Received] = []
+        self.connections = 0
+        self._replies: list[Reply] = [OK]
+        self._held: set[asyncio.Task[None]] = set()
+
+    @property
+    def base_url(self) -> str:
+        """Where a client finds it."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def answer(self, *replies: Reply) -> None:
+        """Answer the next requests with these, the last one for ever, and forget what came."""
+        self.received.clear()
+        self._replies = list(replies)
+
+    async def run(self, ready: Callable[[], None], done: asyncio.Event) -> None:
+        """Serve on a free port of the loopback interface until `done`."""
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_LARGEST_HEAD)
+        self.port = server.sockets[0].getsockname()[1]
+        ready()
+        await done.wait()
+        server.close()
+        for task in self._held:
+            task.cancel()
+        await asyncio.gather(*self._held, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._held.add(task)
+            task.add_done_callback(self._held.discard)
+        self.connections += 1
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                while await self._exchange(reader, writer):
+                    pass
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; says whether another may follow on this connection."""
+        request = await _receive(reader)
+        self.received.append(request)
+        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        writer.write(reply.head)
+        bodiless = request.method == "HEAD" or reply.framing == "none"
+        for part in () if bodiless else reply.parts:
+            await writer.drain()
+            if isinstance(part, bytes):
+                chunked = reply.framing == "chunked"
+                writer.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+            elif isinstance(part, threading.Event):
+                await asyncio.to_thread(part.wait, LONGEST_S)
+            else:
+                await asyncio.sleep(part)
+        if reply.framing == "chunked" and not bodiless and not reply.cut:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return not reply.cut and reply.framing != "close"
+
+
+async def _receive(reader: asyncio.StreamReader) -> Received:
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    method, target, _ = first.split(" ", 2)
+    pairs = [line.partition(":") for line in lines]
+    headers = tuple((name.lower(), value.strip(" \t")) for name, _, value in pairs)
+    request = Received(method, target, headers, b"")
+    body = b""
+    if request.values("transfer-encoding"):
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            body += (await reader.readexactly(size + 2))[:-2]
+        await reader.readuntil(b"\r\n")
+    elif lengths := request.values("content-length"):
+        body = await reader.readexactly(int(lengths[0]))
+    return Received(method, target, headers, body)
+
+
+@contextmanager
+def serve() -> Iterator[Scripted]:
+    """Run a scripted server in a thread of its own, for as long as the context lasts."""
+    started = threading.Event()
+    upstream = Scripted()
+    stop: list[Callable[[], object]] = []
+
+    async def main() -> None:
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(done.set))
+        await upstream.run(started.set, done)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name="scripted", daemon=True)
+    thread.start()
+    if not started.wait(timeout=10):
+        raise ConfigError("the scripted upstream did not start within 10 s")
+    try:
+        yield upstream
+    finally:
+        stop[0]()
+        thread.join(timeout=10)

@@ -1,0 +1,109 @@
+"""Two recorded models over the same questions: replay follows the resort as an episode would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adacompute.core.answers import order_samples
+from adacompute.core.errors import DataError
+from adacompute.core.types import IntArray, Level
+from adacompute.evaluation.families import Contest, Fitted, fit_sequentially
+from adacompute.evaluation.pool import Pool, Resort
+from adacompute.policies.episode import Episode
+from adacompute.policies.policy import Record
+from adacompute.testing.populations import mix_archetypes
+
+STRONG = Level(name="big", samples=1, model="big")
+ORDERS = 6
+
+
+@pytest.fixture(scope="module")
+def both(small: Pool, pool_of: Callable[..., Pool]) -> Pool:
+    """A second model that costs 10 a draw and is better on average."""
+    population, _ = mix_archetypes(120, telling=1.0, null_rate=0.0, seed=9)
+    strong = pool_of(population, 5).answers
+    return replace(small, resort=Resort(STRONG, strong, np.full(len(strong.answer), 10.0)))
+
+
+@pytest.fixture(scope="module")
+def contest(both: Pool) -> Contest:
+    return Contest(both, (1, 2, 4, 6), (2.0,), ORDERS, seed=0)
+
+
+def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Contest) -> None:
+    pool = contest.pool
+    assert pool.resort is not None
+    fitted = fit_sequentially(contest, np.arange(len(pool)))
+    own = order_samples(pool.answers, orders=ORDERS, length=6, seed=0).reshape(-1, 6)
+    other = order_samples(pool.resort.answers, orders=ORDERS, length=1, seed=1).reshape(-1)
+    shares = []
+    for price in fitted.prices[::6]:
+        ran = contest.replay.run(fitted.policy, price, features=fitted.digested)
+        shares.append(ran.resorted.mean())
+        for question in range(0, len(pool), 17):
+            cost, resorted = [], []
+            for row in range(question * ORDERS, (question + 1) * ORDERS):
+                ended = _feed(fitted, price, pool, row, own[row])
+                drawn, asked = int(ended.state.draws.size[0]), bool(ended.resorted[0])
+                cost.append(drawn - asked + 10.0 * asked)
+                resorted.append(asked)
+                if asked:
+                    assert ended.winner()[0] == drawn - 1
+                assert other[row] // 5 == question
+            assert np.mean(cost) == pytest.approx(ran.cost[question])
+            assert np.mean(resorted) == pytest.approx(ran.resorted[question])
+    assert shares[0] == 0
+    assert max(shares) > 0.3
+
+
+def _feed(fitted: Fitted, price: float, pool: Pool, row: int, samples: IntArray) -> Episode:
+    question, policy, features = row // ORDERS, fitted.policy, fitted.digested
+    levels = np.array([float(level.samples) for level in policy.levels])
+    levels[-1] = 10.0
+    episode = Episode.start(
+        policy,
+        price,
+        key=pool.key[question : question + 1],
+        features=features[question : question + 1],
+        cost=levels[None],
+        record=Record(np.empty((1, 0), dtype=np.int64)),
+    ).decide()
+    while len(episode.open):
+        drawn = pool.answers.answer[samples]
+        wanted = int(episode.wanted[0])
+        answer = [*drawn[: wanted - 1], 0] if episode.resorted[0] else drawn[:wanted]
+        episode = episode.feed(Record(np.array([answer]))).decide()
+    return episode
+
+
+def test_where_everything_is_resorted_on_it_is_as_right_as_the_other_model(
+    contest: Contest,
+) -> None:
+    resort = contest.pool.resort
+    assert resort is not None
+    fitted = fit_sequentially(contest, np.arange(len(contest.pool)))
+    assert resort.utility.shape == resort.cost.shape == (120,)
+    ran = contest.replay.run(fitted.policy, fitted.prices[-1], features=fitted.digested)
+    alone = ran.resorted == 1
+    assert alone.any()
+    error = np.sqrt(0.25 / ORDERS / alone.sum())
+    assert abs((ran.accuracy - resort.utility)[alone].mean()) < 4 * error
+
+
+def test_questions_are_taken_with_their_resort(both: Pool) -> None:
+    some = both.take(np.array([3, 5, 60]))
+    assert some.resort is not None
+    assert both.resort is not None
+    assert (some.resort.utility == both.resort.utility[[3, 5, 60]]).all()
+    assert len(some.resort.draw_cost) == 15
+    assert some.even(nulls=False).resort is not None
+    with pytest.raises(DataError, match="a last resort of 9 samples is recorded with 5"):
+        Resort(replace(STRONG, samples=9), both.resort.answers, both.resort.draw_cost)
+    contest = Contest(replace(both, resort=None), (1, 2), (2.0,), ORDERS, seed=0)
+    fitted = fit_sequentially(Contest(both, (1, 2), (2.0,), ORDERS, seed=0), np.arange(120))
+    with pytest.raises(DataError, match=r"no samples of its model are given|draws were wanted"):
+        contest.replay.run(fitted.policy, 1e-9, features=fitted.digested)

@@ -1,0 +1,92 @@
+"""One scripted upstream and one gateway process in front of it, for all tests of this folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adacompute.core.types import ladder
+from adacompute.policies.bundle import Bundle, Point, save_bundle
+from adacompute.policies.dial import Dial
+from adacompute.policies.uniform import Fixed, Ruled
+from adacompute.testing import scripted
+from adacompute.testing.gateways import free_port
+from adacompute.testing.scripted import Scripted
+
+CONFIG = """
+[serve]
+base_url = "{base_url}"
+key = "sk-upstream-0123456789abcdef"
+port = {port}
+probe = false
+attempts = 1
+keep_alive_s = 0.2
+
+[serve.models.thrifty]
+policy = "two"
+budget = 2
+model = "real"
+grader = "numeric"
+
+[serve.models.single]
+policy = "one"
+budget = 1
+model = "real"
+grader = "numeric"
+"""
+
+
+@pytest.fixture(scope="session")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundles that draw one and two samples for every question."""
+    root = tmp_path_factory.mktemp("policies")
+    for name, samples in (("one", 1), ("two", 2)):
+        policy = Ruled("fixed", ladder((1, 2)), (Fixed(samples),), Dial((0.1,)))
+        cost = float(samples)
+        frontier = (Point(0.1, cost, cost, cost, 0.5, 0.4, 0.6),)
+        save_bundle(Bundle(policy, frontier=frontier), root / name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Iterator[Scripted]:
+    with scripted.serve() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gateway(upstream: Scripted, policies: Path) -> Iterator[int]:
+    """Port of a gateway that runs as a process of its own, as a user starts it."""
+    for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
+        pytest.importorskip(name, reason="needs the extra 'serve'")
+    port = free_port()
+    config = policies / "gateway.toml"
+    config.write_text(CONFIG.format(base_url=upstream.base_url, port=port))
+    log = policies / "gateway.log"
+    command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
+    with log.open("wb") as written:
+        process = subprocess.Popen(command, stderr=written, stdout=written)
+        try:
+            wait_until_ready(port, process, log)
+            yield port
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+
+
+def wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5):
+                return
+        except urllib.error.URLError:
+            time.sleep(0.05)
+    pytest.fail(f"the gateway did not start: {log.read_text()}")

@@ -1,0 +1,698 @@
+"""Nothing that a client or an upstream sends makes the gateway fail, hang, tell or go astray."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from adacompute.gateway.body import DROP, Body
+from adacompute.gateway.config import make_config
+from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.wire import (
+    BadRequest,
+    add_models,
+    clean_usage,
+    climbs,
+    read_asked,
+    sum_usage,
+    why_passed,
+)
+from adacompute.graders.grader import load
+from adacompute.models.failures import Failure
+from adacompute.models.openai import Upstream
+from adacompute.models.streams import read_stream
+from adacompute.models.wire import Malformed, read_event
+from adacompute.policies.bundle import load_bundle
+from adacompute.testing import scripted
+from adacompute.testing.gateways import Answer, run, send, speak
+from adacompute.testing.scripted import Reply, Scripted
+
+for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
+    pytest.importorskip(name, reason="needs the extra 'serve'")
+
+CHAT = "/v1/chat/completions"
+CLIENT = "sk-client-fedcba9876543210"
+UPSTREAM = "sk-upstream-0123456789abcdef"
+BEARER = ("Authorization", f"Bearer {CLIENT}")
+JSON = ("Content-Type", "application/json")
+OK = Reply(200, [JSON], [b'{"choices":[{"message":{"content":"It is 4."}}]}'])
+LIMIT = 20_000
+BODY_S = 0.4
+
+
+@pytest.fixture(scope="module")
+def evil() -> Iterator[Scripted]:
+    """A server that nobody may be led to; it lives beside the upstream."""
+    with scripted.serve() as server:
+        yield server
+        assert server.connections == 0
+
+
+@pytest.fixture(scope="module")
+def strict(upstream: Scripted, policies: Path) -> Iterator[int]:
+    """A gateway with keys and narrow limits."""
+    model = {"policy": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
+    config = make_config(
+        {
+            "base_url": upstream.base_url,
+            "key": UPSTREAM,
+            "keys": {"ann": hashlib.sha256(CLIENT.encode()).hexdigest(), "bob": "ab" * 32},
+            "max_body_mb": LIMIT / 1e6,
+            "body_s": BODY_S,
+            "attempts": 1,
+            "probe": False,
+            "models": {"thrifty": model},
+        }
+    )
+    with run(config) as port:
+        yield port
+
+
+def ask(port: int, content: Any = "2+2?", **members: Any) -> Answer:
+    body = {"model": "thrifty", "messages": [{"role": "user", "content": content}], **members}
+    return send(port, "POST", CHAT, headers=[BEARER, JSON], body=json.dumps(body).encode())
+
+
+def is_error(answer: Answer, status: int) -> bool:
+    """Whether an answer is an error as OpenAI's clients read it."""
+    error = json.loads(answer.body)["error"]
+    return answer.status == status and set(error) == {"message", "type", "param", "code"}
+
+
+# What is read.
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["\ud800", "user", "text", "thrifty", "10" * 200]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+spaces = st.text(" \t\n\r", max_size=2)
+names = st.sampled_from(["model", "n", "seed", "x", "é", "a\\b", 'q"'])
+members = st.lists(st.tuples(names, values, spaces, spaces, spaces), max_size=6)
+
+
+def spell(parts: list[tuple[str, Any, str, str, str]], *, ascii_only: bool) -> bytes:
+    shown = [
+        a + json.dumps(name, ensure_ascii=ascii_only) + b + ":" + c + json.dumps(value)
+        for name, value, a, b, c in parts
+    ]
+    return ("{" + ",".join(shown) + " }").encode()
+
+
+def raws(body: Body) -> list[tuple[str, str]]:
+    return [(one.name, body.text[one.begin : one.end]) for one in body._members]
+
+
+@given(st.binary() | st.text().map(str.encode) | values.map(json.dumps).map(str.encode))
+@example(b"{" * 100_000)
+@example(b'{"a":' * 100_000)
+@example(b'{"a":1,}')
+@example(b'{"a" 1}')
+@example(b'\xef\xbb\xbf{"a":1}')
+def test_any_bytes_are_an_object_or_nothing(data: bytes) -> None:
+    body = Body.read(data)
+    if body is not None:
+        assert body.edit({}) == data
+        assert isinstance(json.loads(data), dict)
+
+
+@given(members, st.dictionaries(names, values | st.just(DROP), max_size=3), st.booleans())
+def test_an_edit_keeps_every_other_byte(
+    parts: list[tuple[str, Any, str, str, str]],
+    changes: dict[str, Any],
+    ascii_only: bool,  # noqa: FBT001 - drawn
+) -> None:
+    body = Body.read(spell(parts, ascii_only=ascii_only))
+    assert body is not None
+    edited = Body.read(body.edit(changes))
+    assert edited is not None
+    assert [one for one in raws(edited) if one[0] not in changes] == [
+        one for one in raws(body) if one[0] not in changes
+    ]
+    wanted = {name: value for name, value in changes.items() if value is not DROP}
+    found = {name: value for name, value in edited.content.items() if name in changes}
+    assert json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+    assert len({name for name, _ in raws(edited)} & set(changes)) == len(wanted)
+
+
+@pytest.fixture(scope="module")
+def engine(policies: Path) -> Engine:
+    bundle = load_bundle(policies / "two")
+    virtual = VirtualModel("thrifty", "real", bundle, 2.0, load("numeric"))
+    return Engine(virtual, Upstream("http://127.0.0.1:1/v1", "real"))
+
+
+messages = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "system"]) | values},
+        optional={
+            "content": values | st.lists(st.fixed_dictionaries({"type": st.just("text")})),
+            "tool_calls": values,
+        },
+    ),
+    max_size=3,
+)
+settings_of = st.fixed_dictionaries(
+    {"model": st.sampled_from(["thrifty", "thrifty@3", "thrifty@x", "other"]) | values},
+    optional={
+        "messages": messages | values,
+        "prompt": values,
+        "adacompute": values | st.fixed_dictionaries({"budget": values}),
+        **dict.fromkeys(["n", "temperature", "stream", "stream_options", "seed", "stop"], values),
+    },
+)
+
+
+@given(settings_of, st.sampled_from(["/v1/chat/completions", "/v1/completions"]), st.text())
+def test_any_request_is_decided_on_passed_or_refused(
+    engine: Engine, content: dict[str, Any], path: str, header: str
+) -> None:
+    headers = {"x-adacompute-budget": header} if header else {}
+    try:
+        asked = read_asked(path, json.dumps(content).encode(), headers, ["thrifty"])
+        if asked is not None and why_passed(asked) is None:
+            decision, episode = engine.open(asked)
+            assert engine.settled(episode) is False
+            assert decision.budget >= 2
+    except BadRequest as error:
+        refused = str(error)
+    else:
+        refused = ""
+    assert len(refused) < 300
+
+
+lines = st.sampled_from(
+    [
+        b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}',
+        b'data: {"choices":[{"delta":7}], "usage": {"completion_tokens": -1}}',
+        b'data: {"choices":7, "usage": [], "error": null}',
+        b'data: {"usage": {"completion_tokens": 1e400, "prompt_tokens": "x"}}',
+        b"data: [DONE]",
+        b"data:",
+        b"data",
+        b": comment",
+        b"event: x",
+        b"\xff",
+        b"",
+    ]
+)
+ends = st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n"])
+streams = st.lists(st.tuples(lines | st.binary(max_size=9), ends), max_size=8).map(
+    lambda found: b"".join(line + end for line, end in found)
+)
+
+
+@given(streams | st.binary(), st.sampled_from([200, 204, 302, 400, 429, 500, 999]))
+@example(b"data: " + b"[" * 100_000, 200)
+@example(b"data: " + b"9" * 5_000, 200)
+def test_any_stream_is_read_or_a_failure(data: bytes, status: int) -> None:
+    try:
+        draw = read_stream(status, {"Content-Type": "text/event-stream"}, data).draw(0.0)
+    except Failure:
+        return
+    assert (draw.completion_tokens or 0) >= 0
+    assert draw.prompt_tokens is None or draw.prompt_tokens >= 0
+
+
+@given(st.binary() | values.map(lambda value: b"data: " + json.dumps(value).encode()))
+def test_any_line_of_a_stream_is_an_event_or_malformed(line: bytes) -> None:
+    try:
+        event = read_event(line)
+    except Malformed:
+        return
+    assert event is None or isinstance(event, dict)
+
+
+bills = st.dictionaries(
+    st.sampled_from(["prompt_tokens", "completion_tokens", "details", "cost"]), values
+)
+
+
+@given(st.lists(bills, max_size=3))
+def test_any_bills_add_up(given_bills: list[dict[str, Any]]) -> None:
+    cleaned = [clean_usage(bill) for bill in given_bills]
+    total = sum_usage(cleaned)
+    assert total["total_tokens"] >= 0
+    assert total["num_calls"] == len(given_bills)
+    assert clean_usage(total) == total
+
+
+@given(st.binary() | values.map(json.dumps).map(str.encode))
+def test_any_list_of_models_can_be_added_to(data: bytes) -> None:
+    assert json.loads(add_models(data, ["thrifty"]))["data"][-1]["id"] == "thrifty"
+
+
+# What is said to a socket.
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_unread(strict: int) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
+    said = speak(strict, f"{head}Content-Length: {LIMIT + 1}\r\n\r\n".encode())
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in said
+
+
+def test_a_body_that_turns_out_too_large_is_refused(strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
+    chunk = b"%x\r\n%b\r\n" % (LIMIT, b"x" * LIMIT)
+    said = speak(strict, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 2)
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert upstream.received == []
+
+
+def test_a_body_of_the_allowed_size_is_taken(strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    body = b'{"model": "other", "x": "' + b"x" * (LIMIT - 27) + b'"}'
+    assert len(body) == LIMIT
+    assert send(strict, "POST", CHAT, headers=[BEARER], body=body).status == 200
+
+
+@pytest.mark.parametrize("pause", [0.05, 60], ids=["trickles", "stalls"])
+def test_a_slow_client_is_told_so_in_time(pause: float, strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\nContent-Length: 999\r\n\r\n"
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", strict), timeout=pause) as plug:
+        plug.sendall(head.encode())
+        said = b""
+        while not said and time.monotonic() < begun + 10:
+            plug.sendall(b"x")
+            try:
+                said = plug.recv(65_536)
+            except TimeoutError:
+                continue
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert BODY_S * 0.9 < time.monotonic() - begun < BODY_S + 5
+    assert upstream.received == []
+
+
+def raw(*lines: str, target: str = CHAT, method: str = "POST", body: str = "") -> bytes:
+    head = [f"{method} {target} HTTP/1.1", "Host: a", ": ".join(BEARER), *lines, "", ""]
+    return ("\r\n".join(head) + body).encode("latin-1")
+
+
+SMUGGLED = "GET /v1/smuggled HTTP/1.1\r\nHost: a\r\n" + ": ".join(BEARER) + "\r\n\r\n"
+SMUGGLERS = {
+    "both": raw("Content-Length: 4", "Transfer-Encoding: chunked", body="0\r\n\r\n" + SMUGGLED),
+    "both-turned": raw(
+        "Transfer-Encoding: chunked", "Content-Length: 4", body="0\r\n\r\n" + SMUGGLED
+    ),
+    "two-lengths": raw("Content-Length: 2", f"Content-Length: {len(SMUGGLED)}", body="{}"),
+    "signed-length": raw("Content-Length: +2", body="{}" + SMUGGLED),
+    "odd-length": raw("Content-Length: 0x2", body="{}" + SMUGGLED),
+    "folded": raw("X-A: b", " Transfer-Encoding: chunked", "Content-Length: 2", body="{}"),
+    "odd-coding": raw("Transfer-Encoding: xchunked", body="0\r\n\r\n" + SMUGGLED),
+    "coding-twice": raw("Transfer-Encoding: chunked, identity", body="0\r\n\r\n" + SMUGGLED),
+    "spaced-name": raw("Content-Length : 2", body="{}" + SMUGGLED),
+    "bad-chunk": raw("Transfer-Encoding: chunked", body="zz\r\n{}\r\n0\r\n\r\n" + SMUGGLED),
+    "bare-return": raw("X-A: b\rContent-Length: 2", body="{}"),
+    "zero-byte": raw("X-A: b\0c", "Content-Length: 2", body="{}"),
+    "odd-version": SMUGGLED.replace("HTTP/1.1", "HTTP/9.9").encode(),
+    "binary": bytes(range(256)),
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+}
+
+
+@pytest.mark.parametrize("name", SMUGGLERS)
+def test_a_request_of_two_meanings_is_refused(name: str, strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    said = speak(strict, SMUGGLERS[name], timeout_s=1.5)
+    statuses = [line.split()[1] for line in said.splitlines() if line.startswith(b"HTTP/1.1 ")]
+    assert statuses
+    assert set(statuses) <= {b"400", b"408"}
+    assert b"Traceback" not in said
+    assert upstream.received == []
+
+
+def test_headers_cannot_be_folded_into_the_upstreams(strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    speak(strict, raw("X-A: b", "\tX-B: c", "Content-Length: 2", body="{}"), timeout_s=1)
+    assert all(not received.values("x-b") for received in upstream.received)
+
+
+def test_requests_in_one_packet_are_answered_in_turn(strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    two = raw("Content-Length: 2", body="{}") + raw("Connection: close", method="GET")
+    said = speak(strict, two, timeout_s=5)
+    assert said.count(b"HTTP/1.1 200 ") == 2
+    assert [received.method for received in upstream.received] == ["POST", "GET"]
+
+
+# Where it leads.
+
+ASTRAY = [
+    "/v1/../admin",
+    "/v1/%2e%2e/admin",
+    "/v1/%2E%2e/%2E./admin",
+    "/v1/..%2fadmin",
+    "/v1/%252e%252e/admin",
+    "/v1/..%5cadmin",
+    "/v1/..;a=b/admin",
+    "/v1/a/b/../../../admin",
+]
+ELSEWHERE = [
+    "//127.0.0.1:{port}/v1/models",
+    "/%76%31/models",
+    "/v1%2Fmodels",
+    "/V1/models",
+    "/",
+    "/v1",
+    "/admin?x=/v1/",
+    "/health/../v1/models",
+]
+
+
+@pytest.mark.parametrize("target", ASTRAY)
+def test_a_path_that_climbs_is_refused(target: str, strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    assert is_error(send(strict, "GET", target, headers=[BEARER]), 400)
+    assert upstream.received == []
+
+
+@pytest.mark.parametrize("target", ELSEWHERE)
+def test_a_path_that_is_not_ours_is_not_sent_on(
+    target: str, strict: int, upstream: Scripted, evil: Scripted
+) -> None:
+    upstream.answer(OK)
+    found = send(strict, "GET", target.format(port=evil.port), headers=[BEARER])
+    assert is_error(found, 404)
+    assert upstream.received == []
+
+
+@given(st.text(max_size=20))
+def test_only_two_dots_climb(path: str) -> None:
+    assert climbs(f"/v1/{path}/../x")
+    assert not climbs("/v1/" + path.replace(".", "").replace("%", ""))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET http://127.0.0.1:{port}/v1/files HTTP/1.1",
+        "GET http://127.0.0.1:{port} HTTP/1.1",
+        "POST http://user:pass@127.0.0.1:{port}/v1/chat/completions HTTP/1.1",
+        "CONNECT 127.0.0.1:{port} HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+        "GET @127.0.0.1:{port}/v1/files HTTP/1.1",
+        "GET /v1/@127.0.0.1:{port}/ HTTP/1.1",
+        "GET /v1//127.0.0.1:{port}/ HTTP/1.1",
+        "GET /v1/http://127.0.0.1:{port}/ HTTP/1.1",
+        "GET /v1/\\127.0.0.1:{port} HTTP/1.1",
+        "GET /v1/files#@127.0.0.1:{port}/ HTTP/1.1",
+        "GET /v1/caf\xe9 HTTP/1.1",
+        "TRACE /v1/files HTTP/1.1",
+        "GET /v1/files?next=http://127.0.0.1:{port}/ HTTP/1.0",
+    ],
+)
+def test_no_request_target_leads_elsewhere(
+    line: str, strict: int, upstream: Scripted, evil: Scripted
+) -> None:
+    upstream.answer(OK)
+    head = f"Host: 127.0.0.1:{evil.port}\r\n{': '.join(BEARER)}\r\nContent-Length: 0\r\n"
+    sent = f"{line.format(port=evil.port)}\r\n{head}Connection: close\r\n\r\n"
+    said = speak(strict, sent.encode("latin-1"), timeout_s=3)
+    assert said.split()[1] in {b"200", b"400", b"404", b"405"}
+    assert evil.connections == 0
+    assert all(r.target.startswith("/v1/") for r in upstream.received)
+    assert all(r.values("host") == [f"127.0.0.1:{upstream.port}"] for r in upstream.received)
+
+
+def test_an_upstreams_redirect_is_not_followed(
+    strict: int, upstream: Scripted, evil: Scripted
+) -> None:
+    upstream.answer(Reply(307, [("Location", f"{evil.base_url}/chat/completions")], [b"{}"]))
+    assert send(strict, "POST", CHAT, headers=[BEARER], body=b"{}").status == 307
+    assert ask(strict).status in range(300, 600)
+    assert evil.connections == 0
+
+
+def test_an_upgrade_is_not_a_way_in(strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    socket_key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+    upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
+    said = speak(strict, raw(*upgrade, socket_key, method="GET"), timeout_s=1)
+    assert not said.startswith(b"HTTP/1.1 101")
+    assert all(not received.values("upgrade") for received in upstream.received)
+
+
+# Who may ask.
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("Authorization", "")],
+        [("Authorization", "Bearer")],
+        [("Authorization", "Bearer ")],
+        [("Authorization", f"Basic {CLIENT}")],
+        [("Authorization", CLIENT)],
+        [("Authorization", f"Bearer {CLIENT}x")],
+        [("Authorization", f"Bearer {CLIENT[:-1]}")],
+        [("Authorization", f"Bearer {UPSTREAM}")],
+        [("Authorization", "Bearer " + hashlib.sha256(CLIENT.encode()).hexdigest())],
+        [("Authorization", "Bearer " + "ab" * 32)],
+        [("Authorization", "Bearer \xe9\xff")],
+        [("Authorization", "Bearer x"), BEARER],
+        [("X-Api-Key", CLIENT)],
+        [("Cookie", f"key={CLIENT}")],
+    ],
+)
+def test_whoever_does_not_know_a_key_is_kept_out(
+    headers: list[tuple[str, str]],
+    strict: int,
+    upstream: Scripted,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    upstream.answer(OK)
+    caplog.set_level(logging.DEBUG)
+    for method, target in (("POST", CHAT), ("GET", "/v1/models"), ("DELETE", "/v1/files/1")):
+        answer = send(strict, method, target, headers=headers)
+        assert is_error(answer, 401)
+        assert not any(key in str(answer) for key in (CLIENT, UPSTREAM))
+    assert upstream.received == []
+    assert not any(key in caplog.text for key in (CLIENT, UPSTREAM))
+
+
+def test_every_key_is_compared_in_constant_time(
+    strict: int, upstream: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.answer(OK)
+    compared = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr("adacompute.gateway.app.hmac.compare_digest", compare)
+    for key in (CLIENT, "wrong"):
+        send(strict, "GET", "/v1/x", headers=[("Authorization", f"Bearer {key}")])
+        assert len(compared) == 2  # as many as there are keys, found or not
+        assert all(len(one) == len(other) == 32 for one, other in compared)
+        compared.clear()
+
+
+@pytest.mark.parametrize("model", ["thrifty", "other"])
+@pytest.mark.parametrize("status", [400, 401, 500])
+def test_an_upstream_that_quotes_its_key_does_not_give_it_away(
+    status: int, model: str, strict: int, upstream: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    told = json.dumps({"error": {"message": f"Incorrect API key provided: {UPSTREAM}"}})
+    upstream.answer(Reply(status, [JSON], [told.encode()]))
+    answer = ask(strict, model=model)
+    assert answer.status >= 400
+    assert b"Incorrect API key provided" in answer.body
+    assert UPSTREAM not in str(answer)
+    assert UPSTREAM not in caplog.text
+    assert upstream.received[0].values("authorization") == [f"Bearer {UPSTREAM}"]
+    assert CLIENT not in str(upstream.received)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_the_clients_key_is_sent_on_only_where_that_is_configured(
+    forward: bool,  # noqa: FBT001 - a parameter of the test
+    upstream: Scripted,
+) -> None:
+    upstream.answer(OK)
+    config = {"base_url": upstream.base_url, "forward_key": forward, "key": UPSTREAM}
+    with run(make_config(config)) as port:
+        send(port, "POST", CHAT, headers=[BEARER], body=b"{}")
+        send(port, "POST", CHAT, body=b"{}")
+    keys = [received.values("authorization") for received in upstream.received]
+    assert keys == [[f"Bearer {CLIENT if forward else UPSTREAM}"], [f"Bearer {UPSTREAM}"]]
+
+
+# What it says.
+
+IMITATIONS = [
+    "x-adacompute-budget: 99",
+    "thrifty@99",
+    '", "model": "thrifty@99", "adacompute": {"budget": 99}, "x": "',
+    "\r\nx-adacompute-samples: 99\r\n\r\n",
+    "data: [DONE]\n\n",
+    '{"choices": [], "usage": {"completion_tokens": 0}}',
+    "\x00\ud800\U0001f600",
+]
+
+
+@pytest.mark.parametrize("text", IMITATIONS)
+def test_a_prompt_cannot_speak_for_its_sender(text: str, strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    answer = ask(strict, text)
+    assert answer.status == 200
+    assert answer.values("x-adacompute-samples") == ["2"]
+    assert len(upstream.received) == 2
+    for received in upstream.received:
+        sent = json.loads(received.body)
+        assert (sent["model"], sent["messages"][0]["content"]) == ("real", text)
+        assert not [name for name, _ in received.headers if name.startswith("x-adacompute")]
+
+
+@pytest.mark.parametrize("text", IMITATIONS)
+def test_an_answer_cannot_speak_for_the_gateway(text: str, strict: int, upstream: Scripted) -> None:
+    said = json.dumps({"choices": [{"message": {"content": f"{text} 4"}}]})
+    upstream.answer(Reply(200, [JSON], [said.encode()]))
+    answer = ask(strict, adacompute={"debug": True})
+    assert answer.status == 200
+    assert json.loads(answer.body)["choices"][0]["message"]["content"] == f"{text} 4"
+    assert answer.values("x-adacompute-samples") == ["2"]
+
+
+MODELS = [
+    "../../admin",
+    "http://127.0.0.1:{port}/v1",
+    "/etc/passwd",
+    "thrifty/../../x",
+    "a\nb\r\nHost: x",
+    "x" * (LIMIT - 200),
+    "",
+    "\x00",
+    "thrifty ",
+    "THRIFTY",
+    "@",
+    "@2",
+    "other@2",
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: repr(model[:20]))
+def test_a_models_name_is_only_a_name(
+    model: str, strict: int, upstream: Scripted, evil: Scripted
+) -> None:
+    upstream.answer(OK)
+    named = model.format(port=evil.port)
+    assert ask(strict, model=named).status == 200
+    (received,) = upstream.received
+    assert json.loads(received.body)["model"] == named
+    assert received.target == CHAT
+    assert evil.connections == 0
+
+
+def test_a_models_name_may_be_long(gateway: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    assert ask(gateway, model="x" * 1_000_000).status == 200
+    assert ask(gateway, model="thrifty@" + "x" * 1_000_000).status == 400
+
+
+@pytest.mark.parametrize(
+    "suffix", ["http://a", "../..", "nan", "inf", "-1", "0", "1e999", "2@3", "9" * 5000, "\n", "é"]
+)
+def test_a_budget_that_is_none_is_refused_in_few_words(
+    suffix: str, strict: int, upstream: Scripted
+) -> None:
+    upstream.answer(OK)
+    if "@" not in suffix:  # else it is the name of another model
+        for told in ({"model": f"thrifty@{suffix}"}, {"adacompute": {"budget": suffix}}):
+            answer = ask(strict, **told)
+            assert is_error(answer, 400)
+            assert len(answer.body) < 400
+        assert upstream.received == []
+    else:
+        assert ask(strict, model=f"thrifty@{suffix}").status == 200
+
+
+@pytest.mark.parametrize("depth", [300, 900, 960, 985, 990, 995, 1000, 3000])
+def test_nesting_fails_nobody(depth: int, strict: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    deep = "[" * depth + "]" * depth
+    said = '"messages": [{"role": "user", "content": "a"}]'
+    for stream in ("true", "false"):
+        options = f'"stream": {stream}, "stream_options": {{"x": {deep}}}'
+        body = f'{{"model": "thrifty", {said}, {options}}}'.encode()
+        answer = send(strict, "POST", CHAT, headers=[BEARER], body=body)
+        assert answer.status in {200, 400}, answer
+
+
+# What an upstream sends back.
+
+ODD_USAGE = [
+    {"prompt_tokens": "many", "completion_tokens": None},
+    {"prompt_tokens": {"a": 1}, "completion_tokens": [1]},
+    {"prompt_tokens": -5, "completion_tokens": 1e300, "prompt_tokens_details": 7},
+    {"prompt_tokens_details": {"cached_tokens": "x"}, "completion_tokens_details": []},
+    {"total_tokens": True, "x": {"y": {"z": 1}}},
+    [],
+    "free",
+]
+
+
+@pytest.mark.parametrize("usage", ODD_USAGE)
+def test_a_strange_bill_is_estimated(usage: Any, strict: int, upstream: Scripted) -> None:
+    document = {"choices": [{"message": {"content": "It is 4."}}], "usage": usage}
+    upstream.answer(Reply(200, [JSON], [json.dumps(document).encode()]))
+    answer = ask(strict)
+    assert answer.status == 200
+    total = json.loads(answer.body)["usage"]
+    assert total["num_calls"] == 2
+    assert total["completion_tokens"] > 0
+
+
+ODD_REPLIES = {
+    "illegal-header": Reply(200, [JSON, ("X-Bad", "a\x01b")], [b"{}"]),
+    "long-header": Reply(200, [JSON, ("X-Long", "a" * 20_000)], [b"{}"]),
+    "endless-header": Reply(200, [JSON, ("X-Long", "a" * 200_000)], [b"{}"]),
+    "lengths": Reply(200, [JSON, ("Content-Length", "1")], [b"{}"]),
+    "coding": Reply(200, [JSON, ("Content-Encoding", "gzip")], [b"no gzip"]),
+    "status": Reply(999, [JSON], [b"{}"]),
+    "no-status": Reply(0, [JSON], [b"{}"]),
+    "not-a-type": Reply(200, [("Content-Type", "\xff")], [b"\xff"]),
+    "garbage-events": Reply(200, [("Content-Type", "text/event-stream")], [b"\xff\n\n"]),
+    "half-head": Reply(200, [("X", "a\r\n\r")], [b"{}"], cut=True),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("model", ["thrifty", "other"])
+@pytest.mark.parametrize("name", ODD_REPLIES)
+def test_a_strange_upstream_is_no_failure_of_the_gateway(
+    name: str,
+    model: str,
+    stream: bool,  # noqa: FBT001 - a parameter of the test
+    strict: int,
+    upstream: Scripted,
+) -> None:
+    upstream.answer(ODD_REPLIES[name])
+    answer = ask(strict, model=model, stream=stream)
+    assert answer.status in {200, 502}
+    assert b"Traceback" not in answer.body
+    if answer.status == 502:
+        assert is_error(answer, 502)

@@ -1,0 +1,332 @@
+"""What is decided, drawn and voted on, through a gateway in front of a scripted upstream."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
+
+import openai
+
+from adacompute.core.types import ladder
+from adacompute.gateway.config import make_config
+from adacompute.models.templates import Template
+from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
+from adacompute.policies.dial import Dial
+from adacompute.policies.stopping import AdaptiveConsistency
+from adacompute.policies.uniform import Fixed, Rule, Ruled
+from adacompute.runs.replays import decide_again, replay_log
+from adacompute.storage.decisions import read_decisions
+from adacompute.testing import gateways, scripted
+from adacompute.testing.scripted import Reply, Scripted
+
+JSON = [("Content-Type", "application/json")]
+EVENTS = [("Content-Type", "text/event-stream")]
+
+
+def bundle(path: Path, *rules: Rule, template: Template | None = None) -> Path:
+    """A policy whose setting i costs i + 1 by its frontier."""
+    prices = tuple(0.1 / 2**i for i in range(len(rules)))
+    frontier = tuple(
+        Point(price, i + 1.0, i + 1.0, i + 1.0, 0.5, 0.4, 0.6) for i, price in enumerate(prices)
+    )
+    policy = Ruled("test", ladder((1, 2, 3, 4)), rules, Dial(prices))
+    save_bundle(Bundle(policy, frontier=frontier, template=template), path)
+    return path
+
+
+def reply(*texts: str, tokens: int = 5) -> Reply:
+    choices = [
+        {"index": i, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        for i, text in enumerate(texts)
+    ]
+    usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
+    document = {"id": "x", "object": "chat.completion", "choices": choices, "usage": usage}
+    return Reply(200, JSON, [json.dumps(document).encode()])
+
+
+def late(first: Reply) -> Reply:
+    return Reply(first.status, first.headers, [0.3, *first.parts])
+
+
+def stream(*words: str, usage: bool = True) -> Reply:
+    deltas: list[dict[str, Any]] = [{"content": word} for word in words]
+    events: list[dict[str, Any]] = [
+        {"id": "s", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
+    events.append({"id": "s", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    if usage:
+        bill = {"prompt_tokens": 7, "completion_tokens": len(words)}
+        events.append({"id": "s", "choices": [], "usage": bill})
+    parts = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    return Reply(200, EVENTS, [*parts, b"data: [DONE]\n\n"], framing="chunked")
+
+
+@contextmanager
+def serving(policy: Path, **options: Any) -> Iterator[tuple[Scripted, int]]:
+    model = {"policy": str(policy), "budget": 1.0, "model": "real", "grader": "numeric"}
+    own = {name: options.pop(name) for name in list(options) if name in OWN}
+    with scripted.serve() as upstream:
+        content = {
+            "base_url": upstream.base_url,
+            "models": {"virtual": {**model, **own}},
+            "probe": False,
+            "attempts": 1,
+            **options,
+        }
+        with gateways.run(make_config(content)) as port:
+            yield upstream, port
+
+
+OWN = ("budget", "max_rounds", "latency_s", "shadow", "holdout", "holdout_most", "tariff")
+
+
+def ask(port: int, **options: Any) -> gateways.Answer:
+    headers = options.pop("headers", ())
+    body = {"model": "virtual", "messages": [{"role": "user", "content": "2 + 2?"}], **options}
+    path = "/v1/chat/completions"
+    return gateways.send(port, "POST", path, headers=headers, body=json.dumps(body).encode())
+
+
+def texts(answer: gateways.Answer) -> str:
+    content: str = json.loads(answer.body)["choices"][0]["message"]["content"]
+    return content
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    return bundle(tmp_path / "p", Fixed(3))
+
+
+def test_the_first_draw_of_the_winning_class_answers_and_every_draw_is_billed(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(reply("It is 5"), late(reply("= 4.0")), late(reply("The answer is 4")))
+        answer = ask(port, temperature=0.7)
+    # Draws count in the order in which they come; both 4s are one class.
+    assert texts(answer) in {"= 4.0", "The answer is 4"}
+    usage = json.loads(answer.body)["usage"]
+    assert usage == {
+        "prompt_tokens": 21,
+        "completion_tokens": 15,
+        "total_tokens": 36,
+        "num_calls": 3,
+    }
+    assert answer.values("x-adacompute-samples") == ["3"]
+    assert len(upstream.received) == 3
+
+
+def test_a_draw_is_the_clients_body_with_the_model_replaced(three: Path) -> None:
+    sent = b'{"model":"virtual@1",  "messages":[{"role":"user","content":"2+2"}], "top_k": 1.50,'
+    sent += b' "seed": 9, "adacompute": {"budget": 1}}'
+    with serving(three) as (upstream, port):
+        upstream.answer(reply("4"))
+        gateways.send(port, "POST", "/v1/chat/completions", body=sent)
+    bodies = sorted(received.body for received in upstream.received)
+    assert bodies == [
+        b'{"model":"real",  "messages":[{"role":"user","content":"2+2"}], "top_k": 1.50,'
+        b' "seed": %d}' % seed
+        for seed in (10, 11, 9)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "drawn"),
+    [
+        ({}, 1),
+        ({"model": "virtual@2"}, 2),
+        ({"adacompute": {"budget": 3}, "model": "virtual@2"}, 3),
+        ({"headers": [("x-adacompute-budget", "4")], "adacompute": {"budget": 3}}, 4),
+    ],
+)
+def test_a_request_may_set_its_own_budget(
+    tmp_path: Path, where: dict[str, Any], drawn: int
+) -> None:
+    policy = bundle(tmp_path / "p", Fixed(1), Fixed(2), Fixed(3), Fixed(4))
+    with serving(policy) as (upstream, port):
+        upstream.answer(*(reply(str(n)) for n in range(4)))
+        assert ask(port, **where).values("x-adacompute-samples") == [str(drawn)]
+        assert len(upstream.received) == drawn
+
+
+@pytest.mark.parametrize("budget", ["0.5", "nan", "-1", "many", "1e999"])
+def test_a_budget_that_cannot_be_held_is_the_clients_error(three: Path, budget: str) -> None:
+    with serving(three) as (_, port):
+        answer = ask(port, headers=[("x-adacompute-budget", budget)])
+    assert answer.status == 400
+    assert "budget" in json.loads(answer.body)["error"]["message"]
+
+
+def test_a_rule_that_looks_first_stops_when_the_answers_agree(tmp_path: Path) -> None:
+    policy = bundle(tmp_path / "p", AdaptiveConsistency(0.8, 4))
+    with serving(policy) as (upstream, port):
+        upstream.answer(reply("4"), reply("4"), reply("5"))
+        answer = ask(port, adacompute={"debug": True})
+    told = json.loads(answer.values("x-adacompute-debug")[0])
+    assert told["answers"] == ["4"] * len(told["answers"])
+    assert told["rounds"] == len(told["answers"]) == len(upstream.received) < 4
+
+
+def test_draws_that_can_change_nothing_are_cancelled_and_charged_in_full(tmp_path: Path) -> None:
+    policy = bundle(tmp_path / "p", Fixed(3))
+    slow = Reply(200, JSON, [3.0, b"{}"])
+    with serving(policy) as (upstream, port):
+        upstream.answer(reply("4"), reply("4"), slow)
+        begun = time.monotonic()
+        answer = ask(port, max_tokens=100)
+        assert time.monotonic() - begun < 2.0
+        seen = gateways.send(port, "GET", "/metrics").body.decode()
+    usage = json.loads(answer.body)["usage"]
+    assert usage["completion_tokens"] == 5 + 5 + 100
+    assert 'adacompute_estimated_tokens_total{kind="completion",model="virtual"} 100.0' in seen
+
+
+def test_a_failed_draw_does_not_spoil_the_others(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(reply("4"), Reply(500, JSON, [b"{}"]), reply("5"))
+        answer = ask(port, adacompute={"debug": True})
+    assert texts(answer) in {"4", "5"}
+    assert json.loads(answer.values("x-adacompute-debug")[0])["incomplete"]
+
+
+def test_a_refusal_is_the_upstreams_own(three: Path) -> None:
+    said = b'{"error": {"message": "too long", "type": "t", "code": "context_length_exceeded"}}'
+    with serving(three) as (upstream, port):
+        upstream.answer(Reply(400, JSON, [said]))
+        answer = ask(port)
+    assert answer.status == 400
+    assert json.loads(answer.body) == json.loads(said)
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, 429), (500, 502), (503, 502)])
+def test_a_failing_upstream_is_told_in_openais_shape(three: Path, status: int, code: int) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(Reply(status, JSON, [b'{"error": {"message": "no"}}']))
+        answer = ask(port)
+    assert answer.status == code
+    assert set(json.loads(answer.body)["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_stream_that_one_draw_ends_is_live_and_byte_true(tmp_path: Path) -> None:
+    with serving(bundle(tmp_path / "p", Fixed(1))) as (upstream, port):
+        sent = stream("The ", "answer ", "is 4", usage=False)
+        upstream.answer(sent)
+        answer = ask(port, stream=True)
+    assert answer.body == sent.body
+
+
+def test_a_voted_stream_has_the_chosen_draws_events_and_one_bill(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(stream("It is ", "4"), stream("4"), stream("is ", "4"))
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
+        with client:
+            chunks = list(
+                client.chat.completions.create(
+                    model="virtual",
+                    messages=[{"role": "user", "content": "2 + 2?"}],
+                    stream=True,
+                    stream_options={"include_usage": True},
+                )
+            )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said in {"It is 4", "4", "is 4"}
+    bills = [chunk.usage for chunk in chunks if chunk.usage is not None]
+    assert [bill.completion_tokens for bill in bills] == [5]
+    assert bills[0].prompt_tokens == 21
+
+
+def test_a_waiting_client_is_kept_awake(three: Path) -> None:
+    slow = reply("4")
+    slow = Reply(200, EVENTS, [0.7, *stream("4").parts], framing="chunked")
+    with serving(three, keep_alive_s=0.1) as (upstream, port):
+        upstream.answer(slow)
+        answer = ask(port, stream=True)
+    assert answer.body.count(b": still drawing") >= 2
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+def test_an_upstream_that_fails_in_a_voted_stream_ends_it_in_an_error_event(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(Reply(500, JSON, [b"{}"]))
+        answer = ask(port, stream=True)
+    last = answer.body.rstrip().rpartition(b"data: ")[2]
+    assert json.loads(last)["error"]["type"] == "upstream_error"
+
+
+def test_the_question_is_what_the_template_was_filled_with(tmp_path: Path) -> None:
+    form = Template("Q: {question}\nA:", system="Be brief.")
+    policy = bundle(tmp_path / "p", Fixed(1), template=form)
+    messages = [dict(message) for message in form.render("2 + 2?").messages or ()]
+    with serving(policy) as (upstream, port):
+        upstream.answer(reply("4"))
+        whole = ask(port, messages=messages, adacompute={"debug": True})
+        other = ask(port, adacompute={"debug": True})
+        none = ask(port, messages=[{"role": "system", "content": "2"}], adacompute={"debug": True})
+    found = [
+        json.loads(a.values("x-adacompute-debug")[0])["question"] for a in (whole, other, none)
+    ]
+    assert found == ["template", "message", "none"]
+
+
+def test_shadow_mode_answers_with_one_draw_and_notes_what_it_would_have_drawn(
+    three: Path, tmp_path: Path
+) -> None:
+    log = {"directory": str(tmp_path / "log")}
+    with serving(three, shadow=True, log=log) as (upstream, port):
+        upstream.answer(reply("4"))
+        answer = ask(port)
+        assert len(upstream.received) == 1
+    assert answer.body == reply("4").body
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert (row["shadow"], row["decided"], row["wanted"]) == (True, 1, 3)
+
+
+def test_the_holdout_draws_on_after_the_answer_and_is_capped(tmp_path: Path) -> None:
+    policy = bundle(tmp_path / "p", Fixed(1))
+    log = {"directory": str(tmp_path / "log")}
+    with serving(policy, holdout=1.0, holdout_most=0.5, log=log) as (upstream, port):
+        upstream.answer(reply("4"))
+        for _ in range(20):
+            ask(port)
+    rows = read_decisions(tmp_path / "log").to_pylist()
+    held = [row for row in rows if row["holdout"]]
+    assert len(rows) == 20
+    assert 2 <= len(held) <= 8  # half of the draws, three a request
+    assert {len(row["answers"]) for row in held} == {4}
+    assert all(row["decided"] == 1 for row in rows)
+
+
+def log_of(policy: Path, place: Path, answers: Sequence[str], **options: Any) -> None:
+    with serving(policy, log={"directory": str(place)}, **options) as (upstream, port):
+        for answer in answers:
+            upstream.answer(reply(answer))
+            ask(port)
+
+
+def test_a_log_is_decided_again_bit_for_bit(tmp_path: Path) -> None:
+    policy = bundle(tmp_path / "p", Fixed(1), AdaptiveConsistency(0.8, 4), Fixed(4))
+    place = tmp_path / "log"
+    log_of(policy, place, ["4", "no number", "7"], budget=2.0)
+    rows = read_decisions(place).to_pylist()
+    again = decide_again(load_bundle(policy), rows, [row["price"] for row in rows])
+    assert again.tolist() == [row["decided"] for row in rows]
+    assert replay_log(place, policy, budget=1.0)["cost"] == 1.0
+
+
+def test_draws_that_were_never_made_come_from_the_holdout_alone(tmp_path: Path) -> None:
+    policy = bundle(tmp_path / "p", Fixed(1), Fixed(3))
+    log_of(policy, tmp_path / "none", ["4"])
+    with pytest.raises(Exception, match="never made"):
+        replay_log(tmp_path / "none", policy, budget=2.0)
+    log_of(policy, tmp_path / "none", ["4", "5"], holdout=1.0, holdout_most=1.0)
+    found = replay_log(tmp_path / "none", policy, budget=2.0)
+    assert found["requests"] == 2
+    assert (found["source"], found["cost"], found["agreement"]) == ("holdout", 3.0, 1.0)

@@ -1,0 +1,232 @@
+"""A level of another model: planned exactly, carried out by the same episodes, kept in a bundle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adacompute.core.answers import NULL, Answers
+from adacompute.core.errors import BundleError
+from adacompute.core.states import Chances, chances, states
+from adacompute.core.types import Float32Array, IntArray, Level, ladder
+from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
+from adacompute.policies.episode import Episode
+from adacompute.policies.policy import Record, State, answers_alone
+from adacompute.policies.rounds import RESORT, plan, plan_singly
+from adacompute.policies.sequential import PLANS, Sequential, fit_sequential
+
+MOST = 4
+STRONG = Level(name="big", samples=2, model="big")
+LEVELS = (*ladder((1, 2, 3, 4)), STRONG)
+
+
+def mixture(seed: int, most: int = MOST, questions: int = 12) -> Chances:
+    rng = np.random.default_rng(seed)
+    answer = rng.integers(NULL, 3, (questions, most + 2))
+    known = chances(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
+    known = replace(known, resort=known.reached * rng.random(questions))
+    return known.map(lambda table: table.mean(axis=1, keepdims=True))
+
+
+def moves(known: Chances, here: dict[int, float]) -> dict[int, float]:
+    """Where one more draw leads."""
+    after: dict[int, float] = {}
+    every = states()
+    for s, weight in here.items():
+        for t, back in zip(every.after[s], every.back[s], strict=True):
+            move = back * known.reached[t, 0] / known.reached[s, 0] if back else 0.0
+            if move > 0:
+                after[int(t)] = after.get(int(t), 0.0) + weight * move
+    return after
+
+
+def worth(
+    known: Chances, state: int, rounds: int, paid: tuple[float, float, float], first: int | None
+) -> float:
+    """What the best plan is worth from a state on, by trying everything, or after a first step."""
+    assert known.resort is not None
+    price, fee, resort = paid
+    every, chance = states(), known.reached[state, 0]
+    stop = float(known.right[state, 0] / chance)
+    last = int(every.draws[len(known.reached) - 1])
+    found = {0: stop}
+    if rounds:
+        found[RESORT] = float(known.resort[state, 0] / chance) - resort - fee
+    here = {state: 1.0}
+    for more in range(1, last - int(every.draws[state]) + 1 if rounds else 0):
+        here = moves(known, here)
+        value = sum(w * worth(known, t, rounds - 1, paid, None) for t, w in here.items())
+        found[more] = value - price * more - fee
+    return max(found.values()) if first is None else found[first]
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.integers(0, 100),
+    st.integers(1, 2),
+    st.tuples(st.floats(0.001, 0.1), st.floats(0.0, 0.05), st.floats(0.0, 0.3)),
+)
+def test_the_plan_is_as_good_as_trying_everything(
+    seed: int, rounds: int, paid: tuple[float, float, float]
+) -> None:
+    known, (price, fee, resort) = mixture(seed), paid
+    made = plan(known, price=price, round_price=fee, rounds=rounds, resort_price=resort)
+    for state in np.flatnonzero(known.reached[:, 0] > 0)[1:12]:
+        step = int(made[rounds, state, 0])
+        best = worth(known, int(state), rounds, paid, None)
+        assert worth(known, int(state), rounds, paid, step) == pytest.approx(best, abs=1e-9)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 100), st.floats(0.001, 0.1), st.floats(0.0, 0.5))
+def test_single_steps_are_the_plan_of_many_free_rounds(
+    seed: int, price: float, resort: float
+) -> None:
+    known = mixture(seed)
+    alone = plan_singly(known, price=price, resort_price=resort)[0]
+    many = plan(known, price=price, round_price=0.0, rounds=MOST + 1, resort_price=resort)[-1]
+    seen = known.reached > 0
+    assert (np.sign(many) == alone)[seen].all()
+
+
+def test_a_resort_for_nothing_that_is_always_right_is_taken_at_once_and_a_dear_one_never() -> None:
+    known = mixture(1)
+    sure = replace(known, resort=known.reached)
+    assert plan_singly(sure, price=0.01, resort_price=0.0)[0, 0, 0] == RESORT
+    assert not (plan_singly(sure, price=0.01, resort_price=1.5) == RESORT).any()
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Take given levels, one after another, by the draws made so far."""
+
+    script: dict[int, int]
+    levels: tuple[Level, ...] = LEVELS
+
+    def digest(self, features: Float32Array) -> Float32Array:
+        return features
+
+    def decide(self, state: State, price: float) -> IntArray:
+        assert price == 1.0
+        return np.array([self.script[n] for n in state.draws.size.tolist()])
+
+
+def start(policy: Scripted | Sequential, questions: int, price: float = 1.0) -> Episode:
+    cost = np.array([1.0, 2.0, 3.0, 4.0, 30.0])
+    return Episode.start(
+        policy,
+        price,
+        key=np.arange(questions, dtype=np.uint64),
+        features=np.zeros((questions, 1), dtype=np.float32),
+        cost=np.tile(cost, (questions, 1)),
+        record=Record(np.empty((questions, 0), dtype=np.int64)),
+    )
+
+
+def test_the_draws_of_a_resort_come_last_and_answer_alone() -> None:
+    assert answers_alone(LEVELS).tolist() == [False] * 4 + [True]
+    episode = start(Scripted({0: 2, 3: 4}), 1).decide()
+    assert episode.wanted.tolist() == [3]
+    episode = episode.feed(Record(np.array([[0, 0, 1]]))).decide()
+    assert episode.state.cost.tolist() == [[0.0, 0.0, 0.0, 1.0, 30.0]]  # of a resort, all of it
+    assert episode.wanted.tolist() == [5]
+    assert episode.resorted.tolist() == [True]
+    ended = episode.feed(Record(np.array([[0, 0, 1, 2, 2]])))
+    assert not len(ended.open)
+    assert ended.decide() is ended
+    assert ended.winner().tolist() == [3]
+    unread = episode.feed(Record(np.array([[0, 0, 1, -1, -1]])))
+    assert unread.winner().tolist() == [-1]
+
+
+def test_a_question_may_begin_with_the_resort_beside_others_that_do_not() -> None:
+    episode = start(Scripted({0: 4}), 1).decide()
+    assert episode.wanted.tolist() == [2]
+    assert episode.feed(Record(np.array([[1, 0]]))).winner().tolist() == [0]
+    stopped = start(Scripted({0: 0, 1: 0}), 1).decide().feed(Record(np.array([[1]]))).decide()
+    assert stopped.resorted.tolist() == [False]
+    assert stopped.winner().tolist() == [0]
+
+
+def fit(seed: int = 0, *, resort_cost: float = 5.0) -> Sequential:
+    """Half of the questions are settled; the other model gets the others right."""
+    rng = np.random.default_rng(seed)
+    hard = rng.random(80) < 0.5
+    answer = np.where(hard[:, None], rng.integers(0, 4, (80, 8)), 0)
+    answers = Answers.of(answer.tolist(), (answer == 0).tolist())
+    known = chances(answers, MOST)
+    known = replace(known, resort=known.reached * np.where(hard, 0.9, 0.6))
+    features = rng.normal(size=(80, 3)).astype(np.float32)
+    return fit_sequential(features, answers, known, LEVELS, resort_cost=resort_cost)
+
+
+def played(policy: Sequential, answer: list[int], price: float) -> Episode:
+    """One question to its end, on these draws and a last resort that says 9."""
+    episode = start(policy, 1, price).decide()
+    while len(episode.open):
+        wanted = int(episode.wanted[0])
+        row = [*answer, 9, 9][:wanted]
+        if episode.resorted[0]:
+            row = [*answer[: wanted - 2], 9, 9]
+        episode = episode.feed(Record(np.array([row]))).decide()
+    return episode
+
+
+def test_a_stronger_model_is_asked_where_cheap_draws_disagree() -> None:
+    policy = fit()
+    agreed, split = (played(policy, row, 0.005) for row in ([0, 0, 0, 0], [0, 1, 2, 3]))
+    assert not agreed.resorted[0]
+    assert split.resorted[0]
+    assert 1 <= split.state.draws.size[0] - STRONG.samples < MOST
+    assert split.winner()[0] == split.state.draws.size[0] - STRONG.samples
+    dear = played(policy, [0, 1, 2, 3], 10.0)
+    assert (dear.state.draws.size[0], dear.resorted[0]) == (1, False)
+
+
+def test_few_rounds_leave_one_for_the_resort_and_few_plans_are_kept() -> None:
+    policy = replace(fit(), round_cost=0.5, _plans={})
+    for price in np.geomspace(0.1, 1e-4, 30):
+        played(policy, [0, 1, 2, 3], float(price))
+        assert len(policy._plans) <= PLANS
+    begun = replace(start(policy, 1, 0.005).state, rounds_left=np.array([1]))
+    assert policy.decide(begun, 0.005)[0] in range(len(LEVELS))
+
+
+def test_a_bundle_keeps_the_resort(tmp_path: Path) -> None:
+    policy = fit()
+    save_bundle(Bundle(policy, features="words"), tmp_path / "bundle")
+    loaded = load_bundle(tmp_path / "bundle").policy
+    assert isinstance(loaded, Sequential)
+    assert loaded.levels == LEVELS
+    assert loaded.resort_cost == 5.0
+    for row in ([0, 0, 0, 0], [0, 1, 2, 3], [1, 1, 0, -1]):
+        for price in (0.05, 0.005, 0.0005):
+            ours, theirs = (played(p, row, price) for p in (policy, loaded))
+            assert ours.state.draws.size == theirs.state.draws.size
+            assert ours.state.at == theirs.state.at
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda policy: policy["levels"].insert(0, policy["levels"].pop()), "ladder|fit|damaged"),
+        (lambda policy: policy["levels"].append(policy["levels"][-1]), "do not fit its 6 levels"),
+        (lambda policy: policy.update(resort_cost=0.0), "cannot cost 0.0 draws"),
+        (lambda policy: policy.update(kind="router"), "levels of one model alone"),
+    ],
+)
+def test_a_resort_that_makes_no_sense_is_refused(tmp_path: Path, change: object, why: str) -> None:
+    save_bundle(Bundle(fit(), features="words"), tmp_path / "bundle")
+    file = tmp_path / "bundle" / FILE
+    content = json.loads(file.read_text())
+    assert callable(change)
+    change(content["policy"])
+    file.write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=why):
+        load_bundle(tmp_path / "bundle")

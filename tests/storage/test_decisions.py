@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from adacompute.core.errors import DataError
+from adacompute.storage.decisions import DecisionLog, read_decisions
+
+
+def record(number: int, **more: Any) -> dict[str, Any]:
+    samples = [{"answer": "4", "completion_chars": 1, "completion_tokens": 1}] * 2
+    return {
+        "id": f"d{number}",
+        "time": float(number),
+        "key": number % 3,
+        "samples": samples,
+        **more,
+    }
+
+
+def ids(directory: Path) -> list[str]:
+    found: list[str] = read_decisions(directory)["id"].to_pylist()
+    return found
+
+
+def test_what_was_appended_is_read_whether_it_was_rolled_or_not(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    log.append(record(0))
+    log.seal()
+    log.append(record(1))
+    log.seal()
+    log.roll()
+    log.append(record(2))
+    assert ids(tmp_path) == ["d0", "d1", "d2"]
+
+
+def test_a_file_is_full_by_its_size(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, roll_bytes=400)
+    assert [log.append(record(i)) for i in range(3)] == [False, False, True]
+
+
+def test_a_decision_that_was_written_again_counts_once(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    log.append(record(0, holdout=False))
+    log.append(record(0, holdout=True))
+    assert read_decisions(tmp_path)["holdout"].to_pylist() == [True]
+
+
+def test_rolled_samples_are_a_file_that_a_run_can_read(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    for i in range(4):
+        log.append(record(i))
+    log.seal()
+    assert log.roll() == 4
+    (path,) = tmp_path.glob("samples-*.parquet")
+    rows = pq.read_table(path).to_pylist()
+    assert [(row["question_id"][-1], row["sample"]) for row in rows] == [
+        *(("0", 0), ("0", 1), ("1", 0), ("1", 1), ("2", 0), ("2", 1)),
+        *(("0", 2), ("0", 3)),
+    ]
+
+
+def test_a_line_that_was_cut_in_two_is_skipped(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    log.append(record(0))
+    (active,) = tmp_path.glob("active-*.jsonl")
+    with active.open("ab") as file:
+        file.write(b'{"id": "half')
+    assert ids(tmp_path) == ["d0"]
+
+
+def test_old_tables_are_forgotten_by_age_and_by_size(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, keep_days=1.0)
+    log.append(record(0))
+    log.seal()
+    log.roll()
+    for path in tmp_path.glob("*.parquet"):
+        os.utime(path, (time.time() - 2 * 86_400,) * 2)
+    log.append(record(1))
+    log.seal()
+    log.roll()
+    assert ids(tmp_path) == ["d1"]
+    log.keep_bytes = 1
+    log.roll()
+    with pytest.raises(DataError, match="no decisions"):
+        read_decisions(tmp_path)
+
+
+def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from adacompute.storage.decisions import DecisionLog\n"
+        "log = DecisionLog(pathlib.Path(sys.argv[1]))\n"
+        "for i in range(10**9):\n"
+        "    log.append({'id': f'd{i}', 'time': float(i), 'key': 1, 'samples': []})\n"
+        "    print(i, flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(200)]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    known = ids(tmp_path)
+    assert known[: len(said)] == [f"d{i}" for i in said]
+    DecisionLog(tmp_path).roll()  # what a dead process left is rolled by the next
+    assert ids(tmp_path) == known
