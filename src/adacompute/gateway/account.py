@@ -188,6 +188,11 @@ class Account:
             self._rolling = asyncio.ensure_future(asyncio.to_thread(self._log.roll))
 
 
+def _writable(text: str | None) -> str | None:
+    """A text without halves of characters, which no file can hold."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
+
+
 def _distance(features: Float32Array, baseline: Baseline) -> float:
     mean, spread = np.asarray(baseline.mean), np.asarray(baseline.spread)
     told = spread > SPREADS
@@ -204,8 +209,8 @@ def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any
     }
     samples = [
         {
-            "answer": answer,
-            "completion": drawn.draw.text if texts else None,
+            "answer": _writable(answer),
+            "completion": _writable(drawn.draw.text) if texts else None,
             "completion_chars": len(drawn.draw.text),
             "completion_tokens": drawn.draw.completion_tokens,
             "mean_logprob": drawn.draw.logprob,

@@ -1,0 +1,1 @@
+"""Report: what people look at: pages, figures and tables made from results."""
