@@ -1,8 +1,8 @@
 """Gateway under faults: many requests while a fifth of everything goes wrong, then the account.
 
-``python benchmarks/gateway_faults.py [REQUESTS]``. The upstream is busy, fails, resets, stalls, sends
-halves and garbage; clients leave midway. Every client must get a well-formed answer or error; the
-tokens accounted must equal those served where replies were complete and be no fewer in all; and
+``python benchmarks/gateway_faults.py [REQUESTS]``. The upstream is busy, fails, resets, stalls,
+sends halves and garbage; clients leave midway. Every client must get a well-formed answer or error;
+the tokens accounted must equal those served where replies were complete and be no fewer in all; and
 nothing may be left behind. What passes through is the upstream's own, garbage included, so
 requests that pass meet no garbage here.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import re
 import subprocess
@@ -24,12 +23,7 @@ from typing import Any
 
 import aiohttp
 
-from adacompute.core.types import ladder
-from adacompute.policies.bundle import Bundle, Point, save_bundle
-from adacompute.policies.dial import Dial
-from adacompute.policies.stopping import AdaptiveConsistency
-from adacompute.policies.uniform import Ruled
-from adacompute.testing.gateways import free_port
+from adacompute.testing.gateways import free_port, held, make_policy
 
 AT_ONCE = 64
 FAULTS = "429=0.03,500=0.03,reset=0.03,half=0.02,garbled=0.02,shape=0.01,stall=0.005,hang=0.005"
@@ -53,22 +47,16 @@ directory = "decisions"
 """
 
 
-def make_policy(place: Path) -> None:
-    """A stopping rule of up to four draws."""
-    rule = AdaptiveConsistency(0.8, 4)
-    policy = Ruled("test", ladder((1, 2, 3, 4)), (rule,), Dial((0.1,)))
-    save_bundle(Bundle(policy, frontier=(Point(0.1, 2, 2, 2, 0.5, 0.4, 0.6),)), place)
-
-
-def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
+def start(command: list[str]) -> subprocess.Popen[str]:
     """Start a Python module as a process."""
-    return subprocess.Popen([sys.executable, "-m", *command], text=True, **options)  # noqa: S603
+    whole = [sys.executable, "-m", *command]
+    return subprocess.Popen(whole, text=True, stdout=subprocess.PIPE)  # noqa: S603
 
 
 def start_fake(faults: str) -> tuple[subprocess.Popen[str], int]:
     """Start a fake upstream and learn its port."""
     options = ["--latency-s", "0.02", "--tokens", "50", "--faults", faults]
-    fake = start(["adacompute.testing.fake_openai", *options], stdout=subprocess.PIPE)
+    fake = start(["adacompute.testing.fake_openai", *options])
     assert fake.stdout is not None
     return fake, int(fake.stdout.readline())
 
@@ -139,13 +127,6 @@ def total(page: str, name: str, kind: str) -> int:
     """Sum a counter over models."""
     found = re.findall(rf'^{name}{{[^}}]*kind="{kind}"[^}}]*}} (\S+)$', page, re.MULTILINE)
     return int(sum(float(value) for value in found))
-
-
-def held(process: int) -> dict[str, int]:
-    """Open files and memory of a process."""
-    status = Path(f"/proc/{process}/status").read_text()
-    memory = int(status.split("VmRSS:")[1].split()[0]) // 1024
-    return {"files": len(os.listdir(f"/proc/{process}/fd")), "mb": memory}  # noqa: PTH208
 
 
 def run(faults: str, requests: int, *, voted: bool) -> None:

@@ -94,8 +94,8 @@ async def ask_all(
     return sorted(done, key=lambda row: str(row["id"]))
 
 
-def mixture(rows: list[dict[str, Any]]) -> tuple[Answers, np.ndarray[Any, Any]]:
-    """Recorded answers as the estimator takes them, and completion tokens a sample."""
+def recorded(rows: list[dict[str, Any]]) -> Answers:
+    """Recorded answers as the estimator takes them."""
     classes = [{a: i for i, a in enumerate(dict.fromkeys(row["answers"]))} for row in rows]
     answer = [
         -1 if a is None else known[a]
@@ -104,13 +104,23 @@ def mixture(rows: list[dict[str, Any]]) -> tuple[Answers, np.ndarray[Any, Any]]:
     ]
     right = [ok for row in rows for ok in row["right"]]
     offsets = np.arange(len(rows) + 1) * SAMPLES
-    tokens = np.array([row["completion_tokens"] / SAMPLES for row in rows])
-    return Answers(offsets=offsets, answer=np.array(answer), right=np.array(right)), tokens
+    return Answers(offsets=offsets, answer=np.array(answer), right=np.array(right))
 
 
-def compare(passes: list[list[dict[str, Any]]], base: list[dict[str, Any]]) -> dict[str, Any]:
+def tokens_each(passes: list[list[dict[str, Any]]]) -> np.ndarray[Any, Any]:
+    """Completion tokens of one sample of each question, from calls of one draw.
+
+    The server bills only one of the choices of a call, so calls of several do not tell.
+    """
+    each = [[row["completion_tokens"] / row["samples"] for row in rows] for rows in passes]
+    return np.asarray(np.mean(each, axis=0))
+
+
+def compare(
+    passes: list[list[dict[str, Any]]], base: list[dict[str, Any]], each: np.ndarray[Any, Any]
+) -> dict[str, Any]:
     """Gain over the best mixture at equal completion tokens, with its interval."""
-    answers, each = mixture(base)
+    answers = recorded(base)
     levels = list(range(1, SAMPLES + 1))
     utility = estimate(answers, levels, errors=False).utility
     right = np.mean([[row["right"][0] for row in rows] for rows in passes], axis=0)
@@ -183,6 +193,7 @@ def main() -> None:
         base = asyncio.run(
             ask_all(llama.base_url, llama.model, questions, out / "base.jsonl", n=SAMPLES)
         )
+        each = None
         for case, (budget, rounds) in CASES.items():
             process, url = start_gateway(bundle, llama, budget, rounds, out)
             try:
@@ -193,7 +204,8 @@ def main() -> None:
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(timeout=60)
-            print(case, json.dumps(compare(runs, base)), flush=True)
+            each = tokens_each(runs) if each is None else each
+            print(case, json.dumps(compare(runs, base, each)), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ import pyarrow.parquet as pq
 
 from adacompute.core import votes
 from adacompute.core.errors import DataError
-from adacompute.core.types import hash_keys
-from adacompute.evaluation.calibration import calibrate, calibrate_share
+from adacompute.core.oracle import frontier
+from adacompute.core.types import UtilityTable, hash_keys
+from adacompute.evaluation.calibration import calibrate, calibrate_share, follow_family
 from adacompute.evaluation.families import Contest, find_family
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 BUDGET, ORDERS, PRICES = 2.0, 8, 16
 TOLD, NEXT, SURE, KEPT = 300, 100, 0.9, 0.95
-SAMPLES, SMALL, LARGE = 32, 300, 6000
+SAMPLES, SMALL, LARGE, TELLING = 32, 300, 6000, 1 / 3
 
 
 def read(table: pa.Table) -> Pool:
@@ -125,7 +126,7 @@ def blank(table: pa.Table, pools: int) -> Iterator[tuple[bool, str]]:
 
 def draw_pool(questions: int, seed: int) -> Pool:
     """Draw questions of the four archetypes, a third of which their features give away."""
-    population, _ = mix_archetypes(questions, telling=1 / 3, seed=seed)
+    population, _ = mix_archetypes(questions, telling=TELLING, seed=seed)
     answers = population.draw(SAMPLES, seed=seed)
     key = hash_keys(np.arange(questions, dtype=np.uint64) + np.uint64(seed << 32))
     return Pool(
@@ -139,11 +140,24 @@ def draw_pool(questions: int, seed: int) -> Pool:
 
 
 def synthetic(pools: int) -> Iterator[tuple[bool, str]]:
-    """Whether intervals hold the gain of a population, known from 20 times as many questions."""
-    truth = float(judge(draw_pool(LARGE, LARGE), 0)["gain"])
+    """Whether intervals hold what their own policy gains over the population.
+
+    The policy is trained on all questions of its pool and run at the price it was given, on many
+    questions that it has not seen, whose utilities are known exactly.
+    """
+    many, _ = mix_archetypes(LARGE, telling=TELLING, seed=LARGE)
+    unseen, truth = draw_pool(LARGE, LARGE), many.true_utility(LADDER).mean(axis=0)
+    mixtures = frontier(UtilityTable(truth[None, :], np.array(LADDER, dtype=np.float64)))
+    replay = Replay(unseen, ORDERS, LADDER[-1], LARGE)
     for seed in range(pools):
-        said = judge(draw_pool(SMALL, seed), seed)
-        yield float(said["low"]) <= truth <= float(said["high"]), _shown(said)
+        pool = draw_pool(SMALL, seed)
+        said = judge(pool, seed)
+        contest = Contest(pool, LADDER, (BUDGET,), ORDERS, seed)
+        policy = find_family("sequential")(contest, np.arange(SMALL)).policy
+        digested = policy.digest(unseen.features)
+        ran = replay.run(policy, float(said["price"]), draw_cost=1.0, features=digested)
+        gain = float(ran.accuracy.mean()) - mixtures.utility_at(float(ran.cost.mean()))
+        yield float(said["low"]) <= gain <= float(said["high"]), f"{gain:.4f} {_shown(said)}"
 
 
 def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
@@ -154,7 +168,8 @@ def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
         now, later = whole.take(np.sort(rows[:TOLD])), whole.take(np.sort(rows[TOLD:]))
         contest = Contest(now, LADDER, (BUDGET,), ORDERS, seed)
         fitted = find_family("sequential")(contest, np.arange(len(now)))
-        told: dict[str, Any] = {"following": NEXT, "confidence": SURE, "prices": PRICES}
+        held = follow_family(contest, "sequential", PRICES)
+        told: dict[str, Any] = {"following": NEXT, "confidence": SURE, "held": held}
         said = calibrate(contest, "sequential", budget=BUDGET, **told)
         above = once(fitted, later, said["price"], seed).cost.mean() > BUDGET
         costs += above

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from adacompute.console import show
-from adacompute.options import KEY_ENV, RUN, common
+from adacompute.console import progress, show
+from adacompute.options import KEY_ENV, NAMES, RUN, SEED, TARIFF, UNIT, WHOLE_NUMBERS, common
 
 
 @click.command("serve")
 @click.option("--policy", type=RUN, help="Bundle to decide by; 'example' is the one that ships.")
-@click.option("--base-url", envvar="OPENAI_BASE_URL", help="The upstream's /v1.")
+@click.option("--base-url", help="The upstream's /v1; without a file, OPENAI_BASE_URL if set.")
 @click.option("--budget", type=float, help="Mean cost a request, in the unit of the bundle.")
 @click.option("--model", help="Model to decide for, where the bundle names none.")
 @click.option("--grader", help="How answers are read, where the bundle does not say.")
@@ -49,3 +49,24 @@ def replay(*, ledger: Path, policy: Path, budget: float, as_json: bool) -> None:
     from adacompute.runs.replays import replay_log  # noqa: PLC0415
 
     show(replay_log(ledger, policy, budget=budget), "Replayed", as_json=as_json, rows="shares")
+
+
+@click.command("report")
+@click.argument("run", metavar="DIR", type=RUN)
+@click.option("--out", required=True, type=RUN, help="File for the page, such as report.html.")
+@click.option("--budget", type=float, help="Mean cost a question; two samples' unless given.")
+@click.option("--policy", help="Policy that the page is about; sequential unless given.")
+@click.option("--policies", type=NAMES, help="Policies beside it, by commas; a fast few if not.")
+@click.option("--ladder", type=WHOLE_NUMBERS, help="Levels; as evaluated, or 1,2,4,8,16.")
+@click.option("--orders", default=20, show_default=True, help="Orders that samples are replayed in.")
+@UNIT
+@TARIFF
+@SEED
+@common
+def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
+    """Write one page that says what a budget buys, and why."""
+    from adacompute.runs.reports import report_run  # noqa: PLC0415
+
+    with progress("Reporting") as said:
+        result = report_run(run, progress=said, **options)
+    show(result, "Reported", as_json=as_json)

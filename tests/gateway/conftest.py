@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -71,8 +72,9 @@ def gateway(upstream: Scripted, policies: Path) -> Iterator[int]:
     config.write_text(CONFIG.format(base_url=upstream.base_url, port=port))
     log = policies / "gateway.log"
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
+    own = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
     with log.open("wb") as written:
-        process = subprocess.Popen(command, stderr=written, stdout=written)
+        process = subprocess.Popen(command, stderr=written, stdout=written, env=own)
         try:
             wait_until_ready(port, process, log)
             yield port

@@ -441,10 +441,16 @@ def test_a_single_draw_is_passed_on_with_our_headers_added(
 def count_tokens(gateway: int) -> dict[str, float]:
     """What was accounted for requests that name no virtual model."""
     text = send(gateway, "GET", "/metrics").body.decode()
-    lines = [line.rpartition(" ") for line in text.splitlines() if "tokens_total{" in line]
-    told = {name: float(value) for name, _, value in lines if 'model="-"' in name}
-    kinds = {"prompt": 'kind="prompt"', "completion": 'kind="completion"', "guessed": "estimated"}
-    return {kind: sum(v for n, v in told.items() if mark in n) for kind, mark in kinds.items()}
+    marks = {
+        "prompt": 'adacompute_tokens_total{kind="prompt"',
+        "guessed": "_estimated_tokens_total{",
+    }
+    marks["completion"] = 'adacompute_tokens_total{kind="completion"'
+    told = [line for line in text.splitlines() if 'model="-"' in line]
+    return {
+        kind: sum(float(line.rpartition(" ")[2]) for line in told if mark in line)
+        for kind, mark in marks.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.passing import KEPT, UNPACKED_PIECE, _Reading
 from adacompute.gateway.wire import (
     BadRequest,
     add_models,
@@ -34,7 +37,7 @@ from adacompute.models.streams import read_stream
 from adacompute.models.wire import Malformed, read_event
 from adacompute.policies.bundle import load_bundle
 from adacompute.testing import scripted
-from adacompute.testing.gateways import Answer, run, send, speak
+from adacompute.testing.gateways import Answer, free_port, run, send, speak
 from adacompute.testing.scripted import Reply, Scripted
 
 for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
@@ -644,6 +647,39 @@ def test_nesting_fails_nobody(depth: int, strict: int, upstream: Scripted) -> No
 
 # What an upstream sends back.
 
+
+def test_what_is_packed_a_thousandfold_is_not_unpacked_to_the_end() -> None:
+    reading = _Reading([(b"content-encoding", b"gzip")], keep=True)
+    begun = time.monotonic()
+    reading.feed(gzip.compress(bytes(200_000_000), compresslevel=1))
+    assert len(reading.kept) <= KEPT + UNPACKED_PIECE
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("texts", [True, False])
+@pytest.mark.parametrize("shadow", [True, False])
+def test_half_a_character_can_be_answered_and_written_down(
+    texts: bool,  # noqa: FBT001 - a parameter of the test
+    shadow: bool,  # noqa: FBT001 - a parameter of the test
+    upstream: Scripted,
+    policies: Path,
+    tmp_path: Path,
+) -> None:
+    model = {"policy": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
+    config = {
+        "base_url": upstream.base_url,
+        "probe": False,
+        "models": {"thrifty": {**model, "shadow": shadow}},
+        "log": {"directory": str(tmp_path), "texts": texts},
+    }
+    said = json.dumps({"choices": [{"message": {"content": "\ud800 4"}}]})
+    upstream.answer(Reply(200, [JSON], [said.encode()]))
+    with run(make_config(config)) as port:
+        answers = [ask(port, "\udfff 2+2?"), ask(port, "2+2?")]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert all(json.loads(answer.body)["choices"][0]["message"] for answer in answers)
+
+
 ODD_USAGE = [
     {"prompt_tokens": "many", "completion_tokens": None},
     {"prompt_tokens": {"a": 1}, "completion_tokens": [1]},
@@ -696,3 +732,34 @@ def test_a_strange_upstream_is_no_failure_of_the_gateway(
     assert b"Traceback" not in answer.body
     if answer.status == 502:
         assert is_error(answer, 502)
+
+
+def test_a_connection_that_never_finishes_its_headers_is_closed() -> None:
+    uvicorn = pytest.importorskip("uvicorn")
+    from adacompute.gateway.protocol import Patient  # noqa: PLC0415 - needs it
+
+    class Impatient(Patient):
+        seconds = 0.3
+
+    async def application(scope: dict[str, object], *_: object) -> None:
+        raise AssertionError(scope)
+
+    port = free_port()
+    settings = uvicorn.Config(
+        application,
+        port=port,
+        http=Impatient,
+        lifespan="off",
+        log_config=None,
+    )
+    server = uvicorn.Server(settings)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    begun = time.monotonic()
+    for sent in (b"", b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-Slow: "):
+        assert speak(port, sent, timeout_s=5) == b""
+    assert time.monotonic() - begun < 4
+    server.should_exit = True
+    thread.join(timeout=10)

@@ -156,6 +156,20 @@ def test_a_request_may_set_its_own_budget(
         assert len(upstream.received) == drawn
 
 
+def test_a_draw_carries_what_the_client_sent_beside_its_body(three: Path) -> None:
+    given = [("OpenAI-Organization", "org-1"), ("Authorization", "Bearer mine"), ("X-Trace", "t")]
+    body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2?"}]}'
+    with serving(three) as (upstream, port):
+        upstream.answer(reply("4"))
+        path = "/v1/chat/completions?api-version=7"
+        gateways.send(port, "POST", path, headers=given, body=body)
+    (received, *_) = upstream.received
+    assert received.target.endswith("?api-version=7")
+    assert received.values("openai-organization") == ["org-1"]
+    assert received.values("x-trace") == ["t"]
+    assert received.values("authorization") == []
+
+
 @pytest.mark.parametrize("budget", ["0.5", "nan", "-1", "many", "1e999"])
 def test_a_budget_that_cannot_be_held_is_the_clients_error(three: Path, budget: str) -> None:
     with serving(three) as (_, port):
@@ -224,7 +238,7 @@ def test_a_stream_that_one_draw_ends_is_live_and_byte_true(tmp_path: Path) -> No
 
 def test_a_voted_stream_has_the_chosen_draws_events_and_one_bill(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(stream("It is ", "4"), stream("4"), stream("is ", "4"))
+        upstream.answer(stream("It is ", "4"), stream("5"), stream("is ", "6"))
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
         with client:
             chunks = list(
@@ -237,7 +251,7 @@ def test_a_voted_stream_has_the_chosen_draws_events_and_one_bill(three: Path) ->
             )
     assert chunks[0].choices[0].delta.role == "assistant"
     said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert said in {"It is 4", "4", "is 4"}
+    assert said in {"It is 4", "5", "is 6"}
     bills = [chunk.usage for chunk in chunks if chunk.usage is not None]
     assert [bill.completion_tokens for bill in bills] == [5]
     assert bills[0].prompt_tokens == 21

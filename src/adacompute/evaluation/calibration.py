@@ -230,13 +230,15 @@ def calibrate(
     confidence: float = 0.95,
     following: int | None = None,
     prices: int = PRICES,
+    held: HeldOut | None = None,
 ) -> dict[str, Any]:
     """Set the price for a budget and judge the policy there.
 
     ``following`` questions are those that the budget must hold for; without it, the long run.
+    ``held`` is the family along its prices, where it was followed before.
     """
     check_pool(contest)
-    held = follow_family(contest, name, prices)
+    held = held or follow_family(contest, name, prices)
     price, ran = price_budget(held, budget, confidence=confidence, following=following)
     base = held_out(contest, find_family("mixture"), split_folds(held.fold))
     gain = measure_gain(held, ran, base, confidence=confidence)
@@ -322,6 +324,7 @@ def calibrate_share(
     confidence: float = 0.95,
     following: int | None = None,
     prices: int = PRICES,
+    held: HeldOut | None = None,
 ) -> dict[str, Any]:
     """Find the highest price that keeps a share of the accuracy of so many samples.
 
@@ -332,7 +335,7 @@ def calibrate_share(
     check_pool(contest)
     if accuracy_of not in contest.samples:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    held = follow_family(contest, name, prices)
+    held = held or follow_family(contest, name, prices)
     goal = estimate(contest.pool.answers, (accuracy_of,), errors=False).utility[:, 0]
     group, passed = contest.pool.group, None
     for price, ran in zip(held.prices[::-1].tolist(), held.runs[::-1], strict=True):

@@ -214,8 +214,6 @@ class Gateway:
                 await exchange.fail(504, str(error), "upstream_error", code="timeout")
             case ModelError():
                 await exchange.fail(502, str(error), "upstream_error")
-            case RecursionError():
-                await exchange.fail(400, "the body is nested too deeply", bad)
             case AdaComputeError():
                 await exchange.fail(500, str(error), "server_error")
 

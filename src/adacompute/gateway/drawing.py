@@ -59,12 +59,15 @@ class Bill:
 class Purse:
     """Draws of one request: those that came, and the bills of all calls that were made.
 
+    ``headers`` and ``query`` are the client's and travel with each call.
     With ``likely`` they come with log-probabilities, which a client that wants none never sees.
     """
 
     upstream: Upstream
     asked: Asked
     model: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: str = ""
     likely: bool = False
     drawn: list[Drawn] = field(default_factory=list)
     bills: list[Bill] = field(default_factory=list)
@@ -111,13 +114,15 @@ class Purse:
     async def _call(self, count: int, number: int, model: str) -> list[Drawn]:
         """Make one call, and bill it whatever becomes of it."""
         payload = self.asked.body.edit(self._changes(count, number, model))
-        path = self.asked.path
+        path = self.asked.path + self.query
 
         def waste() -> None:
             self.bills.append(self._most(count, len(payload)))
 
         try:
-            reply = await self.upstream.ask(path, payload, stream=self.asked.stream, on_waste=waste)
+            reply = await self.upstream.ask(
+                path, payload, stream=self.asked.stream, headers=self.headers, on_waste=waste
+            )
         except asyncio.CancelledError:
             waste()
             raise

@@ -161,10 +161,10 @@ class Engine:
         decision.deciding_s = time.perf_counter() - begun
         return decision, episode
 
-    def purse(self, asked: Asked) -> Purse:
+    def purse(self, asked: Asked, headers: Mapping[str, str], query: str = "") -> Purse:
         """Open a purse for a request."""
         likely = self.virtual.bundle.ties == LOGPROB
-        return Purse(self.upstream, asked, self.virtual.model, likely=likely)
+        return Purse(self.upstream, asked, self.virtual.model, headers, query, likely)
 
     def settled(self, episode: Episode) -> bool:
         """Whether one draw ends it, however it falls: then it can be passed on as it comes."""

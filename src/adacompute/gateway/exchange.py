@@ -59,8 +59,12 @@ class Exchange:
     @property
     def target(self) -> str:
         """The path as it was sent, below /v1/, with its query."""
-        query = self._query.decode("latin-1")
-        return self.path.removeprefix("/v1/") + (f"?{query}" if query else "")
+        return self.path.removeprefix("/v1/") + self.query
+
+    @property
+    def query(self) -> str:
+        """The query as it was sent, with its mark."""
+        return "?" + self._query.decode("latin-1") if self._query else ""
 
     @property
     def headers(self) -> Headers:

@@ -121,7 +121,7 @@ def run(config: Config, tell: Callable[[str], None]) -> None:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(config.drain_s),
-            limit_concurrency=None,
+            http=require("adacompute.gateway.protocol", extra="serve").Patient,
             proxy_headers=False,
         )
 

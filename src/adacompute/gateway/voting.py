@@ -17,7 +17,7 @@ from typing import Any
 from adacompute.core.errors import ModelError
 from adacompute.gateway.account import Account
 from adacompute.gateway.body import DROP
-from adacompute.gateway.drawing import Bill, Drawn
+from adacompute.gateway.drawing import Bill, Drawn, Purse
 from adacompute.gateway.engine import Decision, Engine, Outcome
 from adacompute.gateway.exchange import EVENTS, JSON, Exchange, Headers
 from adacompute.gateway.passing import Passed, pass_on
@@ -68,11 +68,17 @@ class Voting:
         elif asked.stream:
             await self._stream(exchange, asked, decision, episode)
         else:
-            outcome = await self._run(asked, decision, episode)
+            outcome = await self._run(exchange, asked, decision, episode)
             usage = sum_usage([bill.usage for bill in outcome.purse.bills])
             reply = one_choice(outcome.drawn.document, outcome.drawn.choice, usage)
             self._close(outcome)
             await exchange.reply(200, [JSON, *self._headers(asked, outcome)], reply)
+
+    def _purse(self, exchange: Exchange, asked: Asked) -> Purse:
+        """Open a purse with what the client sent beside its body; draws come unpacked."""
+        headers = dict(self._relay.to_send(exchange.headers))
+        headers.pop("accept-encoding", None)
+        return self.engine.purse(asked, headers, exchange.query)
 
     async def finish(self, within_s: float) -> None:
         """Wait for what goes on after answers were given."""
@@ -90,7 +96,7 @@ class Voting:
         else:
             name = self.engine.virtual.model
             await exchange.write(role_event(decision.id, name, int(decision.begun)))
-        outcome = await self._awake(exchange, self._run(asked, decision, episode))
+        outcome = await self._awake(exchange, self._run(exchange, asked, decision, episode))
         for event in outcome.drawn.events:
             await exchange.write(event)
         if asked.wants_usage:
@@ -99,9 +105,11 @@ class Voting:
         self._close(outcome)
         await exchange.write(DONE, more=False)
 
-    async def _run(self, asked: Asked, decision: Decision, episode: Episode) -> Outcome:
+    async def _run(
+        self, exchange: Exchange, asked: Asked, decision: Decision, episode: Episode
+    ) -> Outcome:
         """Draw and decide; what was spent is accounted even if it comes to nothing."""
-        purse = self.engine.purse(asked)
+        purse = self._purse(exchange, asked)
         try:
             return await self.engine.run(purse, decision, episode)
         except BaseException:
@@ -134,7 +142,7 @@ class Voting:
         """Answer with one draw as it comes, and write down what it was."""
         begun = time.perf_counter()
         decision.shadow = shadow
-        purse = self.engine.purse(asked)
+        purse = self._purse(exchange, asked)
 
         def tell(passed: Passed) -> None:
             tokens = (passed.prompt_tokens, passed.completion_tokens)

@@ -97,13 +97,14 @@ class Endpoint:
         read: Read[T],
         parse: Parse = read_reply,
         on_waste: Callable[[], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> T:
         """Send until it is answered; `on_waste` hears of every attempt that may be billed too."""
         payload = body if isinstance(body, bytes) else encode(body)
 
         async def attempt() -> T:
             try:
-                return await self._attempt(path, payload, read, parse)
+                return await self._attempt(path, payload, read, parse, headers)
             except Failure as failure:
                 if failure.paid and on_waste is not None:
                     on_waste()
@@ -157,11 +158,18 @@ class Endpoint:
         )
         return retrying
 
-    async def _attempt(self, path: str, payload: bytes, read: Read[T], parse: Parse) -> T:
+    async def _attempt(
+        self,
+        path: str,
+        payload: bytes,
+        read: Read[T],
+        parse: Parse,
+        headers: Mapping[str, str] | None,
+    ) -> T:
         begun = False
         async with self._places:
             start = time.perf_counter()
-            request = self._request(path, payload)
+            request = self._request(path, payload, headers)
             try:
                 async with request as response:
                     begun = True
@@ -175,12 +183,13 @@ class Endpoint:
         except Malformed as error:
             raise Passing(f"cannot be understood: {error}", paid=True) from None
 
-    def _request(self, path: str, payload: bytes) -> Any:  # noqa: ANN401 - aiohttp's own
+    def _request(self, path: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - aiohttp's own
         if self._session is None:
             raise ConfigError("an endpoint is used inside `async with`: it is not open here")
         return self._session.post(
             f"{self.base_url}/{path}" if path else self.base_url,
             data=payload,
+            headers=headers,
             allow_redirects=False,  # they would lose the body, and show the key elsewhere
         )
 

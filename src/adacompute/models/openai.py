@@ -95,9 +95,10 @@ class Upstream(Endpoint):
         body: bytes,
         *,
         stream: bool = False,
+        headers: Mapping[str, str] | None = None,
         on_waste: Callable[[], None] | None = None,
     ) -> Reply:
-        """Send the body of someone else, and reply with its document and the draws in it.
+        """Send someone else's body and headers, and reply with the document and the draws in it.
 
         Of a body that asks for a stream the document is `Streamed`, once it is complete: half a
         stream is no answer, and is asked for again as any half answer is. `on_waste` hears of every
@@ -109,7 +110,7 @@ class Upstream(Endpoint):
             return Reply(200, document, "", taken, tuple(draws))
 
         parse = read_stream if stream else read_reply
-        return await self._post(path, body, read, parse, on_waste)
+        return await self._post(path, body, read, parse, on_waste, headers)
 
     async def _post(
         self,
@@ -118,9 +119,10 @@ class Upstream(Endpoint):
         read: Read[Reply],
         parse: Parse = read_reply,
         on_waste: Callable[[], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         try:
-            return await self._send(path, body, read, parse, on_waste)
+            return await self._send(path, body, read, parse, on_waste, headers)
         except Refused as refusal:
             return replace(refusal.reply, message=self._clean(refusal.reply.message))
         except Failure as failure:

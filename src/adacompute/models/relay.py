@@ -127,7 +127,7 @@ class Relay:
         # What is large is written piece by piece, so that others are served meanwhile.
         data = io.BytesIO(body) if len(body) > _LARGE else body or None
         request = self._session.request(
-            method, url, headers=self._to_send(headers), data=data, allow_redirects=False
+            method, url, headers=self.to_send(headers), data=data, allow_redirects=False
         )
         try:
             response = await request
@@ -161,7 +161,7 @@ class Relay:
         unsent = isinstance(error, (self._aiohttp.ClientConnectorError, ValueError))
         return ModelError(said) if unsent else Cut(said)
 
-    def _to_send(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    def to_send(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Leave out what belongs to the sender's connection, and who it is unless configured."""
         kept = list(headers)
         unsent = _NOT_SENT | _named(kept) | (frozenset() if self._forward_key else _CREDENTIALS)

@@ -6,6 +6,7 @@ gateway's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ def configure(
         if policy is not None:
             raise ConfigError("give a policy, or a file that names policies, not both")
         return read_config(config, told)
+    if "base_url" not in told and os.environ.get("OPENAI_BASE_URL"):
+        told["base_url"] = os.environ["OPENAI_BASE_URL"]
     if policy is None or "base_url" not in told:
         raise ConfigError("serve needs --policy, --base-url and --budget, or --config FILE")
     return make_config(told)

@@ -16,13 +16,19 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from adacompute.core.errors import ConfigError, require
+from adacompute.core.types import ladder
 from adacompute.gateway.app import build
 from adacompute.gateway.config import Config
 from adacompute.gateway.server import load_models
+from adacompute.policies.bundle import Bundle, Point, save_bundle
+from adacompute.policies.dial import Dial
+from adacompute.policies.stopping import AdaptiveConsistency
+from adacompute.policies.uniform import Ruled
 
-__all__ = ["Answer", "free_port", "run", "send", "speak"]
+__all__ = ["Answer", "free_port", "held", "make_policy", "run", "send", "speak"]
 
 STARTS_S = 30.0
 
@@ -46,6 +52,21 @@ def free_port() -> int:
         plug.bind(("127.0.0.1", 0))
         port: int = plug.getsockname()[1]
         return port
+
+
+def make_policy(place: Path) -> None:
+    """Save a bundle that stops by agreement after up to four draws, for any budget from 2 on."""
+    rule = AdaptiveConsistency(0.8, 4)
+    policy = Ruled("agreement", ladder((1, 2, 3, 4)), (rule,), Dial((0.1,)))
+    frontier = (Point(0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6),)
+    save_bundle(Bundle(policy, frontier=frontier), place)
+
+
+def held(process: int) -> dict[str, int]:
+    """Open files and megabytes of a process on this machine."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    memory = int(status.split("VmRSS:")[1].split()[0]) // 1024
+    return {"files": len(list(Path(f"/proc/{process}/fd").iterdir())), "mb": memory}
 
 
 @contextmanager

@@ -1,0 +1,212 @@
+"""What cannot work is refused before anything listens, in one sentence that names the entry."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adacompute.core.errors import AdaComputeError, ConfigError
+from adacompute.gateway.config import is_loopback, make_config, read_config
+from adacompute.testing.gateways import free_port
+from adacompute.testing.scripted import Scripted
+
+GOOD = 'base_url = "http://127.0.0.1:1/v1"'
+MODEL = '[serve.models.m]\npolicy = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'
+DIGEST = "0123456789abcdef" * 4
+
+
+def write(place: Path, *lines: str) -> Path:
+    path = place / "gateway.toml"
+    path.write_text("\n".join(["[serve]", *lines]) + "\n")
+    return path
+
+
+WRONG = {
+    "unknown": ([GOOD, "portt = 1"], "serve has no 'portt'; it has attempts, base_url"),
+    "unknown-in-model": ([GOOD, MODEL, "budge = 1"], "models.m has no 'budge'"),
+    "unknown-in-log": ([GOOD, "[serve.log]", 'directory = "x"', "tekst = 1"], "log has no 'tekst'"),
+    "text-for-port": ([GOOD, 'port = "8000"'], "serve.port must be int, not '8000'"),
+    "yes-for-port": ([GOOD, "port = true"], "serve.port must be int, not True"),
+    "far-port": ([GOOD, "port = 70000"], "port is a number from 0 to 65535, not 70000"),
+    "fraction": ([GOOD, "workers = 1.5"], "serve.workers must be int, not 1.5"),
+    "number-for-flag": ([GOOD, "forward_key = 1"], "serve.forward_key must be bool, not 1"),
+    "list-for-host": ([GOOD, "host = []"], "serve.host must be str, not []"),
+    "date": ([GOOD, "body_s = 2026-01-01"], "serve.body_s must be float"),
+    "zero": ([GOOD, "body_s = 0"], "body_s must be a number above 0, not 0.0"),
+    "endless": ([GOOD, "max_body_mb = inf"], "max_body_mb must be a number above 0, not inf"),
+    "no-number": ([GOOD, "drain_s = nan"], "drain_s must be a number above 0, not nan"),
+    "negative": ([GOOD, "workers = -1"], "workers must be a number above 0, not -1"),
+    "no-url": ([], "serve lacks 'base_url'"),
+    "bad-url": (['base_url = "ftp://x"'], "a base URL looks like http://host:port/v1"),
+    "key-in-url": (['base_url = "http://a:secret@b/v1"'], "a base URL holds no credentials"),
+    "no-policy": ([GOOD, "[serve.models.m]", "budget = 2"], "models.m lacks 'policy'"),
+    "no-both": ([GOOD, "[serve.models.m]"], "models.m lacks 'policy' and 'budget'"),
+    "no-budget": ([GOOD, MODEL.replace("budget = 2", "")], "models.m lacks 'budget'"),
+    "bad-budget": ([GOOD, MODEL.replace("= 2", "= -2")], "models.m: budget must be a number above"),
+    "text-budget": ([GOOD, MODEL.replace("= 2", '= "2"')], "models.m.budget must be float"),
+    "bad-holdout": ([GOOD, MODEL, "holdout = 2"], "models.m: holdout is a share from 0 to 1"),
+    "bad-rounds": ([GOOD, MODEL, "max_rounds = 0"], "models.m: max_rounds must be a number above"),
+    "no-table": ([GOOD, "models = 3"], "models must be a table, not 3"),
+    "no-model": ([GOOD, "[serve.models]", "m = 3"], "models.m must be a table, not 3"),
+    "no-keys": ([GOOD, 'keys = "x"'], "keys must be a table"),
+    "no-log": ([GOOD, "log = 3"], "log must be a table, not 3"),
+    "bad-log": ([GOOD, "[serve.log]", 'directory = "x"', "keep_mb = 0"], "log: keep_mb must be"),
+    "name": ([GOOD, MODEL.replace("models.m", 'models."a@b"')], "without spaces, quotes and '@'"),
+    "plain-key": ([GOOD, "[serve.keys]", 'ann = "sk-plain-1"'], "the key of 'ann' must be its SHA"),
+    "short-key": ([GOOD, "[serve.keys]", f'ann = "{DIGEST[:-1]}"'], "the key of 'ann' must be"),
+    "number-key": ([GOOD, "[serve.keys]", "ann = 5"], "the key of 'ann' must be"),
+    "public": ([GOOD, 'host = "0.0.0.0"'], "host 0.0.0.0 can be reached from outside and no keys"),
+    "public-6": ([GOOD, 'host = "::"'], "host :: can be reached from outside"),
+    "public-name": ([GOOD, 'host = "example.org"'], "host example.org can be reached"),
+    "no-host": ([GOOD, 'host = ""'], "can be reached from outside and no keys are set"),
+    "variable": ([GOOD, 'key = "${NOT_SET_9}"'], "the environment variable NOT_SET_9 is not set"),
+    "key-type": ([GOOD, "key = 123456789"], "serve.key must be str, not int"),
+    "key-lines": ([GOOD, 'key = "sk-1\\nX: sk-plain-1"'], "key holds characters that no header"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_configuration_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    lines, why = WRONG[name]
+    path = write(tmp_path, *lines)
+    with pytest.raises(ConfigError) as refused:
+        read_config(path, {})
+    said = str(refused.value)
+    assert why in said
+    assert said.startswith(f"{path}: ")
+    assert said.isprintable()
+    assert not any(secret in said for secret in ("secret", "sk-plain-1", "123456789"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "has no table [serve]"),
+        (b"serve = 3", "has no table [serve]"),
+        (b"[serve", "cannot be read as TOML"),
+        (b"\xff", "cannot be read as TOML"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        read_config(path, {})
+    assert str(path) in str(refused.value)
+    assert why in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
+        read_config(tmp_path / "none.toml", {})
+
+
+def test_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_9", "sk-9")
+    path = write(tmp_path, GOOD, 'key = "${SECRET_9}"', "[serve.log]", 'directory = "${SECRET_9}"')
+    config = read_config(path, {})
+    assert config.key == "sk-9"
+    assert config.log is not None
+    assert config.log.directory == str(tmp_path / "sk-9")
+    assert "sk-9" not in repr(config).replace(config.log.directory, "")
+
+
+def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD, "port = 1", "max-body-mb = 2")
+    config = read_config(path, {"port": 2})
+    assert (config.port, config.max_body_mb) == (2, 2.0)
+
+
+def test_paths_are_taken_from_the_file_that_names_them(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, GOOD, MODEL), {})
+    assert config.models["m"].policy == str(tmp_path / "two")
+
+
+def test_a_public_gateway_has_keys() -> None:
+    config = {"base_url": "http://127.0.0.1:1/v1", "host": "0.0.0.0"}  # noqa: S104 - the point
+    assert make_config({**config, "keys": {"ann": DIGEST.upper()}}).keys == {"ann": DIGEST}
+
+
+@pytest.mark.parametrize(
+    ("host", "inside"),
+    [
+        *(("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("10.0.0.1", False), ("localhost.evil", False)),  # noqa: S104
+    ],
+)
+def test_loopback_is_known(host: str, inside: bool) -> None:  # noqa: FBT001 - a parameter
+    assert is_loopback(host) is inside
+
+
+# Through the command, as it is used.
+
+pytest.importorskip("uvicorn", reason="needs the extra 'serve'")
+
+
+def check(path: Path, *options: str, **environment: str) -> Any:
+    command = [sys.executable, "-m", "adacompute", "serve", "--config", str(path), *options]
+    known = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**known, **environment},
+    )
+
+
+def test_a_check_says_what_would_be_served_and_starts_nothing(
+    policies: Path, upstream: Scripted
+) -> None:
+    port, before = free_port(), upstream.connections
+    key = 'key = "sk-secret-9"'
+    path = write(policies, f'base_url = "{upstream.base_url}"', f"port = {port}", key, MODEL)
+    done = check(path, "--check", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["listen"] == f"127.0.0.1:{port}"
+    assert [model["name"] for model in told["models"]] == ["m"]
+    assert "sk-secret-9" not in done.stdout
+    assert upstream.connections == before
+    with socket.socket() as plug:
+        assert plug.connect_ex(("127.0.0.1", port)) != 0
+
+
+LOADED = {
+    "missing": (MODEL.replace('"two"', '"none"'), "none"),
+    "budget": (MODEL.replace("budget = 2", "budget = 0.5"), "a budget of 0.5 is below 2"),
+    "grader": (MODEL.replace("numeric", "nonsense"), "nonsense"),
+    "no-model": (MODEL.replace('model = "real"', ""), "does not say which model it is for"),
+    "no-grader": (MODEL.replace('grader = "numeric"', ""), "does not say how answers are read"),
+    "tariff": (f'{MODEL}tariff = "none.toml"', "none.toml"),
+}
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_model_that_cannot_be_served_is_refused_by_name(name: str, policies: Path) -> None:
+    from adacompute.gateway.server import load_models  # noqa: PLC0415 - needs the extra
+
+    model, why = LOADED[name]
+    config = read_config(write(policies, GOOD, model), {})
+    with pytest.raises(AdaComputeError) as refused:
+        load_models(config)
+    assert why in str(refused.value)
+    assert "models.m" in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["--check", "--json"])
+def test_the_command_refuses_in_one_sentence(option: str, policies: Path) -> None:
+    done = check(write(policies, GOOD, "portt = 1"), option)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    (sentence,) = done.stderr.strip().splitlines()
+    assert sentence.startswith("adacompute: ")
+    assert "has no 'portt'" in sentence
