@@ -2,8 +2,8 @@
 
 ``python benchmarks/gateway_speed.py [PEERS]``. A fake upstream answers 50 tokens after 20 ms; each
 proxy is one worker. wrk asks 64 at once for requests a second, and one at a time for the latency
-that is added. PEERS is a directory of virtual environments (``litellm``, ``optillm``); what
-is missing is left out. Then one worker holds 5,000 slow streams. It needs wrk and nginx.
+that is added. PEERS is a directory of virtual environments (``litellm``, ``optillm``, ``its``);
+what is missing is left out. Then one worker holds 5,000 slow streams. It needs wrk and nginx.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def load(port: int, script: Path, *, at_once: int) -> tuple[float, str, str]:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
     wrong = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
     rate = float(re.search(r"Requests/sec:\s+([\d.]+)", said)[1])  # type: ignore[index]
-    half, most = (re.search(rf"{p}%\s+(\S+)", said)[1] for p in (50, 99))  # type: ignore[index]
+    half, most = (re.search(rf"\s{p}%\s+(\d\S*)", said)[1] for p in (50, 99))  # type: ignore[index]
     return (-rate if wrong else rate), half, most
 
 
@@ -150,6 +150,25 @@ def add_peers(add, place: Path, upstream: int, peers: Path) -> None:  # type: ig
         port = free_port()
         command = [str(peers / "optillm/bin/optillm"), "--approach", "none", "--port", str(port)]
         add("(e) optillm", *command, "--base-url", f"http://127.0.0.1:{upstream}/v1", port=port)
+    if (peers / "its/bin/its-iaas").exists():
+        port = free_port()
+        add("(e) its_hub", str(peers / "its/bin/its-iaas"), "--port", str(port), port=port)
+        asyncio.run(configure_its(port, upstream))
+
+
+async def configure_its(port: int, upstream: int) -> None:
+    """Tell its_hub its upstream, and to draw once."""
+    told = {
+        "endpoint": f"http://127.0.0.1:{upstream}/v1",
+        "api_key": "none",
+        "model": "other",
+        "alg": "self-consistency",
+        "regex_patterns": ["([0-9]+)"],
+        "budget": 1,
+    }
+    url = f"http://127.0.0.1:{port}/configure"
+    async with aiohttp.ClientSession() as session, session.post(url, json=told) as reply:
+        print("its_hub configured:", reply.status, flush=True)
 
 
 def compare(peers: Path | None) -> None:
@@ -193,7 +212,8 @@ async def hold(port: int) -> int:
             await asyncio.sleep(number / 1000)
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
             async with session.post(url, json=body) as reply:
-                complete += (await reply.read()).endswith(b"data: [DONE]\n\n")
+                data = await reply.read()
+                complete += data.endswith(b"data: [DONE]\n\n")
 
         await asyncio.gather(*(one(i) for i in range(STREAMS)))
     return complete
