@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from adacompute.gateway.drawing import Bill, Purse
     from adacompute.gateway.engine import Decision, Engine, Outcome, VirtualModel
     from adacompute.gateway.passing import Passed
+    from adacompute.gateway.tracing import Spans
     from adacompute.models.endpoint import OnEvent
     from adacompute.policies.bundle import Baseline
 
@@ -39,8 +40,9 @@ SPREADS = 1e-3
 class Account:
     """The account of one process."""
 
-    def __init__(self, log: LogConfig | None) -> None:
+    def __init__(self, log: LogConfig | None, spans: Spans | None = None) -> None:
         self.metrics = Metrics()
+        self._spans = spans
         self._texts = log is not None and log.texts
         self._log = None
         if log is not None:
@@ -105,6 +107,9 @@ class Account:
         self._draws[model] = self._draws.get(model, 0) + decision.decided
         self._drift(engine, decision)
         self._write(engine, outcome)
+        if self._spans is not None:
+            usage = _total(outcome.purse.bills)
+            self._spans.tell(decision, usage, upstream_model=engine.virtual.model)
 
     def lost(self, engine: Engine, purse: Purse) -> None:
         """Account draws that nobody was given."""
@@ -134,7 +139,9 @@ class Account:
         return self._held.get(virtual.name, 0) <= allowed
 
     def close(self) -> None:
-        """Roll what is in the log; slow."""
+        """Roll what is in the log, and send the last spans; slow."""
+        if self._spans is not None:
+            self._spans.close()
         if self._log is not None:
             self._log.seal()
             self._log.roll()
@@ -200,13 +207,17 @@ def _distance(features: Float32Array, baseline: Baseline) -> float:
     return float(np.mean(np.minimum(away**2, 25.0))) if told.any() else 1.0
 
 
+def _total(bills: list[Bill]) -> dict[str, int]:
+    """Tokens of all calls of a request."""
+    return {
+        name: sum(int(bill.usage.get(name) or 0) for bill in bills)
+        for name in ("prompt_tokens", "completion_tokens")
+    }
+
+
 def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any]:
     """Everything that is needed to decide again, and what it cost."""
     decision, purse = outcome.decision, outcome.purse
-    tokens = {
-        name: sum(int(bill.usage.get(name) or 0) for bill in purse.bills)
-        for name in ("prompt_tokens", "completion_tokens")
-    }
     samples = [
         {
             "answer": _writable(answer),
@@ -233,7 +244,7 @@ def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any
         "chosen": decision.chosen,
         "rounds": decision.rounds,
         "calls": len(purse.bills),
-        **tokens,
+        **_total(purse.bills),
         "estimated": any(bill.estimated for bill in purse.bills),
         "money": engine.money(purse.bills),
         "seconds": decision.seconds,

@@ -28,6 +28,7 @@ from adacompute.gateway.drawing import Refusal
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import JSON, Exchange, Gone, Receive, Scope, Send, TooLarge
 from adacompute.gateway.passing import pass_on
+from adacompute.gateway.tracing import Spans
 from adacompute.gateway.voting import Voting
 from adacompute.gateway.wire import (
     VOTED,
@@ -61,7 +62,7 @@ class Gateway:
     def __init__(self, config: Config, models: Mapping[str, VirtualModel]) -> None:
         self.config = config
         self.models = models
-        self.account = Account(config.log)
+        self.account = Account(config.log, Spans() if config.traces else None)
         self.draining = False
         self._open = 0
         self._names = tuple(models)

@@ -97,6 +97,7 @@ class Config:
     drain_s: float = 30.0
     keep_alive_s: float = 5.0
     probe: bool = True
+    traces: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     log: LogConfig | None = None

@@ -86,6 +86,7 @@ class Decision:
     incomplete: bool = False
     holdout: bool = False
     shadow: bool = False
+    parent: str | None = None
 
     @property
     def agreement(self) -> float | None:

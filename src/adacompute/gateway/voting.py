@@ -61,6 +61,7 @@ class Voting:
     async def serve(self, exchange: Exchange, asked: Asked) -> None:
         """Decide, draw, and answer."""
         decision, episode = self.engine.open(asked)
+        decision.parent = exchange.header("traceparent")
         if self.engine.virtual.shadow:
             await self._pass(exchange, asked, decision, episode, shadow=True)
         elif asked.stream and self.engine.settled(episode):

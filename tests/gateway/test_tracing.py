@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra 'otel' is not installed")
+
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from adacompute.gateway.engine import Decision
+from adacompute.gateway.tracing import Spans
+
+
+def test_a_span_says_what_a_request_cost_in_the_clients_own_trace() -> None:
+    exporter = InMemorySpanExporter()
+    spans = Spans(exporter)
+    decision = Decision(
+        id="d1",
+        model="virtual",
+        budget=2.0,
+        price=0.1,
+        question="a secret question",
+        source="message",
+        features=np.zeros(1, dtype=np.float32),
+        key=1,
+        begun=1000.0,
+        decided=3,
+        rounds=2,
+        seconds=1.5,
+        parent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    )
+    usage = {"prompt_tokens": 21, "completion_tokens": 15}
+    spans.tell(decision, usage, upstream_model="real")
+    spans.close()
+    (span,) = exporter.get_finished_spans()
+    told = dict(span.attributes or {})
+    assert span.name == "chat virtual"
+    assert told["gen_ai.usage.output_tokens"] == 15
+    assert told["adacompute.samples"] == 3
+    assert span.context.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    assert (span.end_time or 0) - (span.start_time or 0) == 1_500_000_000
+    assert "secret" not in str(told)
