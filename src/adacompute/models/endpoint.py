@@ -35,7 +35,23 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 _SHORTEST_SECRET = 4  # placeholders such as "x" are no secrets, and occur in words
 
 
-class Endpoint:
+class Opened:
+    """What holds a session of aiohttp for as long as it is open."""
+
+    _session: aiohttp.ClientSession | None = None
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class Endpoint(Opened):
     """One server's address; use it as an asynchronous context manager.
 
     At most `connections` requests are under way at once, the others wait here without a time limit.
@@ -62,7 +78,6 @@ class Endpoint:
         self._key = key or None
         self._places = asyncio.Semaphore(connections)
         self._on_event = on_event
-        self._session: aiohttp.ClientSession | None = None
         self._aiohttp: Any = None
         self._tenacity: Any = None
 
@@ -79,16 +94,6 @@ class Endpoint:
             ),
         )
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def _send(
         self,

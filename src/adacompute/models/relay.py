@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, require
+from adacompute.models.endpoint import Opened
 from adacompute.models.upstream import Timeouts
 from adacompute.models.wire import check_url
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     import aiohttp
@@ -69,7 +69,7 @@ class Relayed:
     clean: Callable[[bytes], bytes]
 
 
-class Relay:
+class Relay(Opened):
     """One upstream's address for requests of others; use it as an asynchronous context manager."""
 
     def __init__(
@@ -84,7 +84,6 @@ class Relay:
         self._key = key
         self._forward_key = forward_key
         self._timeouts = timeouts or Timeouts()
-        self._session: aiohttp.ClientSession | None = None
         self._aiohttp: Any = None
         self._url: Any = None
 
@@ -105,16 +104,6 @@ class Relay:
             ),
         )
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     @asynccontextmanager
     async def send(
