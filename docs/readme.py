@@ -12,8 +12,13 @@ ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- tree: begin -->\n", "<!-- tree: end -->"
 ORDER = (
     "cli.py",
+    "operating.py",
+    "options.py",
+    "console.py",
     "tables.py",
     "runs",
+    "report",
+    "gateway",
     "evaluation",
     "policies",
     "models",
@@ -45,7 +50,7 @@ def tree() -> str:
         and not path.name.startswith("__")
     )
     lines = ["```text"]
-    for name in (*ORDER[:2], *others, *ORDER[2:]):
+    for name in (*ORDER[:5], *others, *ORDER[5:]):
         path = source / name
         if path.is_file():
             lines.append(f"{name:24} {first_line(path)}")

@@ -183,7 +183,9 @@ def every_command(run: Path, source: Path) -> dict[str, tuple[object, ...]]:
         "evaluate": (run, *EVALUATE),
         "serve": ("--policy", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
         "replay": (logged(), "--policy", "example", "--budget", "2"),
+        "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
         "demo": (source,),
+        "reproduce": (run, "--out", place / "paper", "--figures", "0"),
     }
 
 

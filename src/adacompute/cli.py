@@ -16,7 +16,7 @@ import click
 
 from adacompute.console import fail, progress, show
 from adacompute.core.errors import AdaComputeError, ConfigError
-from adacompute.operating import replay, serve
+from adacompute.operating import replay, report, reproduce, serve
 from adacompute.options import (
     FEATURES,
     KEY_ENV,
@@ -332,6 +332,8 @@ def demo(*, samples: Path | None, as_json: bool) -> None:
 
 cli.add_command(serve)
 cli.add_command(replay)
+cli.add_command(report)
+cli.add_command(reproduce)
 
 
 def main() -> None:

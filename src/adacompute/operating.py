@@ -58,7 +58,9 @@ def replay(*, ledger: Path, policy: Path, budget: float, as_json: bool) -> None:
 @click.option("--policy", help="Policy that the page is about; sequential unless given.")
 @click.option("--policies", type=NAMES, help="Policies beside it, by commas; a fast few if not.")
 @click.option("--ladder", type=WHOLE_NUMBERS, help="Levels; as evaluated, or 1,2,4,8,16.")
-@click.option("--orders", default=20, show_default=True, help="Orders that samples are replayed in.")
+@click.option(
+    "--orders", default=20, show_default=True, help="Orders that samples are replayed in."
+)
 @UNIT
 @TARIFF
 @SEED
@@ -70,3 +72,23 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     with progress("Reporting") as said:
         result = report_run(run, progress=said, **options)
     show(result, "Reported", as_json=as_json)
+
+
+@click.command("reproduce")
+@click.argument("sources", metavar="DIR…", type=RUN, nargs=-1, required=True)
+@click.option("--out", required=True, type=RUN, help="Directory for the tables and figures.")
+@click.option(
+    "--figures",
+    default=4,
+    show_default=True,
+    help="How many of the runs get every table and figure; the others are only compared.",
+)
+@common
+def reproduce(*, sources: tuple[Path, ...], out: Path, figures: int, as_json: bool) -> None:
+    """Make every table and figure of the paper from runs, or from files of samples."""
+    from adacompute.runs.reproductions import narrow, reproduce_runs  # noqa: PLC0415
+
+    with progress("Reproducing") as said:
+        result = reproduce_runs(sources, out=out, figures=figures, progress=said)
+    shown = result if as_json else narrow(result)
+    show(shown, "Reproduced", as_json=as_json, rows="comparison")

@@ -74,6 +74,8 @@ def show_demo(result: dict[str, Any]) -> None:
         else:
             show_result(result[name], "", rows="levels")
         console.print()
+    for name, why in result["skipped"].items():
+        console.print(Text(f"There is no {name}: {_say(why)}"), soft_wrap=True)
     console.print(Text(f"The run is in {_say(result['run'])}"), soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ files.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,8 +74,7 @@ def hold_out(
     fitted, parts = [], []
     for f in range(folds):
         fitted.append(family(contest, np.flatnonzero(fold != f)))
-        held = contest.pool.take(np.flatnonzero(fold == f))
-        parts.append(replace(contest.replay, pool=held))
+        parts.append(contest.replay.take(np.flatnonzero(fold == f)))
     every = tuple(fitted), tuple(parts)
     runs = tuple(_run(contest, fold, *every, price) for price in prices)
     return HeldOut(contest, fold, *every, np.asarray(prices), runs)

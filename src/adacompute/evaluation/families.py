@@ -265,6 +265,7 @@ def fit_sequentially(contest: Contest, train: IntArray) -> Fitted:
         pool.answers.take(train),
         known,
         levels,
+        group=pool.group[train],
         round_cost=contest.round_cost(train) / each,
         resort_cost=resort_cost / each,
         seed=contest.seed,

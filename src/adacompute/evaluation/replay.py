@@ -6,7 +6,7 @@ orders. Decisions are made by the episodes that also serve; only the draws come 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,17 +42,33 @@ class Ran:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Orders of a pool's samples, long enough for the largest level, and how often one may draw."""
+    """Orders of a pool's samples, long enough for the largest level, and how often one may draw.
+
+    ``ordered`` holds the orders where they were drawn before; else the seed draws them.
+    """
 
     pool: Pool
     orders: int
     length: int
     seed: int = 0
     rounds: int = UNLIMITED_ROUNDS
+    ordered: IntArray | None = None
+
+    def take(self, rows: IntArray) -> Replay:
+        """Return these questions in the orders that they have here.
+
+        So policies that are replayed on parts of a pool see the draws that others see on all of it.
+        """
+        held = self.pool.take(rows)
+        shift = self.pool.answers.offsets[rows] - held.answers.offsets[:-1]
+        own = self._index.reshape(len(self.pool), self.orders, -1)[rows] - shift[:, None, None]
+        return replace(self, pool=held, ordered=own.reshape(-1, self.length))
 
     @cached_property
     def _index(self) -> IntArray:
         """Samples in each order, (N · orders, length)."""
+        if self.ordered is not None:
+            return self.ordered
         index = order_samples(
             self.pool.answers, orders=self.orders, length=self.length, seed=self.seed
         )

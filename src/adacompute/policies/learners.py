@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, require
-from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray
+from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
 from adacompute.policies.inference import NEVER, OnnxModel, Predictor, trees_to_onnx
 
 CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
@@ -134,17 +134,42 @@ class Softmax(NamedTuple):
     chances: Callable[[FloatArray], FloatArray]
 
 
+def split_evenly(group: IntArray, folds: int, *, seed: int = 0) -> IntArray:
+    """Fold of each question for choosing settings: questions of one group share it.
+
+    Groups are numbered by their first question, as ``number_groups`` does.
+    """
+    return (np.random.default_rng(seed).permutation(int(group.max()) + 1) % folds)[group]
+
+
+def number_groups(group: KeyArray) -> IntArray:
+    """Number groups in the order in which they appear.
+
+    >>> number_groups(np.array([7, 3, 7, 9], dtype=np.uint64)).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
+
+
 def fit_softmax(
-    points: FloatArray, label: IntArray, *, strength: float | None = None, seed: int = 0
+    points: FloatArray,
+    label: IntArray,
+    group: IntArray,
+    *,
+    strength: float | None = None,
+    seed: int = 0,
 ) -> Softmax | None:
     """Fit how likely each label is at a point; None where the points tell nothing for sure.
 
-    Labels are 0, 1, … and each is there. How far the points may tell is chosen by the likelihood
-    of labels that were left out, and it must beat that of the labels' shares by more than chance;
-    unless a ``strength`` is given, which was chosen so before.
+    Labels are 0, 1, … and each is there; copies of a question are one group. How far the points
+    may tell is chosen by the likelihood of labels that were left out, and it must beat that of the
+    labels' shares by more than chance; unless a ``strength`` is given, which was chosen so before.
     """
     linear = require("sklearn.linear_model", extra="train")
-    fold = np.random.default_rng(seed).permutation(len(points)) % SOFTMAX_FOLDS
+    fold = split_evenly(group, SOFTMAX_FOLDS, seed=seed)
 
     def fit(strength: float, rows: BoolArray) -> Any:  # noqa: ANN401 - scikit-learn has no types
         model = linear.LogisticRegression(C=strength, max_iter=300, random_state=seed)

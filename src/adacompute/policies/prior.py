@@ -106,11 +106,15 @@ class FittedPrior(NamedTuple):
 def fit_prior(
     features: Float32Array,
     behaviour: FloatArray,
+    group: IntArray,
     *,
     strength: float | None = None,
     seed: int = 0,
 ) -> FittedPrior:
-    """Fit the prior; a ``strength`` that was chosen before saves choosing it again."""
+    """Fit the prior; a ``strength`` that was chosen before saves choosing it again.
+
+    Copies of a question are one group and tell nothing of each other.
+    """
     size = len(behaviour)
     flat = FittedPrior(flat_prior(features.shape[1]), flat_weight(size))
     varied = behaviour[:, behaviour.std(axis=0) > LEAST]
@@ -122,12 +126,13 @@ def fit_prior(
         return flat
     mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = (1.0 / (features.std(axis=0, dtype=np.float64) + LEAST_SPREAD)).astype(np.float32)
-    left_out, slope = _ridge(standardise(features, mean, scale).astype(np.float64), varied)
+    points = standardise(features, mean, scale).astype(np.float64)
+    left_out, slope = _ridge(points, varied, group)
     if not left_out.shape[1]:
         return flat
     spread = left_out.std(axis=0) + LEAST
     left_out, slope = left_out / spread, slope / spread
-    shift = fit_softmax(left_out, kind, strength=strength, seed=seed)
+    shift = fit_softmax(left_out, kind, group, strength=strength, seed=seed)
     if shift is None:
         return flat
     _, place = fit_clusters(left_out, places, seed=seed)
@@ -153,12 +158,16 @@ def mix(known: Chances, weight: FloatArray) -> Chances:
     return known.map(lambda table: table @ weight)
 
 
-def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _ridge(
+    features: FloatArray, target: FloatArray, group: IntArray
+) -> tuple[FloatArray, FloatArray]:
     """Ridge regression of each target, its penalty chosen by leaving one question out.
 
     Returns the predictions of each question by all others, and the slopes of all, both about the
-    mean. All penalties and all left-out predictions come from one decomposition.
+    mean. All penalties and all left-out predictions come from one decomposition. The copies of a
+    question have its features, so they are left out together by the same formula.
     """
+    copies = np.bincount(group)[group][:, None]
     centred = target - target.mean(axis=0)
     left, singular, turned = np.linalg.svd(features, full_matrices=False)
     inside = left.T @ centred
@@ -168,8 +177,10 @@ def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatA
     for penalty in PENALTIES * features.shape[1]:
         kept = singular**2 / (singular**2 + penalty)
         fitted = left @ (kept[:, None] * inside)
-        weight = np.minimum((left**2) @ kept, 1.0 - LEAST)[:, None]
-        without = (fitted - weight * centred) / (1.0 - weight)
+        weight = np.minimum(((left**2) @ kept)[:, None], (1.0 - LEAST) / copies)
+        missed = centred - fitted
+        missed += weight / (1.0 - copies * weight) * _sum_groups(missed, group)
+        without = centred - missed
         error = ((centred - without) ** 2).mean(axis=0)
         better = error < best
         best[better] = error[better]
@@ -179,3 +190,10 @@ def _ridge(features: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatA
         ]
     told = best < nothing  # what cannot be predicted is not passed on
     return left_out[:, told], slope[:, told]
+
+
+def _sum_groups(value: FloatArray, group: IntArray) -> FloatArray:
+    """Sum of each column over the group of each row."""
+    total = np.zeros((int(group.max()) + 1, value.shape[1]))
+    np.add.at(total, group, value)
+    return total[group]

@@ -20,7 +20,7 @@ import numpy as np
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MOST, Chances, states
 from adacompute.policies.induction import follow, indices
-from adacompute.policies.learners import one_thread
+from adacompute.policies.learners import number_groups, one_thread, split_evenly
 from adacompute.policies.policy import NO_LEVEL, State, answers_alone
 from adacompute.policies.prior import (
     Prior,
@@ -211,20 +211,24 @@ def fit_sequential(
     known: Chances,
     levels: tuple[Level, ...],
     *,
+    group: KeyArray | None = None,
     round_cost: float = 0.0,
     resort_cost: float = 0.0,
     seed: int = 0,
 ) -> Sequential:
     """Fit the prior of training questions and the indices at its places.
 
+    Copies of a question share a ``group``; without it every question is one of its own.
+
     How far a place relies on the questions like it, and how far on all, is what gets most right on
     questions left out; relying on all is the policy without features.
     """
     behaviour = behave(answers, len(levels) - (known.resort is not None))
+    own = np.arange(len(features)) if group is None else number_groups(group)
     with one_thread():
-        prior, weight, strength = fit_prior(features, behaviour, seed=seed)
+        prior, weight, strength = fit_prior(features, behaviour, own, seed=seed)
         if strength is not None:
-            lent = _choose_lent(features, behaviour, known, strength=strength, seed=seed)
+            lent = _choose_lent(features, behaviour, own, known, strength=strength, seed=seed)
             flat = math.isinf(lent)
             prior = flat_prior(features.shape[1]) if flat else prior
             weight = flat_weight(len(weight)) if flat else lend(weight, lent)
@@ -235,18 +239,25 @@ def fit_sequential(
 
 
 def _choose_lent(
-    features: Float32Array, behaviour: FloatArray, known: Chances, *, strength: float, seed: int
+    features: Float32Array,
+    behaviour: FloatArray,
+    group: IntArray,
+    known: Chances,
+    *,
+    strength: float,
+    seed: int,
 ) -> float:
     """Questions to lend each place, by what is right at equal cost on questions left out."""
-    fold = np.random.default_rng(seed).permutation(len(features)) % LENT_FOLDS
+    fold = split_evenly(group, LENT_FOLDS, seed=seed)
     value = np.zeros(len(LENT))
     for f in range(LENT_FOLDS):
         train, held = fold != f, fold == f
         seen, unseen = (
             Chances(known.reached[:, rows], known.right[:, rows]) for rows in (train, held)
         )
+        _, left = np.unique(group[train], return_inverse=True)
         prior, weight, _ = fit_prior(
-            features[train], behaviour[train], strength=strength, seed=seed
+            features[train], behaviour[train], left, strength=strength, seed=seed
         )
         for i, lent in enumerate(LENT):
             flat = math.isinf(lent)

@@ -157,7 +157,7 @@ def train_run(
 
 def _bundle(place: Run, contest: Contest, fitted: Fitted, notes: dict[str, Any]) -> Bundle:
     """A fitted policy with what the run and its questions say."""
-    pool, known = contest.pool, _known(place)
+    pool, known = contest.pool, describe_source(place)
     words = notes["policy"] == "sequential"
     return Bundle(
         policy=fitted.policy,
@@ -212,7 +212,7 @@ def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
     )
 
 
-def _known(place: Run) -> dict[str, Any]:
+def describe_source(place: Run) -> dict[str, Any]:
     """Model and grader that a run was imported with, and the grader that graded it last."""
     imported, graded = place.manifest(place.source), place.manifest("grade")
     known = dict(imported.result) if imported else {}
@@ -342,12 +342,12 @@ def _contestants(policies: Sequence[str] | None, protocol: str) -> tuple[list[st
             if name not in known:
                 raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
         return list(dict.fromkeys(policies)), {}
-    missing = None if protocol == "paper" else _missing()
+    missing = None if protocol == "paper" else missing_extra()
     skipped = {name: missing for name in LEARNED if missing}
     return [name for name in known if name not in skipped], skipped
 
 
-def _missing() -> str | None:
+def missing_extra() -> str | None:
     """What a learned model lacks here, in one sentence."""
     try:
         for module in TRAINING:

@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adacompute.core.errors import MissingExtra
 from adacompute.datasets.example import NAME
 from adacompute.datasets.sources import read_source
 from adacompute.runs.contests import evaluate_run
+from adacompute.runs.reports import check_extra, report_run
 from adacompute.runs.stages import DEFAULT_LADDER, estimate_run, import_samples, quiet, solve_run
 from adacompute.storage.store import number_samples
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BUDGETS = (1.5, 2.0, 3.0, 4.0)
+PAGE = "report.html"
+FEWEST = 4
+"""Samples of each question that a page needs: two levels, in both halves of the samples."""
+
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
 
 
@@ -36,11 +42,27 @@ def run_demo(
     progress("import")
     results = {"import": import_samples(source, run)}
     commands = {"import": shlex.join(["adacompute", "import", str(source), "--run", str(run)])}
-    for name, (take, options) in steps(fewest, progress).items():
+    taken, missing = steps(fewest, progress), _missing()
+    if missing is None and fewest >= FEWEST:
+        taken["report"] = (
+            partial(report_run, progress=progress),
+            {"out": run / PAGE, "budget": 2.0},
+        )
+    for name, (take, options) in taken.items():
         progress(name)
         results[name] = take(run, **options)
         commands[name] = shlex.join(["adacompute", name, str(run), *_spell(options)])
-    return {"run": str(run), "commands": commands, **results}
+    skipped = {} if missing is None else {"report": missing}
+    return {"run": str(run), "commands": commands, "skipped": skipped, **results}
+
+
+def _missing() -> str | None:
+    """What a page lacks here, in one sentence."""
+    try:
+        check_extra()
+    except MissingExtra as error:
+        return str(error)
+    return None
 
 
 def steps(

@@ -1,0 +1,39 @@
+"use strict";
+(function () {
+  var data = JSON.parse(document.getElementById("data").textContent);
+  var slider = document.getElementById("budget");
+  var fields = document.querySelectorAll("[data-field]");
+  var rows = document.querySelectorAll("[data-level]");
+  function set(element, attributes) {
+    Object.keys(attributes).forEach(function (key) {
+      element.setAttribute(key, attributes[key]);
+    });
+  }
+  function show(index) {
+    var stop = data.stops[index];
+    fields.forEach(function (field) {
+      field.textContent = stop.text[field.dataset.field];
+    });
+    rows.forEach(function (row) {
+      var level = stop.text.levels[Number(row.dataset.level)];
+      row.querySelectorAll("[data-share]").forEach(function (cell) {
+        cell.textContent = level[cell.dataset.share];
+      });
+      row.querySelectorAll("[data-width]").forEach(function (bar) {
+        bar.setAttribute("width", level[bar.dataset.width]);
+      });
+    });
+    ["wide", "narrow"].forEach(function (shape) {
+      document.querySelectorAll("#curves ." + shape + " [data-part]").forEach(function (part) {
+        set(part, stop.spots[shape][part.dataset.part]);
+      });
+    });
+    slider.setAttribute("aria-valuetext", stop.text.budget);
+  }
+  slider.addEventListener("input", function () {
+    show(Number(slider.value));
+  });
+  document.documentElement.classList.add("live");
+  slider.value = String(data.at);
+  show(data.at);
+})();

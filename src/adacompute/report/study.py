@@ -1,0 +1,279 @@
+"""Study: one policy at every budget, beside other policies, on questions it has not seen.
+
+The policy is fitted anew for each fold and followed along prices on the questions held out, as
+calibration does. A stop is what a budget buys: the lowest price whose mean cost stays within it
+with confidence, mixed of the two prices next to it; cost, accuracy and gain are what the held-out
+questions had there. Intervals are by bootstrap over questions, copies of a text together. It knows
+nothing of files, nor of how anything is shown.
+
+R resamplings, N questions, A aims of a curve, G budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.answers import NULL
+from adacompute.core.errors import ConfigError
+from adacompute.evaluation.bounds import cross_fitted
+from adacompute.evaluation.calibration import (
+    FEWEST_QUESTIONS,
+    FOLDS,
+    HeldOut,
+    Mean,
+    quantile,
+)
+from adacompute.evaluation.curves import Curve, held_out, split_folds
+from adacompute.evaluation.families import Contest, find_family
+from adacompute.evaluation.pool import assign_folds
+from adacompute.evaluation.scores import resample
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, KeyArray
+
+CONFIDENCE = 0.95
+RESAMPLINGS = 1000
+PRICES = 48
+PARTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Numbers of questions that the gain's interval is shown for, as parts of those there are."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the two ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bent:
+    """A curve under every resampling of the questions, row 0 as they are: (R, A)."""
+
+    cost: FloatArray
+    accuracy: FloatArray
+
+    @staticmethod
+    def of(cost: FloatArray, accuracy: FloatArray, weights: FloatArray) -> Bent:
+        """Average each question's cost and accuracy, (N, A), by weights, (R, N)."""
+        total = weights.sum(axis=1, keepdims=True)
+        spent = np.maximum.accumulate(weights @ cost / total, axis=1)
+        return Bent(spent, weights @ accuracy / total)
+
+    def at(self, cost: FloatArray) -> FloatArray:
+        """Accuracy at costs, (R, G), by interpolating in realised cost."""
+        return np.stack(
+            [np.interp(*row) for row in zip(cost, self.cost, self.accuracy, strict=True)]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Stop:
+    """What a budget buys: its price, and cost, accuracy and samples of each question, (N,)."""
+
+    budget: float
+    price: float
+    cost: FloatArray
+    accuracy: FloatArray
+    samples: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A policy followed along prices, the best uniform mixture, and the resamplings of both."""
+
+    contest: Contest
+    name: str
+    held: HeldOut
+    base: Curve
+    weights: FloatArray
+
+    @cached_property
+    def mixture(self) -> Bent:
+        """The best mixture of uniform levels, under every resampling."""
+        return Bent.of(self.base.cost, self.base.accuracy, self.weights)
+
+    @cached_property
+    def own(self) -> Bent:
+        """The policy along its prices, under every resampling."""
+        cost, accuracy, _ = self._every
+        return Bent.of(cost, accuracy, self.weights)
+
+    @cached_property
+    def retry(self) -> Bent | None:
+        """What only redraws unreadable samples; None where all could be read."""
+        if not (self.contest.pool.answers.answer == NULL).any():
+            return None
+        curve = held_out(self.contest, find_family("retry"), split_folds(self.held.fold))
+        return Bent.of(curve.cost, curve.accuracy, self.weights)
+
+    @cached_property
+    def cost_high(self) -> FloatArray:
+        """Upper bound of the mean cost at each price: what a budget is held against."""
+        group = self.contest.pool.group
+        means = [Mean.of(ran.cost, ran.cost_spread, group) for ran in self.held.runs]
+        high = np.array([mean.value + mean.bound(CONFIDENCE) for mean in means])
+        return np.asarray(np.maximum.accumulate(high), dtype=np.float64)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are questions enough for a verdict."""
+        return self.groups >= FEWEST_QUESTIONS
+
+    @cached_property
+    def groups(self) -> int:
+        """How many different questions there are."""
+        return len(np.unique(self.contest.pool.group))
+
+    @cached_property
+    def _every(self) -> list[FloatArray]:
+        """Cost, accuracy and samples along the prices, (N, prices) each."""
+        names, runs = ("cost", "accuracy", "samples"), self.held.runs
+        return [np.stack([getattr(ran, name) for ran in runs], axis=1) for name in names]
+
+    def stop(self, budget: float) -> Stop:
+        """Return what a budget buys."""
+        high = self.cost_high
+        if budget < high[0] * (1 - 1e-9):
+            raise ConfigError(
+                f"a budget of {budget:g} cannot be held with {CONFIDENCE:.0%} confidence: the "
+                f"least that {self.name} costs is {high[0]:.6g}; allow more"
+            )
+        place = float(np.interp(budget, high, np.arange(len(high))))
+        first = min(int(place), len(high) - 2)
+        share = place - first
+        mixed = [
+            column[:, first] * (1 - share) + column[:, first + 1] * share for column in self._every
+        ]
+        prices = np.log(self.held.prices)
+        price = float(np.exp(prices[first] * (1 - share) + prices[first + 1] * share))
+        return Stop(budget, price, *mixed)
+
+    def gains(
+        self, stops: Sequence[Stop], weights: FloatArray | None = None, *, of: Bent | None = None
+    ) -> FloatArray:
+        """Gain over the mixture at the cost of each stop, (R, G); of another curve if given."""
+        own = weights is None
+        weights = self.weights if weights is None else weights
+        total = weights.sum(axis=1, keepdims=True)
+        spent = weights @ np.stack([stop.cost for stop in stops], axis=1) / total
+        base = self.mixture if own else Bent.of(self.base.cost, self.base.accuracy, weights)
+        if of is not None:
+            return of.at(spent) - base.at(spent)
+        right = weights @ np.stack([stop.accuracy for stop in stops], axis=1) / total
+        return np.asarray(right - base.at(spent))
+
+    def interval(self, values: FloatArray) -> Interval:
+        """Interval of a value, row 0, by its spread over the other rows, as calibration's."""
+        half = quantile(0.5 + CONFIDENCE / 2, self.groups) * float(values[1:].std(ddof=1))
+        return Interval(float(values[0]), float(values[0]) - half, float(values[0]) + half)
+
+    def mean(self, values: FloatArray) -> Interval:
+        """Mean over questions with its interval."""
+        mean = Mean.of(values, 0.0, self.contest.pool.group)
+        half = mean.bound(0.5 + CONFIDENCE / 2)
+        return Interval(mean.value, mean.value - half, mean.value + half)
+
+    def by_number(self, stop: Stop) -> list[tuple[int, Interval]]:
+        """Gain with the interval that so many questions of this kind would give it."""
+        group, seed = self.contest.pool.group, self.contest.seed
+        known = float(self.gains([stop])[0, 0])
+        found = []
+        for number in sorted({max(2, round(self.groups * part)) for part in PARTS}):
+            gains = self.gains([stop], _resample(group, number, RESAMPLINGS // 2, seed=seed))[:, 0]
+            half = quantile(0.5 + CONFIDENCE / 2, number) * float(gains.std(ddof=1))
+            found.append((number, Interval(known, known - half, known + half)))
+        return found
+
+
+def _resample(group: KeyArray, number: int, times: int, *, seed: int) -> FloatArray:
+    """How often each question counts where so many different ones are drawn."""
+    rng = np.random.default_rng(seed)
+    unique, inverse = np.unique(group, return_inverse=True)
+    counts = rng.multinomial(number, np.full(len(unique), 1 / len(unique)), size=times)
+    return np.asarray(counts[:, inverse], dtype=np.float64)
+
+
+def _hold_out(contest: Contest, name: str) -> HeldOut:
+    """Follow a family as calibration does, the draws paired with those of other policies."""
+    family, fold = find_family(name), assign_folds(contest.pool.group, FOLDS, seed=contest.seed)
+    splits = split_folds(fold)
+    fitted = tuple(family(contest, train) for train, _ in splits)
+    parts = tuple(contest.replay.take(held) for _, held in splits)
+    most = max(known.prices[0] for known in fitted)
+    least = min(known.prices[-1] for known in fitted)
+    prices = np.geomspace(most, least, PRICES)
+    empty = HeldOut(contest, fold, fitted, parts, prices, ())
+    return replace(empty, runs=tuple(empty.run(price) for price in prices.tolist()))
+
+
+def study_policy(contest: Contest, name: str) -> Study:
+    """Follow a policy along its prices on held-out questions, beside the mixture."""
+    held = _hold_out(contest, name)
+    base = held_out(contest, find_family("mixture"), split_folds(held.fold))
+    weights = resample(contest.pool.group, RESAMPLINGS, seed=contest.seed)
+    return Study(contest, name, held, base, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A policy's accuracy along costs, with its difference to the mixture, (R, G) each."""
+
+    name: str
+    cost: FloatArray
+    accuracy: FloatArray
+    difference: FloatArray
+
+
+def draw_lines(
+    study: Study,
+    names: Sequence[str],
+    budgets: Sequence[float],
+    progress: Callable[[str], None],
+) -> list[Line]:
+    """Score other policies at budgets, and the two of the study before them."""
+    splits = split_folds(study.held.fold)
+    lines = [_line("mixture", study.mixture, study, budgets)]
+    lines.append(_line(study.name, study.own, study, budgets))
+    for name in names:
+        progress(name)
+        if name == "oracle":
+            lines.append(_oracle(study, budgets))
+            continue
+        if name == "retry":
+            if study.retry is not None:
+                lines.append(_line(name, study.retry, study, budgets))
+            continue
+        curve = held_out(study.contest, find_family(name), splits)
+        bent = Bent.of(curve.cost, curve.accuracy, study.weights)
+        steps = np.unique(np.round(bent.cost[0], 12)) if curve.stepped else budgets
+        lines.append(_line(name, bent, study, list(steps)))
+    return lines
+
+
+def _line(name: str, bent: Bent, study: Study, budgets: Sequence[float]) -> Line:
+    """Read a curve where it reaches, and at both of its ends."""
+    least, most = bent.cost[0, 0], bent.cost[0, -1]
+    inside = [budget for budget in budgets if least < budget < most]
+    cost = np.unique([least, *inside, most])
+    every = np.tile(cost, (len(bent.cost), 1))
+    accuracy = bent.at(every)
+    return Line(name, cost, accuracy, accuracy - study.mixture.at(every))
+
+
+def _oracle(study: Study, budgets: Sequence[float]) -> Line:
+    """The cross-fitted oracle at budgets: it knows each question's curve."""
+    contest, weights = study.contest, study.weights
+    found = cross_fitted(contest.pool, contest.samples, tuple(budgets), seed=contest.seed)
+    total = weights.sum(axis=1)
+    accuracy = np.stack([weights @ value / total for _, value in found.values()], axis=1)
+    cost, first = np.unique([spent for spent, _ in found.values()], return_index=True)
+    accuracy = accuracy[:, first]  # once all is bought, a larger budget buys no more
+    base = study.mixture.at(np.tile(cost, (len(weights), 1)))
+    return Line("oracle", cost, accuracy, accuracy - base)

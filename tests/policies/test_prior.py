@@ -1,0 +1,47 @@
+"""The prior from text: what is left out is left out with its copies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="the extra 'train' is not installed")
+
+from adacompute.policies.learners import split_evenly
+from adacompute.policies.prior import PENALTIES, _ridge, fit_prior
+
+
+def test_ridge_leaves_a_question_out_with_all_of_its_copies() -> None:
+    rng = np.random.default_rng(0)
+    own = rng.normal(size=(30, 4))
+    group = np.repeat(np.arange(30), rng.integers(1, 4, 30))
+    features = own[group]
+    target = features[:, :1] + rng.normal(size=(len(group), 1))
+    left_out, _ = _ridge(features, target, group)
+    centred = target - target.mean()
+
+    def without(one: int, penalty: float) -> float:
+        kept = group != one
+        x, y = features[kept], centred[kept]
+        slope = np.linalg.solve(x.T @ x + penalty * np.eye(4), x.T @ y)
+        return float((own[one] @ slope)[0])
+
+    tried = [[without(one, penalty * 4) for one in group] for penalty in PENALTIES]
+    assert any(np.allclose(left_out[:, 0], each) for each in tried)
+
+
+def test_copies_share_a_fold() -> None:
+    group = np.repeat(np.arange(10), 3)
+    fold = split_evenly(group, 4, seed=1)
+    assert all(len(set(fold[group == one])) == 1 for one in range(10))
+    assert set(fold) == {0, 1, 2, 3}
+
+
+def test_copies_of_questions_do_not_make_noise_look_like_knowledge() -> None:
+    rng = np.random.default_rng(3)
+    behaviour = np.repeat(rng.random((60, 5)), 4, axis=0)
+    features = np.repeat(rng.normal(size=(60, 40)).astype(np.float32), 4, axis=0)
+    group = np.repeat(np.arange(60), 4)
+    assert fit_prior(features, behaviour, group).strength is None
+    alone = fit_prior(features, behaviour, np.arange(240))
+    assert alone.strength is not None  # what would be believed if copies were taken for others

@@ -1,0 +1,333 @@
+"""The page holds all it shows, asks nothing of anyone, and keeps the texts of others as text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adacompute.core.errors import ConfigError, DataError, MissingExtra
+from adacompute.report.page import render
+from adacompute.report.wording import clean
+from adacompute.runs import reports
+from adacompute.runs.contests import evaluate_run
+from adacompute.runs.reports import report_run
+from adacompute.runs.stages import import_samples
+
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "<!-- <style>*{display:none}</style>",
+    "\u202eevil\u202c \u2066isolated \u0000 control",
+    "{{ 7 * 7 }} {% raw %} ${x}",
+    "]]></svg><a href='javascript:alert(1)'>",
+    "&lt;b&gt; &amp; already",
+    "x" * 1_000_000,
+]
+FAST: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",), "orders": 5}
+ALLOWED = frozenset(
+    re.findall(
+        r"\w+",
+        "html head meta title style body header p span bdi h1 h2 h3 a main section div figure svg "
+        "g defs clippath path rect use text tspan line circle figcaption label input dl dt dd b i "
+        "code pre ol ul li table caption thead tbody tr th td details summary footer script",
+    )
+)
+
+
+def write(path: Path, questions: int, kinds: str, seed: int = 0) -> Path:
+    """Write 8 samples each of questions that are right as often as their kind says."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for q in range(questions):
+        chance = {"easy": 0.97, "fair": 0.62, "hopeless": 0.03, "coin": 0.5}
+        kind = kinds.split()[q % len(kinds.split())]
+        text = f"{HOSTILE[q % len(HOSTILE)]} {q}" if "hostile" in path.name else f"What is {q}?"
+        for sample in range(8):
+            right = bool(rng.random() < chance[kind])
+            answer = "7" if right else str(rng.integers(8, 10))
+            unread = sample == 3 and q % 4 == 0
+            rows.append(
+                {
+                    "question_id": f"{text[:40]}/{q}",
+                    "question": text,
+                    "difficulty": f"<i>{kind}</i>",
+                    "model": HOSTILE[0],
+                    "gold": "7",
+                    "sample": sample,
+                    "answer": None if unread else answer,
+                    "correct": right and not unread,
+                    "completion_tokens": 5 + q % 3,
+                    "cost": 0.001,
+                }
+            )
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run whose texts are all hostile."""
+    root = tmp_path_factory.mktemp("page")
+    import_samples(write(root / "hostile.parquet", 64, "easy fair fair hopeless"), root / "run")
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(place: Path) -> str:
+    report_run(place / "run", out=place / "page.html", **FAST)
+    return (place / "page.html").read_text(encoding="utf-8")
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would see as elements, and as text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        last, attributes = self.tags[-1] if self.tags else ("", {})
+        if last in ("script", "style") and self.cdata_elem:
+            self.scripts.append((attributes, data))
+        else:
+            self.words.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    return reader
+
+
+def test_hostile_texts_stay_text(page: str) -> None:
+    reader = read(page)
+    assert {tag for tag, _ in reader.tags} <= ALLOWED
+    for tag, attributes in reader.tags:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], tag
+        assert not attributes.keys() & {"src", "srcset", "xlink:href", "formaction", "action"}
+    text = "".join(reader.words)
+    assert HOSTILE[0] in text  # as words
+    assert "{{ 7 * 7 }}" in text
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\0]", page)
+    assert "x" * 1000 not in page
+
+
+def test_nothing_outside_is_referred_to(page: str) -> None:
+    for _, attributes in read(page).tags:
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search(r"url\((?!#)", page)
+    assert "@import" not in page
+    assert not re.search(r"https?://", page)
+    assert "<link" not in page
+
+
+def test_the_security_policy_allows_its_own_style_and_script_alone(page: str) -> None:
+    reader = read(page)
+    (policy,) = [
+        attributes["content"]
+        for tag, attributes in reader.tags
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    run = [text for attributes, text in reader.scripts if attributes.get("type") is None]
+    assert len(run) == 2
+    for text in run:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_the_data_of_the_slider_is_json_and_every_field_is_in_it(page: str) -> None:
+    reader = read(page)
+    (data,) = [text for attributes, text in reader.scripts if attributes.get("id") == "data"]
+    found = json.loads(data)
+    fields = {a["data-field"] for _, a in reader.tags if "data-field" in a}
+    levels = sum("data-level" in attributes for _, attributes in reader.tags)
+    (slider,) = [a for tag, a in reader.tags if tag == "input"]
+    assert int(slider["max"] or 0) == len(found["stops"]) - 1
+    for stop in found["stops"]:
+        assert fields <= stop["text"].keys()
+        assert len(stop["text"]["levels"]) == levels
+        assert stop["spots"].keys() == {"wide", "narrow"}
+    assert f'data-field="gain">{found["stops"][found["at"]]["text"]["gain"]}' in page
+
+
+def test_identifiers_are_unique_and_all_that_is_referred_to_is_there(page: str) -> None:
+    tags = read(page).tags
+    names = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(names) == len(set(names))
+    wanted = set(re.findall(r'(?:href="|url\()#([^")]+)', page))
+    wanted |= {a[key] for _, a in tags for key in ("for", "aria-labelledby") if a.get(key)}
+    assert wanted <= set(names)
+
+
+def test_the_page_is_accessible(page: str) -> None:
+    tags = read(page).tags
+    assert ("html", {"lang": "en"}) in tags
+    headings = [int(tag[1]) for tag, _ in tags if re.fullmatch("h[1-6]", tag)]
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(headings))
+    assert all(a.get("scope") in ("col", "row") for tag, a in tags if tag == "th")
+    images = [a for _, a in tags if a.get("role") == "img"]
+    assert len(images) == sum(tag == "figure" for tag, _ in tags) == 4
+    assert all(len(image["aria-label"] or "") > 40 for image in images)
+    assert all(a.get("aria-hidden") == "true" for tag, a in tags if tag == "svg")
+    assert sum(tag == "table" for tag, _ in tags) == sum(tag == "caption" for tag, _ in tags)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", [0, 1, 2], ids=["light", "dark", "print"])
+def test_text_has_contrast(page: str, theme: int) -> None:
+    block = re.findall(r":root \{(.*?)\}", page, re.DOTALL)[theme]
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", block))
+    for name in ("ink", "soft", "accent"):
+        for ground in ("paper", "wash"):
+            pair = sorted((luminance(colours[name]), luminance(colours[ground])))
+            assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (name, ground)
+    for name in [name for name in colours if re.fullmatch(r"c\d|quiet", name)]:
+        pair = sorted((luminance(colours[name]), luminance(colours["paper"])))
+        least = 3.0 if name == "quiet" else 4.5  # kinds of questions are named in their colours
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= least, name
+
+
+def test_the_same_run_gives_the_same_bytes(place: Path, page: str) -> None:
+    report_run(place / "run", out=place / "again.html", **FAST)
+    assert (place / "again.html").read_text(encoding="utf-8") == page
+    (place / "run" / "report.manifest.json").unlink()
+    report_run(place / "run", out=place / "anew.html", **FAST)
+    assert (place / "anew.html").read_text(encoding="utf-8") == page
+
+
+def test_the_page_is_small_and_says_what_it_counts(page: str) -> None:
+    assert len(page.encode()) < 1_000_000
+    text = "".join(read(page).words)
+    for said in ("64 held-out questions", "tokens", "of money", "Samples that could not be read"):
+        assert said in text
+
+
+def test_an_evaluation_that_the_run_holds_is_shown(place: Path, page: str) -> None:
+    assert "longest-first" not in page
+    run = place / "run"
+    evaluate_run(run, budgets=(1.5, 2.0), ladder=(1, 2, 4), policies=("longest-first", "oracle"))
+    report_run(run, out=place / "held.html", **FAST)
+    shown = (place / "held.html").read_text(encoding="utf-8")
+    assert "longest-first" in shown
+    assert "from the evaluation that the run holds" in shown
+    for left in ("evaluation.json", "evaluate.manifest.json"):
+        (run / left).unlink()
+
+
+@pytest.fixture
+def tell(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    def report(questions: int, kinds: str, **options: Any) -> dict[str, Any]:
+        source = write(tmp_path / "source.parquet", questions, kinds, seed=3)
+        import_samples(source, tmp_path / "run")
+        return report_run(tmp_path / "run", out=tmp_path / "page.html", **{**FAST, **options})
+
+    return report
+
+
+def test_where_there_is_no_gain_it_says_nothing(
+    tell: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    result = tell(60, "coin")
+    assert result["verdict"] == "no gain"
+    assert "you gain nothing" in result["sentence"]
+    assert "use n = " in result["sentence"]
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert result["sentence"] in page
+    assert "adacompute serve" not in page
+
+
+def test_too_few_questions_have_no_verdict(tell: Callable[..., dict[str, Any]]) -> None:
+    result = tell(12, "easy fair hopeless")
+    assert result["verdict"] == "no verdict"
+    assert "12 different questions are too few" in result["sentence"]
+
+
+def test_a_bill_in_another_unit(tell: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    result = tell(60, "easy fair hopeless", unit="money")
+    assert result["budget"] == pytest.approx(0.002)
+    assert "of money a question" in result["sentence"]
+    assert "--unit money" in re.sub("</?span>", "", (tmp_path / "page.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"policy": "mixture"}, ConfigError, "a page is about one of"),
+        ({"policies": ("nobody",)}, ConfigError, "there is no policy 'nobody'"),
+        ({"budget": 0.5}, ConfigError, "cannot be held"),
+        ({"budget": float("nan")}, ConfigError, "finite number above 0"),
+        ({"orders": 0}, ConfigError, "at least one order"),
+        ({"ladder": (8, 16)}, DataError, "collect more samples"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused(
+    place: Path, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        report_run(place / "run", out=place / "refused.html", **{**FAST, **options})
+    assert not (place / "refused.html").exists()
+
+
+def test_a_page_is_a_file(place: Path) -> None:
+    with pytest.raises(ConfigError, match="is a directory"):
+        report_run(place / "run", out=place, **FAST)
+
+
+def test_without_what_learned_policies_need_it_says_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "missing_extra", lambda: "this needs sklearn")
+    told = reports._choose(None, None, None)
+    assert told["policy"] == "adaptive-consistency"
+    assert told["skipped"]["sequential"] == "this needs sklearn"
+    report_run(place / "run", out=place / "base.html", orders=2)
+    assert "sequential was left out: this needs sklearn" in (place / "base.html").read_text()
+
+
+def test_without_the_extra_it_is_refused_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(module: str, *, extra: str) -> None:
+        raise MissingExtra(f"{module} of {extra}")
+
+    monkeypatch.setattr(reports, "require", refuse)
+    with pytest.raises(MissingExtra, match="jinja2 of report"):
+        report_run(place / "run", out=place / "none.html")
+
+
+def test_a_document_needs_no_samples_to_be_drawn(place: Path, page: str) -> None:
+    document = json.loads((place / "run" / "report.json").read_text())
+    if document["policy"] == FAST["policy"]:
+        assert render(document) == page
+    assert clean("a" * 10**6) == "a" * 239 + "…"

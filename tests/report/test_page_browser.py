@@ -1,0 +1,142 @@
+"""The page in a real browser: the slider moves, nothing fails, nothing is asked of any server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from adacompute.runs.reports import report_run
+from adacompute.runs.stages import import_samples
+
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
+]
+MOVE = """
+(function () {
+  var slider = document.getElementById("budget");
+  slider.value = slider.max;
+  slider.dispatchEvent(new Event("input"));
+  var seen = {width: document.documentElement.scrollWidth <= window.innerWidth};
+  document.querySelectorAll("[data-field]").forEach(function (f) {
+    seen[f.dataset.field] = f.textContent;
+  });
+  seen.dot = document.querySelector("#curves .wide .op-dot").getAttribute("cx");
+  seen.label = slider.getAttribute("aria-valuetext");
+  seen.styled = getComputedStyle(document.querySelector(".op-dot")).strokeWidth;
+  document.title = JSON.stringify(seen);
+})();
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("browser")
+    import_samples(Path("example"), root / "run")
+    out = root / "page.html"
+    report_run(root / "run", out=out, policy="early-stopping", policies=("retry",), orders=5)
+    return out.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def served(page: str) -> Iterator[tuple[dict[str, str], str, list[str]]]:
+    """Serve pages by their paths, and note what is asked for."""
+    pages, asked = {"/": page}, list[str]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = pages.get(self.path, "").encode()
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield pages, f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def browse(address: str, profile: Path, *options: str) -> tuple[str, str]:
+    """Load a page: what it has become, and what the console says."""
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            *("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *("--disable-background-networking", f"--user-data-dir={profile}"),
+            *options,
+            *("--virtual-time-budget=2000", "--dump-dom", address),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout, "\n".join(said)
+
+
+def test_it_loads_without_a_complaint_and_asks_for_nothing_else(
+    served: tuple[dict[str, str], str, list[str]], tmp_path: Path
+) -> None:
+    _, address, asked = served
+    shown, said = browse(address + "/", tmp_path)
+    assert said == ""
+    assert 'class="live"' in shown
+    assert asked == ["/"]
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_the_slider_moves_the_operating_point(
+    page: str, served: tuple[dict[str, str], str, list[str]], tmp_path: Path, width: int
+) -> None:
+    pages, address, _ = served
+    digest = base64.b64encode(hashlib.sha256(MOVE.encode()).digest()).decode()
+    moved = page.replace("script-src ", f"script-src 'sha256-{digest}' ")
+    pages["/moved"] = moved.replace("</body>", f"<script>{MOVE}</script></body>")
+    shown, said = browse(address + "/moved", tmp_path, f"--window-size={width},1000")
+    assert said == ""
+    found = re.search("<title>(.*?)</title>", shown)
+    assert found
+    seen = json.loads(html.unescape(found[1]))
+    (data,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page)
+    first, last = (json.loads(data)["stops"][i] for i in (json.loads(data)["at"], -1))
+    assert seen["budget"] == seen["label"] == "16 samples a question"
+    for field in ("cost", "gain", "price", "bill", "accuracy"):
+        assert seen[field] == last["text"][field]
+        assert seen[field] != first["text"][field]
+    assert seen["dot"] == last["spots"]["wide"]["dot"]["cx"] != first["spots"]["wide"]["dot"]["cx"]
+    assert seen["styled"] == "3px"
+    assert seen["width"]
+
+
+def test_without_javascript_it_still_tells_the_story(
+    page: str, served: tuple[dict[str, str], str, list[str]], tmp_path: Path
+) -> None:
+    pages, address, _ = served
+    pages["/still"] = re.sub("script-src 'sha256-[^']*'", "script-src 'none'", page)
+    shown, _ = browse(address + "/still", tmp_path)
+    (sentence,) = re.findall("<h1>(.*?)</h1>", page)
+    assert sentence in shown
+    assert 'class="live"' not in shown
+    assert "op-dot" in shown
