@@ -192,7 +192,8 @@ def fit_softmax(
             return None
         gains = {tried: gain(tried) for tried in SOFTMAX_STRENGTHS}
         strength = max(gains, key=lambda tried: float(gains[tried].mean()))
-        error = float(gains[strength].std(ddof=1)) / np.sqrt(len(points))
+        away = np.bincount(group, gains[strength] - gains[strength].mean())  # copies count as one
+        error = float(np.sqrt(len(away) * away.var(ddof=1))) / len(points)
         if gains[strength].mean() < SOFTMAX_SURE * error:
             return None
     model = fit(strength, np.ones(len(points), dtype=np.bool_))
