@@ -85,7 +85,7 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 )
 @common
 def reproduce(*, sources: tuple[Path, ...], out: Path, figures: int, as_json: bool) -> None:
-    """Make every table and figure of the paper from runs, or from files of samples."""
+    """Make every table and figure of the paper from runs or files of samples."""
     from adacompute.runs.reproductions import narrow, reproduce_runs  # noqa: PLC0415
 
     with progress("Reproducing") as said:

@@ -1,0 +1,169 @@
+"""Tables out: rows of plain values as CSV, Markdown and LaTeX.
+
+CSV keeps every digit that matters, the other two are for reading. What comes from data stays text:
+signs that mean something to Markdown or LaTeX are escaped. It knows nothing of what is told.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+Value: TypeAlias = str | int | float | bool | None
+Row: TypeAlias = dict[str, Value]
+
+PLACES = 3
+NOISE = 1e-9
+"""Smaller numbers are rounding errors of a sum."""
+
+DIGITS = 10
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "λ": r"$\lambda$",
+    "ε": r"$\varepsilon$",
+    "±": r"$\pm$",
+    "–": "--",
+}
+
+
+def say(value: Value) -> str:
+    """Write a value for people: three places, and a dash where there is none.
+
+    >>> say(0.12345), say(2), say(None), say(1.5e-7), say(2.0)
+    ('0.123', '2', '–', '1.5e-07', '2.000')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        tiny = NOISE < abs(value) < 10**-PLACES
+        return f"{value:.2g}" if tiny else f"{value:z.{PLACES}f}"
+    return str(value)
+
+
+def name_columns(rows: Sequence[Row]) -> list[str]:
+    """Columns of all rows, in the order in which they first appear."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    r"""Write rows as CSV; what is missing is empty.
+
+    >>> to_csv([{"a": 1, "b": 0.5}, {"a": None}])
+    'a,b\n1,0.5\n,\n'
+    """
+    held = io.StringIO()
+    columns = name_columns(rows)
+    writer = csv.writer(held, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_exact(row.get(name)) for name in columns])
+    return held.getvalue()
+
+
+def _exact(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}g}"
+    return "" if value is None else str(value)
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    r"""Write rows as a Markdown table.
+
+    >>> print(to_markdown([{"set": "a|b", "share": 0.25}]), end="")
+    | set | share |
+    |---|---:|
+    | a\|b | 0.250 |
+    """
+    columns = name_columns(rows)
+    lines = [
+        _line(escape_markdown(name) for name in columns),
+        "|" + "|".join("---:" if _is_number(rows, name) else "---" for name in columns) + "|",
+        *(_line(escape_markdown(say(row.get(name))) for name in columns) for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: object) -> str:
+    return "| " + " | ".join(cells) + " |"  # type: ignore[arg-type]  # any iterable of strings
+
+
+def _is_number(rows: Sequence[Row], name: str) -> bool:
+    values = [row.get(name) for row in rows]
+    known = [value for value in values if value is not None]
+    return bool(known) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in known
+    )
+
+
+def escape_markdown(text: str) -> str:
+    r"""Keep a text from being markup.
+
+    >>> escape_markdown("a*b <i> [x](y)")
+    'a\\*b \\<i\\> \\[x\\](y)'
+    """
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
+
+
+def escape_latex(text: str) -> str:
+    r"""Keep a text from being markup.
+
+    >>> print(escape_latex("5% of_a & b ≤ c"))
+    5\% of\_a \& b $\leq$ c
+    """
+    return "".join(LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def to_latex(rows: Sequence[Row], *, caption: str, label: str) -> str:
+    """Write rows as a LaTeX table in the form of booktabs."""
+    columns = name_columns(rows)
+    places = "".join("r" if _is_number(rows, name) else "l" for name in columns)
+    body = [" & ".join(escape_latex(say(row.get(name))) for name in columns) for row in rows]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape_latex(caption)}}}",
+        rf"\label{{tab:{label}}}",
+        rf"\begin{{tabular}}{{{places}}}",
+        r"\toprule",
+        " & ".join(escape_latex(name) for name in columns) + r" \\",
+        r"\midrule",
+        *(f"{line} " + r"\\" for line in body),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def save_table(rows: Sequence[Row], path: Path, *, caption: str) -> list[Path]:
+    """Save rows in all three forms beside each other; returns their paths."""
+    texts = {
+        "csv": to_csv(rows),
+        "md": to_markdown(rows),
+        "tex": to_latex(rows, caption=caption, label=path.name),
+    }
+    saved = []
+    for kind, text in texts.items():
+        place = path.with_name(f"{path.name}.{kind}")
+        place.write_text(text, encoding="utf-8")
+        saved.append(place)
+    return saved
