@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def test_the_frontier_rises_in_cost_and_holds_its_means(telling: Contest) -> Non
 
 
 def test_a_share_of_the_accuracy_is_kept_at_the_least_cost(telling: Contest) -> None:
-    kept = {"accuracy_of": 8, "prices": 24}
+    kept: dict[str, Any] = {"accuracy_of": 8, "prices": 24}
     most = calibrate_share(telling, "sequential", share=0.95, **kept)
     less = calibrate_share(telling, "sequential", share=0.85, **kept)
     assert most["share_low"] >= 0.95

@@ -26,7 +26,7 @@ def test_ridge_leaves_a_question_out_with_all_of_its_copies() -> None:
         slope = np.linalg.solve(x.T @ x + penalty * np.eye(4), x.T @ y)
         return float((own[one] @ slope)[0])
 
-    tried = [[without(one, penalty * 4) for one in group] for penalty in PENALTIES]
+    tried = [[without(one, penalty * 4) for one in group.tolist()] for penalty in PENALTIES]
     assert any(np.allclose(left_out[:, 0], each) for each in tried)
 
 
