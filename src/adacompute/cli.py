@@ -50,14 +50,13 @@ def cli() -> None:
 @click.option("--run", required=True, type=RUN, help="Directory of the run.")
 @MODEL
 @click.option("--grader", help="Grader that the answers were, or will be, graded by.")
+@click.option("--gold", help="Questions with reference answers, to grade a gateway's samples by.")
 @common
-def import_(
-    *, source: Path, run: Path, model: str | None, grader: str | None, as_json: bool
-) -> None:
+def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Bring recorded samples into a run: a file, logs, or 'example'."""
     from adacompute.runs.stages import import_samples  # noqa: PLC0415
 
-    show(import_samples(source, run, model=model, grader=grader), "Imported", as_json=as_json)
+    show(import_samples(source, run, **options), "Imported", as_json=as_json)
 
 
 @cli.command("grade")

@@ -10,6 +10,7 @@ are rounded up to the next multiple. These types know nothing of where their num
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,6 +66,20 @@ def hash_keys(key: KeyArray) -> KeyArray:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+
+
+def key_text(text: str) -> int:
+    """Key of a question that has no other name than its text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def name_text(text: str) -> str:
+    """Name of a question by its text, where the text itself may not be kept.
+
+    >>> name_text("What is 7 + 6?")
+    '3a781a84d1980c8f'
+    """
+    return f"{key_text(text):016x}"
 
 
 def whole_cost(cost: npt.ArrayLike) -> FloatArray:

@@ -74,7 +74,7 @@ TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], Found]] = {
 
 def read_samples(path: Path) -> pa.Table:
     """Read recorded samples, one row a sample, in the order of the file."""
-    return check_samples(_read(path, SAMPLES), path)
+    return check_samples(read_columns(path, SAMPLES), path)
 
 
 def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
@@ -110,7 +110,7 @@ def check_samples(table: pa.Table, source: Path) -> pa.Table:
 
 def read_questions(path: Path) -> pa.Table:
     """Read a question set, one row a question, in the order of the file."""
-    return check_questions(_read(path, QUESTIONS), path)
+    return check_questions(read_columns(path, QUESTIONS), path)
 
 
 def make_questions(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
@@ -125,7 +125,7 @@ def check_questions(table: pa.Table, source: Path) -> pa.Table:
     return table
 
 
-def _read(path: Path, schema: pa.Schema) -> pa.Table:
+def read_columns(path: Path, schema: pa.Schema) -> pa.Table:
     """Read the known columns as they should be; the names of the directories add none."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from adacompute.core import votes
 from adacompute.core.errors import BundleError, GraderError, ModelError
-from adacompute.core.types import Float32Array
+from adacompute.core.types import Float32Array, key_text
 from adacompute.features.text import FEATURE_SETS, extract
 from adacompute.gateway.drawing import Bill, Drawn, Purse
 from adacompute.gateway.wire import Asked, BadRequest, last_user
@@ -136,7 +136,7 @@ class Engine:
             question = question.encode("utf-8", "replace").decode()
         features = self._features(question)
         text = question if question is not None else asked.body.text
-        key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+        key = key_text(text)
         number = hashlib.blake2b(f"{key}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         decision = Decision(
             id=number,

@@ -22,7 +22,8 @@ from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
 from adacompute.core.utility import DIGITS, Estimate, estimate
-from adacompute.datasets.sources import locate, read_source
+from adacompute.datasets.sources import locate, read_question_source, read_source
+from adacompute.datasets.ungraded import read_ungraded
 from adacompute.graders.grader import Graded, grade, load
 from adacompute.runs.costs import describe_prices, level_costs, read_prices
 from adacompute.storage.manifest import hash_path
@@ -42,14 +43,22 @@ def quiet(_: str) -> None:
 
 
 def import_samples(
-    source: Path, run: Path, *, model: str | None = None, grader: str | None = None
+    source: Path,
+    run: Path,
+    *,
+    model: str | None = None,
+    grader: str | None = None,
+    gold: str | None = None,
 ) -> dict[str, Any]:
-    """Bring recorded samples into a run."""
+    """Bring recorded samples into a run, graded by the question set ``gold`` where one is given."""
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
     place, source = Run(run), locate(source)
-    table = read_source(source, grade=_grading(grader))
-    arguments = {"source": hash_path(source), "model": model, "grader": grader}
+    if gold is None:
+        table = read_source(source, grade=_grading(grader))
+    else:
+        table = _read_ungraded(source, gold, grader)
+    arguments = {"source": hash_path(source), "model": model, "grader": grader, "gold": gold}
     done = place.finished("import", arguments, {})
     if done:
         return done.result
@@ -69,6 +78,12 @@ def import_samples(
     }
     place.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
     return result
+
+
+def _read_ungraded(source: Path, gold: str, grader: str | None) -> pa.Table:
+    if grader is None:
+        raise ConfigError("a key of reference answers needs --grader, to compare answers with it")
+    return read_ungraded(source, read_question_source(gold), partial(grade, load(grader)))
 
 
 def _only(names: pa.ChunkedArray) -> str | None:

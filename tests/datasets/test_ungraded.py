@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.types import key_text
+from adacompute.runs.stages import import_samples
+from adacompute.storage.decisions import DecisionLog
+
+
+def logged(place: Path, *questions: str) -> Path:
+    """A gateway's log of one decision a question, without texts, as it is rolled."""
+    log = DecisionLog(place)
+    for number, text in enumerate(questions):
+        samples = [{"answer": "4"}, {"answer": None}, {"answer": "5"}]
+        log.append({"id": f"d{number}", "time": 0.0, "key": key_text(text), "samples": samples})
+    log.seal()
+    log.roll()
+    (path,) = place.glob("samples-*.parquet")
+    return path
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "key.csv"
+    path.write_text("question_id,question,gold\nq1,2 + 2?,4.0\nq2,2 + 3?,5\n")
+    return path
+
+
+def test_a_gateways_log_is_graded_by_the_text_that_it_does_not_keep(
+    tmp_path: Path, key: Path
+) -> None:
+    path = logged(tmp_path / "log", "2 + 2?", "2 + 3?", "unknown?")
+    found = import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
+    assert (found["questions"], found["samples"], found["correct"]) == (2, 6, 2)
+    table = pq.read_table(tmp_path / "run" / "samples.parquet")
+    right = dict(zip(table["question"].to_pylist(), table["correct"].to_pylist(), strict=True))
+    assert right == {"2 + 2?": False, "2 + 3?": True}  # of each question's last sample
+
+
+def test_a_key_needs_a_grader_and_a_question_that_it_knows(tmp_path: Path, key: Path) -> None:
+    path = logged(tmp_path / "log", "unknown?")
+    with pytest.raises(ConfigError, match="--grader"):
+        import_samples(path, tmp_path / "run", gold=str(key))
+    with pytest.raises(DataError, match="none of the 1 questions"):
+        import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
+
+
+def test_questions_are_found_by_their_id_too(tmp_path: Path, key: Path) -> None:
+    rows = [{"question_id": "q1", "sample": 0, "answer": "4"}]
+    schema = pa.schema(
+        {
+            "question_id": pa.string(),
+            "sample": pa.int32(),
+            "answer": pa.string(),
+            "correct": pa.bool_(),
+        }
+    )
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "s.parquet")
+    found = import_samples(
+        tmp_path / "s.parquet", tmp_path / "run", grader="numeric", gold=str(key)
+    )
+    assert found["correct"] == 1
