@@ -41,6 +41,11 @@ FEWEST_QUESTIONS = 40
 MOST_UNREADABLE = 0.5
 """With more, what is measured is the extraction, not the model."""
 
+REFITTING = math.sqrt(1.0 + FOLDS / (FOLDS - 1.0))
+"""How much wider an interval of the gain is because other training questions would have given
+another policy: each fold's policies share most of theirs, so that their spread over questions
+alone is too small (Nadeau and Bengio's correction of cross-validation)."""
+
 CLOSE_ENOUGH = 1e-3
 TRIES = 6
 
@@ -217,7 +222,8 @@ def measure_gain(held: HeldOut, ran: Ran, base: Curve, *, confidence: float) -> 
         ]
     )
     groups = len(np.unique(group))
-    half = quantile(0.5 + confidence / 2, groups) * float(gains[1:].std(ddof=1))
+    error = REFITTING * float(gains[1:].std(ddof=1))
+    half = quantile(0.5 + confidence / 2, groups) * error
     return Gain(float(gains[0]), float(gains[0]) - half, float(gains[0]) + half, groups)
 
 

@@ -24,6 +24,7 @@ from adacompute.evaluation.bounds import cross_fitted
 from adacompute.evaluation.calibration import (
     FEWEST_QUESTIONS,
     FOLDS,
+    REFITTING,
     HeldOut,
     Mean,
     quantile,
@@ -171,7 +172,8 @@ class Study:
 
     def interval(self, values: FloatArray) -> Interval:
         """Interval of a value, row 0, by its spread over the other rows, as calibration's."""
-        half = quantile(0.5 + CONFIDENCE / 2, self.groups) * float(values[1:].std(ddof=1))
+        error = REFITTING * float(values[1:].std(ddof=1))
+        half = quantile(0.5 + CONFIDENCE / 2, self.groups) * error
         return Interval(float(values[0]), float(values[0]) - half, float(values[0]) + half)
 
     def mean(self, values: FloatArray) -> Interval:
@@ -187,7 +189,7 @@ class Study:
         found = []
         for number in sorted({max(2, round(self.groups * part)) for part in PARTS}):
             gains = self.gains([stop], _resample(group, number, RESAMPLINGS // 2, seed=seed))[:, 0]
-            half = quantile(0.5 + CONFIDENCE / 2, number) * float(gains.std(ddof=1))
+            half = quantile(0.5 + CONFIDENCE / 2, number) * REFITTING * float(gains.std(ddof=1))
             found.append((number, Interval(known, known - half, known + half)))
         return found
 
