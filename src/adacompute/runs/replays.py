@@ -23,10 +23,7 @@ from adacompute.policies.policy import Record
 from adacompute.storage.decisions import read_decisions
 
 if TYPE_CHECKING:
-    from adacompute.core.types import IntArray
-
-PAD = -2
-"""Stands for a draw that was never made."""
+    from adacompute.core.types import FloatArray, IntArray
 
 
 def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
@@ -38,22 +35,18 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
     if not rows:
         raise DataError(f"{ledger} holds no request that was voted on")
     price = bundle.price_for(budget)
-    size = {row["decided"]: None for row in rows}
-    again = decide_again(bundle, rows, [price] * len(rows))
-    short = again < 0
-    source = "all"
-    if short.any():
-        rows = [row for row in rows if row["holdout"]]
+    again, source = decide_again(bundle, rows, [price] * len(rows)), "all"
+    if (again < 0).any():
+        rows, source = [row for row in rows if row["holdout"]], "holdout"
         if not rows:
             raise DataError(
                 f"a budget of {budget:g} wants draws that were never made, and the log has no "
                 "holdout: serve with a holdout share, or ask for a smaller budget"
             )
-        source = "holdout"
         again = decide_again(bundle, rows, [price] * len(rows))
-    agreed, error = _agreement(rows, again)
-    served = np.array([row["decided"] for row in rows])
-    cost = again * bundle.draw_cost
+    served = float(np.mean([row["decided"] for row in rows])) * bundle.draw_cost
+    most = bundle.most_samples * bundle.draw_cost
+    cost = np.asarray(again * bundle.draw_cost, dtype=np.float64)
     level, count = np.unique(again, return_counts=True)
     return {
         "requests": len(rows),
@@ -61,11 +54,10 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
         "budget": budget,
         "price": price,
         "cost": float(cost.mean()),
-        "served_cost": float(served.mean() * bundle.draw_cost),
-        "agreement": agreed,
-        "agreement_low": None if agreed is None else agreed - 1.96 * error,
-        "agreement_high": None if agreed is None else agreed + 1.96 * error,
-        "against": f"{max(size)} samples for every request",
+        "served_cost": served,
+        "counterfactual": f"{bundle.most_samples} samples for every request",
+        **_interval("saved", np.asarray(1.0 - cost / most, dtype=np.float64)),
+        **_interval("agreement", _agreements(rows, again)),
         "shares": [
             {"samples": int(n), "share": float(c / len(rows))}
             for n, c in zip(level, count, strict=True)
@@ -100,15 +92,21 @@ def _follow(episode: Episode, record: Record) -> int:
     return int(episode.state.draws.size[0])
 
 
-def _agreement(rows: list[dict[str, Any]], again: IntArray) -> tuple[float | None, float]:
-    """How often the holdout's requests would be answered as all of their draws answer them."""
+def _agreements(rows: list[dict[str, Any]], again: IntArray) -> FloatArray:
+    """Whether each request of the holdout would be answered as all of its draws answer it."""
     agreed = []
     for row, size in zip(rows, again.tolist(), strict=True):
         if row["holdout"] and size > 0:
             answers = np.array([row["answers"]])
             whole, part = votes.winner(answers)[0], votes.winner(answers[:, :size])[0]
             agreed.append(part >= 0 and answers[0, part] == answers[0, whole])
-    if not agreed:
-        return None, math.nan
-    share = float(np.mean(agreed))
-    return share, math.sqrt(share * (1 - share) / len(agreed))
+    return np.array(agreed, dtype=np.float64)
+
+
+def _interval(name: str, values: FloatArray) -> dict[str, float | None]:
+    """Mean over requests with its 95 % interval; None where there is nothing to average."""
+    names = (name, f"{name}_low", f"{name}_high")
+    if not len(values):
+        return dict.fromkeys(names)
+    mean, half = float(values.mean()), 1.96 * float(values.std()) / math.sqrt(len(values))
+    return dict(zip(names, (mean, mean - half, mean + half), strict=True))
