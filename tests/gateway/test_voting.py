@@ -332,7 +332,9 @@ def test_a_log_is_decided_again_bit_for_bit(tmp_path: Path) -> None:
     rows = read_decisions(place).to_pylist()
     again = decide_again(load_bundle(policy), rows, [row["price"] for row in rows])
     assert again.tolist() == [row["decided"] for row in rows]
-    assert replay_log(place, policy, budget=1.0)["cost"] == 1.0
+    once = replay_log(place, policy, budget=1.0)
+    assert (once["cost"], once["saved"]) == (1.0, 0.75)
+    assert once["counterfactual"] == "4 samples for every request"
 
 
 def test_draws_that_were_never_made_come_from_the_holdout_alone(tmp_path: Path) -> None:
