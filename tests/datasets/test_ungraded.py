@@ -65,3 +65,13 @@ def test_questions_are_found_by_their_id_too(tmp_path: Path, key: Path) -> None:
         tmp_path / "s.parquet", tmp_path / "run", grader="numeric", gold=str(key)
     )
     assert found["correct"] == 1
+
+
+def test_another_key_grades_again(tmp_path: Path, key: Path) -> None:
+    path = logged(tmp_path / "log", "2 + 2?")
+    before = import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
+    key.write_text("question_id,question,gold\nq1,2 + 2?,9\n")
+    after = import_samples(path, tmp_path / "other", grader="numeric", gold=str(key))
+    assert (before["correct"], after["correct"]) == (1, 0)
+    with pytest.raises(DataError, match="another source"):
+        import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))

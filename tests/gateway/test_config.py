@@ -210,3 +210,9 @@ def test_the_command_refuses_in_one_sentence(option: str, policies: Path) -> Non
     (sentence,) = done.stderr.strip().splitlines()
     assert sentence.startswith("adacompute: ")
     assert "has no 'portt'" in sentence
+
+
+def test_a_gateway_is_not_put_in_front_of_itself() -> None:
+    with pytest.raises(ConfigError, match="itself would listen"):
+        make_config({"base_url": "http://127.0.0.1:8000/v1"})
+    assert make_config({"base_url": "http://127.0.0.1:8000/v1", "port": 8001}).port == 8001

@@ -1,7 +1,7 @@
 """Ungraded: samples that nobody has graded yet, as in a gateway's log, and a key to grade them by.
 
 A question of the key is found by its id, by its text, or by the name that a log gives a text it may
-not keep. What the key does not hold is left out and counted. It knows nothing of how answers are
+not keep. What the key does not hold is left out. It knows nothing of how answers are
 compared: it is given what grades.
 """
 

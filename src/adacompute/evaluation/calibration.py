@@ -258,7 +258,7 @@ def calibrate(
         "questions": len(contest.pool),
         "following": following,
         "gain_by_redrawing": _redrawing(contest, held, base, cost.value),
-        "frontier": frontier(held, confidence),
+        "frontier": frontier(held, confidence, following),
     }
 
 
@@ -299,22 +299,24 @@ def _redrawing(contest: Contest, held: HeldOut, base: Curve, cost: float) -> flo
     return read_curve(retry, cost, once).accuracy - read_curve(base, cost, once).accuracy
 
 
-def frontier(held: HeldOut, confidence: float) -> list[dict[str, float]]:
-    """What each price costs and gets right, with intervals, by rising cost."""
+def frontier(
+    held: HeldOut, confidence: float, following: int | None = None
+) -> list[dict[str, float]]:
+    """What each price costs and gets right, by rising cost; each end holds with the confidence."""
     group = held.contest.pool.group
     points = []
     for price, ran in zip(held.prices.tolist(), held.runs, strict=True):
-        cost, right = (Mean.of(of, 0.0, group) for of in (ran.cost, ran.accuracy))
-        sides = 0.5 + confidence / 2
+        cost = Mean.of(ran.cost, ran.cost_spread, group)
+        right = Mean.of(ran.accuracy, 0.0, group)
         points.append(
             {
                 "price": price,
                 "cost": cost.value,
-                "cost_low": cost.value - cost.bound(sides),
-                "cost_high": cost.value + cost.bound(sides),
+                "cost_low": cost.value - cost.bound(confidence),
+                "cost_high": cost.value + cost.bound(confidence, following),
                 "accuracy": right.value,
-                "accuracy_low": right.value - right.bound(sides),
-                "accuracy_high": right.value + right.bound(sides),
+                "accuracy_low": right.value - right.bound(confidence),
+                "accuracy_high": right.value + right.bound(confidence),
             }
         )
     return points
@@ -368,7 +370,7 @@ def calibrate_share(
         "share_low": share + low / float(goal.mean()),
         "confidence": confidence,
         "questions": len(contest.pool),
-        "frontier": frontier(held, confidence),
+        "frontier": frontier(held, confidence, following),
     }
 
 

@@ -58,6 +58,7 @@ class Account:
         self._pairs: dict[str, deque[float]] = {}
         self._draws: dict[str, int] = {}
         self._held: dict[str, int] = {}
+        self._puzzled: set[str] = set()
 
     def introduce(self, engine: Engine) -> None:
         """Show what a model begins with."""
@@ -98,6 +99,11 @@ class Account:
         if decision.incomplete:
             metrics.count("incomplete_total", model)
         if decision.source == "none":
+            if model not in self._puzzled:
+                self._puzzled.add(model)
+                LOG.warning(
+                    "%s: a prompt does not fit the bundle's template; its text is unused", model
+                )
             metrics.count("no_question_total", model)
         metrics.observe("decision_seconds", model, decision.deciding_s)
         metrics.observe("request_seconds", model, decision.seconds)
@@ -232,6 +238,7 @@ def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any
         "id": decision.id,
         "time": decision.begun,
         "model": decision.model,
+        "upstream_model": engine.virtual.model,
         "key": decision.key,
         "question": decision.question if texts else None,
         "features": decision.features.tolist(),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.wire import check_name
@@ -35,7 +36,7 @@ class ModelConfig:
     """A virtual model: its policy, what it may spend, and how its answers are read.
 
     ``model`` is the upstream's name, ``holdout`` the share of requests drawn to the largest level,
-    ``holdout_most`` the share of all draws that this may take.
+    ``holdout_most`` how many draws that may take, as a share of those that were served.
     """
 
     policy: str
@@ -119,6 +120,12 @@ class Config:
                     f"the key of {client!r} must be its SHA-256 in 64 hexadecimal digits, as "
                     "`printf %s KEY | sha256sum` prints it"
                 )
+        upstream = urlsplit(self.base_url)
+        if upstream.port == self.port and is_loopback(upstream.hostname or ""):
+            raise ConfigError(
+                f"base_url {self.base_url} is where this gateway itself would listen: "
+                "name the server behind it, or another port"
+            )
         if not self.keys and not is_loopback(self.host):
             raise ConfigError(
                 f"host {self.host} can be reached from outside and no keys are set: "

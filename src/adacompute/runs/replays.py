@@ -25,6 +25,9 @@ from adacompute.storage.decisions import read_decisions
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
 
+FEWEST = 5
+"""Requests below which an interval says nothing."""
+
 
 def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
     """Decide every logged request again at the price of another budget."""
@@ -104,9 +107,15 @@ def _agreements(rows: list[dict[str, Any]], again: IntArray) -> FloatArray:
 
 
 def _interval(name: str, values: FloatArray) -> dict[str, float | None]:
-    """Mean over requests with its 95 % interval; None where there is nothing to average."""
-    names = (name, f"{name}_low", f"{name}_high")
-    if not len(values):
-        return dict.fromkeys(names)
-    mean, half = float(values.mean()), 1.96 * float(values.std()) / math.sqrt(len(values))
-    return dict(zip(names, (mean, mean - half, mean + half), strict=True))
+    """Mean over requests of a share, with its 95 % interval; None where too few say too little.
+
+    Wilson's, with the variance of the values: it stays within 0 and 1, and is no point where all
+    of a few requests agree.
+    """
+    names, size = (name, f"{name}_low", f"{name}_high"), len(values)
+    if size < FEWEST:
+        return dict.fromkeys(names) | {name: float(values.mean()) if size else None}
+    mean, z = float(values.mean()), 1.96
+    centre = (mean + z**2 / (2 * size)) / (1 + z**2 / size)
+    half = z / (1 + z**2 / size) * math.sqrt(values.var() / size + z**2 / (4 * size**2))
+    return dict(zip(names, (mean, max(0.0, centre - half), min(1.0, centre + half)), strict=True))

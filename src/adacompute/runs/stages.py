@@ -58,7 +58,8 @@ def import_samples(
         table = read_source(source, grade=_grading(grader))
     else:
         table = _read_ungraded(source, gold, grader)
-    arguments = {"source": hash_path(source), "model": model, "grader": grader, "gold": gold}
+    key = hash_path(Path(gold)) if gold is not None and Path(gold).exists() else gold
+    arguments = {"source": hash_path(source), "model": model, "grader": grader, "gold": key}
     done = place.finished("import", arguments, {})
     if done:
         return done.result

@@ -67,6 +67,7 @@ SAMPLES = pa.schema(
         ("completion_chars", pa.int32()),
         ("completion_tokens", pa.int32()),
         ("mean_logprob", pa.float32()),
+        ("model", pa.string()),
         ("decision_id", pa.string()),
     ]
 )
@@ -194,6 +195,7 @@ def _samples(records: list[dict[str, Any]]) -> pa.Table:
                 | {
                     "question_id": name,
                     "question": record.get("question"),
+                    "model": record.get("upstream_model"),
                     "sample": number,
                     "decision_id": record.get("id"),
                 }
