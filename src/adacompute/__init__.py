@@ -7,7 +7,7 @@
 [0, 1]
 """
 
-from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from adacompute.core.answers import Answers
 from adacompute.core.errors import (
@@ -28,7 +28,8 @@ from adacompute.core.oracle import Frontier, dual, frontier, solve
 from adacompute.core.types import Allocation, Level, Split, UtilityTable, ladder
 from adacompute.core.utility import Estimate, estimate
 
-__version__ = _version("adacompute")
+if _TYPE_CHECKING:
+    __version__: str
 
 __all__ = [
     "AdaComputeError",
@@ -57,3 +58,12 @@ __all__ = [
     "solve",
     "solve_limits",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Read the version when it is asked for: finding it takes as long as a fifth of all imports."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - slow, and seldom needed
+
+        return version("adacompute")
+    raise AttributeError(f"module 'adacompute' has no attribute {name!r}")
