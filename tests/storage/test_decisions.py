@@ -115,3 +115,15 @@ def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
     assert known[: len(said)] == [f"d{i}" for i in said]
     DecisionLog(tmp_path).roll()  # what a dead process left is rolled by the next
     assert ids(tmp_path) == known
+
+
+def test_a_line_that_a_full_disk_cut_off_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, write = DecisionLog(tmp_path), os.write
+    log.append(record(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda handle, data: write(handle, data[:9]))
+        log.append(record(1))
+    log.append(record(2))
+    assert ids(tmp_path) == ["d0", "d2"]

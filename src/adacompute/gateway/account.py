@@ -129,6 +129,8 @@ class Account:
         self._bill(engine, outcome.purse.bills[before:], model)
         self._held[model] = self._held.get(model, 0) + more
         self.metrics.count("holdout_draws_total", model, by=more)
+        if not decision.holdout:
+            return  # half a holdout is paid for and says nothing
         self.metrics.count("holdout_total", model)
         read = [answer for answer in decision.answers if answer >= 0]
         if read:

@@ -83,6 +83,7 @@ class DecisionLog:
     keep_bytes: int = 10_000_000_000
     _handle: int = field(default=-1, repr=False)
     _size: int = field(default=0, repr=False)
+    _torn: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,8 @@ class DecisionLog:
             self._handle = os.open(self._active, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
             self._size = os.fstat(self._handle).st_size
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        os.write(self._handle, line)
+        line = b"\n" + line if self._torn else line  # what a full disk cut off costs itself alone
+        self._torn = os.write(self._handle, line) < len(line)
         self._size += len(line)
         return self._size >= self.roll_bytes
 
