@@ -183,9 +183,10 @@ def report(every: list[Scored]) -> None:
         for name in value:
             cells = []
             for b in scored.budgets:
-                room = value["oracle"][b][0] - value["mixture"][b][0]
+                room = value["oracle"][b] - value["mixture"][b]
                 gain = value[name][b][0] - value["mixture"][b][0]
-                share = f"{100 * gain / room:4.0f}" if room > 1e-9 else "   –"
+                roomy = np.quantile(room[1:], 0.025) > 0
+                share = f"{100 * gain / room[0]:4.0f}" if roomy else "   –"
                 cells.append(f"{value[name][b][0]:.4f} ({share})")
             print(f"  {name:22}", "  ".join(cells))
     _report_rivals(every, values)

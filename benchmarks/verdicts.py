@@ -29,7 +29,7 @@ from adacompute.core import votes
 from adacompute.core.errors import DataError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.evaluation.calibration import calibrate, calibrate_share, follow_family
+from adacompute.evaluation.calibration import calibrate, calibrate_share, hold_out
 from adacompute.evaluation.families import Contest, find_family
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
@@ -168,7 +168,7 @@ def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
         now, later = whole.take(np.sort(rows[:TOLD])), whole.take(np.sort(rows[TOLD:]))
         contest = Contest(now, LADDER, (BUDGET,), ORDERS, seed)
         fitted = find_family("sequential")(contest, np.arange(len(now)))
-        held = follow_family(contest, "sequential", PRICES)
+        held = hold_out(contest, find_family("sequential"), PRICES)
         told: dict[str, Any] = {"following": NEXT, "confidence": SURE, "held": held}
         said = calibrate(contest, "sequential", budget=BUDGET, **told)
         above = once(fitted, later, said["price"], seed).cost.mean() > BUDGET

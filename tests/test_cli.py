@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,6 +138,14 @@ def run(tmp_path: Path, source: Path) -> Path:
     stages.import_samples(source, place)
     stages.estimate_run(place, levels=(1, 2, 4))
     return place
+
+
+@pytest.fixture(scope="module", autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what is made in passing where pytest clears it away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+        yield
 
 
 EVALUATE = ("--budgets", "1.5,2", "--ladder", "1,2", "--policies", "fixed,mixture,oracle")
@@ -608,6 +616,7 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
         "left_out": 3,
         "samples": 8,
         "ladder": [1, 2],
+        "levels_left_out": [8, 16],
         "unreadable_share": 0.125,
         "skipped": {"router": "this needs xgboost"},
         "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],
@@ -615,8 +624,9 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
     tables.show_scores(result)
     printed = " ".join(capsys.readouterr().out.split())
     assert "by mean budget in tokens, unreadable samples removed" in printed
-    assert "20 questions (3 left out) × 8 samples, levels 1, 2" in printed
+    assert "20 questions (3 left out) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
     assert "75% 1.3r" in printed
+    assert "– 1.3r" in printed
     assert "12.5% of the samples could not be read" in printed
     assert "router was left out: this needs xgboost" in printed
     tables.show_scores({**result, "protocol": "paper", "skipped": {}})
@@ -645,6 +655,19 @@ ladder = "1,2"
 policies = ["mixture", "fixed"]
 no-nulls = true
 """
+
+
+def test_a_long_path_of_prices_is_shown_in_part_and_told_whole(call: Call, run: Path) -> None:
+    command = ("train", run, "--policy", "value-router", "--out", run.parent / "bundle")
+    whole = call(*command, "--json").document["on_training_questions"]
+    assert len(whole) > 12
+    shown = call(*command).out
+    assert f"on training questions, 12 of {len(whole)}" in shown
+    _, _, below = shown.partition("on training questions, 12")
+    prices = [line.split("│")[1].strip() for line in below.splitlines() if line.startswith("│")]
+    assert len(prices) == 12
+    assert prices[0] == f"{whole[0]['price']:.4g}"
+    assert prices[-1] == f"{whole[-1]['price']:.4g}"
 
 
 def test_options_come_from_a_file_and_the_command_line_goes_before_it(

@@ -186,7 +186,7 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
         report(options["policy"])
         result = train_run(run, **options)
     title = f"Trained {options['policy']}"
-    show(result, title, as_json=as_json, rows="on_training_questions")
+    show(result, title, as_json=as_json, rows="on_training_questions", most=12)
 
 
 @cli.command("calibrate")

@@ -28,14 +28,21 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda now: status.update(Text(f"{what}: {printable(now)}"))
 
 
-def show(result: dict[str, Any], title: str, *, as_json: bool, rows: str | None = None) -> None:
-    """Print a result, for people or for programs."""
+def show(
+    result: dict[str, Any],
+    title: str,
+    *,
+    as_json: bool,
+    rows: str | None = None,
+    most: int | None = None,
+) -> None:
+    """Print a result, for people or for programs; people see at most so many of its rows."""
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
     from adacompute.tables import show_result  # noqa: PLC0415
 
-    show_result(result, title, rows=rows)
+    show_result(result, title, rows=rows, most=most)
 
 
 def printable(text: str) -> str:

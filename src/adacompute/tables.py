@@ -11,13 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+NOTHING = "–"
 PLACES = 4
 WIDE = 6
 """Names that fit a line of a usual terminal."""
 
 
-def show_result(result: dict[str, Any], title: str, *, rows: str | None = None) -> None:
-    """Print a result's values, and the list of rows among them as a table of its own."""
+def show_result(
+    result: dict[str, Any], title: str, *, rows: str | None = None, most: int | None = None
+) -> None:
+    """Print a result's values, and the list of rows among them as a table of its own.
+
+    Of more than ``most`` rows so many are shown, spread evenly from the first to the last.
+    """
     console = Console()
     plain = Table(title=title, show_header=False, title_justify="left")
     for name, value in result.items():
@@ -25,7 +31,16 @@ def show_result(result: dict[str, Any], title: str, *, rows: str | None = None) 
             plain.add_row(Text(_words(name)), Text(_say(value)))
     console.print(plain)
     if rows and result.get(rows):
-        console.print(_table(result[rows], _words(rows)))
+        found = result[rows]
+        shown = found if most is None else _spread(found, most)
+        part = f", {len(shown)} of {len(found)}" if len(shown) < len(found) else ""
+        console.print(_table(shown, _words(rows) + part))
+
+
+def _spread(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    if len(rows) <= most:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
 
 
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
@@ -93,8 +108,8 @@ def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
     text = f"{row['accuracy']:.3f}"
     low, high = row["difference_low"], row["difference_high"]
     headroom = row["headroom"]
-    if row["policy"] not in ("fixed", "mixture", "oracle") and headroom is not None:
-        text += f"\n{100 * headroom:z.0f}%"
+    if row["policy"] not in ("fixed", "mixture", "oracle"):
+        text += f"\n{NOTHING}" if headroom is None else f"\n{100 * headroom:z.0f}%"
         if row["rounds"] > 1:
             text += f" {row['rounds']:.1f}r"
     style = "green" if low > 0 else "red" if high < 0 else ""
@@ -106,12 +121,15 @@ def _legend(result: dict[str, Any]) -> str:
     if result["protocol"] != "honest":
         return f"{result['questions']} questions; accuracy @ realised cost. {unread}"
     left = f" ({result['left_out']} left out)" if result["left_out"] else ""
+    dropped = result["levels_left_out"]
+    without = f" (without {_say(dropped)}: more than half of the samples)" if dropped else ""
     return (
         f"{result['questions']} questions{left} × {result['samples']} samples, levels "
-        f"{', '.join(map(str, result['ladder']))}. Per cent: share of what the cross-fitted "
-        "oracle gains over the best mixture of uniform levels. Green or red: the difference to "
-        "that mixture at equal cost is above or below zero with 95% confidence. r: mean rounds of "
-        f"draws a question, where there is more than one. {unread}"
+        f"{_say(result['ladder'])}{without}. Per cent: share of what the cross-fitted oracle gains "
+        f"over the best mixture of uniform levels; {NOTHING} where it may gain nothing. Green or "
+        "red: the difference to that mixture at equal cost is above or below zero with 95% "
+        "confidence. r: mean rounds of draws a question, where there is more than one. "
+        f"{unread}"
     )
 
 
@@ -121,12 +139,12 @@ def _words(name: str) -> str:
 
 def _say(value: Any) -> str:  # noqa: ANN401 - any JSON value
     if value is None:
-        return "–"
+        return NOTHING
     if isinstance(value, float):
         return f"{value:.{PLACES}g}"
     if isinstance(value, dict):
-        return "  ".join(f"{_say(key)}: {_say(item)}" for key, item in value.items()) or "–"
+        return "  ".join(f"{_say(key)}: {_say(item)}" for key, item in value.items()) or NOTHING
     if isinstance(value, list):
-        return ", ".join(_say(item) for item in value) or "–"
+        return ", ".join(_say(item) for item in value) or NOTHING
     text = str(value)  # what comes from data must not steer the terminal
     return text if text.isprintable() else repr(text)[1:-1]

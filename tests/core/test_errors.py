@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
@@ -68,3 +69,10 @@ def test_require_returns_the_module() -> None:
 def test_require_names_the_extra_that_brings_a_missing_module() -> None:
     with pytest.raises(MissingExtra, match=r"needs no_such, .* pip install 'adacompute\[train\]'"):
         require("no_such.part", extra="train")
+
+
+def test_require_names_what_a_module_of_ours_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
+    monkeypatch.delitem(sys.modules, "adacompute.gateway.protocol", raising=False)
+    with pytest.raises(MissingExtra, match=r"needs uvicorn, .* 'adacompute\[serve\]' adds it"):
+        require("adacompute.gateway.protocol", extra="serve")

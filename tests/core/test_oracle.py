@@ -278,6 +278,19 @@ def test_a_unit_of_cost_half_as_large_changes_no_choice(
     assert scaled.price * 2.0**halvings == found.price
 
 
+@given(tables, shares, st.integers(1, 24))
+def test_costs_of_millionths_are_as_good_as_whole_ones(
+    budget_at: BudgetAt, table: UtilityTable, share: float, halvings: int
+) -> None:
+    ones = UtilityTable(table.utility, table.cost / max(1.0, float(table.cost.max())), table.key)
+    small = UtilityTable(ones.utility, ones.cost / 2.0**halvings, table.key)
+    budget = budget_at(ones, share)
+    found, scaled = solve(ones, budget), solve(small, budget / 2.0**halvings)
+    assert np.array_equal(found.choice, scaled.choice)
+    assert scaled.price == found.price * 2.0**halvings
+    assert scaled.cost == found.cost / 2.0**halvings
+
+
 @given(tables, st.data())
 def test_the_order_of_the_questions_does_not_matter(
     budget_at: BudgetAt, table: UtilityTable, data: st.DataObject

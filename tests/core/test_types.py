@@ -11,14 +11,15 @@ from hypothesis.extra.numpy import arrays
 
 from adacompute.core.errors import DataError
 from adacompute.core.types import (
-    COST_UNITS,
     MAX_COST,
     Allocation,
     FloatArray,
     KeyArray,
     Split,
     UtilityTable,
+    cost_units,
     hash_keys,
+    join_tables,
     ladder,
     sum_cost,
     whole_cost,
@@ -28,7 +29,7 @@ costs = arrays(
     np.float64,
     st.integers(0, 20),
     elements=st.one_of(st.floats(0, MAX_COST), st.integers(0, 2**32).map(float)),
-)
+) | arrays(np.float64, st.integers(0, 20), elements=st.floats(0, 1e-4))
 
 
 # Levels, keys and costs.
@@ -62,23 +63,46 @@ def test_hashing_keys_is_splitmix64() -> None:
 
 @given(costs)
 def test_costs_are_rounded_up_to_the_next_multiple_or_kept(cost: FloatArray) -> None:
-    rounded = whole_cost(cost)
+    rounded, units = whole_cost(cost), int(cost_units(max(cost, default=0.0)))
     for before, after in zip(cost.tolist(), rounded.tolist(), strict=True):
-        units = Fraction(after) * COST_UNITS
-        assert units.denominator == 1
-        assert units == math.ceil(Fraction(before) * COST_UNITS)
+        counted = Fraction(after) * units
+        assert counted.denominator == 1
+        assert counted == math.ceil(Fraction(before) * units)
+
+
+@given(costs)
+def test_costs_that_were_rounded_stay(cost: FloatArray) -> None:
+    rounded = whole_cost(cost)
+    assert whole_cost(rounded).tolist() == rounded.tolist()
+
+
+@given(costs, st.data())
+def test_parts_of_a_table_count_in_units_as_fine_as_its_own(
+    cost: FloatArray, data: st.DataObject
+) -> None:
+    whole = whole_cost(cost)
+    part = whole[: data.draw(st.integers(0, len(whole)))]
+    assert cost_units(max(part, default=0.0)) >= cost_units(max(whole, default=0.0)) or not any(
+        part
+    )
+    assert sum_cost(part) + sum_cost(whole[len(part) :]) == sum_cost(whole)
+
+
+@given(arrays(np.float64, 5, elements=st.floats(1e-9, 1.0)))
+def test_small_costs_lose_less_than_two_millionths_of_the_dearest(cost: FloatArray) -> None:
+    assert bool((whole_cost(cost) - cost < 2e-6 * cost.max()).all())
 
 
 @given(costs)
 def test_costs_are_summed_exactly(cost: FloatArray) -> None:
     whole = whole_cost(cost)
-    assert sum_cost(whole) == sum(int(Fraction(c) * COST_UNITS) for c in whole.tolist())
+    assert sum_cost(whole) == sum((Fraction(c) for c in whole.tolist()), Fraction(0))
 
 
 def test_costs_are_summed_exactly_beyond_what_a_float_can_count() -> None:
     cost = np.full(2**22 + 1, MAX_COST - 1)
     cost[0] = 1.0
-    assert sum_cost(cost) == (2**22 * (2**32 - 1) + 1) * COST_UNITS
+    assert sum_cost(cost) == 2**22 * (2**32 - 1) + 1
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, 2.0**33])
@@ -213,3 +237,13 @@ def test_shares_count_the_questions_at_each_level() -> None:
 
 def test_an_empty_split_has_no_length() -> None:
     assert len(allocation(utility=0.0, bound=0.0).split) == 0
+
+
+@pytest.mark.parametrize("costs", [[0.1, 0.3], [[0.1, 0.3], [0.2, 0.4]]])
+def test_tables_are_joined_with_their_costs(costs: list[float]) -> None:
+    cost = np.array(costs)
+    table = UtilityTable(np.array([[0.1, 0.9], [0.2, 0.8]]), cost, np.array([5, 7]))
+    joined = join_tables([table.take(slice(0, 1)), table.take(slice(1, 2))])
+    assert joined.costs.tolist() == table.costs.tolist()
+    assert joined.key.tolist() == [5, 7]
+    assert joined.cost.ndim == cost.ndim

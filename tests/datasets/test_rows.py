@@ -103,6 +103,17 @@ def test_absent_columns_that_may_be_null_are_null(tmp_path: Path) -> None:
     assert all(table[name].null_count == 2 for name in absent)
 
 
+def test_the_characters_of_a_completion_are_counted_where_they_are_not_given(
+    tmp_path: Path,
+) -> None:
+    texts = ["So it is π.", None]
+    table = read_samples(write(tmp_path / "texts.parquet", completion=texts))
+    assert table.schema == SAMPLES
+    assert table["completion_chars"].to_pylist() == [len("So it is π."), None]
+    given = write(tmp_path / "given.parquet", completion=texts, completion_chars=[5, 6])
+    assert read_samples(given)["completion_chars"].to_pylist() == [5, 6]
+
+
 def test_unknown_columns_are_left_out_whatever_they_hold(tmp_path: Path) -> None:
     odd = {"notes": [{"a": 1}, {"a": 2}], "answer.raw": ["x", "y"], "": [1, 2]}
     table = read_samples(write(tmp_path / "odd.parquet", **odd))

@@ -12,16 +12,16 @@ from adacompute.runs.stages import import_samples
 from adacompute.storage.decisions import DecisionLog
 
 
-def logged(place: Path, *questions: str) -> Path:
-    """A gateway's log of one decision a question, without texts, as it is rolled."""
+def logged(place: Path, *questions: str, decision: str = "d", draws: int = 3) -> Path:
+    """A gateway's log of one decision a question, without texts, as it is rolled: its last file."""
     log = DecisionLog(place)
     for number, text in enumerate(questions):
-        samples = [{"answer": "4"}, {"answer": None}, {"answer": "5"}]
-        log.append({"id": f"d{number}", "time": 0.0, "key": key_text(text), "samples": samples})
+        samples = [{"answer": "4"}, {"answer": None}, {"answer": "5"}][:draws]
+        name = f"{decision}{number}"
+        log.append({"id": name, "time": 0.0, "key": key_text(text), "samples": samples})
     log.seal()
     log.roll()
-    (path,) = place.glob("samples-*.parquet")
-    return path
+    return max(place.glob("samples-*.parquet"))
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def test_a_gateways_log_is_graded_by_the_text_that_it_does_not_keep(
     path = logged(tmp_path / "log", "2 + 2?", "2 + 3?", "unknown?")
     found = import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
     assert (found["questions"], found["samples"], found["correct"]) == (2, 6, 2)
+    assert (found["left_out"], found["left_out_samples"]) == (1, 3)
     table = pq.read_table(tmp_path / "run" / "samples.parquet")
     right = dict(zip(table["question"].to_pylist(), table["correct"].to_pylist(), strict=True))
     assert right == {"2 + 2?": False, "2 + 3?": True}  # of each question's last sample
@@ -48,6 +49,57 @@ def test_a_key_needs_a_grader_and_a_question_that_it_knows(tmp_path: Path, key: 
         import_samples(path, tmp_path / "run", gold=str(key))
     with pytest.raises(DataError, match="none of the 1 questions"):
         import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
+
+
+def test_a_question_without_a_reference_answer_is_left_out(tmp_path: Path) -> None:
+    key = tmp_path / "key.csv"
+    key.write_text("question_id,question,gold\nq1,2 + 2?,4\nq2,2 + 3?,\n")
+    path = logged(tmp_path / "log", "2 + 2?", "2 + 3?")
+    found = import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
+    assert (found["questions"], found["left_out"], found["left_out_samples"]) == (1, 1, 3)
+
+
+def test_a_directory_is_read_whole_and_its_samples_are_numbered_over_its_files(
+    tmp_path: Path, key: Path
+) -> None:
+    log = tmp_path / "log"
+    logged(log, "2 + 2?", "2 + 3?")
+    logged(log, "2 + 3?", decision="later")
+    asked = {"grader": "numeric", "gold": str(key)}
+    found = import_samples(log, tmp_path / "run", **asked)
+    assert (found["questions"], found["samples"], found["left_out"]) == (2, 9, 0)
+    table = pq.read_table(tmp_path / "run" / "samples.parquet")
+    assert table["sample"].to_pylist() == [*range(3), *range(6)]
+    assert import_samples(log, tmp_path / "run", **asked) == found
+    logged(log, "2 + 2?", decision="last")
+    with pytest.raises(DataError, match="another source"):
+        import_samples(log, tmp_path / "run", **asked)
+
+
+def test_a_decision_that_two_files_hold_counts_as_in_the_later(tmp_path: Path, key: Path) -> None:
+    log = tmp_path / "log"
+    logged(log, "2 + 2?", draws=1)
+    logged(log, "2 + 2?", draws=3)  # what the holdout drew came after the file was full
+    found = import_samples(log, tmp_path / "run", grader="numeric", gold=str(key))
+    assert (found["questions"], found["samples"]) == (1, 3)
+
+
+def test_a_directory_without_samples_is_no_log(tmp_path: Path, key: Path) -> None:
+    DecisionLog(tmp_path / "log").append({"id": "d", "key": 1, "samples": []})
+    with pytest.raises(DataError, match=r"holds no samples-\*.parquet: .* and when it ends"):
+        import_samples(tmp_path / "log", tmp_path / "run", grader="numeric", gold=str(key))
+
+
+def test_samples_that_nobody_graded_ask_for_a_key(tmp_path: Path) -> None:
+    path = logged(tmp_path / "log", "2 + 2?")
+    with pytest.raises(DataError, match=r"'correct' of .* is null in 3 rows: .* --gold FILE"):
+        import_samples(path, tmp_path / "run")
+    with pytest.raises(DataError, match=r"is a gateway's log, .* --gold FILE"):
+        import_samples(path.parent, tmp_path / "run")
+    bare = tmp_path / "bare.csv"
+    bare.write_text("question_id,sample,answer\nq1,0,4\n")
+    with pytest.raises(DataError, match=r"has no column 'correct'; .* --gold FILE"):
+        import_samples(bare, tmp_path / "run")
 
 
 def test_questions_are_found_by_their_id_too(tmp_path: Path, key: Path) -> None:

@@ -153,7 +153,7 @@ def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, f
     base = curve(np.tile(aims, (groups, 1)), np.zeros(groups))
     policy = curve(spend[:, None] * aims, gain)
     weights = resample(rows.astype(np.uint64), 400, seed=seed)
-    row = _row("policy", 2.0, read_curve(policy, 2.0, weights), base, 1.0, weights)
+    row = _row("policy", 2.0, read_curve(policy, 2.0, weights), base, None, weights)
     return row["difference_low"], row["difference_high"]
 
 

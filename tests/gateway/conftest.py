@@ -8,7 +8,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,14 @@ from adacompute.testing import scripted
 from adacompute.testing.gateways import free_port
 from adacompute.testing.scripted import Scripted
 
+Launch = Callable[..., AbstractContextManager[int]]
+
 CONFIG = """
 [serve]
 base_url = "{base_url}"
 key = "sk-upstream-0123456789abcdef"
 port = {port}
+workers = {workers}
 probe = false
 attempts = 1
 keep_alive_s = 0.2
@@ -63,24 +67,36 @@ def upstream() -> Iterator[Scripted]:
 
 
 @pytest.fixture(scope="session")
-def gateway(upstream: Scripted, policies: Path) -> Iterator[int]:
-    """Port of a gateway that runs as a process of its own, as a user starts it."""
+def launch(upstream: Scripted, policies: Path) -> Launch:
+    """Run a gateway as a process of its own, as a user starts it; gives its port."""
     for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(name, reason="needs the extra 'serve'")
-    port = free_port()
-    config = policies / "gateway.toml"
-    config.write_text(CONFIG.format(base_url=upstream.base_url, port=port))
-    log = policies / "gateway.log"
-    command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
-    own = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
-    with log.open("wb") as written:
-        process = subprocess.Popen(command, stderr=written, stdout=written, env=own)
-        try:
-            wait_until_ready(port, process, log)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(timeout=20)
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
+
+    @contextmanager
+    def start(*, workers: int = 1, **variables: str) -> Iterator[int]:
+        port = free_port()
+        config, log = policies / f"gateway-{port}.toml", policies / f"gateway-{port}.log"
+        written = CONFIG.format(base_url=upstream.base_url, port=port, workers=workers)
+        config.write_text(written)
+        command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
+        with log.open("wb") as said:
+            process = subprocess.Popen(command, stderr=said, stdout=said, env={**kept, **variables})
+            try:
+                wait_until_ready(port, process, log)
+                yield port
+            finally:
+                process.terminate()
+                process.wait(timeout=20)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def gateway(launch: Launch) -> Iterator[int]:
+    """Port of the gateway that most tests share."""
+    with launch() as port:
+        yield port
 
 
 def wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -187,9 +187,8 @@ settings_of = st.fixed_dictionaries(
 def test_any_request_is_decided_on_passed_or_refused(
     engine: Engine, content: dict[str, Any], path: str, header: str
 ) -> None:
-    headers = {"x-adacompute-budget": header} if header else {}
     try:
-        asked = read_asked(path, json.dumps(content).encode(), headers, ["thrifty"])
+        asked = read_asked(path, json.dumps(content).encode(), ["thrifty"], header or None)
         if asked is not None and why_passed(asked) is None:
             decision, episode = engine.open(asked)
             assert engine.settled(episode) is False

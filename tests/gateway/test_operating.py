@@ -1,18 +1,30 @@
-"""What operators are given: a dashboard, a page about metrics, a configuration to start from."""
+"""What operators are given, from a configuration to start with to a stop that leaves nothing."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.config import read_config
-from adacompute.gateway.metrics import COUNTERS, GAUGES, HISTOGRAMS, PREFIX, names
-from adacompute.gateway.server import load_models
+from adacompute.core.errors import ConfigError
+from adacompute.gateway.config import make_config, read_config
+from adacompute.gateway.metrics import COUNTERS, GAUGES, HISTOGRAMS, PREFIX, SHARED, names
+from adacompute.gateway.server import load_models, run
+from adacompute.testing import gateways
+from adacompute.testing.scripted import Reply, Scripted
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _NAME = re.compile(rf"{PREFIX}[a-z_]+")
@@ -38,3 +50,81 @@ def test_the_configuration_that_is_deployed_can_be_served(monkeypatch: pytest.Mo
     config = read_config(ROOT / "deploy" / "gateway" / "gateway.toml", {})
     (virtual,) = load_models(config).values()
     assert virtual.bundle.template is not None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_leaves_nothing_behind(
+    workers: int,
+    launch: Callable[..., AbstractContextManager[int]],
+    upstream: Scripted,
+    tmp_path: Path,
+) -> None:
+    upstream.answer(Reply(200, [], [b"{}"]))
+    with launch(workers=workers, TMPDIR=str(tmp_path)) as port:
+        assert gateways.send(port, "GET", "/v1/x").status == 200
+        assert len(list(tmp_path.iterdir())) == workers - 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_that_is_taken_is_refused_in_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plug:
+        port = plug.getsockname()[1]
+        config = make_config({"base_url": "http://127.0.0.1:9/v1", "port": port, "probe": False})
+        said: list[str] = []
+        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 .*in use"):
+            run(config, said.append)
+    assert said == []
+
+
+def test_requests_of_a_worker_that_was_killed_are_no_longer_under_way(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from adacompute.gateway.metrics import Metrics\n"
+        "metrics = Metrics()\n"
+        "metrics.enter(int(sys.argv[1]))\n"
+        "print(metrics.scrape().decode().rpartition('open_requests ')[2].strip(), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    own = {**os.environ, SHARED: str(tmp_path)}
+    seen = []
+    for count in (5, 2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=own,
+        )
+        assert process.stdout is not None
+        seen.append(float(process.stdout.readline()))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert seen == [5.0, 2.0]
+
+
+def test_who_leaves_is_not_waited_for_by_the_list_of_models(
+    gateway: int, upstream: Scripted
+) -> None:
+    hold = threading.Event()
+    upstream.answer(Reply(200, [], [b"{", hold, b"}"]))
+    with socket.create_connection(("127.0.0.1", gateway)) as plug:
+        plug.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.3)
+    told = 'requests_total{model="-",path="other",status="499"}'
+    end, seen = time.monotonic() + 5, ""
+    while told not in seen and time.monotonic() < end:
+        seen = gateways.send(gateway, "GET", "/metrics").body.decode()
+    hold.set()
+    assert told in seen
+
+
+def test_a_connection_that_the_upstream_may_be_closing_is_not_used_again(
+    upstream: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adacompute.models.relay.IDLE_S", 0.1)
+    upstream.answer(Reply(200, [], [b"{}"]))
+    with gateways.run(make_config({"base_url": upstream.base_url})) as port:
+        before = upstream.connections
+        for pause in (0.0, 0.0, 0.3):
+            time.sleep(pause)
+            gateways.send(port, "POST", "/v1/x", body=b"{}")
+    assert upstream.connections - before == 2

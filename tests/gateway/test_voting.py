@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +19,20 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 import openai
 
 from adacompute.core.types import ladder
+from adacompute.gateway.body import Body
 from adacompute.gateway.config import make_config
+from adacompute.gateway.drawing import Purse
+from adacompute.gateway.engine import Engine
+from adacompute.gateway.wire import Asked
+from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
+from adacompute.models.upstream import Capabilities
 from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
 from adacompute.policies.dial import Dial
 from adacompute.policies.stopping import AdaptiveConsistency
 from adacompute.policies.uniform import Fixed, Rule, Ruled
 from adacompute.runs.replays import decide_again, replay_log
-from adacompute.storage.decisions import read_decisions
+from adacompute.storage.decisions import DecisionLog, read_decisions
 from adacompute.testing import gateways, scripted
 from adacompute.testing.scripted import Reply, Scripted
 
@@ -86,7 +95,7 @@ def serving(policy: Path, **options: Any) -> Iterator[tuple[Scripted, int]]:
             yield upstream, port
 
 
-OWN = ("budget", "max_rounds", "latency_s", "shadow", "holdout", "holdout_most", "tariff")
+OWN = ("budget", "max_rounds", "latency_s", "shadow", "holdout", "holdout_most", "grader", "scorer")
 
 
 def ask(port: int, **options: Any) -> gateways.Answer:
@@ -346,3 +355,246 @@ def test_draws_that_were_never_made_come_from_the_holdout_alone(tmp_path: Path) 
     found = replay_log(tmp_path / "none", policy, budget=2.0)
     assert found["requests"] == 2
     assert (found["source"], found["cost"], found["agreement"]) == ("holdout", 3.0, 1.0)
+
+
+def metrics(port: int) -> str:
+    return gateways.send(port, "GET", "/metrics").body.decode()
+
+
+def score(value: float) -> Reply:
+    return Reply(200, JSON, [json.dumps({"score": value}).encode()])
+
+
+def test_where_no_answer_can_be_read_the_best_score_answers(three: Path, tmp_path: Path) -> None:
+    log = {"directory": str(tmp_path / "log")}
+    with (
+        scripted.serve() as scorer,
+        serving(three, scorer=f"{scorer.base_url}/score", log=log) as (upstream, port),
+    ):
+        scorer.answer(score(0.1), score(0.9), score(0.2))
+        upstream.answer(reply("none"), late(reply("no idea")))
+        assert ask(port).status == 200
+    best = json.loads(scorer.received[1].body)["text"]
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert (row["chosen"] >= 0, row["scorer_error"]) == (True, None)
+    assert best in {"none", "no idea"}
+
+
+def test_a_scorer_that_fails_costs_no_answer(three: Path, tmp_path: Path) -> None:
+    log = {"directory": str(tmp_path / "log")}
+    with (
+        scripted.serve() as scorer,
+        serving(three, scorer=f"{scorer.base_url}/score", log=log) as (upstream, port),
+    ):
+        scorer.answer(score(0.1), Reply(500, JSON, [b'{"error": "out of memory"}']))
+        upstream.answer(reply("none"), late(reply("no idea")))
+        answer = ask(port)
+        seen = metrics(port)
+    assert (answer.status, texts(answer)) == (200, "none")
+    assert 'adacompute_scorer_failures_total{model="virtual"} 1.0' in seen
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert (row["decided"], row["chosen"]) == (3, -1)
+    assert "out of memory" in row["scorer_error"]
+
+
+def slow_down(*after: str) -> Reply:
+    return Reply(429, [*JSON, *(("Retry-After", one) for one in after)], [b"{}"])
+
+
+@pytest.mark.parametrize(
+    ("replies", "told"),
+    [
+        ([slow_down("7")], "7"),
+        ([slow_down("3"), slow_down("20"), late(Reply(500, JSON, [b"{}"]))], "20"),
+        ([slow_down()], "1"),
+        ([slow_down("0.2")], "1"),
+        ([slow_down("soon")], "1"),
+    ],
+)
+def test_who_must_wait_is_told_for_how_long(three: Path, replies: list[Reply], told: str) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(*replies)
+        answer = ask(port)
+    assert (answer.status, answer.values("retry-after")) == (429, [told])
+
+
+def test_a_refusal_is_told_before_what_may_pass(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(slow_down("7"), Reply(400, JSON, [b"{}"]), late(slow_down("7")))
+        assert ask(port).status == 400
+
+
+def test_an_upstream_that_moved_is_no_redirection_for_the_client(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(Reply(307, [("Location", "http://127.0.0.1:1/v2")], []))
+        assert ask(port).status == 502
+
+
+def test_failures_are_counted_under_the_models_name(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(Reply(500, JSON, [b"{}"]))
+        ask(port)
+        ask(port, model="virtual@0.1")
+        seen = metrics(port)
+    path = 'path="chat/completions"'
+    assert f'requests_total{{model="virtual",{path},status="502"}} 1.0' in seen
+    assert f'requests_total{{model="virtual",{path},status="400"}} 1.0' in seen
+
+
+def test_when_time_is_up_what_came_answers_in_the_first_round_too(three: Path) -> None:
+    slow = Reply(200, JSON, [5.0, b"{}"])
+    with serving(three, latency_s=0.3) as (upstream, port):
+        upstream.answer(reply("4"), slow)
+        begun = time.monotonic()
+        answer = ask(port, adacompute={"debug": True})
+        assert 0.25 < time.monotonic() - begun < 3
+    assert texts(answer) == "4"
+    told = json.loads(answer.values("x-adacompute-debug")[0])
+    assert (told["answers"], told["incomplete"], told["calls"]) == (["4"], True, 3)
+
+
+READS = """
+import json, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    text = asked.get("text", "")
+    time.sleep(2 if text == "slow" else 0)
+    print(json.dumps({"answer": text, "equal": False}), flush=True)
+"""
+
+
+def test_what_was_not_read_in_time_is_drawn_again_for_the_holdout(
+    three: Path, tmp_path: Path
+) -> None:
+    program, log = tmp_path / "grader.py", {"directory": str(tmp_path / "log")}
+    program.write_text(READS)
+    options = {"latency_s": 0.5, "holdout": 1.0, "holdout_most": 1.0, "log": log}
+    with serving(three, grader=f"cmd:{sys.executable} {program}", **options) as (upstream, port):
+        upstream.answer(reply("4"), late(reply("slow")), late(reply("slow")), reply("4"))
+        answer = ask(port)
+    assert answer.values("x-adacompute-samples") == ["1"]
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert (row["decided"], row["holdout"], len(row["answers"])) == (1, True, 4)
+
+
+def test_draws_are_accounted_for_a_client_that_leaves_in_the_middle_of_a_stream(
+    three: Path, tmp_path: Path
+) -> None:
+    log = {"directory": str(tmp_path / "log")}
+    body = b'{"model": "virtual", "stream": true, "messages": [{"role": "user", "content": "2"}]}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    with serving(three, log=log) as (upstream, port):
+        upstream.answer(stream("4", *["x" * 1_000_000] * 8))
+        with socket.socket() as plug:
+            plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            plug.connect(("127.0.0.1", port))
+            plug.sendall(head % len(body) + body)
+            while b"xxxx" not in plug.recv(4096):
+                pass
+            time.sleep(0.3)  # nothing more is read, and writing has to wait
+        end = time.monotonic() + 10
+        while 'status="200"' not in metrics(port) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert 'adacompute_draws_total{model="virtual"} ' in metrics(port)
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert row["decided"] >= 2
+
+
+def test_a_live_stream_without_a_bill_is_charged_for_its_prompt(tmp_path: Path) -> None:
+    log = {"directory": str(tmp_path / "log")}
+    with serving(bundle(tmp_path / "p", Fixed(1)), log=log) as (upstream, port):
+        upstream.answer(stream("is ", "4", usage=False))
+        ask(port, stream=True)
+        sent = len(upstream.received[0].body)
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert (row["prompt_tokens"], row["estimated"]) == (sent, True)
+
+
+def test_a_header_that_is_sent_twice_is_not_lost(three: Path) -> None:
+    given = [("OpenAI-Beta", "a=1"), ("OpenAI-Beta", "b=2"), ("Accept", "application/json")]
+    with serving(three) as (upstream, port):
+        upstream.answer(reply("4"))
+        ask(port, headers=given)
+        received = upstream.received[0]
+    assert received.values("openai-beta") == ["a=1, b=2"]
+
+
+def test_a_log_that_cannot_be_sealed_spoils_no_answer(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = {"directory": str(tmp_path / "log"), "roll_mb": 1e-6}
+    with serving(three, log=log) as (upstream, port), monkeypatch.context() as patch:
+
+        def fail(_: DecisionLog) -> None:
+            raise FileNotFoundError("it is gone")
+
+        patch.setattr(DecisionLog, "seal", fail)
+        upstream.answer(reply("4"))
+        assert ask(port).status == 200
+
+
+def test_a_gateway_has_decided_once_before_it_is_ready(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, opened = Engine.open, []
+
+    def watch(engine: Engine, asked: Asked) -> Any:
+        opened.append(asked)
+        return begin(engine, asked)
+
+    monkeypatch.setattr(Engine, "open", watch)
+    with serving(three) as (upstream, port):
+        assert gateways.send(port, "GET", "/ready").status == 200
+        assert len(opened) == 1
+        assert upstream.received == []
+        assert "adacompute_draws_total{" not in metrics(port)
+
+
+def buy(upstream: Scripted, known: Capabilities, count: int, **options: Any) -> Purse:
+    """Draws of a request, without a gateway around them."""
+    content = {"model": "virtual", "messages": [], **options.pop("body", {})}
+    body = Body.read(json.dumps(content).encode())
+    assert body is not None
+    asked = Asked(body, "chat/completions", "virtual", None, debug=False)
+
+    async def main() -> Purse:
+        async with Upstream(upstream.base_url, "real", capabilities=known) as server:
+            purse = Purse(server, asked, "real", **options)
+            async for _ in purse.buy(count):
+                pass
+            return purse
+
+    return asyncio.run(main())
+
+
+def test_choices_that_a_reply_lacks_are_drawn_one_by_one() -> None:
+    with scripted.serve() as upstream:
+        upstream.answer(reply("4", "5"), reply("6"))
+        purse = buy(upstream, Capabilities(n="native"), 4)
+    assert [one.draw.text for one in purse.drawn] == ["4", "5", "6", "6"]
+    assert [json.loads(one.body).get("n") for one in upstream.received] == [4, None, None]
+    assert len(purse.bills) == 3
+
+
+@pytest.mark.parametrize(("known", "asked"), [("given", True), ("refused", None), ("absent", None)])
+def test_log_probabilities_are_asked_for_where_they_are_given(
+    known: Any,
+    asked: bool | None,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    with scripted.serve() as upstream:
+        upstream.answer(reply("4"))
+        buy(upstream, Capabilities(logprobs=known), 1, likely=True)
+    assert json.loads(upstream.received[0].body).get("logprobs") is asked
+
+
+@pytest.mark.parametrize(
+    ("seed", "sent"), [(9, [9, 10]), (-1, [-1, -1]), (2**40, [1, 2**40]), (None, [None, None])]
+)
+def test_draws_have_seeds_of_their_own_where_a_seed_is_one(
+    seed: int | None, sent: list[int | None]
+) -> None:
+    with scripted.serve() as upstream:
+        upstream.answer(reply("4"))
+        buy(upstream, Capabilities(), 2, body={} if seed is None else {"seed": seed})
+    found = [json.loads(one.body).get("seed") for one in upstream.received]
+    assert sorted(found, key=str) == sorted(sent, key=str)

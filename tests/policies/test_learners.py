@@ -8,7 +8,7 @@ import pytest
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.core.types import Float32Array, IntArray
 from adacompute.policies.inference import NEVER, OnnxModel
-from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values
+from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values, one_thread
 
 
 def halves(questions: int = 160) -> tuple[Float32Array, IntArray]:
@@ -103,3 +103,12 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
     library = module.partition(".")[0]
     with pytest.raises(MissingExtra, match=rf"needs {library}, .*'adacompute\[train\]'"):
         fit_classifier(features, label, levels=5, kind=kind)
+
+
+def test_a_library_that_another_brings_along_is_not_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("sklearn", "threadpoolctl"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=r"needs sklearn, .*'adacompute\[train\]'"):
+        one_thread()

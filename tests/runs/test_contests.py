@@ -88,6 +88,7 @@ def test_scores_are_what_the_truth_demands(all_scores: dict[str, Any]) -> None:
         assert cells["retry", budget]["accuracy"] > mixture["accuracy"]
     summary = {name: all_scores[name] for name in ("questions", "left_out", "samples", "ladder")}
     assert summary == {"questions": 24, "left_out": 0, "samples": 8, "ladder": [1, 2, 4]}
+    assert all_scores["levels_left_out"] == []
     assert all_scores["unreadable_share"] == 18 / 192
 
 
@@ -205,6 +206,11 @@ def test_what_cannot_be_evaluated_is_refused_in_a_sentence(
     assert artifacts(run) == before
 
 
+def test_levels_that_need_more_than_half_of_the_samples_are_named(run: Path) -> None:
+    found = evaluate_run(run, **{**QUICK, "ladder": (1, 4, 5, 16)})
+    assert (found["ladder"], found["levels_left_out"]) == ([1, 4], [5, 16])
+
+
 def test_the_largest_seed_and_budget_are_taken(run: Path) -> None:
     rows = evaluate_run(run, **{**QUICK, "budgets": (1e300,), "seed": 2**32 - 1})["rows"]
     assert rows[0]["cost"] <= 4.0 + 1e-9
@@ -314,6 +320,7 @@ def test_a_bundle_records_the_model_and_the_grader_that_graded_last(
     [
         ({"policy": "oracle"}, ConfigError, "no policy 'oracle'"),
         ({"ladder": (9, 16)}, DataError, "8 samples a question are fewer"),
+        ({"ladder": (4, 9)}, DataError, "8, leaves one level of the ladder 4, 9, and a policy"),
         ({"ladder": ()}, ConfigError, "rising whole numbers"),
         ({"budgets": (math.nan,)}, ConfigError, "not nan"),
         ({"seed": -1}, ConfigError, "a seed"),
@@ -328,6 +335,16 @@ def test_what_cannot_be_trained_is_refused_and_writes_nothing(
     out = tmp_path / "bundle"
     with pytest.raises(kind, match=sentence):
         train_run(run, **{"policy": "mixture", "out": out, "ladder": (1, 4), **options})
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("policy", ["mixture", "early-stopping", "sequential"])
+def test_one_sample_a_question_leaves_a_policy_nothing_to_decide(
+    rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path, policy: str
+) -> None:
+    run, out = make_run([row for row in rows if row["sample"] == 0]), tmp_path / "bundle"
+    with pytest.raises(DataError, match="a question, 1, leaves one level of the ladder 1, 2"):
+        train_run(run, policy=policy, out=out)
     assert not out.exists()
 
 

@@ -26,13 +26,12 @@ Rows = Sequence[dict[str, Any]]
 
 
 def commands() -> list[list[str]]:
-    """The commands of the page, an address and a model filled in."""
+    """The commands of the page."""
     section = PAGE.read_text().partition("## The paper's own setting")[2]
-    block = re.search(r"```text\n(.*?)```", section, re.DOTALL)
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block
     lines = block[1].replace("\\\n", " ").strip().splitlines()
-    given = [line.replace("--base-url …", "--base-url http://127.0.0.1:9/v1") for line in lines]
-    return [shlex.split(line.replace("--model …", "--model m")) for line in given]
+    return [shlex.split(line) for line in lines]
 
 
 def write_math(place: Path, rows: Rows) -> None:

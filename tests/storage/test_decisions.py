@@ -4,14 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import DataError
+from adacompute.storage import decisions
 from adacompute.storage.decisions import DecisionLog, read_decisions
 
 
@@ -127,3 +130,73 @@ def test_a_line_that_a_full_disk_cut_off_costs_itself_alone(
         log.append(record(1))
     log.append(record(2))
     assert ids(tmp_path) == ["d0", "d2"]
+
+
+def test_two_that_roll_at_once_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [DecisionLog(tmp_path), DecisionLog(tmp_path)]
+    for i in range(6):
+        logs[i % 2].append(record(i))
+        logs[i % 2].seal()
+    write, writing, met = decisions._write, [0], []
+
+    def slow(path: Path, table: pa.Table) -> None:
+        writing[0] += 1
+        met.append(writing[0])
+        time.sleep(0.01)
+        write(path, table)
+        writing[0] -= 1
+
+    monkeypatch.setattr(decisions, "_write", slow)
+    rolled: list[int] = []
+    threads = [threading.Thread(target=lambda log=log: rolled.append(log.roll())) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(rolled) == [0, 6]
+    assert max(met) == 1
+    assert len(ids(tmp_path)) == 6
+
+
+def test_a_file_in_use_is_left_alone_even_if_its_process_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unseen(process: int, number: int) -> None:
+        raise ProcessLookupError(process, number)
+
+    monkeypatch.setattr(os, "kill", unseen)  # as from another container
+    log = DecisionLog(tmp_path)
+    log.append(record(0))
+    DecisionLog(tmp_path).roll()
+    log.append(record(1))
+    assert ids(tmp_path) == ["d0", "d1"]
+    log.seal()
+    assert log.roll() == 2
+
+
+def test_a_decision_that_was_written_again_after_a_roll_counts_once(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    log.append(record(0, holdout=False))
+    log.append(record(1, holdout=False))
+    log.seal()
+    log.roll()
+    log.append(record(0, holdout=True))
+    assert read_decisions(tmp_path)["holdout"].to_pylist() == [True, False]
+
+
+def test_tables_that_lack_a_newer_column_are_read(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    log.append(record(0))
+    log.seal()
+    log.roll()
+    (path,) = tmp_path.glob("decisions-*.parquet")
+    pq.write_table(pq.read_table(path).drop_columns(["shadow"]), path)
+    log.append(record(1, shadow=True))
+    assert read_decisions(tmp_path)["shadow"].to_pylist() == [None, True]
+
+
+def test_an_absurd_bill_does_not_keep_a_file_from_being_rolled(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    log.append(record(0, samples=[{"answer": "4", "completion_tokens": 10**12}]))
+    log.seal()
+    assert log.roll() == 1

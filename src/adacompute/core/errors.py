@@ -67,11 +67,17 @@ class RequestRefused(ModelError):  # noqa: N818 - it names what happened
 
 
 def require(module: str, *, extra: str) -> Any:  # noqa: ANN401 - a module has no narrower type
-    """Import an optional module, or say in one sentence which extra brings it."""
+    """Import an optional module, or say in one sentence which extra brings it.
+
+    Name a library that the extra lists, not one that another brings along. The command holds for
+    what was installed from source too: pip keeps what is there and adds what the extra lists.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        ours = module.startswith("adacompute.")  # a module of ours lacks what it imports
+        name = (error.name or module if ours else module).partition(".")[0]
         raise MissingExtra(
-            f"this needs {module.partition('.')[0]}, which is not installed: "
-            f"pip install 'adacompute[{extra}]'"
+            f"this needs {name}, which is not installed: pip install 'adacompute[{extra}]' adds "
+            "it, wherever adacompute was installed from"
         ) from error

@@ -21,12 +21,12 @@ import numpy as np
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.oracle import solve
 from adacompute.core.types import (
-    COST_UNITS,
     Allocation,
     FloatArray,
     IntArray,
     Split,
     UtilityTable,
+    cost_units,
     sum_cost,
 )
 
@@ -70,22 +70,24 @@ def solve_limits(table: UtilityTable, budget: float, limits: Mapping[str, float]
     of = [table.cost, *(table.limited[name] for name in names)]
     costs = np.stack([np.broadcast_to(cost, table.utility.shape) for cost in of])
     for name, cost, bound, room in zip(
-        ["cost", *names], costs, bounds, _units(bounds, len(table)), strict=True
+        ["cost", *names], costs, bounds, _totals(costs, bounds), strict=True
     ):
         least = sum_cost(cost.min(axis=1))
         if least > room:
             raise InfeasibleBudget(
                 f"a mean budget of {bound:.9g} on {name} is below "
-                f"{least / COST_UNITS / len(table):.9g}, the least that every question costs: "
+                f"{float(least / len(table)):.9g}, the least that every question costs: "
                 "raise it or add a cheaper level"
             )
     mixed = _purify(table, costs, _solve_mixed(table, costs, bounds))
     return _settle(table, costs, bounds, mixed, names)
 
 
-def _units(bounds: FloatArray, questions: int) -> list[int]:
-    """Give what may be spent in total, in the smallest unit of cost."""
-    return [math.floor(Fraction(float(bound)) * questions * COST_UNITS) for bound in bounds]
+def _totals(costs: FloatArray, bounds: FloatArray) -> list[Fraction]:
+    """Give what may be spent of each cost in total, in whole units of it."""
+    units = [int(cost_units(float(cost.max(initial=0.0)))) for cost in costs]
+    rooms = [Fraction(float(bound)) * costs.shape[1] for bound in bounds]
+    return [Fraction(math.floor(r * u), u) for r, u in zip(rooms, units, strict=True)]
 
 
 def _solve_one(table: UtilityTable, cost: FloatArray, bound: float) -> _Mixed:
@@ -103,7 +105,7 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
     if len(costs) == 1:
         return _solve_one(table, costs[0], float(bounds[0]))
     last, bound = costs[-1], float(bounds[-1])
-    dearest = max(1.0, float(last.max()))
+    dearest = float(last.max()) or 1.0
     floor = float(table.utility.min(axis=1).mean())
     near = TOLERANCE * float(np.abs(table.utility).max())
 
@@ -205,7 +207,7 @@ def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _M
     choice = mixed.choice.copy()
     fixed = np.delete(np.arange(len(table)), rows)
     spent = [sum_cost(cost[fixed, choice[fixed]]) for cost in costs]
-    room = [total - used for total, used in zip(_units(bounds, len(table)), spent, strict=True)]
+    room = [total - used for total, used in zip(_totals(costs, bounds), spent, strict=True)]
     best = -np.inf
     for levels in itertools.product(range(table.levels), repeat=len(rows)):
         pick = np.array(levels, dtype=np.int64)
@@ -221,14 +223,16 @@ def _repair(
 ) -> IntArray:
     """Move one question at a time, at the least loss for what it saves, until all limits hold."""
     rows = np.arange(len(table))
-    scale = COST_UNITS * np.maximum(1.0, costs.max(axis=(1, 2)))[:, None, None]
+    dearest = costs.max(axis=(1, 2))[:, None, None]
+    scale = np.where(dearest > 0, dearest, 1.0)
     while True:
         spent = [sum_cost(cost[rows, choice]) for cost in costs]
-        over = [used - total for total, used in zip(_units(bounds, len(table)), spent, strict=True)]
+        totals = _totals(costs, bounds)
+        over = [used - total for total, used in zip(totals, spent, strict=True)]
         if max(over) <= 0:
             return choice
         excess = np.array(over, dtype=np.float64)[:, None, None]
-        after = excess + (costs - costs[:, rows, choice][:, :, None]) * COST_UNITS
+        after = excess + costs - costs[:, rows, choice][:, :, None]
         saved = ((np.maximum(excess, 0.0) - np.maximum(after, 0.0)) / scale).sum(axis=0)
         if not (saved > 0).any():
             raise InfeasibleBudget(

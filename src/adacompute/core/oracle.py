@@ -18,7 +18,6 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.core.types import (
-    COST_UNITS,
     Allocation,
     FloatArray,
     IntArray,
@@ -89,7 +88,7 @@ def _bracket(table: UtilityTable, budget: float) -> tuple[float, float]:
 
 def _allocate(table: UtilityTable, budget: float, choice: IntArray, found: Cut) -> Allocation:
     costs = table.cost_of(choice)
-    cost = sum_cost(costs) / (COST_UNITS * len(table))
+    cost = float(sum_cost(costs) / len(table))
     utility = float(table.utility_of(choice).mean())
     # Every chosen level has the largest net value at this price, so the dual is this sum.
     bound = utility + found.price * (budget - cost)
@@ -225,12 +224,12 @@ def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocatio
     low, high = 0.0, _largest_ratio(table) * 1.001 + 1e-12
     dear, cheap = choose(table, low), choose(table, high)
     spent_low, spent_high = sum_cost(table.cost_of(dear)), sum_cost(table.cost_of(cheap))
-    units = COST_UNITS * len(table)
-    limit = Fraction(budget) * units
+    limit = Fraction(budget) * len(table)
     if spent_high > limit:
+        least = float(spent_high / len(table))
         raise InfeasibleBudget(
-            f"a mean budget of {budget:.9g} is below {spent_high / units:.9g}, the mean cost of "
-            "every question's cheapest level: raise the budget or add a cheaper level"
+            f"a mean budget of {budget:.9g} is below {least:.9g}, the mean cost of every "
+            "question's cheapest level: raise the budget or add a cheaper level"
         )
     rows = []
     if spent_low <= limit:
@@ -240,7 +239,7 @@ def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocatio
             middle = (low + high) / 2
             choice = choose(table, middle)
             spent = sum_cost(table.cost_of(choice))
-            means = (cost / units for cost in (spent_low, spent_high, spent))
+            means = (float(cost / len(table)) for cost in (spent_low, spent_high, spent))
             rows.append((low, high, middle, *means))
             if spent > limit:
                 low, dear, spent_low = middle, choice, spent
@@ -250,11 +249,12 @@ def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocatio
     question = np.flatnonzero(cheap != dear) if share else np.empty(0, dtype=np.int64)
     split = Split(question, dear[question], np.full(len(question), share))
     utility = float(table.utility_of(cheap).mean())
-    mixed_cost, mixed_utility = _mix(table, cheap, split, spent_high / units, utility)
+    cost = float(spent_high / len(table))
+    mixed_cost, mixed_utility = _mix(table, cheap, split, cost, utility)
     return Allocation(
         choice=cheap,
         price=high,
-        cost=spent_high / units,
+        cost=cost,
         utility=utility,
         bound=max(dual(table, high, budget), utility),
         split=split,

@@ -11,7 +11,9 @@ are rounded up to the next multiple. These types know nothing of where their num
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,7 +22,7 @@ import numpy.typing as npt
 from adacompute.core.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
@@ -28,11 +30,14 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 KeyArray: TypeAlias = npt.NDArray[np.uint64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-COST_UNITS = 2**20
-"""Costs that are not whole are rounded up to a multiple of 1 / COST_UNITS."""
+PLACES = 20
+"""Binary places that costs are kept to: of one, or of the dearest of them where that is less."""
 
 MAX_COST = 2.0**32
-"""Up to this size a float holds every multiple of 1 / COST_UNITS, and so every difference."""
+"""Up to this size a float holds every multiple of 2⁻²⁰, and so every difference."""
+
+MOST_PLACES = 60
+"""However small the costs: no price of anything is told in more."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,13 @@ def name_text(text: str) -> str:
 def whole_cost(cost: npt.ArrayLike) -> FloatArray:
     """Round costs up to what sums exactly; refuse what cannot be a cost.
 
+    Whole numbers stay. Others are rounded by less than two millionths: of one, or of the dearest
+    where all are less than one, so that money a draw is as exact as tokens are. They then stay.
+
     >>> whole_cost([1.0, 0.1]).tolist()
     [1.0, 0.10000038146972656]
+    >>> whole_cost([2.5e-6, 4e-5]).tolist() == whole_cost(whole_cost([2.5e-6, 4e-5])).tolist()
+    True
     """
     array = np.asarray(cost, dtype=np.float64)
     if array.size == 0:
@@ -98,18 +108,35 @@ def whole_cost(cost: npt.ArrayLike) -> FloatArray:
         )
     if bool((array == np.rint(array)).all()):
         return array
-    return np.asarray(np.ceil(array * COST_UNITS) / COST_UNITS)
+    units = cost_units(high)
+    return np.asarray(np.ceil(array * units) / units)
 
 
-def sum_cost(cost: FloatArray) -> int:
-    """Sum whole costs exactly, counted in the smallest unit there is.
+def cost_units(dearest: float) -> float:
+    """Units in one, a power of two, of which all whole costs up to this one are multiples.
 
-    >>> sum_cost(whole_cost([1.5, 2.0])) / COST_UNITS
-    3.5
+    The smaller the dearest, the finer they are: those of a table divide those of its parts.
+
+    >>> cost_units(100.0) == cost_units(1.0) == 2**20, cost_units(0.25) == 2**22
+    (True, True)
+    """
+    if not 0.0 < dearest < 1.0:
+        return 2.0**PLACES
+    mantissa, exponent = math.frexp(dearest)
+    above = exponent if mantissa > 0.5 else exponent - 1  # noqa: PLR2004 - 2 ** above >= dearest
+    return 2.0 ** min(PLACES - above, MOST_PLACES)
+
+
+def sum_cost(cost: FloatArray) -> Fraction:
+    """Sum whole costs exactly, in whatever order they come.
+
+    >>> sum_cost(whole_cost([1.5, 2.0]))
+    Fraction(7, 2)
     """
     whole = np.floor(cost)
-    parts = int((cost - whole).sum() * COST_UNITS)
-    return int(whole.astype(np.int64).sum()) * COST_UNITS + parts
+    units = cost_units(float(cost.max(initial=0.0)))
+    parts = int(((cost - whole) * units).sum())
+    return int(whole.astype(np.int64).sum()) + Fraction(parts, int(units))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +232,20 @@ class UtilityTable:
     def utility_of(self, choice: IntArray) -> FloatArray:
         """Return the utility of each question's chosen level."""
         return self.utility[np.arange(len(self)), choice]
+
+
+def join_tables(tables: Sequence[UtilityTable]) -> UtilityTable:
+    """Put tables of one cost one below the other, each with the costs that it has."""
+    first = tables[0].cost
+    shared = all(table.cost.ndim == 1 and np.array_equal(table.cost, first) for table in tables)
+    return _trusted(
+        utility=np.concatenate([table.utility for table in tables]),
+        cost=first if shared else np.concatenate([table.costs for table in tables]),
+        key=np.concatenate([table.key for table in tables]),
+        limited={},
+        continuous=False,
+        error=None,
+    )
 
 
 def _trusted(**fields: Any) -> UtilityTable:  # noqa: ANN401 - the fields of the class above

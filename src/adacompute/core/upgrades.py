@@ -22,13 +22,14 @@ import numpy as np
 
 from adacompute.core.errors import DataError, InfeasibleBudget
 from adacompute.core.types import (
-    COST_UNITS,
     BoolArray,
     FloatArray,
     IntArray,
     KeyArray,
     UtilityTable,
+    cost_units,
     hash_keys,
+    join_tables,
     sum_cost,
 )
 
@@ -67,25 +68,17 @@ class Scan:
     """What one pass at two prices found; scans of different blocks merge in any order."""
 
     questions: int
-    decided_cost: int
+    decided_cost: Fraction
     undecided: UtilityTable
 
     @staticmethod
     def merge(scans: Iterable[Scan]) -> Scan:
         """Merge the scans of different blocks."""
         parts = list(scans)
-        tables = [part.undecided for part in parts]
-        first = tables[0].cost
-        shared = all(t.cost.ndim == 1 and np.array_equal(t.cost, first) for t in tables)
-        undecided = UtilityTable(
-            np.concatenate([table.utility for table in tables]),
-            first if shared else np.concatenate([table.costs for table in tables]),
-            np.concatenate([table.key for table in tables]),
-        )
         return Scan(
             questions=sum(part.questions for part in parts),
-            decided_cost=sum(part.decided_cost for part in parts),
-            undecided=undecided,
+            decided_cost=sum((part.decided_cost for part in parts), Fraction(0)),
+            undecided=join_tables([part.undecided for part in parts]),
         )
 
 
@@ -239,11 +232,11 @@ def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cut | None:
     """
     table = merged.undecided
     start, upgrades = envelope(table)
-    limit = Fraction(budget) * merged.questions * COST_UNITS
+    limit = Fraction(budget) * merged.questions
     left = limit - merged.decided_cost - sum_cost(table.cost_of(start))
     if left < 0:
         if high == np.inf:
-            least = float((limit - left) / merged.questions / COST_UNITS)
+            least = float((limit - left) / merged.questions)
             raise InfeasibleBudget(
                 f"a mean budget of {budget:.9g} is below {least:.9g}, the mean cost of every "
                 "question's cheapest level: raise the budget or add a cheaper level"
@@ -251,7 +244,7 @@ def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cut | None:
         return None
     tie = hash_keys(table.key)[upgrades.question]
     order = np.lexsort((upgrades.step, tie, -upgrades.ratio))
-    first, spent = _afford(upgrades.extra[order], int(left))
+    first, spent = _afford(upgrades.extra[order], left)
     if first == len(order):
         return Cut(price=0.0) if low == 0.0 else None
     at = order[first]
@@ -265,19 +258,20 @@ def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cut | None:
         step=int(upgrades.step[at]),
         key=int(table.key[upgrades.question[at]]),
         level=int(upgrades.level[at]),
-        probability=float((left - spent) / Fraction(float(upgrades.extra[at])) / COST_UNITS),
+        probability=float((left - spent) / Fraction(float(upgrades.extra[at]))),
     )
 
 
-def _afford(extra: FloatArray, left: int) -> tuple[int, int]:
-    """Count the first costs that fit into what is left, and sum them, in the smallest unit."""
-    units = (extra * COST_UNITS).astype(np.int64)
-    if float(extra.sum()) * COST_UNITS < LARGEST:
-        spent, left = np.cumsum(units), min(left, LARGEST)
+def _afford(extra: FloatArray, left: Fraction) -> tuple[int, Fraction]:
+    """Count the first costs that fit into what is left, and sum them exactly."""
+    units = cost_units(float(extra.max(initial=0.0)))
+    counted, room = (extra * units).astype(np.int64), int(left * int(units))
+    if float(extra.sum()) * units < LARGEST:
+        spent, room = np.cumsum(counted), min(room, LARGEST)
     else:
-        spent = np.cumsum(units, dtype=np.object_)
-    count = int(np.searchsorted(spent, left, side="right"))
-    return count, int(spent[count - 1]) if count else 0
+        spent = np.cumsum(counted, dtype=np.object_)
+    count = int(np.searchsorted(spent, room, side="right"))
+    return count, Fraction(int(spent[count - 1]) if count else 0, int(units))
 
 
 def _refuse_twins(upgrades: Upgrades, tie: KeyArray, order: IntArray, first: int) -> None:

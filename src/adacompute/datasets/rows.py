@@ -2,9 +2,10 @@
 
 One row a sample, or one a question; the ending of its name tells what a file is (``.jsonl``,
 ``.ndjson``, ``.csv``, else Parquet). Columns that are not known are left out, an absent column that
-may be null is taken as null, and every way in which a file can be wrong ends in one sentence. The
-source's own ``level`` is its difficulty or subject, not an operating level: it is loaded as
-``difficulty``. It knows nothing of runs or of grading.
+may be null is taken as null, the characters of a completion are counted where they are not given,
+and every way in which a file can be wrong ends in one sentence. The source's own ``level`` is its
+difficulty or subject, not an operating level: it is loaded as ``difficulty``. It knows nothing of
+runs or of grading.
 """
 
 from __future__ import annotations
@@ -64,6 +65,12 @@ QUESTIONS = pa.schema(
 SOURCE_NAMES = {"difficulty": "level"}
 """Columns that sources call by another name."""
 
+_REMEDIES = {
+    "correct": ": samples that nobody has graded, as those of a gateway, need --gold FILE, which "
+    "gives the right answers, and --grader"
+}
+"""What to do about columns that must not be null."""
+
 TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], Found]] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
@@ -87,7 +94,7 @@ def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
 
 
 def check_samples(table: pa.Table, source: Path) -> pa.Table:
-    """Return samples as they are, or say what no sample can be."""
+    """Return samples with their characters counted, or say what no sample can be."""
     if table.num_rows == 0:
         raise DataError(f"{source} holds no samples")
     twins = table.group_by(["question_id", "sample"]).aggregate([([], "count_all")])
@@ -105,7 +112,9 @@ def check_samples(table: pa.Table, source: Path) -> pa.Table:
             f"{source}: sample {row['sample']} of question {row['question_id']!r} is correct and "
             "has no answer: a sample that could not be read cannot be right"
         )
-    return table
+    counted = pc.coalesce(table["completion_chars"], pc.utf8_length(table["completion"]))
+    at = SAMPLES.get_field_index("completion_chars")
+    return table.set_column(at, SAMPLES.field(at), counted)
 
 
 def read_questions(path: Path) -> pa.Table:
@@ -151,7 +160,8 @@ def _column(path: Path, found: pa.Table, field: pa.Field, names: list[str]) -> p
     count = names.count(present)
     if count == 0:
         if not field.nullable:
-            raise DataError(f"{path} has no column {name!r}; it has {names}")
+            remedy = _REMEDIES.get(name, "")
+            raise DataError(f"{path} has no column {name!r}; it has {names}{remedy}")
         return pa.chunked_array([pa.nulls(found.num_rows, field.type)])
     if count > 1:
         raise DataError(f"{path} has {count} columns named {present!r}")
@@ -164,7 +174,10 @@ def _column(path: Path, found: pa.Table, field: pa.Field, names: list[str]) -> p
             f"{reason_of(error)}"
         ) from None
     if not field.nullable and made.null_count:
-        raise DataError(f"column {present!r} of {path} is null in {made.null_count} rows")
+        raise DataError(
+            f"column {present!r} of {path} is null in {made.null_count} rows"
+            + _REMEDIES.get(name, "")
+        )
     return made
 
 

@@ -23,6 +23,7 @@ from adacompute.datasets.lm_eval_logs import find_lm_eval_logs, read_lm_eval_log
 from adacompute.datasets.math import read_math
 from adacompute.datasets.records import find_names
 from adacompute.datasets.rows import QUESTIONS, TEXT_READERS, read_questions, read_samples
+from adacompute.datasets.ungraded import find_logged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +58,11 @@ def read_source(source: str | Path, *, grade: Grading | None = None) -> pa.Table
         return read_lm_eval_logs(path, grade=grade)
     if path.is_file() and path.suffix.lower() in _TIDY:
         return read_samples(path)
+    if path.is_dir() and find_logged(path):
+        raise DataError(
+            f"{path} is a gateway's log, whose samples nobody has graded: add --gold FILE, which "
+            "gives the right answers, and --grader"
+        )
     raise DataError(f"{path} holds no samples in a form that is known: {SAMPLE_FORMS}")
 
 

@@ -1,13 +1,13 @@
 """Ungraded: samples that nobody has graded yet, as in a gateway's log, and a key to grade them by.
 
 A question of the key is found by its id, by its text, or by the name that a log gives a text it may
-not keep. What the key does not hold is left out. It knows nothing of how answers are
-compared: it is given what grades.
+not keep. What the key holds no reference answer of is left out, and counted. It knows nothing of
+how answers are compared: it is given what grades.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -16,34 +16,83 @@ from adacompute.core.types import name_text
 from adacompute.datasets.rows import SAMPLES, check_samples, read_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from adacompute.datasets.log_rows import Grading
 
+LOGGED = "samples-*.parquet"
+"""Files of a gateway's log that hold samples."""
+
 _OPEN = SAMPLES.set(
     SAMPLES.get_field_index("correct"), pa.field("correct", pa.bool_(), nullable=True)
-)
+).append(pa.field("decision_id", pa.string()))
 
 
-def read_ungraded(path: Path, key: pa.Table, grade: Grading) -> pa.Table:
+class Keyed(NamedTuple):
+    """Samples that a key graded, and how many questions and samples it did not know."""
+
+    samples: pa.Table
+    left_out: int
+    left_out_samples: int
+
+
+def find_logged(path: Path) -> list[Path]:
+    """Find the files of samples that a path names: itself, or those of a gateway's log, by age."""
+    return sorted(path.glob(LOGGED)) if path.is_dir() else [path]
+
+
+def read_ungraded(path: Path, key: pa.Table, grade: Grading) -> Keyed:
     """Read samples and grade them by a question set, which holds a reference answer of each."""
     known = {}
     for row in key.to_pylist():
         names = (row["question_id"], row["question"], name_text(row["question"] or ""))
-        known.update({name: row for name in names if name})
-    samples: dict[str, list[dict[str, object]]] = {}
-    for row in read_columns(path, _OPEN).to_pylist():
-        samples.setdefault(row["question_id"], []).append(row)
-    rows: list[dict[str, object]] = []
+        known.update({name: row for name in names if name and row["gold"] is not None})
+    samples = _read_questions(path)
+    rows: list[dict[str, Any]] = []
+    left: list[int] = []
     for name, drawn in samples.items():
-        asked = known.get(name) or known.get(str(drawn[0]["question"]))
+        asked = known.get(name) or known.get(drawn[0]["question"])
         if asked is None:
+            left.append(len(drawn))
             continue
         texts = [row["completion"] or row["answer"] for row in drawn]
-        graded = grade([None if text is None else str(text) for text in texts], asked["gold"])
+        graded = grade(texts, asked["gold"])
         about = {name: asked[name] for name in ("question", "gold", "difficulty")}
         for row, answer, right in zip(drawn, graded.answer, graded.right, strict=True):
             rows.append({**row, **about, "answer": answer, "correct": right})
     if not rows:
-        raise DataError(f"none of the {len(samples)} questions of {path} is in the key")
-    return check_samples(pa.Table.from_pylist(rows, schema=SAMPLES), path)
+        raise DataError(
+            f"none of the {len(samples)} questions of {path} has a reference answer in the key"
+        )
+    table = check_samples(pa.Table.from_pylist(rows, schema=SAMPLES), path)
+    return Keyed(table, len(left), sum(left))
+
+
+def _read_questions(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Read the samples of each question; those of a log are numbered over all its files."""
+    files = find_logged(path)
+    if not files:
+        raise DataError(
+            f"{path} holds no {LOGGED}: a gateway writes them to its log when a file is full and "
+            "when it ends"
+        )
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for row in _read_decisions(files):
+        samples.setdefault(row["question_id"], []).append(row)
+    if path.is_dir():
+        for drawn in samples.values():
+            for number, row in enumerate(drawn):
+                row["sample"] = number
+    return samples
+
+
+def _read_decisions(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Read rows; a decision that a later file holds again, with more draws, counts as there."""
+    decisions: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in read_columns(file, _OPEN).to_pylist():
+            found.setdefault(row["decision_id"] or file.name, []).append(row)
+        decisions |= found
+    return [row for rows in decisions.values() for row in rows]

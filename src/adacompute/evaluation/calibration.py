@@ -72,17 +72,29 @@ class HeldOut:
 
 
 def hold_out(
-    contest: Contest, family: Family, prices: Sequence[float], *, folds: int = FOLDS
+    contest: Contest, family: Family, prices: Sequence[float] | int, *, folds: int = FOLDS
 ) -> HeldOut:
-    """Fit a family on each fold's training questions and follow it on those held out."""
+    """Fit a family on each fold's training questions and follow it on those held out.
+
+    A number of prices is that many between the dearest and the cheapest that any fold looks at.
+    """
     fold = assign_folds(contest.pool.group, folds, seed=contest.seed)
     fitted, parts = [], []
     for f in range(folds):
         fitted.append(family(contest, np.flatnonzero(fold != f)))
         parts.append(contest.replay.take(np.flatnonzero(fold == f)))
     every = tuple(fitted), tuple(parts)
-    runs = tuple(_run(contest, fold, *every, price) for price in prices)
-    return HeldOut(contest, fold, *every, np.asarray(prices), runs)
+    along = _span(fitted, prices) if isinstance(prices, int) else np.asarray(prices)
+    runs = tuple(_run(contest, fold, *every, price) for price in along.tolist())
+    return HeldOut(contest, fold, *every, along, runs)
+
+
+def _span(fitted: Sequence[Fitted], count: int) -> FloatArray:
+    """Falling prices over all that any of these policies can do; of a stepped one its steps."""
+    every = np.unique(np.concatenate([known.prices for known in fitted]))[::-1]
+    if fitted[0].stepped:
+        return np.asarray(every, dtype=np.float64)
+    return np.geomspace(every[0], every[-1], count)
 
 
 def _run(
@@ -243,7 +255,7 @@ def calibrate(
     ``held`` is the family along its prices, where it was followed before.
     """
     check_pool(contest)
-    held = held or follow_family(contest, name, prices)
+    held = held or hold_out(contest, find_family(name), prices)
     price, ran = price_budget(held, budget, confidence=confidence, following=following)
     base = held_out(contest, find_family("mixture"), split_folds(held.fold))
     gain = measure_gain(held, ran, base, confidence=confidence)
@@ -260,16 +272,6 @@ def calibrate(
         "gain_by_redrawing": _redrawing(contest, held, base, cost.value),
         "frontier": frontier(held, confidence, following),
     }
-
-
-def follow_family(contest: Contest, name: str, prices: int) -> HeldOut:
-    """Hold out a family along prices that span what it can do."""
-    family = find_family(name)
-    known = family(contest, np.arange(len(contest.pool)))
-    along = known.prices
-    if not known.stepped:
-        along = tuple(np.geomspace(along[0], along[-1], prices).tolist())
-    return hold_out(contest, family, along)
 
 
 def judge(contest: Contest, gain: Gain, budget: float) -> dict[str, Any]:
@@ -342,7 +344,7 @@ def calibrate_share(
     check_pool(contest)
     if accuracy_of not in contest.samples:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    held = held or follow_family(contest, name, prices)
+    held = held or hold_out(contest, find_family(name), prices)
     goal = estimate(contest.pool.answers, (accuracy_of,), errors=False).utility[:, 0]
     group, passed = contest.pool.group, None
     for price, ran in zip(held.prices[::-1].tolist(), held.runs[::-1], strict=True):

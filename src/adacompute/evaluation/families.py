@@ -16,7 +16,6 @@ import numpy as np
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.states import MOST, Chances, chances
 from adacompute.core.types import (
-    COST_UNITS,
     Float32Array,
     FloatArray,
     IntArray,
@@ -223,9 +222,9 @@ def fit_early_stopping(contest: Contest, train: IntArray) -> Fitted:
 
 def fit_paper_router(contest: Contest, train: IntArray) -> Fitted:
     """The paper's classifier: one for each budget asked for, and two around them."""
-    each = contest.draw_cost(train)
-    least = min(contest.samples) * each * (1 + 1e-12) + 1 / COST_UNITS  # as costs are rounded up
-    most = max(max(contest.samples) * each, least)
+    table = contest.table.take(train)
+    least = float(table.costs.min(axis=1).mean()) * (1 + 1e-12)  # a mean is rounded either way
+    most = max(float(table.costs.max(axis=1).mean()), least)
     inside = [b for b in contest.budgets if least < b < most]
     around = [
         least + 0.2 * (min(inside, default=most) - least),
@@ -233,7 +232,7 @@ def fit_paper_router(contest: Contest, train: IntArray) -> Fitted:
     ]
     policy = fit_router(
         contest.pool.features[train],
-        contest.table.take(train),
+        table,
         contest.levels,
         budgets=[*inside, *around],
         classifier=contest.classifier,

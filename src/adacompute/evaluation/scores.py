@@ -2,8 +2,9 @@
 
 Folds by question text, everything tuned on training folds, held-out questions replayed in random
 orders of their samples, read at equal realised cost, beside the best mixture of uniform levels and
-the cross-fitted oracle. Headroom is the share of what that oracle gains over the mixture; intervals
-are by bootstrap over questions, copies of a text together. It knows nothing of files.
+the cross-fitted oracle. Headroom is the share of what that oracle gains over the mixture, and null
+where that gain may be none; intervals are by bootstrap over questions, copies of a text together.
+It knows nothing of files.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 ORACLES = ("oracle", "oracle-in-sample")
 RESAMPLINGS = 1000
 LEVEL = 0.95
+ROUNDING = 1e-9
+"""What sums in another order may differ by: no gain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,7 @@ class Scores:
     left_out: int
     samples: int
     ladder: tuple[int, ...]
+    levels_left_out: tuple[int, ...]
 
 
 def evaluate(
@@ -72,11 +76,12 @@ def evaluate(
     best = cross_fitted(even, samples, wanted, seed=seed)
     progress("mixture")
     base = held_out(contest, find_family("mixture"), splits)
+    top = _tops(best, base, weights)
     rows: list[dict[str, Any]] = []
     for name in names:
         progress(name)
         if name in ORACLES:
-            rows += _oracle_rows(name, even, best, base, wanted, weights)
+            rows += _oracle_rows(name, even, best, base, top, weights)
             continue
         trace = wanted if name in ROUTERS else ()
         curve = (
@@ -84,11 +89,12 @@ def evaluate(
         )
         for budget in wanted:
             read = read_curve(curve, budget, weights)
-            row = _row(name, budget, read, base, float(best[budget][1].mean()), weights)
+            row = _row(name, budget, read, base, top[budget], weights)
             if name in ROUTERS:
                 row |= imitate(contest, curve, budget)
             rows.append(row)
-    return Scores(rows, len(even), even.left_out, int(even.answers.samples[0]), samples)
+    dropped = tuple(sorted(set(ladder) - set(samples)))
+    return Scores(rows, len(even), even.left_out, int(even.answers.samples[0]), samples, dropped)
 
 
 def _names(policies: Sequence[str] | None) -> list[str]:
@@ -137,15 +143,37 @@ def _interval(values: FloatArray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def _tops(
+    best: dict[float, tuple[float, FloatArray]], base: Curve, weights: FloatArray
+) -> dict[float, Reading | None]:
+    """Read the oracle at each budget; None where it may gain nothing over the mixture."""
+    reads = {budget: _read(*found, weights) for budget, found in best.items()}
+    return {
+        budget: read if _gains(read, read_curve(base, read.cost, weights)) else None
+        for budget, read in reads.items()
+    }
+
+
+def _read(cost: float, value: FloatArray, weights: FloatArray) -> Reading:
+    """Read an allocation's value by question as a curve is read; it knows, so it asks once."""
+    means = weights @ value / weights.sum(axis=1)
+    return Reading(cost, float(means[0]), 1.0, means[1:])
+
+
+def _gains(read: Reading, mixture: Reading) -> bool:
+    """Whether the interval of a difference lies above zero."""
+    return _interval(read.resampled - mixture.resampled)[0] > ROUNDING
+
+
 def _row(
-    name: str, budget: float, read: Reading, base: Curve, oracle: float, weights: FloatArray
+    name: str, budget: float, read: Reading, base: Curve, top: Reading | None, weights: FloatArray
 ) -> dict[str, Any]:
     """Score one policy at one budget, and its difference to the mixture at the same cost."""
     mixture = read_curve(base, read.cost, weights)
     low, high = _interval(read.resampled)
     difference = read.accuracy - mixture.accuracy
     difference_low, difference_high = _interval(read.resampled - mixture.resampled)
-    room = oracle - mixture.accuracy
+    room = top.accuracy - mixture.accuracy if top and _gains(top, mixture) else None
     return {
         "policy": name,
         "budget": budget,
@@ -157,7 +185,7 @@ def _row(
         "difference": difference,
         "difference_low": difference_low,
         "difference_high": difference_high,
-        "headroom": difference / room if room > 1e-9 else None,  # noqa: PLR2004
+        "headroom": None if room is None else difference / room,
         "relative_gain": difference / mixture.accuracy if mixture.accuracy > 0 else None,
     }
 
@@ -167,14 +195,12 @@ def _oracle_rows(
     pool: Pool,
     best: dict[float, tuple[float, FloatArray]],
     base: Curve,
-    budgets: tuple[float, ...],
+    top: dict[float, Reading | None],
     weights: FloatArray,
 ) -> list[dict[str, Any]]:
     """Score the oracles: allocations that know each question's curve."""
-    found = best if name == "oracle" else in_sample(pool, budgets)
-    rows = []
-    for budget, (cost, value) in found.items():
-        means = weights @ value / weights.sum(axis=1)
-        read = Reading(cost, float(means[0]), 1.0, means[1:])  # it knows, so it asks once
-        rows.append(_row(name, budget, read, base, float(best[budget][1].mean()), weights))
-    return rows
+    found = best if name == "oracle" else in_sample(pool, tuple(best))
+    return [
+        _row(name, budget, _read(*known, weights), base, top[budget], weights)
+        for budget, known in found.items()
+    ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.gateway.config import LogConfig
+from adacompute.gateway.config import MB, LogConfig
 from adacompute.gateway.metrics import Metrics
 from adacompute.storage.decisions import DecisionLog
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from adacompute.policies.bundle import Baseline
 
 LOG = logging.getLogger("adacompute.gateway")
-MB = 1_000_000
 LAST = 1000
 """Requests that means and drifts are taken over."""
 
@@ -52,7 +51,7 @@ class Account:
                 keep_days=log.keep_days,
                 keep_bytes=int(log.keep_mb * MB),
             )
-        self._rolling: asyncio.Task[int] | None = None
+        self._rolling: asyncio.Task[None] | None = None
         self._spent: dict[str, deque[float]] = {}
         self._away: dict[str, deque[float]] = {}
         self._pairs: dict[str, deque[float]] = {}
@@ -98,6 +97,8 @@ class Account:
             metrics.count("unreadable_total", model, by=unread)
         if decision.incomplete:
             metrics.count("incomplete_total", model)
+        if decision.scorer_error is not None:
+            metrics.count("scorer_failures_total", model)
         if decision.source == "none":
             if model not in self._puzzled:
                 self._puzzled.add(model)
@@ -152,7 +153,7 @@ class Account:
             self._spans.close()
         if self._log is not None:
             self._log.seal()
-            self._log.roll()
+            _roll(self._log)
 
     def _bill(self, engine: Engine, bills: list[Bill], model: str) -> None:
         count = self.metrics.count
@@ -195,12 +196,19 @@ class Account:
             return
         try:
             full = self._log.append(_describe(engine, outcome, texts=self._texts))
+            if full and (self._rolling is None or self._rolling.done()):
+                self._log.seal()
+                self._rolling = asyncio.ensure_future(asyncio.to_thread(_roll, self._log))
         except OSError:
             LOG.exception("a decision could not be written down")
-            return
-        if full and (self._rolling is None or self._rolling.done()):
-            self._log.seal()
-            self._rolling = asyncio.ensure_future(asyncio.to_thread(self._log.roll))
+
+
+def _roll(log: DecisionLog) -> None:
+    """Roll what is sealed; what cannot be rolled stays where it is."""
+    try:
+        log.roll()
+    except (OSError, ValueError):  # Arrow's errors are ValueErrors
+        LOG.exception("the log of decisions could not be rolled")
 
 
 def _writable(text: str | None) -> str | None:
@@ -262,5 +270,6 @@ def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any
         "incomplete": decision.incomplete,
         "holdout": decision.holdout,
         "shadow": decision.shadow,
+        "scorer_error": decision.scorer_error,
         "samples": samples,
     }

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
@@ -19,18 +20,27 @@ from adacompute.core.errors import (
     AdaComputeError,
     ModelError,
     ModelTimeout,
-    RateLimited,
     require,
 )
 from adacompute.gateway.account import Account
-from adacompute.gateway.config import Config
-from adacompute.gateway.drawing import Refusal
+from adacompute.gateway.config import MB, Config
+from adacompute.gateway.drawing import Busy, Refusal
 from adacompute.gateway.engine import Engine, VirtualModel
-from adacompute.gateway.exchange import JSON, Exchange, Gone, Receive, Scope, Send, TooLarge
+from adacompute.gateway.exchange import (
+    JSON,
+    UNNAMED,
+    Exchange,
+    Gone,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+)
 from adacompute.gateway.passing import pass_on
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.voting import Voting
 from adacompute.gateway.wire import (
+    BUDGET_HEADER,
     VOTED,
     BadRequest,
     add_models,
@@ -41,18 +51,14 @@ from adacompute.gateway.wire import (
 )
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
-from adacompute.models.upstream import Retries, Timeouts
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
 
-UNNAMED = "-"
-"""Model of requests that name no virtual one: clients must not choose the names of metrics."""
-
-MB = 1_000_000
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OK = 200
+WRONG = 400
 ABSENT = 404
 
 
@@ -63,7 +69,6 @@ class Gateway:
         self.config = config
         self.models = models
         self.account = Account(config.log, Spans() if config.traces else None)
-        self.draining = False
         self._open = 0
         self._names = tuple(models)
         self._keys = [bytes.fromhex(digest) for digest in config.keys.values()]
@@ -72,7 +77,7 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         config = self.config
-        limits = Timeouts(first_byte_s=config.first_byte_s, total_s=config.timeout_s)
+        limits = config.timeouts
         self.relay = await self._stack.enter_async_context(
             Relay(config.base_url, key=config.key, forward_key=config.forward_key, timeouts=limits)
         )
@@ -83,7 +88,7 @@ class Gateway:
                 capabilities=virtual.capabilities,
                 key=config.key,
                 timeouts=limits,
-                retries=Retries(attempts=config.attempts, longest_s=10.0),
+                retries=config.retries,
                 connections=config.max_concurrency,
                 on_event=self.account.listen(name),
             )
@@ -91,14 +96,14 @@ class Gateway:
             if virtual.scorer is not None:
                 await self._stack.enter_async_context(virtual.scorer)
             engine = Engine(virtual, upstream)
+            await engine.warm_up()
             self._voting[name] = Voting(engine, self.relay, self.account, config.keep_alive_s)
             self.account.introduce(engine)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.draining = True
-        for voting in self._voting.values():
-            await voting.finish(self.config.drain_s)
+        drained = (voting.finish(self.config.drain_s) for voting in self._voting.values())
+        await asyncio.gather(*drained)
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 
@@ -107,9 +112,8 @@ class Gateway:
         exchange = Exchange(scope, receive, send)
         self._open += 1
         self.account.metrics.enter(1)
-        model = UNNAMED
         try:
-            model = await self._serve(exchange)
+            await self._serve(exchange)
         except Gone:
             exchange.status = exchange.status or 499
         except EXPECTED as error:
@@ -122,35 +126,34 @@ class Gateway:
             self._open -= 1
             self.account.metrics.enter(-1)
             path = VOTED.get(exchange.path, "other")
-            self.account.metrics.count("requests_total", model, path, str(exchange.status))
+            self.account.metrics.count("requests_total", exchange.model, path, str(exchange.status))
 
-    async def _serve(self, exchange: Exchange) -> str:
-        """Let a request in, and vote on it or pass it on; says for which model it was."""
+    async def _serve(self, exchange: Exchange) -> None:
+        """Let a request in, and vote on it or pass it on."""
         if (wrong := self._wrong(exchange)) is not None:
             await self._refuse(exchange, *wrong)
-            return UNNAMED
+            return
         body = await exchange.read(
             most=int(self.config.max_body_mb * MB), within_s=self.config.body_s
         )
-        if exchange.method == "GET" and exchange.path == "/v1/models":
-            await self._list_models(exchange)
-            return UNNAMED
         asked = None
         if exchange.method == "POST" and exchange.path in VOTED:
-            given = {"x-adacompute-budget": exchange.header("x-adacompute-budget")}
-            headers = {name: value for name, value in given.items() if value is not None}
-            asked = read_asked(exchange.path, body, headers, self._names)
+            budget = exchange.header(BUDGET_HEADER)
+            asked = read_asked(exchange.path, body, self._names, budget)
         async with exchange.watched():
+            if exchange.method == "GET" and exchange.path == "/v1/models":
+                await self._list_models(exchange)
+                return
             if asked is None:
                 await pass_on(exchange, self.relay, body, self.account.passed(UNNAMED, "model"))
-                return UNNAMED
+                return
+            exchange.model = asked.model
             voting = self._voting[asked.model]
             if why := why_passed(asked):
                 tell = self.account.passed(asked.model, why)
                 await pass_on(exchange, self.relay, voting.plain(asked), tell)
             else:
                 await voting.serve(exchange, asked)
-        return asked.model
 
     def _wrong(self, exchange: Exchange) -> tuple[int, str, str] | None:
         """What keeps a request out before it is read: a status, a sentence and a code."""
@@ -188,7 +191,7 @@ class Gateway:
 
     async def _explain(self, exchange: Exchange, error: Exception) -> None:
         """Tell a client what went wrong, by the error's kind."""
-        if isinstance(error, Refusal) and error.reply is not None:
+        if isinstance(error, Refusal) and error.reply and error.reply.status >= WRONG:
             document = error.reply.document
             shaped = isinstance(document, dict) and "error" in document
             data = (
@@ -208,8 +211,8 @@ class Gateway:
                 await self._refuse(exchange, 413, f"a body holds {limit} at most", "too_large")
             case TimeoutError():
                 await self._refuse(exchange, 408, "the request took too long to arrive", "slow")
-            case RateLimited():
-                after = [(b"retry-after", b"1")]
+            case Busy():
+                after = [(b"retry-after", b"%d" % max(1, math.ceil(error.after_s)))]
                 await exchange.fail(429, str(error), "rate_limit_error", headers=after)
             case ModelTimeout():
                 await exchange.fail(504, str(error), "upstream_error", code="timeout")
@@ -250,8 +253,7 @@ def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
         return replies.JSONResponse({"status": "ok"})
 
     async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        state, status = ("draining", 503) if gateway.draining else ("ready", 200)
-        return replies.JSONResponse({"status": state, "models": list(models)}, status)
+        return replies.JSONResponse({"status": "ready", "models": list(models)})
 
     async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
         kind = "text/plain; version=0.0.4; charset=utf-8"

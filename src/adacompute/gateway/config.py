@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.wire import check_name
+from adacompute.models.upstream import Retries, Timeouts
 from adacompute.models.wire import check_url
 
 T = TypeVar("T")
@@ -29,6 +30,10 @@ T = TypeVar("T")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PORTS = 65_535
+_LONGEST_WAIT_S = 10.0
+
+MB = 1_000_000
+"""Bytes of what settings count in MB."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,16 @@ class Config:
                 f"host {self.host} can be reached from outside and no keys are set: "
                 "add a table [serve.keys], or bind to 127.0.0.1"
             )
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """How long one attempt of a call may take."""
+        return Timeouts(first_byte_s=self.first_byte_s, total_s=self.timeout_s)
+
+    @property
+    def retries(self) -> Retries:
+        """How often a call is attempted while a client waits."""
+        return Retries(attempts=self.attempts, longest_s=_LONGEST_WAIT_S)
 
 
 def is_loopback(host: str) -> bool:

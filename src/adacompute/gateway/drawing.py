@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
-from adacompute.core.errors import ModelError
+from adacompute.core.errors import ModelError, RateLimited
 from adacompute.gateway.body import DROP
 from adacompute.gateway.wire import FIELD, Asked, clean_usage
+from adacompute.models.failures import Passing
 from adacompute.models.openai import Upstream
 from adacompute.models.streams import Streamed
 from adacompute.models.upstream import Capabilities, Draw, Reply
@@ -35,6 +36,14 @@ class Refusal(ModelError):  # noqa: N818 - it names what happened
     def __init__(self, message: str, reply: Reply | None = None) -> None:
         super().__init__(message)
         self.reply = reply
+
+
+class Busy(RateLimited):
+    """An upstream that asks to slow down, and for how long: 0 where it does not say."""
+
+    def __init__(self, message: str, after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.after_s = after_s
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,8 @@ class Purse:
     async def buy(self, count: int, *, model: str | None = None) -> AsyncIterator[list[Drawn]]:
         """Draw so many more, and give them as they come; leaving early cancels the rest.
 
-        A call that fails is raised after the others have come: they are paid for.
+        A reply that holds fewer than were asked for is made up for by single draws. A call that
+        fails is raised after the others have come: they are paid for.
         """
         settings = self.asked.body.content
         temperature = settings.get("temperature")
@@ -86,30 +96,33 @@ class Purse:
             seeded=settings.get("seed") is not None,
         )
         size = 1 if self.asked.stream else native
-        tasks = set()
-        for start in range(0, count, size):
-            tasks.add(
-                asyncio.ensure_future(
-                    self._call(min(size, count - start), self.sent, model or self.model)
-                )
-            )
-            self.sent += min(size, count - start)
-        failed: BaseException | None = None
+        calls: dict[asyncio.Task[list[Drawn]], int] = {}
+
+        def call(size: int) -> asyncio.Task[list[Drawn]]:
+            task = asyncio.ensure_future(self._call(size, self.sent, model or self.model))
+            self.sent += size
+            calls[task] = size
+            return task
+
+        pending = {call(min(size, count - start)) for start in range(0, count, size)}
+        failed: list[BaseException] = []
         try:
-            while tasks:
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     if (error := task.exception()) is not None:
-                        failed = error
+                        failed.append(error)
                         continue
-                    self.drawn += task.result()
-                    yield task.result()
-            if failed is not None:
-                raise failed
+                    drawn = task.result()
+                    pending |= {call(1) for _ in range(calls[task] - len(drawn))}
+                    self.drawn += drawn
+                    yield drawn
+            if failed:
+                raise max(failed, key=_weight)
         finally:
-            for task in tasks:
+            for task in calls:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*calls, return_exceptions=True)
 
     async def _call(self, count: int, number: int, model: str) -> list[Drawn]:
         """Make one call, and bill it whatever becomes of it."""
@@ -126,6 +139,8 @@ class Purse:
         except asyncio.CancelledError:
             waste()
             raise
+        except RateLimited as error:
+            raise Busy(str(error), _wait(error)) from None
         if reply.refused:
             raise Refusal(reply.message, reply)
         document = reply.document
@@ -159,16 +174,30 @@ class Purse:
             del changes["model"]
         if count > 1:
             changes["n"] = count
-        if type(content.get("seed")) is int:
-            changes["seed"] = (content["seed"] + number) % SEEDS
+        seed = content.get("seed")
+        if number and type(seed) is int and seed >= 0:  # one below 0 means any
+            changes["seed"] = (seed + number) % SEEDS
         known = self.upstream.capabilities
-        if self.likely and not self.asked.stream and "logprobs" not in content:
+        given = known.logprobs not in {"refused", "absent"}
+        if self.likely and given and not self.asked.stream and "logprobs" not in content:
             changes["logprobs"] = 1 if self.asked.path == "completions" else True
         if self.asked.stream and known.stream_usage != "refused":
             options = content.get("stream_options")
             options = options if isinstance(options, Mapping) else {}
             changes["stream_options"] = {**options, "include_usage": True}
         return changes | _rename_limit(content, known)
+
+
+def _wait(error: RateLimited) -> float:
+    """Seconds that the upstream asked to wait, which the reply behind the error knows."""
+    failure = error.__context__
+    return (failure.after_s or 0.0) if isinstance(failure, Passing) else 0.0
+
+
+def _weight(error: BaseException) -> tuple[bool, bool, float]:
+    """Which of several failures is told: our own, what no waiting mends, the longest wait."""
+    wait = error.after_s if isinstance(error, Busy) else -1.0
+    return not isinstance(error, ModelError), isinstance(error, Refusal), wait
 
 
 def _rename_limit(content: Mapping[str, Any], known: Capabilities) -> dict[str, Any]:

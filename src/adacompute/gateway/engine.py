@@ -23,6 +23,7 @@ from adacompute.core import votes
 from adacompute.core.errors import BundleError, GraderError, ModelError
 from adacompute.core.types import Float32Array, key_text
 from adacompute.features.text import FEATURE_SETS, extract
+from adacompute.gateway.body import Body
 from adacompute.gateway.drawing import Bill, Drawn, Purse
 from adacompute.gateway.wire import Asked, BadRequest, last_user
 from adacompute.graders.grader import Grader
@@ -86,6 +87,7 @@ class Decision:
     incomplete: bool = False
     holdout: bool = False
     shadow: bool = False
+    scorer_error: str | None = None
     parent: str | None = None
 
     @property
@@ -126,6 +128,15 @@ class Engine:
             return budget, self._price_for(budget)
         except BundleError as error:
             raise BadRequest(str(error), "budget") from None
+
+    async def warm_up(self) -> None:
+        """Decide on a made-up question, which draws nothing: libraries are slow the first time."""
+        content = {"messages": [{"role": "user", "content": "What is 7 + 8?"}]}
+        path, name = "chat/completions", self.virtual.name
+        asked = Asked(Body("", content, ()), path, name, budget=None, debug=False)
+        _, episode = self.open(asked)
+        episode.feed(_record([0] * int(episode.wanted[0]))).decide()
+        await self._spell("The answer is \\frac{1}{2}.", ["0.5"])
 
     def open(self, asked: Asked) -> tuple[Decision, Episode]:
         """Make the decision that comes before the first draw."""
@@ -177,7 +188,8 @@ class Engine:
     async def run(self, purse: Purse, decision: Decision, episode: Episode) -> Outcome:
         """Draw and decide until the policy stops, then choose."""
         begun = time.perf_counter()
-        deadline = None if self.virtual.latency_s is None else begun + self.virtual.latency_s
+        now = asyncio.get_running_loop().time
+        deadline = None if self.virtual.latency_s is None else now() + self.virtual.latency_s
         try:
             while len(episode.open):
                 await self._round(purse, decision, episode, deadline)
@@ -186,7 +198,7 @@ class Engine:
                     break  # nothing that is missing can change the vote, or time is up
                 episode = episode.feed(_record(decision.answers, purse)).decide()
                 decision.deciding_s += time.perf_counter() - start
-                if deadline is not None and start > deadline:
+                if deadline is not None and now() > deadline:
                     break
         except ModelError:
             if not purse.drawn:
@@ -210,22 +222,26 @@ class Engine:
     async def _round(
         self, purse: Purse, decision: Decision, episode: Episode, deadline: float | None
     ) -> None:
-        """Buy what the policy wants, until it is there, cannot change anything, or time is up."""
+        """Buy what the policy wants, until it is there, cannot change anything, or time is up.
+
+        The first draw has all the time that it needs: without one there is no answer.
+        """
         start, wanted = time.perf_counter(), int(episode.wanted[0])
         decision.rounds += 1
         resort = self.virtual.bundle.policy.levels[int(episode.state.at[0])].model
         model = resort if episode.resorted[0] else None
         bought = purse.buy(wanted - len(decision.answers), model=model)
-        left = None if deadline is None or not purse.drawn else max(0.0, deadline - start)
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout_at(deadline if purse.drawn else None) as limit:
                 async for drawn in bought:
                     for one in drawn:
                         await self._read(decision, one)
                     if model is None and _decided(episode, decision.answers):
                         break
+                    limit.reschedule(deadline)
         except TimeoutError:
             decision.incomplete = True
+            del purse.drawn[len(decision.answers) :]  # what was not read in time does not count
         finally:
             await bought.aclose()  # type: ignore[attr-defined]  # a generator
         taken = time.perf_counter() - start
@@ -235,22 +251,28 @@ class Engine:
         """Extract a draw's answer and give it the class of those that equal it."""
         known = [answer for answer in decision.spelled if answer is not None]
         text = "" if drawn.draw.failed else drawn.draw.text
-        if self._quick:
-            answer = _spell(self.virtual.grader, text, known)
-        else:
-            try:
-                async with asyncio.timeout(GRADING_S):
-                    answer = await asyncio.to_thread(_spell, self.virtual.grader, text, known)
-            except (TimeoutError, GraderError):
-                answer = None
+        answer = await self._spell(text, known)
         classes = list(dict.fromkeys(known))
         if answer is not None and answer not in classes:
             classes.append(answer)
         decision.spelled.append(answer)
         decision.answers.append(-1 if answer is None else classes.index(answer))
 
+    async def _spell(self, text: str, known: list[str]) -> str | None:
+        """Extract an answer off the loop where that may be slow; None when it is too slow."""
+        if self._quick:
+            return _spell(self.virtual.grader, text, known)
+        try:
+            async with asyncio.timeout(GRADING_S):
+                return await asyncio.to_thread(_spell, self.virtual.grader, text, known)
+        except (TimeoutError, GraderError):
+            return None
+
     async def _choose(self, purse: Purse, decision: Decision, episode: Episode) -> Drawn:
-        """First draw of the winning class; without any answer the best score, or the first draw."""
+        """First draw of the winning class; without any answer the best score, or the first draw.
+
+        A scorer that fails costs its scores alone: the draws are paid for.
+        """
         if int(episode.state.draws.size[0]) == len(decision.answers):
             decision.chosen = int(episode.winner(ties=self.virtual.bundle.ties)[0])
         else:  # the last round was cut short, and what came of it votes too
@@ -258,10 +280,16 @@ class Engine:
         scorer = self.virtual.scorer
         if decision.chosen < 0 and scorer is not None and decision.question is not None:
             question = decision.question
-            scores = await asyncio.gather(
-                *(scorer.score(question, one.draw.text) for one in purse.drawn)
-            )
-            decision.chosen = int(np.argmax(scores))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    scores = [
+                        group.create_task(scorer.score(question, one.draw.text))
+                        for one in purse.drawn
+                    ]
+            except* ModelError as failures:
+                decision.scorer_error = str(failures.exceptions[0])
+            else:
+                decision.chosen = int(np.argmax([score.result() for score in scores]))
         return purse.drawn[max(0, decision.chosen)]
 
     def _rounds(self) -> int:

@@ -2,7 +2,7 @@
 
 It reads a body within limits, writes whole replies and events, and notices when the client is gone.
 Headers of ours in a request are taken off here, so that nothing behind can be told what to do by
-them. It knows nothing of models.
+them. It knows nothing of models but the name that it is counted under.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
+UNNAMED = "-"
+"""Model of requests that name no virtual one: clients must not choose the names of metrics."""
+
 BODILESS = (204, 304)
 """Statuses of replies that have no body, whose length is not told."""
 
@@ -52,6 +55,7 @@ class Exchange:
         self._headers: Headers = list(scope["headers"])
         self._receive = receive
         self._send = send
+        self.model = UNNAMED
         self.status = 0
         self._events = False
         self._complete = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from adacompute.core.errors import require
@@ -38,6 +39,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "holdout_draws_total": ("Samples drawn for the holdout alone.", ("model",)),
     "holdout_agreed_total": ("Holdout requests answered as by all draws.", ("model",)),
     "holdout_total": ("Holdout requests.", ("model",)),
+    "scorer_failures_total": ("Requests whose draws the scorer failed to score.", ("model",)),
     "refused_total": ("Requests refused by the gateway, by why.", ("why",)),
     "upstream_failures_total": ("Calls that failed for good.", ("model",)),
     "retries_total": ("Calls that were attempted again.", ("model",)),
@@ -69,6 +71,8 @@ class Metrics:
     def __init__(self) -> None:
         prometheus = require("prometheus_client", extra="serve")
         prometheus.disable_created_metrics()
+        if SHARED in os.environ:
+            _bury(Path(os.environ[SHARED]))
         self._prometheus: Any = prometheus
         self._registry = prometheus.CollectorRegistry()
         own: dict[str, Any] = {"registry": self._registry}
@@ -120,3 +124,14 @@ class Metrics:
             registry = self._prometheus.CollectorRegistry()
             require("prometheus_client.multiprocess", extra="serve").MultiProcessCollector(registry)
         return bytes(self._prometheus.generate_latest(registry))
+
+
+def _bury(shared: Path) -> None:
+    """Forget the requests under way of workers that were killed."""
+    prometheus = require("prometheus_client.multiprocess", extra="serve")
+    for left in shared.glob("gauge_livesum_*.db"):
+        process = int(left.stem.rpartition("_")[2])
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            prometheus.mark_process_dead(process)

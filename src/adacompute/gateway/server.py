@@ -11,8 +11,10 @@ import asyncio
 import json
 import logging
 import os
+import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,9 @@ def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
     tariff = None
     if given.tariff is not None:
         tariff = find_tariff(read_tariffs(Path(given.tariff)), model)
+    scorer = None
+    if given.scorer is not None:
+        scorer = Scorer(given.scorer, timeouts=config.timeouts, retries=config.retries)
     virtual = VirtualModel(
         name=name,
         model=model,
@@ -72,17 +77,18 @@ def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
         holdout=given.holdout,
         holdout_most=given.holdout_most,
         tariff=tariff,
-        scorer=None if given.scorer is None else Scorer(given.scorer),
+        scorer=scorer,
         capabilities=load_cached(cache_place(), config.base_url, model) or Capabilities(),
     )
     Engine(virtual, Upstream(config.base_url, model))  # refuses a budget that cannot be held
     return virtual
 
 
-async def probe_models(config: Config, tell: Callable[[str], None]) -> None:
+async def probe_models(
+    config: Config, models: Mapping[str, VirtualModel], tell: Callable[[str], None]
+) -> None:
     """Find out what the upstream does, where that is not known yet; a dead one is only told of."""
-    models = {virtual.model: virtual for virtual in load_models(config).values()}
-    for name, virtual in models.items():
+    for name, virtual in {virtual.model: virtual for virtual in models.values()}.items():
         if virtual.capabilities != Capabilities():
             continue
         tell(f"probing {config.base_url} for {name}")
@@ -99,15 +105,14 @@ def run(config: Config, tell: Callable[[str], None]) -> None:
     """Serve until told to stop."""
     uvicorn = require("uvicorn", extra="serve")
     require("starlette", extra="serve")
-    load_models(config)
+    models = load_models(config)
+    _check_port(config)
     if config.probe:
-        asyncio.run(probe_models(config, tell))
-    models = ", ".join(config.models) or "none"
-    tell(f"listening on http://{config.host}:{config.port}/v1, deciding for: {models}")
+        asyncio.run(probe_models(config, models, tell))
+    names = ", ".join(models) or "none"
+    tell(f"listening on http://{config.host}:{config.port}/v1, deciding for: {names}")
     os.environ[PASSED_DOWN] = json.dumps(asdict(config))
-    with tempfile.TemporaryDirectory(prefix="adacompute-metrics-") as shared:
-        if config.workers > 1:
-            os.environ[SHARED] = shared
+    with _shared_metrics(config.workers):
         uvicorn.run(
             "adacompute.gateway.server:create",
             factory=True,
@@ -124,6 +129,32 @@ def run(config: Config, tell: Callable[[str], None]) -> None:
             http=require("adacompute.gateway.protocol", extra="serve").Patient,
             proxy_headers=False,
         )
+
+
+def _check_port(config: Config) -> None:
+    """Refuse an address that nobody can listen on, before anyone is told to go there."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        socket.create_server((config.host, config.port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            f"port {config.port} of {config.host} cannot be listened on: {error.strerror}; "
+            "name another with --port"
+        ) from None
+
+
+@contextmanager
+def _shared_metrics(workers: int) -> Iterator[None]:
+    """A directory for the metrics of several workers; a single one needs none.
+
+    A single worker ends by the signal that it was sent, and would leave it behind.
+    """
+    if workers == 1:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="adacompute-metrics-") as shared:
+        os.environ[SHARED] = shared
+        yield
 
 
 def create() -> Application:

@@ -72,12 +72,13 @@ class Voting:
             outcome = await self._run(exchange, asked, decision, episode)
             usage = sum_usage([bill.usage for bill in outcome.purse.bills])
             reply = one_choice(outcome.drawn.document, outcome.drawn.choice, usage)
-            self._close(outcome)
             await exchange.reply(200, [JSON, *self._headers(asked, outcome)], reply)
 
     def _purse(self, exchange: Exchange, asked: Asked) -> Purse:
         """Open a purse with what the client sent beside its body; draws come unpacked."""
-        headers = dict(self._relay.to_send(exchange.headers))
+        headers: dict[str, str] = {}
+        for name, value in self._relay.to_send(exchange.headers):
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
         headers.pop("accept-encoding", None)
         return self.engine.purse(asked, headers, exchange.query)
 
@@ -87,6 +88,7 @@ class Voting:
             await asyncio.wait(self._later, timeout=within_s)
         for task in self._later:
             task.cancel()
+        await asyncio.gather(*self._later, return_exceptions=True)
 
     async def _stream(
         self, exchange: Exchange, asked: Asked, decision: Decision, episode: Episode
@@ -98,24 +100,25 @@ class Voting:
             name = self.engine.virtual.model
             await exchange.write(role_event(decision.id, name, int(decision.begun)))
         outcome = await self._awake(exchange, self._run(exchange, asked, decision, episode))
+        usage = sum_usage([bill.usage for bill in outcome.purse.bills])
         for event in outcome.drawn.events:
             await exchange.write(event)
         if asked.wants_usage:
-            usage = sum_usage([bill.usage for bill in outcome.purse.bills])
             await exchange.write(usage_event(outcome.drawn.document, usage))
-        self._close(outcome)
         await exchange.write(DONE, more=False)
 
     async def _run(
         self, exchange: Exchange, asked: Asked, decision: Decision, episode: Episode
     ) -> Outcome:
-        """Draw and decide; what was spent is accounted even if it comes to nothing."""
+        """Draw and decide; what was spent is accounted at once, even if it comes to nothing."""
         purse = self._purse(exchange, asked)
         try:
-            return await self.engine.run(purse, decision, episode)
+            outcome = await self.engine.run(purse, decision, episode)
         except BaseException:
             self._account.lost(self.engine, purse)
             raise
+        self._close(outcome)
+        return outcome
 
     async def _awake(self, exchange: Exchange, work: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Wait for an outcome, telling the client now and then that it is under way."""
@@ -143,16 +146,16 @@ class Voting:
         """Answer with one draw as it comes, and write down what it was."""
         begun = time.perf_counter()
         decision.shadow = shadow
-        purse = self._purse(exchange, asked)
+        purse, body = self._purse(exchange, asked), self.plain(asked)
 
         def tell(passed: Passed) -> None:
-            tokens = (passed.prompt_tokens, passed.completion_tokens)
-            usage = dict(zip(("prompt_tokens", "completion_tokens"), tokens, strict=True))
+            prompt = passed.prompt_tokens or (len(body) if passed.estimated else 0)
+            usage = {"prompt_tokens": prompt, "completion_tokens": passed.completion_tokens}
             purse.bills.append(Bill(usage, passed.estimated))
 
         try:
             passed = await pass_on(
-                exchange, self._relay, self.plain(asked), tell, headers=_known(decision), keep=True
+                exchange, self._relay, body, tell, headers=_known(decision), keep=True
             )
         except BaseException:
             self._account.lost(self.engine, purse)

@@ -77,12 +77,12 @@ class Asked:
 
 
 def read_asked(
-    path: str, data: bytes, headers: Mapping[str, str], names: Sequence[str]
+    path: str, data: bytes, names: Sequence[str], budget: str | None = None
 ) -> Asked | None:
     """Read a request for one of the virtual models; None for any other.
 
-    A body that names none of them cannot be for one of them, and is not even parsed, unless
-    letters of it may be escaped.
+    ``budget`` is what its header says. A body that names none of them cannot be for one of them,
+    and is not even parsed, unless letters of it may be escaped.
     """
     named = any(name.rpartition("/")[2].encode() in data for name in names)
     if not named and b"\\u00" not in data:
@@ -100,12 +100,12 @@ def read_asked(
     if not isinstance(options, Mapping) or set(options) - set(OPTIONS):
         raise BadRequest(f"{FIELD!r} is an object with {' and '.join(OPTIONS)}", FIELD)
     given = (
-        (headers.get(BUDGET_HEADER), BUDGET_HEADER),
+        (budget, BUDGET_HEADER),
         (options.get("budget"), f"{FIELD}.budget"),
         (suffix or None, "model"),
     )
-    budget = next((read_budget(value, name) for value, name in given if value is not None), None)
-    return Asked(body, VOTED[path], model, budget, debug=bool(options.get("debug")))
+    spend = next((read_budget(value, name) for value, name in given if value is not None), None)
+    return Asked(body, VOTED[path], model, spend, debug=bool(options.get("debug")))
 
 
 def _split(model: str) -> tuple[str, str]:

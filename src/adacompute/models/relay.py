@@ -45,6 +45,10 @@ HOP_BY_HOP = frozenset(
 _NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie"})
 _AUTOMATIC = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+IDLE_S = 4.0
+"""How long a connection is kept for the next request: common servers close idle ones after 5 s, and
+what is sent at that moment is lost."""
+
 _LONGEST_HEADER = 65_536
 _LARGE = 2**20
 _STATUSES = range(200, 600)
@@ -95,7 +99,7 @@ class Relay(Opened):
             auto_decompress=False,
             skip_auto_headers=_AUTOMATIC,
             cookie_jar=self._aiohttp.DummyCookieJar(),
-            connector=self._aiohttp.TCPConnector(limit=0),
+            connector=self._aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
             max_line_size=_LONGEST_HEADER,
             max_field_size=_LONGEST_HEADER,
             # A stream may last as long as it has something to say.

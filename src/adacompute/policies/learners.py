@@ -115,6 +115,7 @@ def _boost(
 
 def one_thread() -> AbstractContextManager[Any]:
     """Keep small problems on one thread: handing them round takes ten times what they do."""
+    require("sklearn", extra="train")  # it brings threadpoolctl, and is what to name if missing
     limits = require("threadpoolctl", extra="train").threadpool_limits
     return cast("AbstractContextManager[Any]", limits(1))
 

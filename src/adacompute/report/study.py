@@ -12,7 +12,7 @@ R resamplings, N questions, A aims of a curve, G budgets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,15 +23,14 @@ from adacompute.core.errors import ConfigError
 from adacompute.evaluation.bounds import cross_fitted
 from adacompute.evaluation.calibration import (
     FEWEST_QUESTIONS,
-    FOLDS,
     REFITTING,
     HeldOut,
     Mean,
+    hold_out,
     quantile,
 )
 from adacompute.evaluation.curves import Curve, held_out, split_folds
 from adacompute.evaluation.families import Contest, find_family
-from adacompute.evaluation.pool import assign_folds
 from adacompute.evaluation.scores import resample
 
 if TYPE_CHECKING:
@@ -202,22 +201,9 @@ def _resample(group: KeyArray, number: int, times: int, *, seed: int) -> FloatAr
     return np.asarray(counts[:, inverse], dtype=np.float64)
 
 
-def _hold_out(contest: Contest, name: str) -> HeldOut:
-    """Follow a family as calibration does, the draws paired with those of other policies."""
-    family, fold = find_family(name), assign_folds(contest.pool.group, FOLDS, seed=contest.seed)
-    splits = split_folds(fold)
-    fitted = tuple(family(contest, train) for train, _ in splits)
-    parts = tuple(contest.replay.take(held) for _, held in splits)
-    most = max(known.prices[0] for known in fitted)
-    least = min(known.prices[-1] for known in fitted)
-    prices = np.geomspace(most, least, PRICES)
-    empty = HeldOut(contest, fold, fitted, parts, prices, ())
-    return replace(empty, runs=tuple(empty.run(price) for price in prices.tolist()))
-
-
 def study_policy(contest: Contest, name: str) -> Study:
     """Follow a policy along its prices on held-out questions, beside the mixture."""
-    held = _hold_out(contest, name)
+    held = hold_out(contest, find_family(name), PRICES)
     base = held_out(contest, find_family("mixture"), split_folds(held.fold))
     weights = resample(contest.pool.group, RESAMPLINGS, seed=contest.seed)
     return Study(contest, name, held, base, weights)

@@ -40,6 +40,9 @@ EVALUATION = "evaluation.json"
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 ORDERS = 40
 SEEDS = 2**32
+FORMAT = 2
+"""Version of the scores that are kept in the run."""
+
 LEARNED = (*ROUTERS, "sequential")
 TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
 """What learned policies need beyond the base install."""
@@ -135,7 +138,7 @@ def train_run(
         "seed": check_seed(seed),
     }
     contest = Contest(pool, orders=ORDERS, **settings)
-    fitted = family(contest, np.arange(len(pool)))
+    fitted = _refuse_alone(family(contest, np.arange(len(pool))), pool, ladder)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "contest": settings}
     bundle = replace(
@@ -197,6 +200,17 @@ def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
     return kept
 
 
+def _refuse_alone(fitted: Fitted, pool: Pool, ladder: tuple[int, ...]) -> Fitted:
+    """Return a policy that has levels to choose from, or refuse it."""
+    if len(fitted.policy.levels) > 1:
+        return fitted
+    raise DataError(
+        f"the number of samples a question, {pool.answers.samples[0]}, leaves one level of the "
+        f"ladder {', '.join(map(str, ladder))}, and a policy needs two to decide between: collect "
+        "more samples a question, or name more levels by --ladder"
+    )
+
+
 def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
     """What the questions are like, for those who must notice when others come."""
     if features is None:
@@ -252,13 +266,13 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Score policies on questions they have not seen, or by the paper's own protocol.
 
-    Without ``policies`` those are left out for which an optional dependency is missing, and the
-    result says so. ``rounds`` is how often a question may be drawn for, ``round_cost`` what each
-    time costs beside the draws; with ``native_n`` the prompt is paid once a round.
+    Without ``policies`` those that lack an optional dependency are left out, and named. A question
+    is drawn for ``rounds`` times at most, each for ``round_cost`` and, with ``native_n``, a prompt.
     """
     place, costs = Run(run), Costs(unit, read_prices(tariff, [unit]), native_n, round_cost)
     names, skipped = _contestants(policies, protocol)
     arguments = {
+        "format": FORMAT,
         "budgets": list(check_budgets(budgets)),
         "ladder": list(check_levels(ladder)),
         "policies": names,
@@ -314,6 +328,7 @@ def _score_honestly(
         "left_out": scores.left_out,
         "samples": scores.samples,
         "ladder": list(scores.ladder),
+        "levels_left_out": list(scores.levels_left_out),
         "rows": scores.rows,
     }
 

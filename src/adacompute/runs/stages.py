@@ -23,7 +23,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
 from adacompute.core.utility import DIGITS, Estimate, estimate
 from adacompute.datasets.sources import locate, read_question_source, read_source
-from adacompute.datasets.ungraded import read_ungraded
+from adacompute.datasets.ungraded import find_logged, read_ungraded
 from adacompute.graders.grader import Graded, grade, load
 from adacompute.runs.costs import describe_prices, level_costs, read_prices
 from adacompute.storage.manifest import hash_path
@@ -54,12 +54,16 @@ def import_samples(
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
     place, source = Run(run), locate(source)
+    key: str | None = None
+    left_out: dict[str, int] = {}
     if gold is None:
         table = read_source(source, grade=_grading(grader))
+        read = hash_path(source)
     else:
-        table = _read_ungraded(source, gold, grader)
-    key = hash_path(Path(gold)) if gold is not None and Path(gold).exists() else gold
-    arguments = {"source": hash_path(source), "model": model, "grader": grader, "gold": key}
+        read = "+".join(map(hash_path, find_logged(source)))  # before more is logged
+        table, left_out = _read_ungraded(source, gold, grader)
+        key = hash_path(Path(gold)) if Path(gold).exists() else gold
+    arguments = {"source": read, "model": model, "grader": grader, "gold": key}
     done = place.finished("import", arguments, {})
     if done:
         return done.result
@@ -72,6 +76,7 @@ def import_samples(
     result = {
         "questions": len(recorded.answers),
         "samples": table.num_rows,
+        **left_out,
         "unreadable": int(table["answer"].null_count),
         "correct": int(recorded.answers.right.sum()),
         "model": model or _only(table["model"]),
@@ -81,10 +86,13 @@ def import_samples(
     return result
 
 
-def _read_ungraded(source: Path, gold: str, grader: str | None) -> pa.Table:
+def _read_ungraded(source: Path, gold: str, grader: str | None) -> tuple[pa.Table, dict[str, int]]:
+    """Grade samples by a key; how many questions and samples it leaves out."""
     if grader is None:
         raise ConfigError("a key of reference answers needs --grader, to compare answers with it")
-    return read_ungraded(source, read_question_source(gold), partial(grade, load(grader)))
+    found = read_ungraded(source, read_question_source(gold), partial(grade, load(grader)))
+    left_out = {"left_out": found.left_out, "left_out_samples": found.left_out_samples}
+    return found.samples, left_out
 
 
 def _only(names: pa.ChunkedArray) -> str | None:

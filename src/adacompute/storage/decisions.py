@@ -2,17 +2,21 @@
 
 A line is written by one call to the system before the answer's last byte leaves, so what was served
 is in the log even if the process is killed; a line that was cut in two is skipped on reading. Each
-process appends to a file of its own. Full files become two tables: ``samples-*.parquet``, one row a
-draw, in the form that every run can import, and ``decisions-*.parquet``, one row a decision. The
-oldest are deleted by age and size. It knows nothing of what decisions mean.
+process appends to a file of its own, which it keeps locked, so that what a dead one left is told
+from what is being written, on any machine that shares the directory. Full files become two tables,
+by one process at a time: ``samples-*.parquet``, one row a draw, in the form that every run can
+import, and ``decisions-*.parquet``, one row a decision. The oldest are deleted by age and size. It
+knows nothing of what decisions mean.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +56,7 @@ DECISIONS = pa.schema(
         ("incomplete", pa.bool_()),
         ("holdout", pa.bool_()),
         ("shadow", pa.bool_()),
+        ("scorer_error", pa.string()),
     ]
 )
 SAMPLES = pa.schema(
@@ -65,7 +70,7 @@ SAMPLES = pa.schema(
         ("correct", pa.bool_()),
         ("completion", pa.string()),
         ("completion_chars", pa.int32()),
-        ("completion_tokens", pa.int32()),
+        ("completion_tokens", pa.int64()),
         ("mean_logprob", pa.float32()),
         ("model", pa.string()),
         ("decision_id", pa.string()),
@@ -75,43 +80,51 @@ SAMPLES = pa.schema(
 
 @dataclass
 class DecisionLog:
-    """A log in a directory; use it from one process and one thread."""
+    """A log in a directory; append and seal in one thread, roll in any."""
 
     directory: Path
     roll_bytes: int = 64_000_000
     keep_days: float = 30.0
     keep_bytes: int = 10_000_000_000
+    _active: Path = field(default=Path(), repr=False)
     _handle: int = field(default=-1, repr=False)
     _size: int = field(default=0, repr=False)
     _torn: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        for left in self.directory.glob(ACTIVE):
-            if not _alive(left):
-                self._seal(left)
-
-    @property
-    def _active(self) -> Path:
-        return self.directory / f"active-{os.getpid()}.jsonl"
+        with self._alone():
+            for left in self.directory.glob(ACTIVE):
+                if not _is_locked(left):
+                    self._seal(left)
 
     def append(self, record: Mapping[str, Any]) -> bool:
         """Write one decision; whether the file is full and should be rolled."""
         if self._handle < 0:
-            self._handle = os.open(self._active, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-            self._size = os.fstat(self._handle).st_size
+            self._open()
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         line = b"\n" + line if self._torn else line  # what a full disk cut off costs itself alone
         self._torn = os.write(self._handle, line) < len(line)
         self._size += len(line)
         return self._size >= self.roll_bytes
 
+    def _open(self) -> None:
+        """Begin a file, which has its name only once it is locked."""
+        name = f"{time.time_ns()}-{os.getpid()}.jsonl"
+        beside = self.directory / f"new-{name}"
+        handle = os.open(beside, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        self._active = beside.rename(self.directory / f"active-{name}")
+        self._handle, self._size, self._torn = handle, 0, False
+
     def seal(self) -> None:
         """Begin a new file with the next decision; the last one waits to be rolled."""
         if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-            self._seal(self._active)
+            try:
+                self._seal(self._active)
+            finally:
+                os.close(self._handle)
+                self._handle = -1
 
     def _seal(self, path: Path) -> None:
         path.replace(self.directory / f"full-{time.time_ns()}-{os.getpid()}.jsonl")
@@ -119,15 +132,23 @@ class DecisionLog:
     def roll(self) -> int:
         """Turn sealed files into tables and delete what is too old; slow, for a thread."""
         rolled = 0
-        for path in sorted(self.directory.glob(FULL)):
-            name = path.stem.removeprefix("full-")
-            records = _records(path)
-            _write(self.directory / f"decisions-{name}.parquet", _decisions(records))
-            _write(self.directory / f"samples-{name}.parquet", _samples(records))
-            path.unlink()
-            rolled += len(records)
-        self._forget()
+        with self._alone():
+            for path in sorted(self.directory.glob(FULL)):
+                name = path.stem.removeprefix("full-")
+                records = _records(path)
+                _write(self.directory / f"decisions-{name}.parquet", _decisions(records))
+                _write(self.directory / f"samples-{name}.parquet", _samples(records))
+                path.unlink()
+                rolled += len(records)
+            self._forget()
         return rolled
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait until no other thread or process turns files of this directory into others."""
+        with (self.directory / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _forget(self) -> None:
         """Delete the oldest tables beyond the age or the size that is kept."""
@@ -142,24 +163,29 @@ class DecisionLog:
 
 
 def read_decisions(directory: Path) -> pa.Table:
-    """All decisions of a log, rolled or not, by time."""
+    """All decisions of a log, rolled or not, by time; one that was written again counts once."""
+    loose: list[pa.Table] = []
+    for pattern in (ACTIVE, FULL):  # the way that files go, meanwhile too
+        for path in sorted(directory.glob(pattern), reverse=True):
+            with suppress(FileNotFoundError):
+                loose.append(_decisions(_records(path)))
     tables = [pq.read_table(path) for path in sorted(directory.glob("decisions-*.parquet"))]
-    loose = [path for pattern in (FULL, ACTIVE) for path in sorted(directory.glob(pattern))]
-    tables += [_decisions(_records(path)) for path in loose]
+    tables += reversed(loose)
     if not tables:
         raise DataError(f"{directory} holds no decisions: is it the directory of a gateway's log?")
-    return pa.concat_tables(tables).sort_by("time")
+    table = pa.concat_tables(tables, promote_options="default")
+    last = {name: row for row, name in enumerate(table["id"].to_pylist())}
+    return table.take(pa.array(last.values(), pa.int64())).sort_by("time")
 
 
-def _alive(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Whether the process that a file belongs to still runs."""
     try:
-        os.kill(int(path.stem.rpartition("-")[2]), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # that of another user, or sealed just now, is none of ours either
         return True
-    return True
+    return False
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
