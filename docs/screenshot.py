@@ -11,7 +11,13 @@ import tempfile
 from pathlib import Path
 
 PLACE = Path(__file__).resolve().parent / "_static" / "report.png"
-SIZE = "1100,960"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--window-size=1100,960",
+)
 
 
 def main() -> None:
@@ -22,10 +28,9 @@ def main() -> None:
         for command in (
             [adacompute, "import", "example", "--run", run],
             [adacompute, "report", run, "--budget", "2", "--out", page],
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-            + [f"--window-size={SIZE}", f"--screenshot={PLACE}", f"file://{page}"],
+            ["chromium", *FLAGS, f"--screenshot={PLACE}", f"file://{page}"],
         ):
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own
 
 
 if __name__ == "__main__":
