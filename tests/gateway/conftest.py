@@ -33,6 +33,7 @@ workers = {workers}
 probe = false
 attempts = 1
 keep_alive_s = 0.2
+{settings}
 
 [serve.models.thrifty]
 policy = "two"
@@ -74,11 +75,11 @@ def launch(upstream: Scripted, policies: Path) -> Launch:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
 
     @contextmanager
-    def start(*, workers: int = 1, **variables: str) -> Iterator[int]:
+    def start(*, workers: int = 1, settings: str = "", **variables: str) -> Iterator[int]:
         port = free_port()
         config, log = policies / f"gateway-{port}.toml", policies / f"gateway-{port}.log"
-        written = CONFIG.format(base_url=upstream.base_url, port=port, workers=workers)
-        config.write_text(written)
+        own = {"port": port, "workers": workers, "settings": settings}
+        config.write_text(CONFIG.format(base_url=upstream.base_url, **own))
         command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
         with log.open("wb") as said:
             process = subprocess.Popen(command, stderr=said, stdout=said, env={**kept, **variables})

@@ -42,6 +42,7 @@ WRONG = {
     "zero": ([GOOD, "body_s = 0"], "body_s must be a number above 0, not 0.0"),
     "endless": ([GOOD, "max_body_mb = inf"], "max_body_mb must be a number above 0, not inf"),
     "no-number": ([GOOD, "drain_s = nan"], "drain_s must be a number above 0, not nan"),
+    "no-pause": ([GOOD, "pause_s = -1"], "pause_s must be a number from 0 on, not -1"),
     "negative": ([GOOD, "workers = -1"], "workers must be a number above 0, not -1"),
     "no-url": ([], "serve lacks 'base_url'"),
     "bad-url": (['base_url = "ftp://x"'], "a base URL looks like http://host:port/v1"),

@@ -190,6 +190,8 @@ REPLIES: dict[str, Reply] = {
     "500": error(500),
     "503": Reply(503, [("Content-Type", "text/html")], [b"<html>busy</html>"]),
     "529": error(529),
+    "400-gzip": Reply(400, [JSON, GZIP], [gzip.compress(b'{"error": {}}', mtime=0)]),
+    "400-events": Reply(400, [EVENTS], [b'data: {"error": {}}\n\n'], "chunked"),
     "redirect": Reply(307, [("Location", "http://127.0.0.1:1/v1/other")], []),
     "created": Reply(201, [JSON], [b"{}"]),
     "empty": Reply(200, [JSON], []),
@@ -433,7 +435,7 @@ def test_a_single_draw_is_passed_on_with_our_headers_added(
     body = chat('"stream": true', model="single")
     answer = send(gateway, "POST", CHAT, headers=packing, body=body)
     assert answer.body == REPLIES["stream-crlf"].body
-    assert upstream.received[0].values("accept-encoding") == []  # it has to be read here
+    assert upstream.received[0].values("accept-encoding") == ["identity"]  # it has to be read here
     assert upstream.received[0].body == chat('"stream": true', model="real")
     assert answer.values("x-adacompute-decision")
 
@@ -515,7 +517,22 @@ def test_the_list_of_models_is_the_upstreams_and_ours(gateway: int, upstream: Sc
     assert [model["id"] for model in shown] == ["real", "thrifty", "single"]
     assert answer.values("x-request-id") == ["r"]
     assert upstream.received[0].target == "/v1/models?x=1"
-    assert upstream.received[0].values("accept-encoding") == []  # it has to be read here
+    assert upstream.received[0].values("accept-encoding") == ["identity"]  # it has to be read here
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+def test_a_list_of_models_that_comes_packed_all_the_same_can_be_read(
+    coding: str, gateway: int, upstream: Scripted
+) -> None:
+    listed = b'{"data": [{"id": "real"}]}'
+    data = gzip.compress(listed, mtime=0) if coding == "gzip" else b"\x0b\x02\x80{}\x03"
+    upstream.answer(Reply(200, [JSON, ("Content-Encoding", coding)], [data]))
+    answer = send(gateway, "GET", "/v1/models")
+    if coding == "gzip":
+        assert json.loads(answer.body)["data"][0]["id"] == "real"
+        assert answer.values("content-encoding") == []
+    else:
+        assert (answer.body, answer.values("content-encoding")) == (data, ["br"])
 
 
 def test_an_upstream_that_cannot_list_its_models_leaves_ours(
@@ -529,4 +546,5 @@ def test_an_upstream_that_cannot_list_its_models_leaves_ours(
 def test_an_upstream_that_will_not_list_its_models_is_believed(
     gateway: int, upstream: Scripted
 ) -> None:
-    check(Shape("x", b"", REPLIES["401"], "GET", "/v1/models", ()), gateway, upstream)
+    plain = (("Accept-Encoding", "identity"),)
+    check(Shape("x", b"", REPLIES["401"], "GET", "/v1/models", plain), gateway, upstream)

@@ -9,7 +9,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from adacompute.gateway.app import Application
 from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine, VirtualModel
-from adacompute.gateway.passing import KEPT, UNPACKED_PIECE, _Reading
+from adacompute.gateway.exchange import Receive, Scope, Send
+from adacompute.gateway.passing import KEPT, UNPACKED_PIECE, WHOLE, _Reading
 from adacompute.gateway.wire import (
     BadRequest,
     add_models,
@@ -259,6 +263,58 @@ def test_any_bills_add_up(given_bills: list[dict[str, Any]]) -> None:
 @given(st.binary() | values.map(json.dumps).map(str.encode))
 def test_any_list_of_models_can_be_added_to(data: bytes) -> None:
     assert json.loads(add_models(data, ["thrifty"]))["data"][-1]["id"] == "thrifty"
+
+
+BULKY = {
+    "members": b'{"model": "thrifty"%b}' % (b',"a":1' * 500_000),
+    "spaces": b'{"model":%b"thrifty"}' % (b" " * 3_000_000),
+}
+
+
+@pytest.mark.parametrize("name", BULKY)
+def test_a_body_that_is_slow_to_read_is_read_quickly(name: str) -> None:
+    begun = time.monotonic()
+    read_asked(CHAT, BULKY[name], ["thrifty"])
+    assert time.monotonic() - begun < 0.15
+
+
+def beside(port: int, work: Callable[[], Answer]) -> tuple[Answer, float]:
+    """Do something, and tell the longest that a small request took beside it."""
+    longest, done = 0.0, threading.Event()
+
+    def small() -> None:
+        nonlocal longest
+        while not done.is_set():
+            begun = time.monotonic()
+            send(port, "GET", "/health")
+            longest = max(longest, time.monotonic() - begun)
+
+    thread = threading.Thread(target=small)
+    thread.start()
+    try:
+        return work(), longest
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_long_question_holds_up_nobody_else(gateway: int, upstream: Scripted) -> None:
+    upstream.answer(OK)
+    text = "Tom has 12 apples. " * 400_000
+    begun = time.monotonic()
+    answer, longest = beside(gateway, lambda: ask(gateway, text))
+    assert answer.status == 200
+    assert longest < 0.5 * (time.monotonic() - begun)
+
+
+def test_a_long_answer_holds_up_nobody_else(gateway: int, upstream: Scripted) -> None:
+    said = "Tom has 12 apples = 3. " * 100_000
+    data = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+    upstream.answer(Reply(200, [JSON], [data]))
+    begun = time.monotonic()
+    answer, longest = beside(gateway, lambda: ask(gateway))
+    assert answer.status == 200
+    assert longest < 0.5 * (time.monotonic() - begun)
 
 
 # What is said to a socket.
@@ -529,6 +585,47 @@ def test_an_upstream_that_quotes_its_key_does_not_give_it_away(
     assert CLIENT not in str(upstream.received)
 
 
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": lambda data: b"\x0b\x02\x80" + data + b"\x03",
+    "gzip, gzip": lambda data: gzip.compress(gzip.compress(data)),
+}
+
+
+@pytest.mark.parametrize("target", [CHAT, "/v1/models"])
+@pytest.mark.parametrize("coding", PACKINGS)
+def test_an_upstream_that_packs_its_words_does_not_give_its_key_away(
+    coding: str, target: str, strict: int, upstream: Scripted
+) -> None:
+    data = PACKINGS[coding](json.dumps({"error": {"message": f"wrong key {UPSTREAM}"}}).encode())
+    upstream.answer(Reply(401, [JSON, ("Content-Encoding", coding), ("X-End", "1")], [data]))
+    method = "POST" if target == CHAT else "GET"
+    answer = send(strict, method, target, headers=[BEARER], body=b"{}" if target == CHAT else b"")
+    assert (answer.status, answer.values("content-encoding")) == (401, [])
+    assert (answer.values("content-type"), answer.values("x-end")) == ([JSON[1]], ["1"])
+    message = json.loads(answer.body)["error"]["message"]
+    assert message == "wrong key ***" if coding in {"gzip", "deflate"} else "gzip" in message
+
+
+def test_an_upstream_that_says_its_key_in_an_event_does_not_give_it_away(
+    strict: int, upstream: Scripted
+) -> None:
+    said = f'data: {{"error": "wrong key {UPSTREAM}"}}\n\n'.encode()
+    upstream.answer(Reply(401, [("Content-Type", "text/event-stream")], [said], "chunked"))
+    answer = send(strict, "POST", CHAT, headers=[BEARER], body=b'{"stream": true}')
+    assert (answer.status, answer.body) == (401, said.replace(UPSTREAM.encode(), b"***"))
+
+
+def test_an_error_that_is_too_large_to_be_searched_is_not_shown(
+    strict: int, upstream: Scripted
+) -> None:
+    upstream.answer(Reply(500, [JSON], [b"x" * WHOLE, UPSTREAM.encode()]))
+    answer = send(strict, "POST", CHAT, headers=[BEARER], body=b"{}")
+    assert is_error(answer, 502)
+    assert UPSTREAM.encode() not in answer.body
+
+
 @pytest.mark.parametrize("forward", [True, False])
 def test_the_clients_key_is_sent_on_only_where_that_is_configured(
     forward: bool,  # noqa: FBT001 - a parameter of the test
@@ -733,15 +830,15 @@ def test_a_strange_upstream_is_no_failure_of_the_gateway(
         assert is_error(answer, 502)
 
 
-def test_a_connection_that_never_finishes_its_headers_is_closed() -> None:
+@contextmanager
+def impatient(application: Application) -> Iterator[int]:
+    """A server whose patience ends soon; gives its port."""
     uvicorn = pytest.importorskip("uvicorn")
     from adacompute.gateway.protocol import Patient  # noqa: PLC0415 - needs it
 
     class Impatient(Patient):
         seconds = 0.3
-
-    async def application(scope: dict[str, object], *_: object) -> None:
-        raise AssertionError(scope)
+        unread_s = 1.0
 
     port = free_port()
     settings = uvicorn.Config(
@@ -756,9 +853,45 @@ def test_a_connection_that_never_finishes_its_headers_is_closed() -> None:
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    begun = time.monotonic()
-    for sent in (b"", b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-Slow: "):
-        assert speak(port, sent, timeout_s=5) == b""
-    assert time.monotonic() - begun < 4
+    yield port
     server.should_exit = True
     thread.join(timeout=10)
+
+
+def test_a_connection_that_never_finishes_its_headers_is_closed() -> None:
+    async def application(scope: Scope, *_: object) -> None:
+        raise AssertionError(scope)
+
+    with impatient(application) as port:
+        begun = time.monotonic()
+        for sent in (b"", b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-Slow: "):
+            assert speak(port, sent, timeout_s=5) == b""
+        assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_client_that_stops_reading_is_let_go(
+    reads: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    size, left = 20_000_000, threading.Event()
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["path"] == "/"
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"x" * size, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        left.set()
+
+    with impatient(application) as port, socket.socket() as plug:
+        plug.connect(("127.0.0.1", port))
+        plug.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        begun = time.monotonic()
+        seen = 0
+        while reads and (part := plug.recv(100_000)):  # slowly, for longer than the patience
+            seen += len(part)
+            time.sleep(0.01)
+        assert left.wait(timeout=5)
+        taken = time.monotonic() - begun
+    assert (seen > size and taken > 1.5) if reads else taken < 4

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,30 @@ def test_a_stop_leaves_nothing_behind(
         assert gateways.send(port, "GET", "/v1/x").status == 200
         assert len(list(tmp_path.iterdir())) == workers - 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_is_announced_before_the_port_closes(
+    workers: int, launch: Callable[..., AbstractContextManager[int]], upstream: Scripted
+) -> None:
+    upstream.answer(Reply(200, [], [b"{}"]))
+    seen: set[int] = set()
+
+    def watch() -> None:
+        with suppress(OSError):
+            while True:
+                status = gateways.send(port, "GET", "/ready").status
+                seen.update((status, gateways.send(port, "GET", "/v1/x").status + 1000))
+                time.sleep(0.02)
+
+    with launch(workers=workers, settings="pause_s = 1.5") as port:
+        thread = threading.Thread(target=watch)
+        thread.start()
+        time.sleep(0.2)
+        begun = time.monotonic()
+    thread.join()
+    assert seen == {200, 503, 1200}
+    assert 1.5 <= time.monotonic() - begun < 8
 
 
 def test_an_address_that_is_taken_is_refused_in_one_sentence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import sys
@@ -179,6 +180,48 @@ def test_a_draw_carries_what_the_client_sent_beside_its_body(three: Path) -> Non
     assert received.values("authorization") == []
 
 
+def test_draws_share_no_key_that_makes_a_server_answer_them_alike(three: Path) -> None:
+    names = ["Idempotency-Key", "X-Idempotency-Key"]
+    with serving(three) as (upstream, port):
+        upstream.answer(reply("4"))
+        ask(port, headers=[(name, "k") for name in names])
+    assert [r.values(name.lower()) for r in upstream.received for name in names] == [[]] * 6
+
+
+def test_draws_are_asked_for_unpacked(three: Path) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(reply("4"))
+        ask(port, headers=[("Accept-Encoding", "br, gzip")])
+    assert [r.values("accept-encoding") for r in upstream.received] == [["identity"]] * 3
+
+
+TOLD = {
+    "x-request-id": "req_{}",
+    "openai-processing-ms": "1{}",
+    "x-ratelimit-remaining-tokens": "{}",
+}
+
+
+def test_an_answer_has_the_headers_of_the_draw_that_was_chosen(three: Path) -> None:
+    def numbered(number: int, text: str) -> Reply:
+        own = [(name, value.format(number)) for name, value in TOLD.items()]
+        odd = [("Set-Cookie", "a=1"), ("X-Request-Id", "a\x01b"), ("Keep-Alive", "5")]
+        packed = gzip.compress(reply(text).body)
+        return Reply(200, [*JSON, *own, *odd, ("Content-Encoding", "gzip")], [packed])
+
+    with serving(three) as (upstream, port):
+        upstream.answer(*(numbered(i, text) for i, text in enumerate(("5", "is 6", "is 6"))))
+        answer = ask(port)
+    assert texts(answer) == "is 6"
+    number = answer.values("x-request-id")[0].removeprefix("req_")
+    assert number in {"1", "2"}
+    for name, value in TOLD.items():
+        assert answer.values(name) == [value.format(number)]
+    assert answer.values("content-length") == [str(len(answer.body))]
+    shown = {name for name, _ in answer.headers}
+    assert not shown & {"set-cookie", "keep-alive", "content-encoding"}
+
+
 @pytest.mark.parametrize("budget", ["0.5", "nan", "-1", "many", "1e999"])
 def test_a_budget_that_cannot_be_held_is_the_clients_error(three: Path, budget: str) -> None:
     with serving(three) as (_, port):
@@ -264,6 +307,24 @@ def test_a_voted_stream_has_the_chosen_draws_events_and_one_bill(three: Path) ->
     bills = [chunk.usage for chunk in chunks if chunk.usage is not None]
     assert [bill.completion_tokens for bill in bills] == [5]
     assert bills[0].prompt_tokens == 21
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_draw_that_is_billed_with_its_last_choice_shows_no_second_bill(
+    three: Path,
+    wanted: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    bill = b', "usage": {"prompt_tokens": 7, "completion_tokens": 2}'
+    first, *_ = stream("4").parts
+    assert isinstance(first, bytes)
+    last = b'data: {"id": 1.50, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]%b}'
+    told = Reply(200, EVENTS, [first, last % bill + b"\n\ndata: [DONE]\n\n"], framing="chunked")
+    with serving(three) as (upstream, port):
+        upstream.answer(told)
+        answer = ask(port, stream=True, stream_options={"include_usage": wanted})
+    assert last % b"" in answer.body
+    assert answer.body.count(b'"usage"') == wanted
+    assert (b'"prompt_tokens":21' in answer.body) == wanted
 
 
 def test_a_waiting_client_is_kept_awake(three: Path) -> None:
@@ -397,8 +458,8 @@ def test_a_scorer_that_fails_costs_no_answer(three: Path, tmp_path: Path) -> Non
     assert "out of memory" in row["scorer_error"]
 
 
-def slow_down(*after: str) -> Reply:
-    return Reply(429, [*JSON, *(("Retry-After", one) for one in after)], [b"{}"])
+def slow_down(*after: str, status: int = 429) -> Reply:
+    return Reply(status, [*JSON, *(("Retry-After", one) for one in after)], [b"{}"])
 
 
 @pytest.mark.parametrize(
@@ -416,6 +477,15 @@ def test_who_must_wait_is_told_for_how_long(three: Path, replies: list[Reply], t
         upstream.answer(*replies)
         answer = ask(port)
     assert (answer.status, answer.values("retry-after")) == (429, [told])
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_an_upstream_that_fails_for_a_while_says_for_how_long(three: Path, status: int) -> None:
+    with serving(three) as (upstream, port):
+        upstream.answer(slow_down("3"), slow_down("20", status=status))
+        answer = ask(port)
+    assert (answer.status, answer.values("retry-after")) == (503, ["20"])
+    assert json.loads(answer.body)["error"]["type"] == "upstream_error"
 
 
 def test_a_refusal_is_told_before_what_may_pass(three: Path) -> None:

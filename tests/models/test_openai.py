@@ -205,12 +205,14 @@ def test_a_refusal_is_not_asked_again_and_says_what_the_server_said() -> None:
     assert stats["calls"] == 1
 
 
-def test_a_server_that_wants_a_longer_wait_than_allowed_is_given_up_at_once() -> None:
+@pytest.mark.parametrize("fault", ["429", "503"])
+def test_a_server_that_wants_a_longer_wait_than_allowed_is_given_up_at_once(fault: str) -> None:
     async def fail(upstream: Upstream, fake: Fake) -> None:
-        with pytest.raises(RateLimited):
+        with pytest.raises(RateLimited) as caught:
             await one(upstream, fake)
+        assert pickle.loads(pickle.dumps(caught.value)).after_s == 3600  # noqa: S301 - our own
 
-    _, stats = ask(FakeSettings(faults={"429": 1.0}, retry_after_s=3600), fail)
+    _, stats = ask(FakeSettings(faults={fault: 1.0}, retry_after_s=3600), fail)
     assert stats["calls"] == 1
 
 

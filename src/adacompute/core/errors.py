@@ -55,7 +55,12 @@ class ModelError(AdaComputeError):
 
 
 class RateLimited(ModelError):  # noqa: N818 - it names the state, not a fault
-    """An upstream that still asked to slow down after the last attempt."""
+    """An upstream that still asked to slow down after the last attempt.
+
+    ``after_s`` is how long it asked to wait, 0 where it does not say.
+    """
+
+    after_s: float = 0.0
 
 
 class ModelTimeout(ModelError):  # noqa: N818 - it names what happened

@@ -12,6 +12,8 @@ import hashlib
 import hmac
 import json
 import math
+import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
@@ -20,11 +22,12 @@ from adacompute.core.errors import (
     AdaComputeError,
     ModelError,
     ModelTimeout,
+    RateLimited,
     require,
 )
 from adacompute.gateway.account import Account
 from adacompute.gateway.config import MB, Config
-from adacompute.gateway.drawing import Busy, Refusal
+from adacompute.gateway.drawing import Refusal
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import (
     JSON,
@@ -36,7 +39,7 @@ from adacompute.gateway.exchange import (
     Send,
     TooLarge,
 )
-from adacompute.gateway.passing import pass_on
+from adacompute.gateway.passing import pass_on, shown, unpack, without_coding
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.voting import Voting
 from adacompute.gateway.wire import (
@@ -49,6 +52,7 @@ from adacompute.gateway.wire import (
     why_passed,
     write_error,
 )
+from adacompute.models.endpoint import Unavailable
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 
@@ -69,6 +73,7 @@ class Gateway:
         self.config = config
         self.models = models
         self.account = Account(config.log, Spans() if config.traces else None)
+        self.stopping = False
         self._open = 0
         self._names = tuple(models)
         self._keys = [bytes.fromhex(digest) for digest in config.keys.values()]
@@ -106,6 +111,18 @@ class Gateway:
         await asyncio.gather(*drained)
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
+
+    def announce_stops(self) -> None:
+        """Say at /ready that it stops, and go on for a while: a balancer may hear of it first."""
+        loop, stop = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
+
+        def pause() -> None:
+            if callable(stop) and not self.stopping:
+                loop.call_later(self.config.pause_s, stop, signal.SIGTERM, None)
+            self.stopping = True
+
+        if self.config.pause_s > 0 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(pause))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
@@ -211,9 +228,11 @@ class Gateway:
                 await self._refuse(exchange, 413, f"a body holds {limit} at most", "too_large")
             case TimeoutError():
                 await self._refuse(exchange, 408, "the request took too long to arrive", "slow")
-            case Busy():
+            case RateLimited():
                 after = [(b"retry-after", b"%d" % max(1, math.ceil(error.after_s)))]
-                await exchange.fail(429, str(error), "rate_limit_error", headers=after)
+                failed = isinstance(error, Unavailable)
+                status, kind = (503, "upstream_error") if failed else (429, "rate_limit_error")
+                await exchange.fail(status, str(error), kind, headers=after)
             case ModelTimeout():
                 await exchange.fail(504, str(error), "upstream_error", code="timeout")
             case ModelError():
@@ -226,15 +245,16 @@ class Gateway:
 
         An upstream that lists none has none of its own to show; any other failure is shown.
         """
-        plain = [(name, value) for name, value in exchange.headers if name != b"accept-encoding"]
-        async with self.relay.send("GET", exchange.target, plain, b"") as relayed:
+        async with self.relay.send("GET", exchange.target, exchange.unpacked, b"") as relayed:
             data = b"".join([chunk async for chunk in relayed.chunks])
-        if relayed.status == OK:
-            await exchange.reply(OK, relayed.headers, add_models(data, self._names))
-        elif relayed.status == ABSENT:
-            await exchange.reply(OK, [JSON], add_models(b"{}", self._names))
-        else:
-            await exchange.reply(relayed.status, relayed.headers, relayed.clean(data))
+        status, headers = relayed.status, relayed.headers
+        if status == ABSENT:
+            status, headers, data = OK, [JSON], add_models(b"{}", self._names)
+        elif status >= WRONG:
+            headers, data = shown(relayed, headers, data)
+        elif status == OK and (plain := unpack(headers, data)) is not None:
+            headers, data = without_coding(headers), add_models(plain, self._names)
+        await exchange.reply(status, headers, data)
 
 
 def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
@@ -247,13 +267,15 @@ def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         async with gateway:
+            gateway.announce_stops()
             yield
 
     async def health(_: object) -> Any:  # noqa: ANN401 - Starlette's
         return replies.JSONResponse({"status": "ok"})
 
     async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        return replies.JSONResponse({"status": "ready", "models": list(models)})
+        state, status = ("stopping", 503) if gateway.stopping else ("ready", 200)
+        return replies.JSONResponse({"status": state, "models": list(models)}, status)
 
     async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
         kind = "text/plain; version=0.0.4; charset=utf-8"

@@ -11,6 +11,7 @@ b'{"model": "a",  "seed": 1.50, "n": 2}'
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json.decoder import JSONDecodeError
@@ -20,7 +21,8 @@ DROP: Final = object()
 """In place of a member's new value: leave the member out."""
 
 _DECODER = json.JSONDecoder()
-_SPACE = " \t\n\r"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_MOST_MEMBERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Body:
 
     @staticmethod
     def read(data: bytes) -> Body | None:
-        """Read a body; None for what is no JSON object."""
+        """Read a body; None for what is no JSON object, or has more members than any request."""
         try:
             text = data.decode("utf-8")
             content, members = _scan(text)
@@ -93,6 +95,8 @@ def _scan(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
     members: list[_Member] = []
     at = _skip(text, at + 1)
     while text[at] != "}":
+        if len(members) == _MOST_MEMBERS:
+            raise JSONDecodeError("too many members", text, at)
         if members:
             at = _skip(text, _expect(text, at, ","))
         name, after = _DECODER.raw_decode(text, at)
@@ -109,9 +113,8 @@ def _scan(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
 
 
 def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _SPACE:
-        at += 1
-    return at
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def _expect(text: str, at: int, sign: str) -> int:

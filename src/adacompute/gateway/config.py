@@ -100,6 +100,7 @@ class Config:
     first_byte_s: float = 120.0
     body_s: float = 30.0
     attempts: int = 3
+    pause_s: float = 0.0
     drain_s: float = 30.0
     keep_alive_s: float = 5.0
     probe: bool = True
@@ -115,6 +116,8 @@ class Config:
         names = "workers max_body_mb max_concurrency timeout_s first_byte_s body_s attempts drain_s"
         for name in (*names.split(), "keep_alive_s"):
             _above(getattr(self, name), name)
+        if not 0 <= self.pause_s < math.inf:
+            raise ConfigError(f"pause_s must be a number from 0 on, not {self.pause_s}")
         if not 0 <= self.port <= _PORTS:
             raise ConfigError(f"port is a number from 0 to {_PORTS}, not {self.port}")
         for name in self.models:

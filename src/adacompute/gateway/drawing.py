@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 from adacompute.core.errors import ModelError, RateLimited
 from adacompute.gateway.body import DROP
 from adacompute.gateway.wire import FIELD, Asked, clean_usage
-from adacompute.models.failures import Passing
-from adacompute.models.openai import Upstream
+from adacompute.models.openai import Answered, Upstream
+from adacompute.models.relay import Headers, end_to_end
 from adacompute.models.streams import Streamed
 from adacompute.models.upstream import Capabilities, Draw, Reply
 from adacompute.models.wire import pair_choices, read_usage
@@ -28,6 +27,8 @@ UNBOUNDED_TOKENS = 4096
 """Tokens charged for a draw that was cut off and had no limit."""
 
 _NAMES = ("max_tokens", "max_completion_tokens")
+_AS_READ = ("utf-8", "surrogateescape")
+_TELLING = ("x-request-id", "openai-", "x-ratelimit-")
 
 
 class Refusal(ModelError):  # noqa: N818 - it names what happened
@@ -38,22 +39,18 @@ class Refusal(ModelError):  # noqa: N818 - it names what happened
         self.reply = reply
 
 
-class Busy(RateLimited):
-    """An upstream that asks to slow down, and for how long: 0 where it does not say."""
-
-    def __init__(self, message: str, after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.after_s = after_s
-
-
 @dataclass(frozen=True)
 class Drawn:
-    """One draw with what it came in: a reply's document and choice, or a stream's events."""
+    """One draw with what it came in: a reply's document and choice, or a stream's events.
+
+    ``headers`` are those of its reply that say something of it.
+    """
 
     draw: Draw
     document: Mapping[str, Any]
     choice: Mapping[str, Any]
     events: tuple[bytes, ...] = ()
+    headers: Headers = ()
 
 
 @dataclass(frozen=True)
@@ -139,9 +136,7 @@ class Purse:
         except asyncio.CancelledError:
             waste()
             raise
-        except RateLimited as error:
-            raise Busy(str(error), _wait(error)) from None
-        if reply.refused:
+        if not isinstance(reply, Answered):
             raise Refusal(reply.message, reply)
         document = reply.document
         told = document.usage if isinstance(document, Streamed) else read_usage(document)
@@ -157,7 +152,9 @@ class Purse:
             choices = [
                 {**given, "logprobs": None} if "logprobs" in given else given for given in choices
             ]
-        return [Drawn(*both) for both in zip(reply.draws, repeat(document), choices)]
+        pairs = zip(reply.draws, choices, strict=True)
+        headers = _telling(reply.headers)
+        return [Drawn(draw, document, choice, (), headers) for draw, choice in pairs]
 
     def _most(self, count: int, sent_bytes: int) -> Bill:
         """What a call that was cut off can have cost: a token is at least one byte."""
@@ -188,15 +185,15 @@ class Purse:
         return changes | _rename_limit(content, known)
 
 
-def _wait(error: RateLimited) -> float:
-    """Seconds that the upstream asked to wait, which the reply behind the error knows."""
-    failure = error.__context__
-    return (failure.after_s or 0.0) if isinstance(failure, Passing) else 0.0
+def _telling(headers: Mapping[str, str]) -> Headers:
+    """Headers of a reply that say something of its draws: how they are called, what is left."""
+    told = [(name, value) for name, value in headers.items() if name.lower().startswith(_TELLING)]
+    return end_to_end([(name.encode(), value.encode(*_AS_READ)) for name, value in told])
 
 
 def _weight(error: BaseException) -> tuple[bool, bool, float]:
     """Which of several failures is told: our own, what no waiting mends, the longest wait."""
-    wait = error.after_s if isinstance(error, Busy) else -1.0
+    wait = error.after_s if isinstance(error, RateLimited) else -1.0
     return not isinstance(error, ModelError), isinstance(error, Refusal), wait
 
 

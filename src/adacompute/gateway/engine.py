@@ -41,6 +41,9 @@ GRADING_S = 5.0
 QUICK = ("numeric", "choice", "exact")
 """Graders that answer in microseconds, and need no thread."""
 
+LARGE = 50_000
+"""Characters that are read within milliseconds: what is longer needs a thread."""
+
 Source = Literal["template", "message", "none"]
 
 
@@ -120,6 +123,7 @@ class Engine:
         self._width = len(FEATURE_SETS[virtual.bundle.features])
         self._round_s = 0.0
         self._quick = virtual.grader.name in QUICK
+        self._large = asyncio.Lock()
 
     def price(self, asked: Asked) -> tuple[float, float]:
         """The budget that holds for a request, and its price."""
@@ -172,6 +176,13 @@ class Engine:
         ).decide()
         decision.deciding_s = time.perf_counter() - begun
         return decision, episode
+
+    async def begin(self, asked: Asked) -> tuple[Decision, Episode]:
+        """Open a request; what is large is read off the loop, one at a time."""
+        if len(asked.body.text) <= LARGE:
+            return self.open(asked)
+        async with self._large:
+            return await asyncio.to_thread(self.open, asked)
 
     def purse(self, asked: Asked, headers: Mapping[str, str], query: str = "") -> Purse:
         """Open a purse for a request."""
@@ -260,7 +271,7 @@ class Engine:
 
     async def _spell(self, text: str, known: list[str]) -> str | None:
         """Extract an answer off the loop where that may be slow; None when it is too slow."""
-        if self._quick:
+        if self._quick and len(text) <= LARGE:
             return _spell(self.virtual.grader, text, known)
         try:
             async with asyncio.timeout(GRADING_S):

@@ -76,6 +76,12 @@ class Exchange:
         own = OWN_HEADERS.encode()
         return [(name, value) for name, value in self._headers if not name.startswith(own)]
 
+    @property
+    def unpacked(self) -> Headers:
+        """The request's headers, asking for a reply that can be read here."""
+        kept = [(name, value) for name, value in self.headers if name != b"accept-encoding"]
+        return [*kept, (b"accept-encoding", b"identity")]
+
     def header(self, name: str) -> str | None:
         """One header's value."""
         wanted = name.encode()

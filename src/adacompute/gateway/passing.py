@@ -14,11 +14,14 @@ from dataclasses import dataclass
 
 from adacompute.core.errors import ModelError, ModelTimeout
 from adacompute.gateway.drawing import UNBOUNDED_TOKENS
-from adacompute.gateway.exchange import Exchange
+from adacompute.gateway.exchange import JSON, Exchange
+from adacompute.gateway.wire import write_error
 from adacompute.models.relay import Cut, Relay, Relayed
 
 WHOLE = 8_000_000
 """Replies up to this size are sent when they are complete: half of one becomes an error."""
+
+PACKED = "the upstream's words came packed in a way that is not read here: accept gzip, or none"
 
 LONGEST_BILL = 64
 """Bytes that are looked at again with the next part: a count may be cut in two."""
@@ -88,7 +91,7 @@ class _Reading:
     """
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], *, keep: bool) -> None:
-        coding = dict(headers).get(b"content-encoding", b"identity").strip().lower()
+        coding = _coding(headers)
         self.legible = coding in {b"identity", *_UNPACKED}
         self.kept = bytearray()
         self._keep = keep
@@ -148,16 +151,15 @@ async def _pass(
     *,
     keep: bool,
 ) -> Passed:
-    sent = exchange.headers
-    if keep:  # what is to be read must not be packed in a way that only the client knows
-        sent = [(name, value) for name, value in sent if name != b"accept-encoding"]
+    sent = exchange.unpacked if keep else exchange.headers
     async with relay.send(exchange.method, exchange.target, sent, body) as relayed:
         told = [*relayed.headers, *headers]
         reading = _Reading(relayed.headers, keep=keep)
         length = dict(relayed.headers).get(b"content-length", b"")
         events = b"event-stream" in dict(relayed.headers).get(b"content-type", b"")
         small = not length or (length.isdigit() and int(length) <= WHOLE)
-        if small and not events and exchange.method != "HEAD":
+        whole = relayed.status >= WRONG or (small and not events)
+        if whole and exchange.method != "HEAD":
             return await _whole(exchange, relayed, body, told, reading)
         if events:  # an error may have to be added to it
             told = [(name, value) for name, value in told if name != b"content-length"]
@@ -179,15 +181,55 @@ async def _whole(
         parts.append(chunk)
         reading.feed(chunk)
         size += len(chunk)
+        if size > WHOLE and relayed.status >= WRONG and relayed.clean is not None:
+            raise Cut(f"the upstream answered {relayed.status} with more than can be searched")
         if size > WHOLE:
             await exchange.start(relayed.status, headers)
             await exchange.write(b"".join(parts))
             return await _stream(exchange, relayed, body, reading, events=False)
     data = b"".join(parts)
     if relayed.status >= WRONG:
-        data = relayed.clean(data)
+        headers, data = shown(relayed, headers, data)
     await exchange.reply(relayed.status, headers, data)
     return reading.bill(relayed.status, body, events=False)
+
+
+def shown(
+    relayed: Relayed, headers: list[tuple[bytes, bytes]], data: bytes
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """An error as a client may see it: without the upstream's key, which its words may quote."""
+    if relayed.clean is None:
+        return headers, data
+    plain = unpack(relayed.headers, data)
+    bare = without_coding(headers)
+    if plain is None:
+        bare = [(name, value) for name, value in bare if name != b"content-type"]
+        return [JSON, *bare], write_error(PACKED, "upstream_error")
+    clean = relayed.clean(plain)
+    return (headers, data) if clean == plain else (bare, clean)
+
+
+def unpack(headers: Iterable[tuple[bytes, bytes]], data: bytes) -> bytes | None:
+    """A whole body as it was before it was packed; None for what cannot be read here."""
+    coding = _coding(headers)
+    if coding not in _UNPACKED:
+        return data if coding == b"identity" else None
+    packed = zlib.decompressobj(_ANY_ZLIB)
+    try:
+        plain = packed.decompress(data, WHOLE)
+    except zlib.error:
+        return None
+    return plain if packed.eof and not packed.unused_data else None
+
+
+def without_coding(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers of a body that is no longer packed."""
+    return [(name, value) for name, value in headers if name != b"content-encoding"]
+
+
+def _coding(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    told = [value.strip().lower() for name, value in headers if name == b"content-encoding"]
+    return b", ".join(told) or b"identity"
 
 
 async def _stream(

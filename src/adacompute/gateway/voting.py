@@ -30,6 +30,7 @@ from adacompute.gateway.wire import (
     role_event,
     sum_usage,
     usage_event,
+    without_bill,
 )
 from adacompute.models.failures import Failure
 from adacompute.models.relay import Relay
@@ -37,6 +38,9 @@ from adacompute.models.streams import read_stream
 from adacompute.models.upstream import Draw
 from adacompute.models.wire import Malformed, read_draws, read_json
 from adacompute.policies.episode import Episode
+
+IDEMPOTENT = ("idempotency-key", "x-idempotency-key")
+"""Headers by which a server knows a request again, and answers as it did before."""
 
 _HOLDOUT_SCALE = 2**32
 
@@ -60,7 +64,7 @@ class Voting:
 
     async def serve(self, exchange: Exchange, asked: Asked) -> None:
         """Decide, draw, and answer."""
-        decision, episode = self.engine.open(asked)
+        decision, episode = await self.engine.begin(asked)
         decision.parent = exchange.header("traceparent")
         if self.engine.virtual.shadow:
             await self._pass(exchange, asked, decision, episode, shadow=True)
@@ -75,11 +79,11 @@ class Voting:
             await exchange.reply(200, [JSON, *self._headers(asked, outcome)], reply)
 
     def _purse(self, exchange: Exchange, asked: Asked) -> Purse:
-        """Open a purse with what the client sent beside its body; draws come unpacked."""
+        """Open a purse with what came beside the body, but for what makes draws alike."""
         headers: dict[str, str] = {}
-        for name, value in self._relay.to_send(exchange.headers):
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        headers.pop("accept-encoding", None)
+        for name, value in self._relay.to_send(exchange.unpacked):
+            if name not in IDEMPOTENT:
+                headers[name] = f"{headers[name]}, {value}" if name in headers else value
         return self.engine.purse(asked, headers, exchange.query)
 
     async def finish(self, within_s: float) -> None:
@@ -102,7 +106,7 @@ class Voting:
         outcome = await self._awake(exchange, self._run(exchange, asked, decision, episode))
         usage = sum_usage([bill.usage for bill in outcome.purse.bills])
         for event in outcome.drawn.events:
-            await exchange.write(event)
+            await exchange.write(without_bill(event))
         if asked.wants_usage:
             await exchange.write(usage_event(outcome.drawn.document, usage))
         await exchange.write(DONE, more=False)
@@ -192,7 +196,8 @@ class Voting:
 
     def _headers(self, asked: Asked, outcome: Outcome) -> Headers:
         decision = outcome.decision
-        headers = [*_known(decision), (b"x-adacompute-samples", b"%d" % decision.decided)]
+        own = outcome.drawn.headers
+        headers = [*own, *_known(decision), (b"x-adacompute-samples", b"%d" % decision.decided)]
         if asked.debug:
             told = {
                 "answers": decision.spelled,

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.body import Body
+from adacompute.gateway.body import DROP, Body
 from adacompute.models.upstream import Prompt
 
 FIELD = "adacompute"
@@ -241,6 +241,25 @@ def role_event(decision: str, model: str, created: int) -> bytes:
             ],
         }
     )
+
+
+def without_bill(event: bytes) -> bytes:
+    r"""Take one draw's bill out of an event: that of all draws comes after it.
+
+    >>> without_bill(b'data: {"choices": [{}], "usage": {"prompt_tokens": 5}}\n\n')
+    b'data: {"choices": [{}]}\n\n'
+    """
+    if b'"usage"' not in event:
+        return event
+    return b"".join(map(_without_bill, event.splitlines(keepends=True)))
+
+
+def _without_bill(line: bytes) -> bytes:
+    name, colon, value = line.partition(b":")
+    body = Body.read(value) if name == b"data" else None
+    if body is None or not body.content.get("usage"):
+        return line
+    return name + colon + body.edit({"usage": DROP})
 
 
 def usage_event(last: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:

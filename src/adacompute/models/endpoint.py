@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, require
+from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, require
 from adacompute.models.failures import Broken, Failure, Passing, read_reply
 from adacompute.models.upstream import Retries, Timeouts
 from adacompute.models.wire import Malformed, check_url, encode, one_line
@@ -33,6 +33,10 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 """Called with the name of an event (``retry``, ``failed``, ``short``) and its fields."""
 
 _SHORTEST_SECRET = 4  # placeholders such as "x" are no secrets, and occur in words
+
+
+class Unavailable(RateLimited):
+    """An upstream that failed, and said for how long it should not be asked again."""
 
 
 class Opened:
@@ -222,7 +226,12 @@ class Endpoint(Opened):
 
     def _final(self, failure: Failure) -> ModelError:
         """What leaves when no attempt could mend it; told before it is raised."""
-        error = failure.error(f"{self.base_url} {self._clean(str(failure))}")
+        after_s = failure.after_s if isinstance(failure, Passing) else None
+        waits = after_s is not None and failure.error is ModelError
+        kind = Unavailable if waits else failure.error
+        error = kind(f"{self.base_url} {self._clean(str(failure))}")
+        if isinstance(error, RateLimited):
+            error.after_s = after_s or 0.0
         self._tell("failed", cause=str(error))
         return error
 

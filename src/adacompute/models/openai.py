@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import AdaComputeError
@@ -21,6 +21,13 @@ from adacompute.models.wire import Malformed, encode, read_draws, read_event, re
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+@dataclass(frozen=True)
+class Answered(Reply):
+    """A reply with draws in it, and the headers that it came with."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Upstream(Endpoint):
@@ -98,18 +105,21 @@ class Upstream(Endpoint):
         headers: Mapping[str, str] | None = None,
         on_waste: Callable[[], None] | None = None,
     ) -> Reply:
-        """Send someone else's body and headers, and reply with the document and the draws in it.
+        """Send someone else's body and headers; the reply is `Answered`, or a refusal.
 
         Of a body that asks for a stream the document is `Streamed`, once it is complete: half a
         stream is no answer, and is asked for again as any half answer is. `on_waste` hears of every
         attempt that failed and may be billed all the same.
         """
 
-        def read(document: Any, taken: float) -> Reply:  # noqa: ANN401 - JSON, or Streamed
-            draws = [document.draw(taken)] if stream else self._draws(document, taken)
-            return Reply(200, document, "", taken, tuple(draws))
+        def parse(status: int, told: Mapping[str, str], data: bytes) -> Any:  # noqa: ANN401 - a pair
+            return (read_stream if stream else read_reply)(status, told, data), told
 
-        parse = read_stream if stream else read_reply
+        def read(parsed: Any, taken: float) -> Reply:  # noqa: ANN401 - JSON or Streamed, and headers
+            document, told = parsed
+            draws = [document.draw(taken)] if stream else self._draws(document, taken)
+            return Answered(200, document, "", taken, tuple(draws), told)
+
         return await self._post(path, body, read, parse, on_waste, headers)
 
     async def _post(

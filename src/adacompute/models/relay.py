@@ -64,13 +64,14 @@ class Cut(ModelError):  # noqa: N818 - it names what happened
 class Relayed:
     """What an upstream answers: its status and headers, and its body as it arrives.
 
-    ``clean`` takes the key out of what is to be shown: some servers quote it in their errors.
+    ``clean`` takes the key out of what is to be shown: some servers quote it in their errors. It is
+    None where there is no key.
     """
 
     status: int
     headers: list[tuple[bytes, bytes]]
     chunks: AsyncIterator[bytes]
-    clean: Callable[[bytes], bytes]
+    clean: Callable[[bytes], bytes] | None
 
 
 class Relay(Opened):
@@ -86,6 +87,7 @@ class Relay(Opened):
     ) -> None:
         self.base_url = check_url(base_url)
         self._key = key
+        self._secret = (key or "").encode() if len(key or "") >= _SHORTEST_SECRET else b""
         self._forward_key = forward_key
         self._timeouts = timeouts or Timeouts()
         self._aiohttp: Any = None
@@ -129,15 +131,14 @@ class Relay(Opened):
         try:
             if response.status not in _STATUSES:
                 raise Cut(f"{self.base_url} answered with the status {response.status}")
-            received = _received(response.raw_headers)
-            yield Relayed(response.status, received, self._read(response), self.clean)
+            told, chunks = end_to_end(response.raw_headers), self._read(response)
+            yield Relayed(response.status, told, chunks, self.clean if self._secret else None)
         finally:
             response.release()  # half read, it closes the connection, and the upstream may stop
 
     def clean(self, data: bytes) -> bytes:
         """Take the key out of bytes that are to be shown."""
-        secret = self._key if self._key and len(self._key) >= _SHORTEST_SECRET else None
-        return data.replace(secret.encode(), b"***") if secret else data
+        return data.replace(self._secret, b"***") if self._secret else data
 
     async def _read(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         try:
@@ -164,7 +165,7 @@ class Relay(Opened):
         return sent
 
 
-def _received(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def end_to_end(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Leave out what belongs to the upstream's connection, and what no header may hold."""
     lower = [(name.lower(), value) for name, value in headers]
     unsent = HOP_BY_HOP | _named(lower)
