@@ -13,8 +13,8 @@ project = "AdaCompute"
 author = "The AdaCompute authors"
 copyright = "2026, the AdaCompute authors"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "AdaCompute"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ from adacompute.evaluation.calibration import (
     calibrate_share,
     frontier,
     hold_out,
+    judge,
+    price_budget,
     quantile,
     win_bet,
 )
@@ -79,6 +82,30 @@ def test_a_price_for_the_next_questions_leaves_more_room_than_one_for_the_long_r
     assert soon["price"] > long_run["price"]
     assert soon["cost"] < long_run["cost"]
     assert soon["cost_high"] <= 3.0 + 1e-9
+
+
+def test_every_budget_finds_its_step_of_the_staircase(telling: Contest) -> None:
+    held = hold_out(telling, find_family("sequential"), 24)
+    found = [
+        price_budget(held, budget, confidence=0.95, following=None)
+        for budget in np.linspace(1.2, 7.0, 59).tolist()
+    ]
+    prices, costs = np.array([(price, ran.cost.mean()) for price, ran in found]).T
+    assert (np.diff(prices) <= 0).all()
+    assert (np.diff(costs) >= -1e-9).all()
+    assert (costs > np.linspace(1.2, 7.0, 59) * 0.75).all()
+
+
+def test_without_a_gain_the_best_mixture_is_advised(telling: Contest) -> None:
+    costs, worth = telling.table.costs.mean(axis=0), telling.table.utility.mean(axis=0)
+    one, most = costs[0], costs[-1]
+    none = Gain(0.0, -0.1, 0.1, 60)
+    assert judge(telling, none, float(one))["advice"] == "use n = 1"
+    assert judge(telling, none, float(most) * 2)["advice"] == (
+        f"use n = {telling.samples[int(worth.argmax())]}"
+    )
+    between = judge(telling, none, float(one) * 1.5)["advice"]
+    assert re.fullmatch(r"use n = 1, and n = \d+ for \d+ % of the questions", between)
 
 
 def test_a_budget_that_cannot_be_held_is_refused(telling: Contest) -> None:

@@ -214,6 +214,7 @@ def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
         ({"budgets": (float("nan"),)}, ConfigError, "a budget of nan is below"),
         ({"ladder": (7, 9)}, DataError, "12 samples .* up to 6, .* starts at 7: .* at least 14"),
         ({"ladder": ()}, DataError, "12 samples .* collect at least 2"),
+        ({"ladder": (6, 8)}, DataError, "12 samples .* one level of the ladder 6, 8, .* need two"),
         ({"folds": 121}, DataError, "120 different questions are too few"),
     ],
 )

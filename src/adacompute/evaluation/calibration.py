@@ -26,6 +26,7 @@ from adacompute.evaluation.families import Contest, Family, Fitted, find_family
 from adacompute.evaluation.pool import assign_folds
 from adacompute.evaluation.replay import Ran, Replay
 from adacompute.evaluation.scores import resample
+from adacompute.policies.dial import fit_dial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +47,8 @@ REFITTING = math.sqrt(1.0 + FOLDS / (FOLDS - 1.0))
 another policy: each fold's policies share most of theirs, so that their spread over questions
 alone is too small (Nadeau and Bengio's correction of cross-validation)."""
 
-CLOSE_ENOUGH = 1e-3
-TRIES = 6
+TRIES = 8
+"""Halvings of the step between two prices of the grid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,37 +171,36 @@ def check_pool(contest: Contest) -> None:
 def price_budget(
     held: HeldOut, budget: float, *, confidence: float, following: int | None
 ) -> tuple[float, Ran]:
-    """Lowest price whose cost stays within the budget with this confidence, and its scores."""
-    group = held.contest.pool.group
+    """Lowest price whose cost stays within the budget with this confidence, and its scores.
 
-    def over(ran: Ran) -> tuple[float, float]:
-        cost = Mean.of(ran.cost, ran.cost_spread, group)
-        return cost.value, cost.bound(confidence, following)
+    It lies between the first of the prices followed that costs too much and the one before it;
+    costs are a staircase, so that halving finds the step where interpolating may creep.
+    """
 
-    dear = held.runs[0]
-    least, slack = over(dear)
-    if least + slack > budget * (1 + 1e-9):
+    def most(ran: Ran) -> float:
+        cost = Mean.of(ran.cost, ran.cost_spread, held.contest.pool.group)
+        return cost.value + cost.bound(confidence, following)
+
+    limit = budget * (1 + 1e-9)
+    over = next((i for i, ran in enumerate(held.runs) if most(ran) > limit), len(held.runs))
+    if over == 0:
+        least = float(held.runs[0].cost.mean())
         raise ConfigError(
             f"a budget of {budget:g} cannot be held with {confidence:.0%} confidence: the least "
-            f"that this policy costs is {least:.6g} ± {slack:.2g}; allow more"
+            f"that this policy costs is {least:.6g} ± {most(held.runs[0]) - least:.2g}; allow more"
         )
-    spent = np.maximum.accumulate(held.cost.mean(axis=0))
-    aim, best, cheap = budget, (float(held.prices[0]), dear), 0.0
+    price, found = float(held.prices[over - 1]), held.runs[over - 1]
+    if over == len(held.runs):
+        return price, found
+    low = float(held.prices[over])
     for _ in range(TRIES):
-        price = float(np.exp(np.interp(aim, spent, np.log(held.prices))))
-        if cheap and not cheap < price < best[0]:  # what is between them is still unknown
-            price = math.sqrt(cheap * best[0])
-        ran = held.run(price)
-        cost, slack = over(ran)
-        excess = cost + slack - budget
-        if excess <= budget * 1e-9:
-            best = (price, ran)
-            if price <= held.prices[-1] or -excess <= CLOSE_ENOUGH * budget:
-                break
+        middle = math.sqrt(low * price)
+        ran = held.run(middle)
+        if most(ran) <= limit:
+            price, found = middle, ran
         else:
-            cheap = max(cheap, price)
-        aim -= excess
-    return best
+            low = middle
+    return price, found
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,8 @@ def measure_gain(held: HeldOut, ran: Ran, base: Curve, *, confidence: float) -> 
     groups = len(np.unique(group))
     error = REFITTING * float(gains[1:].std(ddof=1))
     half = quantile(0.5 + confidence / 2, groups) * error
-    return Gain(float(gains[0]), float(gains[0]) - half, float(gains[0]) + half, groups)
+    value = round(float(gains[0]), 12)  # where both draw once, sums differ by their rounding
+    return Gain(value, value - half, value + half, groups)
 
 
 def calibrate(
@@ -276,20 +277,28 @@ def calibrate(
 
 def judge(contest: Contest, gain: Gain, budget: float) -> dict[str, Any]:
     """Say whether there is a gain, and what to do when there is none."""
-    table = contest.table
-    mean, cost = table.utility.mean(axis=0), table.cost
-    cost = np.asarray(cost if cost.ndim == 1 else cost.mean(axis=0))
-    fits = np.flatnonzero(cost <= budget * (1 + 1e-9))
-    best = contest.samples[int(fits[mean[fits].argmax()])] if len(fits) else contest.samples[0]
     sure = gain.low > 0
     return {
         "verdict": "gain" if sure else "no gain",
-        "advice": "use this policy" if sure else f"use n = {best}",
+        "advice": "use this policy" if sure else _spend_evenly(contest, budget),
         "gain": gain.value,
         "low": gain.low,
         "high": gain.high,
         "more_questions": 0 if sure else gain.more,
     }
+
+
+def _spend_evenly(contest: Contest, budget: float) -> str:
+    """Say which numbers of samples make the best mixture at a budget, chosen without looking."""
+    table = contest.table
+    cost = table.costs.mean(axis=0)
+    kept, _ = fit_dial(cost, table.utility.mean(axis=0))
+    samples = [contest.samples[k] for k in kept]
+    place = float(np.interp(budget, cost[kept], np.arange(len(kept))))
+    first, share = int(place), round(100 * (place % 1.0))
+    if share in (0, 100):
+        return f"use n = {samples[first + share // 100]}"
+    return f"use n = {samples[first]}, and n = {samples[first + 1]} for {share} % of the questions"
 
 
 def _redrawing(contest: Contest, held: HeldOut, base: Curve, cost: float) -> float:
@@ -317,8 +326,8 @@ def frontier(
                 "cost_low": cost.value - cost.bound(confidence),
                 "cost_high": cost.value + cost.bound(confidence, following),
                 "accuracy": right.value,
-                "accuracy_low": right.value - right.bound(confidence),
-                "accuracy_high": right.value + right.bound(confidence),
+                "accuracy_low": max(0.0, right.value - right.bound(confidence)),
+                "accuracy_high": min(1.0, right.value + right.bound(confidence)),
             }
         )
     return points

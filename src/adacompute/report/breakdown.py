@@ -84,21 +84,23 @@ def describe_groups(study: Study, stop: Stop, rows: dict[str, BoolArray]) -> lis
             {
                 "name": name,
                 **_part(members, stop),
-                **_interval("accuracy", right, group),
+                **_interval("accuracy", right, group, least=0.0),
                 **_interval("gain", gain, group),
             }
         )
     return found
 
 
-def _interval(name: str, values: FloatArray, group: KeyArray) -> dict[str, float | None]:
-    """Mean with its interval; without one where there is one question alone."""
+def _interval(
+    name: str, values: FloatArray, group: KeyArray, *, least: float = -1.0
+) -> dict[str, float | None]:
+    """Mean with its interval, as far as it can be; without one where there is one question."""
     mean = Mean.of(values, 0.0, group)
     half = mean.bound(0.5 + CONFIDENCE / 2) if mean.groups > 1 else None
     return {
         name: mean.value,
-        f"{name}_low": None if half is None else mean.value - half,
-        f"{name}_high": None if half is None else mean.value + half,
+        f"{name}_low": None if half is None else max(least, mean.value - half),
+        f"{name}_high": None if half is None else min(1.0, mean.value + half),
     }
 
 

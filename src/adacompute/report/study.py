@@ -175,11 +175,11 @@ class Study:
         half = quantile(0.5 + CONFIDENCE / 2, self.groups) * error
         return Interval(float(values[0]), float(values[0]) - half, float(values[0]) + half)
 
-    def mean(self, values: FloatArray) -> Interval:
-        """Mean over questions with its interval."""
-        mean = Mean.of(values, 0.0, self.contest.pool.group)
+    def accuracy(self, stop: Stop) -> Interval:
+        """Mean accuracy at a stop, with its interval."""
+        mean = Mean.of(stop.accuracy, 0.0, self.contest.pool.group)
         half = mean.bound(0.5 + CONFIDENCE / 2)
-        return Interval(mean.value, mean.value - half, mean.value + half)
+        return Interval(mean.value, max(0.0, mean.value - half), min(1.0, mean.value + half))
 
     def by_number(self, stop: Stop) -> list[tuple[int, Interval]]:
         """Gain with the interval that so many questions of this kind would give it."""

@@ -120,7 +120,7 @@ def summarise(
 
 def _stop(study: Study, material: Material, stop: Stop, gains: FloatArray) -> dict[str, Any]:
     """Describe one stop of the slider."""
-    gain, right = study.interval(gains), study.mean(stop.accuracy)
+    gain, right = study.interval(gains), study.accuracy(stop)
     bill = {name: float((stop.samples * rate).mean()) for name, rate in material.rates.items()}
     return {
         "budget": stop.budget,

@@ -11,6 +11,8 @@ import shlex
 import unicodedata
 from typing import Any
 
+import numpy as np
+
 CUT = 240
 STEERING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories whose characters are replaced: controls, formats, surrogates, separators."""
@@ -47,14 +49,14 @@ def number(value: float | None) -> str:
     """Say a number by three or four digits.
 
     >>> number(2.0), number(1234.5), number(0.01234), number(4e-6), number(None)
-    ('2', '1,234', '0.0123', '< 0.0001', '–')
+    ('2', '1,234', '0.0123', '0.000004', '–')
     """
     if value is None or not math.isfinite(value):
         return "–"
     if abs(value) >= MANY:
         return _minus(f"{value:,.0f}")
     if 0 < abs(value) < FEW:
-        return f"< {FEW}" if value > 0 else f"> −{FEW}"
+        return _minus(np.format_float_positional(value, 2, fractional=False, trim="-"))
     return _minus(f"{value:.3g}")
 
 
@@ -149,9 +151,9 @@ def verdict(document: dict[str, Any]) -> str:
         return f"{document['why']}. Measured: {gain}."
     if document["verdict"] == "gain":
         return f"the interval of the gain lies above zero ({gain})."
-    more = document["more_questions"]
-    settled = f" If the gain is as large as it looks, about {more:,} more questions settle it."
-    end = settled if more and at["gain"] > 0 else ""
+    more, end = document["more_questions"], ""
+    if more and at["gain"] > 0:
+        end = f" If the gain is as large as it looks, about {more:,} more questions settle it."
     return f"the interval of the gain does not lie above zero ({gain}).{end}"
 
 
@@ -160,7 +162,7 @@ def outlook(document: dict[str, Any]) -> str:
     if document["verdict"] == "gain":
         return "fit the policy, calibrate it for this budget, serve it."
     if document["verdict"] == "no gain":
-        return f"spend evenly, {document['advice'].removeprefix('use ')} for every question."
+        return f"spend without looking: {document['advice']}."
     return "collect and grade more before anything is decided."
 
 
@@ -179,6 +181,7 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     run, policy = document["path"], document["policy"]
     budget, more = f"{document['budget']:g}", document["more_questions"]
     unit = () if document["unit"] == "samples" else ("--unit", document["unit"])
+    unit = (*unit, "--tariff", "TARIFF") if document["priced"] else unit
     train = ("adacompute", "train", run, "--policy", policy, "--out", "POLICY", *unit)
     calibrate = ("adacompute", "calibrate", run, "--policy", "POLICY", "--budget", budget)
     serve = ("adacompute", "serve", "--policy", "POLICY", "--budget", budget, "--base-url", "URL")
@@ -190,7 +193,7 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
         ]
     steps: list[tuple[str, str | None]] = []
     if document["verdict"] == "no gain":
-        steps.append((f"Spend evenly: {document['advice']} for every question.", None))
+        steps.append((f"Spend without looking: {document['advice']}.", None))
     if better := _better(document):
         steps.append((better, None))
     if more and (document["stops"][document["at"]]["gain"] > 0 or document["why"]):

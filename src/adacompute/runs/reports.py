@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from adacompute.storage.store import Recorded
 
 REPORT = "report.json"
-FORMAT = 1
+FORMAT = 2
 """Version of the document that is kept in the run."""
 
 ORDERS = 20
@@ -239,6 +239,7 @@ def _material(place: Run, recorded: Recorded, pool: Pool, arguments: dict[str, A
     rows = np.flatnonzero(np.isin(recorded.key, pool.key))
     known = describe_source(place)
     about = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
+    about["priced"] = arguments["prices"] is not None
     about["name"] = clean(place.path.resolve().name, NAME)
     for name in ("model", "grader"):
         about[name] = clean(str(known[name]), NAME) if known.get(name) else None
