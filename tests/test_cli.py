@@ -370,8 +370,10 @@ def test_options_that_cannot_be_used_end_in_one_sentence_and_code_2(
         (("solve", "--budget=-4"), "budget of -4 is below 1"),
         (("solve", "--budget", "2", "--limit", "latency=0.1"), "on latency is below"),
         (("estimate", "--levels", "1,5"), "need 5 samples of every question and one has 4"),
-        (("evaluate", "--ladder", "3,4"), "4 samples a question leave levels up to 2"),
-        (("evaluate", "--ladder", ",".join(map(str, range(9, 2000)))), "leave levels up to 2"),
+        (("evaluate", "--ladder", "3,4"), "half of the samples a question, 2 of 4, and"),
+        (("evaluate", "--ladder", ",".join(map(str, range(9, 2000)))), "the ladder starts at 9"),
+        (("evaluate", "--ladder", "1"), "leaves one level of the ladder 1, and a policy needs two"),
+        (("evaluate", "--ladder", "1,4"), "leaves one level of the ladder 1, 4, and a policy"),
         (("grade", "--grader", "cmd:false"), "the grader 'cmd:false' failed"),
         (("grade", "--grader", "cmd:/no/such/program"), "failed"),
     ],
@@ -551,12 +553,12 @@ def test_a_terminal_without_our_characters_gets_others(run: Path) -> None:
 
 
 def test_questions_of_a_megabyte_are_evaluated(call: Call, tmp_path: Path) -> None:
-    rows = population(samples=2)
+    rows = population(samples=4)
     for row in rows:
         row["question"] = f"{row['question_id']} " + "word 1.5 " * 120_000
     source, run = write(tmp_path / "large.parquet", rows), tmp_path / "run"
     assert call("import", source, "--run", run, "--json").document["questions"] == 12
-    options = ("--budgets", "1", "--ladder", "1", "--policies", "longest-first")
+    options = ("--budgets", "1", "--ladder", "1,2", "--policies", "longest-first")
     assert call("evaluate", run, *options, "--json").document["questions"] == 12
 
 
@@ -627,6 +629,10 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
     assert "20 questions (3 left out) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
     assert "75% 1.3r" in printed
     assert "– 1.3r" in printed
+    assert "0.500*" in printed
+    assert "0.500*-" in printed
+    assert "* and green, *- and red: the difference" in printed
+    assert "@: what was spent, where it is less than 95% of the budget" in printed
     assert "12.5% of the samples could not be read" in printed
     assert "router was left out: this needs xgboost" in printed
     tables.show_scores({**result, "protocol": "paper", "skipped": {}})
@@ -634,6 +640,40 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
     assert "the paper's protocol" in printed
     assert "@ 4.00" in printed
     assert "left out" not in printed
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"cost": 2.7}, "0.500 @2.7 – 1.3r"),
+        ({"cost": 3.9}, "0.500 – 1.3r"),
+        ({"rounds": 1.04}, "0.500 –"),
+        ({"rounds": 1.05, "headroom": 0.5}, "0.500 50% 1.1r"),
+        ({"policy": "fixed", "cost": 2.0}, "0.500 @2"),
+        ({"difference_low": 0.01, "cost": 0.5}, "0.500* @0.5 – 1.3r"),
+        ({"difference_low": -0.2, "difference_high": -0.1}, "0.500*- – 1.3r"),
+    ],
+)
+def test_a_cell_says_what_was_spent_and_what_is_certain(change: dict[str, Any], shown: str) -> None:
+    cell = tables._cell(row("retry", 4.0, -0.05) | change, honest=True)
+    assert " ".join(cell.plain.split()) == shown
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        (("--budget", "1"), "Best allocation of 1 sample a question"),
+        (("--budget", "2"), "Best allocation of 2 samples a question"),
+        (("--budget", "9", "--unit", "tokens"), "Best allocation of 9 tokens a question"),
+        (("--budget", "9", "--unit", "money"), "Best allocation of 9 of money a question"),
+    ],
+)
+def test_titles_say_a_budget_with_its_noun(
+    call: Call, tmp_path: Path, options: tuple[str, ...], title: str
+) -> None:
+    stages.import_samples(write(tmp_path / "s.parquet", population(cost=1.5)), tmp_path / "run")
+    stages.estimate_run(tmp_path / "run", levels=(1, 2))
+    assert title in " ".join(call("solve", tmp_path / "run", *options).out.split())
 
 
 CONFIG = """
@@ -662,7 +702,7 @@ def test_a_long_path_of_prices_is_shown_in_part_and_told_whole(call: Call, run: 
     whole = call(*command, "--json").document["on_training_questions"]
     assert len(whole) > 12
     shown = call(*command).out
-    assert f"on training questions, 12 of {len(whole)}" in shown
+    assert f"on training questions, 12 of {len(whole)} rows" in shown
     _, _, below = shown.partition("on training questions, 12")
     prices = [line.split("│")[1].strip() for line in below.splitlines() if line.startswith("│")]
     assert len(prices) == 12

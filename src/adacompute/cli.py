@@ -50,7 +50,9 @@ def cli() -> None:
 @click.option("--run", required=True, type=RUN, help="Directory of the run.")
 @MODEL
 @click.option("--grader", help="Grader that the answers were, or will be, graded by.")
-@click.option("--gold", help="Questions with reference answers, to grade a gateway's samples by.")
+@click.option(
+    "--gold", help="Questions with reference answers, to grade by; else the file's own column gold."
+)
 @common
 def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Bring recorded samples into a run: a file, logs, or 'example'."""
@@ -143,7 +145,12 @@ def solve(
     if len(dict(limits)) < len(limits):
         raise click.UsageError("a limit is given twice: name each cost once")
     result = solve_run(run, budget=budget, unit=unit, limits=dict(limits), **options)
-    show(result, f"Best allocation of {budget:g} {unit} a question", as_json=as_json)
+    if as_json:
+        show(result, "", as_json=True)
+    else:
+        from adacompute.tables import count, show_result  # noqa: PLC0415
+
+        show_result(result, f"Best allocation of {count(budget, unit)} a question")
 
 
 @cli.command("train")
@@ -156,9 +163,7 @@ def solve(
 @click.option(
     "--budgets",
     type=NUMBERS,
-    default="1.5,2,3,4,6",
-    show_default=True,
-    help="Budgets that the paper's router is trained for.",
+    help="Budgets that the paper's router is trained for; what 1.5,2,3,4,6 samples cost if none.",
 )
 @click.option(
     "--classifier",
@@ -217,9 +222,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @click.option(
     "--budgets",
     type=NUMBERS,
-    default="1.5,2,3,4,6",
-    show_default=True,
-    help="Mean budgets to score at.",
+    help="Mean budgets to score at; what 1.5,2,3,4,6 samples cost if none are given.",
 )
 @LADDER
 @click.option(

@@ -16,6 +16,12 @@ PLACES = 4
 WIDE = 6
 """Names that fit a line of a usual terminal."""
 
+SPENT = 0.95
+"""Share of a budget below which a cell says what was spent."""
+
+ROUNDS = 1.05
+"""Rounds a question below which there is one, to the digit that is shown."""
+
 
 def show_result(
     result: dict[str, Any], title: str, *, rows: str | None = None, most: int | None = None
@@ -33,7 +39,7 @@ def show_result(
     if rows and result.get(rows):
         found = result[rows]
         shown = found if most is None else _spread(found, most)
-        part = f", {len(shown)} of {len(found)}" if len(shown) < len(found) else ""
+        part = f", {len(shown)} of {len(found)} rows" if len(shown) < len(found) else ""
         console.print(_table(shown, _words(rows) + part))
 
 
@@ -105,32 +111,46 @@ def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
         return Text("")
     if not honest:
         return Text(f"{row['accuracy']:.3f}\n@ {row['cost']:.2f}")
-    text = f"{row['accuracy']:.3f}"
-    low, high = row["difference_low"], row["difference_high"]
+    above, below = row["difference_low"] > 0, row["difference_high"] < 0
+    text = f"{row['accuracy']:.3f}" + ("*" if above else "*-" if below else "")
+    if row["cost"] < SPENT * row["budget"]:
+        text += f" @{row['cost']:.3g}"
     headroom = row["headroom"]
     if row["policy"] not in ("fixed", "mixture", "oracle"):
         text += f"\n{NOTHING}" if headroom is None else f"\n{100 * headroom:z.0f}%"
-        if row["rounds"] > 1:
+        if row["rounds"] >= ROUNDS:
             text += f" {row['rounds']:.1f}r"
-    style = "green" if low > 0 else "red" if high < 0 else ""
-    return Text(text, style=style)
+    return Text(text, style="green" if above else "red" if below else "")
 
 
 def _legend(result: dict[str, Any]) -> str:
     unread = f"{100 * result['unreadable_share']:.1f}% of the samples could not be read."
     if result["protocol"] != "honest":
-        return f"{result['questions']} questions; accuracy @ realised cost. {unread}"
+        return f"{count(result['questions'], 'question')}; accuracy @ realised cost. {unread}"
     left = f" ({result['left_out']} left out)" if result["left_out"] else ""
     dropped = result["levels_left_out"]
     without = f" (without {_say(dropped)}: more than half of the samples)" if dropped else ""
     return (
-        f"{result['questions']} questions{left} × {result['samples']} samples, levels "
-        f"{_say(result['ladder'])}{without}. Per cent: share of what the cross-fitted oracle gains "
-        f"over the best mixture of uniform levels; {NOTHING} where it may gain nothing. Green or "
-        "red: the difference to that mixture at equal cost is above or below zero with 95% "
-        "confidence. r: mean rounds of draws a question, where there is more than one. "
+        f"{count(result['questions'], 'question')}{left} × {count(result['samples'], 'sample')}, "
+        f"levels {_say(result['ladder'])}{without}. Per cent: share of what the cross-fitted "
+        f"oracle gains over the best mixture of uniform levels; {NOTHING} where it may gain "
+        "nothing. * and green, *- and red: the difference to that mixture at equal cost is above, "
+        f"or below, zero with 95% confidence. @: what was spent, where it is less than {SPENT:.0%} "
+        "of the budget. r: mean rounds of draws a question, where there is more than one. "
         f"{unread}"
     )
+
+
+def count(number: float, noun: str) -> str:
+    """Say how many there are of a thing, or how much of a unit; money has no plural.
+
+    >>> count(1, "sample"), count(2.5, "tokens"), count(0.02, "money")
+    ('1 sample', '2.5 tokens', '0.02 of money')
+    """
+    said = f"{number:g}" if isinstance(number, float) else str(number)
+    if noun == "money":
+        return f"{said} of money"
+    return f"{said} {noun.removesuffix('s')}{'' if said == '1' else 's'}"
 
 
 def _words(name: str) -> str:

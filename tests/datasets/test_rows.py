@@ -97,6 +97,12 @@ def test_window_means_are_those_that_the_files_are_described_by(
     np.testing.assert_allclose(100 * found.utility.mean(axis=0), means, rtol=0, atol=0.051)
 
 
+@pytest.mark.parametrize("blank", ["", "  ", "\t\n", "\u00a0"])
+def test_a_blank_answer_could_not_be_read(tmp_path: Path, blank: str) -> None:
+    table = read_samples(write(tmp_path / "blank.parquet", answer=[" 7", blank]))
+    assert table["answer"].to_pylist() == [" 7", None]
+
+
 def test_absent_columns_that_may_be_null_are_null(tmp_path: Path) -> None:
     table = read_samples(write(tmp_path / "few.parquet", answer=..., correct=[False, False]))
     absent = set(SAMPLES.names) - {"question_id", "sample", "correct"}

@@ -153,6 +153,8 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
         ({"answer": True}, "line 2 .* 'answer' is True, which is no text"),
         ({"question_id": None}, "'question_id' .* is null in 1 rows"),
         ({"answer": None, "sample": 1}, "is correct and has no answer"),
+        ({"answer": "", "sample": 1}, "is correct and has no answer"),
+        ({"answer": " \n", "sample": 1}, "is correct and has no answer"),
         ({}, "sample 0 of question 'q' 2 times"),
     ],
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -127,3 +128,31 @@ def test_another_key_grades_again(tmp_path: Path, key: Path) -> None:
     assert (before["correct"], after["correct"]) == (1, 0)
     with pytest.raises(DataError, match="another source"):
         import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
+
+
+@pytest.mark.parametrize("correct", [{}, {"correct": None}])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_samples_that_hold_their_reference_answers_need_no_key(
+    tmp_path: Path, correct: dict[str, None], ending: str
+) -> None:
+    answers = {"q1": ("4", "4.0", "5"), "q2": ("", "5", "six")}
+    gold = {"q1": "4", "q2": "5"}
+    rows = [
+        {"question_id": name, "sample": i, "gold": gold[name], "answer": answer, **correct}
+        for name, drawn in answers.items()
+        for i, answer in enumerate(drawn)
+    ]
+    rows.append({**rows[0], "question_id": "q3", "gold": None})
+    path = tmp_path / f"bare.{ending}"
+    if ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
+        lines = [",".join(line) for line in cells]
+        path.write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
+    found = import_samples(path, tmp_path / "run", grader="numeric")
+    assert (found["questions"], found["samples"], found["correct"]) == (2, 6, 3)
+    assert (found["unreadable"], found["left_out"], found["left_out_samples"]) == (2, 1, 1)
+    assert import_samples(path, tmp_path / "run", grader="numeric") == found
+    with pytest.raises(DataError, match=r"need --grader, .* a column 'gold' or, .* --gold FILE"):
+        import_samples(path, tmp_path / "other")

@@ -9,7 +9,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
-from adacompute.evaluation.curves import held_out, split_folds
+from adacompute.evaluation.curves import held_out, run_fitted, split_folds
 from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, find_family
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.bundle import Bundle, save_bundle
@@ -90,17 +90,17 @@ def test_one_level_leaves_nothing_to_decide(small: Pool, name: str) -> None:
         assert (ran.samples == 2).all()
 
 
-def test_the_mixture_keeps_the_levels_on_the_training_hull(small: Pool) -> None:
-    contest = contest_of(small)
+def test_the_mixture_keeps_the_numbers_of_samples_on_the_training_hull(small: Pool) -> None:
+    contest = contest_of(small, (1, 6))
+    every = tuple(range(1, 7))
     policy = FAMILIES["mixture"](contest, np.arange(len(small))).policy
     assert isinstance(policy, Ruled)
     kept = [rule.samples for rule in policy.rules if isinstance(rule, Fixed)]
-    cost, accuracy = contest.run_rules([Fixed(n) for n in LADDER])
-    means = dict(zip(LADDER, accuracy.mean(axis=0).tolist(), strict=True))
-    assert cost.mean(axis=0).tolist() == list(LADDER)
-    at = np.interp(LADDER, kept, [means[n] for n in kept])
-    assert (at >= np.array(list(means.values())) - 1e-12).all()
+    worth = contest.every_table.utility.mean(axis=0)
+    at = np.interp(every, kept, [worth[n - 1] for n in kept])
+    assert (at >= worth - 1e-12).all()
     assert kept[0] == 1
+    assert not {2, 3, 4, 5}.isdisjoint(kept)
 
 
 def test_fixed_and_random_have_every_level_and_the_mixture_only_those_worth_having(
@@ -111,10 +111,11 @@ def test_fixed_and_random_have_every_level_and_the_mixture_only_those_worth_havi
     features = np.zeros((40, 1), dtype=np.float32)
     contest = contest_of(pool_of(Population(chance, features), 12), (1, 3, 5))
     every = np.arange(40)
-    for name, levels in (("fixed", 3), ("random", 3), ("mixture", 1), ("longest-first", 1)):
+    for name, most in (("fixed", 5), ("random", 5), ("mixture", 1), ("longest-first", 1)):
         policy = FAMILIES[name](contest, every).policy
         assert isinstance(policy, Ruled)
-        assert len(policy.rules) == levels
+        rules = [rule.samples for rule in policy.rules if isinstance(rule, Fixed)]
+        assert max(rules) == most
     assert FAMILIES["fixed"](contest, every).stepped
     assert not FAMILIES["random"](contest, every).stepped
 
@@ -161,3 +162,29 @@ def test_an_unknown_family_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="there is no policy 'magic'; there are fixed, mixture"):
         find_family("magic")
     assert set(ROUTERS) < set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("share", [0.0, 1.0], ids=["none is right", "all are right"])
+def test_where_nothing_varies_every_family_can_still_be_scored(
+    pool_of: Callable[..., Pool], name: str, share: float
+) -> None:
+    chance = np.tile([share, 1.0 - share], (20, 1))
+    contest = contest_of(pool_of(Population(chance, np.zeros((20, 2), dtype=np.float32)), 12))
+    curve = held_out(contest, find_family(name), split_folds(np.arange(20) % 5))
+    assert (curve.accuracy == share).all()
+    assert (curve.cost >= 1.0).all()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_at_its_dearest_price_a_family_draws_once_however_much_cannot_be_read(
+    pool_of: Callable[..., Pool], name: str
+) -> None:
+    population = Population(
+        np.tile([0.7, 0.3], (60, 1)), np.zeros((60, 2), dtype=np.float32), null_rate=0.9
+    )
+    contest = contest_of(pool_of(population, 12))
+    train = np.arange(0, 60, 2)
+    fitted = find_family(name)(contest, train)
+    ran = run_fitted(contest, fitted, fitted.prices[0], contest.draw_cost(train))
+    assert ran.cost.mean() == pytest.approx(1.0, abs=0.02 if name in ROUTERS else 1e-9)

@@ -212,9 +212,9 @@ def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
         ({"policies": ["mixture", "magic"]}, ConfigError, "there is no policy 'magic'; there are"),
         ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1, what the cheapest"),
         ({"budgets": (float("nan"),)}, ConfigError, "a budget of nan is below"),
-        ({"ladder": (7, 9)}, DataError, "12 samples .* up to 6, .* starts at 7: .* at least 14"),
-        ({"ladder": ()}, DataError, "12 samples .* collect at least 2"),
-        ({"ladder": (6, 8)}, DataError, "12 samples .* one level of the ladder 6, 8, .* need two"),
+        ({"ladder": (7, 9)}, DataError, "6 of 12, and the ladder starts at 7: .* at least 14"),
+        ({"ladder": ()}, DataError, "6 of 12, .* collect at least 2 samples"),
+        ({"ladder": (6, 8)}, DataError, "6 of 12, .* one level of the ladder 6, 8, .* needs two"),
         ({"folds": 121}, DataError, "120 different questions are too few"),
     ],
 )

@@ -20,6 +20,7 @@ from adacompute.core.errors import (
     RequestRefused,
 )
 from adacompute.models.openai import Upstream
+from adacompute.models.relay import Cut, Relay
 from adacompute.models.upstream import Capabilities, Draw, Prompt, Retries, Settings, Timeouts
 from adacompute.testing.fake_openai import Fake, FakeSettings, serve
 
@@ -78,6 +79,29 @@ async def canned(*replies: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", asked
 
 
+@asynccontextmanager
+async def forgetful(second: bytes = b"", *, after_s: float = 0.0) -> AsyncIterator[str]:
+    """A server that keeps every connection, and ends it when a second request comes.
+
+    To a client that is one that closed it just before; `second` is what it says first.
+    """
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (GOOD.replace(b"Connection: close\r\n", b""), second):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+            await asyncio.sleep(after_s if answer is second else 0)
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+
+
 def reply(status: str, body: str, *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
@@ -133,6 +157,73 @@ def test_the_first_lost_connection_is_tried_again_at_once() -> None:
     _, stats = ask(FakeSettings(script=("reset",)), one, retries=patient)
     assert stats["calls"] == 2
     assert time.monotonic() - begun < 10
+
+
+async def asked_in_turn(url: str, count: int) -> tuple[int, list[str]]:
+    """Attempts that count as waste, and events, of so many requests one after the other."""
+    waste: list[None] = []
+    events: list[str] = []
+    async with Upstream(
+        url, "m", retries=QUICK, on_event=lambda name, _: events.append(name)
+    ) as upstream:
+        for _ in range(count):
+            got = await upstream.ask("x", b"{}", on_waste=lambda: waste.append(None))
+            assert got.status == 200
+    return len(waste), events
+
+
+def test_what_a_closed_connection_was_given_is_no_attempt() -> None:
+    async def main() -> tuple[int, list[str]]:
+        async with forgetful() as url:
+            return await asked_in_turn(url, 6)
+
+    assert asyncio.run(main()) == (0, [])
+
+
+@pytest.mark.parametrize("size", [2, 2_000_000])
+def test_what_passes_to_a_closed_connection_is_passed_again(size: int) -> None:
+    async def main() -> list[int]:
+        async with forgetful() as url, Relay(url) as relay:
+            got = []
+            for _ in range(4):
+                async with relay.send("POST", "x", [], b" " * size) as relayed:
+                    got.append(relayed.status)
+                    assert [chunk async for chunk in relayed.chunks]
+            return got
+
+    assert asyncio.run(main()) == [200] * 4
+
+
+def test_what_passes_is_not_passed_again_where_it_may_have_been_served() -> None:
+    async def main() -> None:
+        async with canned(b"") as (url, asked), Relay(url) as relay:
+            with pytest.raises(Cut):
+                async with relay.send("POST", "x", [], b"{}"):
+                    pass
+            assert len(asked) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("second", "after_s"), [(b"HT", 0.0), (b"garbage\r\n\r\n", 0.0), (b"", 1.2)]
+)
+def test_a_connection_that_answered_or_took_its_time_may_have_served(
+    second: bytes, after_s: float
+) -> None:
+    async def main() -> tuple[int, list[str]]:
+        async with forgetful(second, after_s=after_s) as url:
+            return await asked_in_turn(url, 2)
+
+    assert asyncio.run(main()) == (1, ["retry"])
+
+
+def test_a_new_connection_that_is_lost_may_have_served() -> None:
+    async def main() -> tuple[int, list[str]]:
+        async with canned(b"", GOOD) as (url, _):
+            return await asked_in_turn(url, 1)
+
+    assert asyncio.run(main()) == (1, ["retry"])
 
 
 @pytest.mark.parametrize(("date", "least_s"), [(False, 0.7), (True, 1.0)])

@@ -55,24 +55,25 @@ def write(path: Path, questions: int, kinds: str, seed: int = 0) -> Path:
     rows = []
     for q in range(questions):
         chance = {"easy": 0.97, "fair": 0.62, "hopeless": 0.03, "coin": 0.5}
+        chance |= {"sure": 1.0, "never": 0.0, "blank": 0.5}
         kind = kinds.split()[q % len(kinds.split())]
         text = f"{HOSTILE[q % len(HOSTILE)]} {q}" if "hostile" in path.name else f"What is {q}?"
         for sample in range(8):
             right = bool(rng.random() < chance[kind])
             answer = "7" if right else str(rng.integers(8, 10))
-            unread = sample == 3 and q % 4 == 0
+            unread = kind == "blank" or (sample == 3 and q % 4 == 0 and kind not in "sure never")
             rows.append(
                 {
                     "question_id": f"{text[:40]}/{q}",
                     "question": text,
                     "difficulty": f"<i>{kind}</i>",
-                    "model": HOSTILE[0],
+                    "model": f"{HOSTILE[0]} {HOSTILE[4]}",
                     "gold": "7",
                     "sample": sample,
                     "answer": None if unread else answer,
                     "correct": right and not unread,
                     "completion_tokens": 5 + q % 3,
-                    "cost": 0.001,
+                    "cost": 1e-7 if "cheap" in path.name else 0.001,
                 }
             )
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -247,8 +248,10 @@ def test_an_evaluation_that_the_run_holds_is_shown(place: Path, page: str) -> No
 
 @pytest.fixture
 def tell(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    def report(questions: int, kinds: str, **options: Any) -> dict[str, Any]:
-        source = write(tmp_path / "source.parquet", questions, kinds, seed=3)
+    def report(
+        questions: int, kinds: str, *, name: str = "source", **options: Any
+    ) -> dict[str, Any]:
+        source = write(tmp_path / f"{name}.parquet", questions, kinds, seed=3)
         import_samples(source, tmp_path / "run")
         return report_run(tmp_path / "run", out=tmp_path / "page.html", **{**FAST, **options})
 
@@ -265,6 +268,41 @@ def test_where_there_is_no_gain_it_says_nothing(
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert result["sentence"] in page
     assert "adacompute serve" not in page
+
+
+@pytest.mark.parametrize("policy", ["early-stopping", "sequential"])
+@pytest.mark.parametrize("kind", ["sure", "never"])
+def test_where_nothing_varies_there_is_a_page_that_says_so(
+    tell: Callable[..., dict[str, Any]], tmp_path: Path, kind: str, policy: str
+) -> None:
+    result = tell(48, kind, policy=policy)
+    assert (result["verdict"], result["gain"]) == ("no gain", 0.0)
+    assert result["sentence"].endswith("nothing that 48 questions can show: use n = 1.")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "The policy spends 1 at most" in page
+    assert "None" not in page
+
+
+def test_where_nothing_can_be_read_the_reading_is_to_be_mended(
+    tell: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    result = tell(48, "blank", policy="sequential")
+    assert result["verdict"] == "no verdict"
+    assert "100 % of the samples could not be read" in result["sentence"]
+    page = re.sub("</?span>", "", (tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "adacompute grade" in page
+    assert "collect and grade more" not in page
+
+
+def test_tiny_costs_are_told_apart(tell: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    result = tell(60, "easy fair hopeless", name="cheap", unit="money")
+    assert result["budget"] == pytest.approx(2e-7)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = "".join(read(page).words)
+    assert not re.search(r"0\.00 of money|one money|&lt; 0|\[0\.00,|\[0, 0\]", page)
+    assert "right answers for one unit of money" in text
+    costs = re.findall(r'<th scope="row">([\d.]+)</th><td class="extra">', page)
+    assert len(set(costs)) == len(costs) > 5
 
 
 def test_too_few_questions_have_no_verdict(tell: Callable[..., dict[str, Any]]) -> None:

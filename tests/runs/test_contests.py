@@ -95,7 +95,7 @@ def test_scores_are_what_the_truth_demands(all_scores: dict[str, Any]) -> None:
 def test_without_unreadable_samples_retrying_gains_nothing(run: Path) -> None:
     options = {**QUICK, "budgets": (1.5,), "ladder": (1, 2), "policies": ("retry", "mixture")}
     retry, mixture = evaluate_run(run, nulls=False, **options)["rows"]
-    assert retry["accuracy"] == pytest.approx(mixture["accuracy"])
+    assert retry["accuracy"] == pytest.approx(mixture["accuracy"], abs=0.005)
     with_nulls, _ = evaluate_run(run, **options)["rows"]
     assert with_nulls["difference"] > 0.01
 
@@ -192,7 +192,9 @@ def test_the_paper_s_protocol_scores_the_paper_s_policies(run: Path) -> None:
         ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1"),
         ({"ladder": (2, 1)}, ConfigError, "rising whole numbers"),
         ({"ladder": ()}, ConfigError, "rising whole numbers"),
-        ({"ladder": (5, 6)}, DataError, "8 samples a question leave levels up to 4"),
+        ({"ladder": (5, 6)}, DataError, "half of the samples a question, 4 of 8, and the"),
+        ({"ladder": (1,)}, DataError, "leaves one level of the ladder 1, and a policy"),
+        ({"ladder": (4, 5, 16)}, DataError, "4 of 8, .* one level of the ladder 4, 5, 16"),
         ({"seed": -1}, ConfigError, "a seed is a whole number from 0"),
         ({"seed": 2**32}, ConfigError, "a seed is a whole number from 0"),
     ],
@@ -226,7 +228,7 @@ def test_few_questions_are_too_few_to_hold_some_out(
         evaluate_run(run, **QUICK)
 
 
-@pytest.mark.parametrize("ladder", [(1,), (4,), (1, 4)])
+@pytest.mark.parametrize("ladder", [(1, 2), (2, 4), (1, 4)])
 def test_short_ladders_are_scored(run: Path, ladder: tuple[int, ...]) -> None:
     policies = ("fixed", "mixture", "random", "retry", "early-stopping", "oracle")
     rows = evaluate_run(run, budgets=(4.0,), ladder=ladder, policies=policies)["rows"]
@@ -255,6 +257,25 @@ def test_costs_are_scored_in_their_unit(run: Path, unit: str) -> None:
     assert result["rows"][0]["cost"] == pytest.approx(budget)
 
 
+@pytest.mark.parametrize("unit", ["samples", "tokens", "characters", "seconds"])
+def test_by_default_budgets_are_multiples_of_what_a_sample_costs(
+    run: Path, rows: Rows, tmp_path: Path, unit: str
+) -> None:
+    column = {"tokens": "completion_tokens", "characters": "completion_chars"}.get(unit)
+    column = "latency_s" if unit == "seconds" else column
+    each = 1.0 if column is None else sum(row[column] for row in rows) / len(rows)
+    whole = [float(f"{n * each:.3g}") for n in (1.5, 2, 3, 4, 6)]
+    options: dict[str, Any] = {"ladder": (1, 2, 4), "unit": unit}
+    found = evaluate_run(run, **options, policies=("mixture",))["rows"]
+    assert [row["budget"] for row in found] == pytest.approx(whole)
+    train_run(run, **options, policy="mixture", out=tmp_path / "bundle")
+    trained = load_bundle(tmp_path / "bundle").notes["contest"]["budgets"]
+    assert list(trained) == pytest.approx(whole)
+    if unit != "samples":
+        paid = evaluate_run(run, **options, policies=("mixture",), round_cost=2.5)["rows"]
+        assert [row["budget"] for row in paid] == pytest.approx([n + 2.5 for n in whole])
+
+
 def test_samples_that_cost_nothing_are_refused(
     rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path
 ) -> None:
@@ -267,7 +288,7 @@ def test_samples_that_cost_nothing_are_refused(
     assert not (tmp_path / "bundle").exists()
     once = [{**row, "completion_tokens": int(i == 0)} for i, row in enumerate(rows)]
     with pytest.raises(DataError, match="cost nothing"):
-        evaluate_run(make_run(once), **{**QUICK, "ladder": (1,)}, unit="tokens")
+        evaluate_run(make_run(once), **{**QUICK, "ladder": (1, 2)}, unit="tokens")
 
 
 @pytest.mark.parametrize("policy", FAMILIES)
@@ -319,8 +340,8 @@ def test_a_bundle_records_the_model_and_the_grader_that_graded_last(
     ("options", "kind", "sentence"),
     [
         ({"policy": "oracle"}, ConfigError, "no policy 'oracle'"),
-        ({"ladder": (9, 16)}, DataError, "8 samples a question are fewer"),
-        ({"ladder": (4, 9)}, DataError, "8, leaves one level of the ladder 4, 9, and a policy"),
+        ({"ladder": (9, 16)}, DataError, "a question, 8, is below the ladder's first level, 9:"),
+        ({"ladder": (1, 9)}, DataError, "8, leaves one level of the ladder 1, 9, and a policy"),
         ({"ladder": ()}, ConfigError, "rising whole numbers"),
         ({"budgets": (math.nan,)}, ConfigError, "not nan"),
         ({"seed": -1}, ConfigError, "a seed"),
@@ -400,8 +421,9 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
         return {(row["policy"], row["budget"]): row["accuracy"] for row in result["rows"]}
 
     for budget in (1.5, 2.0):  # the one round that every mixture makes costs one more
-        assert accuracy(paid)["mixture", budget + 1] == accuracy(free)["mixture", budget]
-        assert accuracy(once)["mixture", budget] == accuracy(free)["mixture", budget]
+        same = pytest.approx(accuracy(free)["mixture", budget])
+        assert accuracy(paid)["mixture", budget + 1] == same
+        assert accuracy(once)["mixture", budget] == same
     assert accuracy(once)["early-stopping", 2.0] <= accuracy(free)["early-stopping", 2.0]
     for result in (free, once, paid):
         rounds = {(row["policy"], row["budget"]): row["rounds"] for row in result["rows"]}

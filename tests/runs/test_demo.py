@@ -51,6 +51,17 @@ def test_the_demo_takes_as_many_levels_as_the_question_with_fewest_samples_has(
     assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4]
 
 
+def test_one_question_with_few_samples_does_not_keep_others_from_being_scored(
+    rows: Rows, write: Callable[[Path, Rows], Path], tmp_path: Path
+) -> None:
+    ragged = [row for row in rows if row["sample"] < 1 or row["question_id"] != "fair/0"]
+    result = run_demo(write(tmp_path / "ragged.parquet", ragged))
+    assert [row["level"] for row in result["estimate"]["levels"]] == [1]
+    assert result["evaluate"]["left_out"] == 1
+    assert result["evaluate"]["ladder"] == [1, 2, 4]
+    assert Path(result["report"]["out"]).exists()
+
+
 @pytest.mark.slow
 def test_a_demo_without_a_file_runs_on_the_samples_that_ship() -> None:
     began = time.process_time()

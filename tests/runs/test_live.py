@@ -181,7 +181,7 @@ def test_a_dry_run_calls_nothing_and_says_what_is_needed_at_most(tmp_path: Path)
 
 def test_the_limit_on_cost_holds(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 30), tmp_path / "run"
-    (tmp_path / "prices.toml").write_text('[models."fake"]\ncall = 1\n')
+    (tmp_path / "prices.toml").write_text('[models."fake"]\ninput = 0\noutput = 0\ncall = 1\n')
     with serve(FakeSettings(n="ignored")) as fake:
         more = ("--samples", "3", "--tariff", str(tmp_path / "prices.toml"), "--max-cost", "20.5")
         code, level, error = collect(questions, run, fake, *more)

@@ -66,8 +66,8 @@ SOURCE_NAMES = {"difficulty": "level"}
 """Columns that sources call by another name."""
 
 _REMEDIES = {
-    "correct": ": samples that nobody has graded, as those of a gateway, need --gold FILE, which "
-    "gives the right answers, and --grader"
+    "correct": ": samples that nobody has graded need --grader, and the right answers in a column "
+    "'gold' or, as for those of a gateway, from --gold FILE"
 }
 """What to do about columns that must not be null."""
 
@@ -81,7 +81,7 @@ TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], Found]] = {
 
 def read_samples(path: Path) -> pa.Table:
     """Read recorded samples, one row a sample, in the order of the file."""
-    return check_samples(read_columns(path, SAMPLES), path)
+    return check_samples(_unread_blanks(read_columns(path, SAMPLES)), path)
 
 
 def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
@@ -115,6 +115,14 @@ def check_samples(table: pa.Table, source: Path) -> pa.Table:
     counted = pc.coalesce(table["completion_chars"], pc.utf8_length(table["completion"]))
     at = SAMPLES.get_field_index("completion_chars")
     return table.set_column(at, SAMPLES.field(at), counted)
+
+
+def _unread_blanks(table: pa.Table) -> pa.Table:
+    """Take an answer without letters as none: it could not be read."""
+    blank = pc.equal(pc.utf8_trim_whitespace(table["answer"]), "")
+    read = pc.if_else(blank, pa.scalar(None, pa.string()), table["answer"])
+    at = SAMPLES.get_field_index("answer")
+    return table.set_column(at, SAMPLES.field(at), read)
 
 
 def read_questions(path: Path) -> pa.Table:

@@ -56,7 +56,7 @@ def read_source(source: str | Path, *, grade: Grading | None = None) -> pa.Table
         return read_inspect_logs(path, grade=grade)
     if find_lm_eval_logs(path):
         return read_lm_eval_logs(path, grade=grade)
-    if path.is_file() and path.suffix.lower() in _TIDY:
+    if is_tidy(path):
         return read_samples(path)
     if path.is_dir() and find_logged(path):
         raise DataError(
@@ -64,6 +64,12 @@ def read_source(source: str | Path, *, grade: Grading | None = None) -> pa.Table
             "gives the right answers, and --grader"
         )
     raise DataError(f"{path} holds no samples in a form that is known: {SAMPLE_FORMS}")
+
+
+def is_tidy(path: Path) -> bool:
+    """Whether a path is a file of rows, and no log of a harness."""
+    tidy = path.is_file() and path.suffix.lower() in _TIDY
+    return tidy and not find_inspect_logs(path) and not find_lm_eval_logs(path)
 
 
 def read_question_source(source: str | Path) -> pa.Table:

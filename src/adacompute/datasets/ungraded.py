@@ -1,8 +1,8 @@
 """Ungraded: samples that nobody has graded yet, as in a gateway's log, and a key to grade them by.
 
 A question of the key is found by its id, by its text, or by the name that a log gives a text it may
-not keep. What the key holds no reference answer of is left out, and counted. It knows nothing of
-how answers are compared: it is given what grades.
+not keep; or the samples hold their own reference answers. What has no reference answer is left out,
+and counted. It knows nothing of how answers are compared: it is given what grades.
 """
 
 from __future__ import annotations
@@ -42,13 +42,20 @@ def find_logged(path: Path) -> list[Path]:
     return sorted(path.glob(LOGGED)) if path.is_dir() else [path]
 
 
-def read_ungraded(path: Path, key: pa.Table, grade: Grading) -> Keyed:
-    """Read samples and grade them by a question set, which holds a reference answer of each."""
-    known = {}
-    for row in key.to_pylist():
-        names = (row["question_id"], row["question"], name_text(row["question"] or ""))
-        known.update({name: row for name in names if name and row["gold"] is not None})
+def holds_key(path: Path) -> bool:
+    """Whether tidy samples have reference answers, and no grade at all."""
+    found = read_columns(path, pa.schema([_OPEN.field("gold"), _OPEN.field("correct")]))
+    gold, correct = found["gold"], found["correct"]
+    return bool(correct.null_count == len(correct) and gold.null_count < len(gold))
+
+
+def read_ungraded(path: Path, key: pa.Table | None, grade: Grading) -> Keyed:
+    """Read samples and grade them by a question set with a reference answer of each.
+
+    Without one they are graded by the first reference answer that their question's samples hold.
+    """
     samples = _read_questions(path)
+    known = _own_key(samples) if key is None else _index(key)
     rows: list[dict[str, Any]] = []
     left: list[int] = []
     for name, drawn in samples.items():
@@ -57,7 +64,10 @@ def read_ungraded(path: Path, key: pa.Table, grade: Grading) -> Keyed:
             left.append(len(drawn))
             continue
         texts = [row["completion"] or row["answer"] for row in drawn]
-        graded = grade(texts, asked["gold"])
+        try:
+            graded = grade(texts, asked["gold"])
+        except DataError as error:
+            raise DataError(f"question {name!r}: {error}") from None
         about = {name: asked[name] for name in ("question", "gold", "difficulty")}
         for row, answer, right in zip(drawn, graded.answer, graded.right, strict=True):
             rows.append({**row, **about, "answer": answer, "correct": right})
@@ -67,6 +77,21 @@ def read_ungraded(path: Path, key: pa.Table, grade: Grading) -> Keyed:
         )
     table = check_samples(pa.Table.from_pylist(rows, schema=SAMPLES), path)
     return Keyed(table, len(left), sum(left))
+
+
+def _own_key(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Find the first sample of each question that holds a reference answer."""
+    rows = (row for drawn in samples.values() for row in reversed(drawn))
+    return {row["question_id"]: row for row in rows if row["gold"] is not None}
+
+
+def _index(key: pa.Table) -> dict[str, dict[str, Any]]:
+    """Find the questions of a key that have a reference answer by any of their names."""
+    known: dict[str, dict[str, Any]] = {}
+    for row in key.to_pylist():
+        names = (row["question_id"], row["question"], name_text(row["question"] or ""))
+        known.update({name: row for name in names if name and row["gold"] is not None})
+    return known
 
 
 def _read_questions(path: Path) -> dict[str, list[dict[str, Any]]]:

@@ -173,8 +173,7 @@ def price_budget(
 ) -> tuple[float, Ran]:
     """Lowest price whose cost stays within the budget with this confidence, and its scores.
 
-    It lies between the first of the prices followed that costs too much and the one before it;
-    costs are a staircase, so that halving finds the step where interpolating may creep.
+    Costs are a staircase in the price: halving finds the step where interpolating may creep.
     """
 
     def most(ran: Ran) -> float:
@@ -190,10 +189,8 @@ def price_budget(
             f"that this policy costs is {least:.6g} ± {most(held.runs[0]) - least:.2g}; allow more"
         )
     price, found = float(held.prices[over - 1]), held.runs[over - 1]
-    if over == len(held.runs):
-        return price, found
-    low = float(held.prices[over])
-    for _ in range(TRIES):
+    low = float(held.prices[min(over, len(held.runs) - 1)])
+    for _ in range(TRIES if low < price else 0):
         middle = math.sqrt(low * price)
         ran = held.run(middle)
         if most(ran) <= limit:
@@ -236,7 +233,7 @@ def measure_gain(held: HeldOut, ran: Ran, base: Curve, *, confidence: float) -> 
     groups = len(np.unique(group))
     error = REFITTING * float(gains[1:].std(ddof=1))
     half = quantile(0.5 + confidence / 2, groups) * error
-    value = round(float(gains[0]), 12)  # where both draw once, sums differ by their rounding
+    value = round(float(gains[0]), 12)  # sums of the same draws differ by their rounding
     return Gain(value, value - half, value + half, groups)
 
 
@@ -290,14 +287,14 @@ def judge(contest: Contest, gain: Gain, budget: float) -> dict[str, Any]:
 
 def _spend_evenly(contest: Contest, budget: float) -> str:
     """Say which numbers of samples make the best mixture at a budget, chosen without looking."""
-    table = contest.table
+    table = contest.every_table
     cost = table.costs.mean(axis=0)
     kept, _ = fit_dial(cost, table.utility.mean(axis=0))
-    samples = [contest.samples[k] for k in kept]
+    samples = [contest.every_level[k].samples for k in kept]
     place = float(np.interp(budget, cost[kept], np.arange(len(kept))))
-    first, share = int(place), round(100 * (place % 1.0))
-    if share in (0, 100):
-        return f"use n = {samples[first + share // 100]}"
+    first, share = divmod(round(100 * place), 100)
+    if not share:
+        return f"use n = {samples[first]}"
     return f"use n = {samples[first]}, and n = {samples[first + 1]} for {share} % of the questions"
 
 

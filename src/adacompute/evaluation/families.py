@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.states import MOST, Chances, chances
+from adacompute.core.states import MOST, Chances, chances, states
 from adacompute.core.types import (
     Float32Array,
     FloatArray,
@@ -29,7 +29,7 @@ from adacompute.policies.dial import Dial, fit_dial
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.policies.router import fit_router, fit_value_router
-from adacompute.policies.sequential import fit_sequential
+from adacompute.policies.sequential import SHADE, fit_sequential
 from adacompute.policies.stopping import adaptive_grid, early_grid
 from adacompute.policies.uniform import Fixed, Rule, Ruled, retry_grid
 
@@ -58,6 +58,11 @@ class Contest:
     def table(self) -> UtilityTable:
         """Exact utilities of the ladder on every question."""
         return self.pool.table(self.samples)
+
+    @cached_property
+    def every_table(self) -> UtilityTable:
+        """Exact utilities of every number of samples up to the largest level."""
+        return self.pool.table(tuple(level.samples for level in self.every_level))
 
     @cached_property
     def replay(self) -> Replay:
@@ -171,18 +176,29 @@ def fit_random(contest: Contest, train: IntArray) -> Fitted:
     return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
+def _best_mixture(name: str, contest: Contest, train: IntArray) -> Ruled:
+    """Uniform numbers of samples on the hull: every one, as stopping rules may stop at any.
+
+    The hull is of exact utilities: the luck of the orders would put numbers on it that are not.
+    """
+    levels = contest.every_level
+    rules = [Fixed(level.samples) for level in levels]
+    if contest.pool.logprob is not None:  # exact utilities break ties at random
+        return _hull(name, contest, train, rules, levels)
+    known = contest.every_table.take(train)
+    kept, dial = fit_dial(known.costs.mean(axis=0), known.utility.mean(axis=0))
+    return Ruled(name, levels, tuple(rules[i] for i in kept), dial)
+
+
 def fit_mixture(contest: Contest, train: IntArray) -> Fitted:
-    """The best mixture of uniform levels: the baseline of every difference."""
-    rules = [Fixed(n) for n in contest.samples]
-    policy = _hull("mixture", contest, train, rules, contest.levels)
+    """The best mixture of uniform numbers of samples: the baseline of every difference."""
+    policy = _best_mixture("mixture", contest, train)
     return Fitted(policy, policy.dial.prices, contest.pool.features)
 
 
 def fit_longest_first(contest: Contest, train: IntArray) -> Fitted:
-    """The best mixture of uniform levels, its dearer level given to the longest questions."""
-    best = _hull(
-        "longest-first", contest, train, [Fixed(n) for n in contest.samples], contest.levels
-    )
+    """The best mixture, its dearer number of samples given to the longest questions."""
+    best = _best_mixture("longest-first", contest, train)
     column = contest.pool.length_feature
     lengths = np.sort(contest.pool.features[train, column]).tolist()
     policy = Ruled(
@@ -269,10 +285,12 @@ def fit_sequentially(contest: Contest, train: IntArray) -> Fitted:
         resort_cost=resort_cost / each,
         seed=contest.seed,
     )
-    dearest = float(policy.index.max()) / each
+    # Dear enough that nobody draws twice, whoever's price is shaded and whatever a draw costs.
+    again = float(policy.index[states().layer(1)].max(initial=0.0)) / (1.0 - SHADE)
+    dearest = max(float(policy.index.max()), again) / each
     if resort_cost:
         dearest = max(dearest, 1.0 / resort_cost)  # no more than one answer is ever gained
-    return Fitted(policy, _prices(dearest), words)
+    return Fitted(policy, _prices(dearest or 1.0 / each), words)
 
 
 def _prices(dearest: float) -> tuple[float, ...]:

@@ -130,7 +130,7 @@ class Pool:
         """
         read = self.answers.answer != NULL
         counts = self.answers.samples if nulls else self.answers.readable
-        most = int(np.percentile(counts, 100 * SHORT_SHARE, method="higher")) if len(self) else 0
+        most = even_samples(counts)
         if most < 1:
             raise DataError(
                 "more than a tenth of the questions have no readable sample: nothing can be scored"
@@ -170,6 +170,16 @@ class Pool:
         if len(each) > 0 and bool((each == each[0]).all() and (fee == fee[0]).all()):
             return np.asarray(each[0] * np.asarray(samples) + fee[0], dtype=np.float64)
         return np.asarray(each[:, None] * np.asarray(samples) + fee[:, None], dtype=np.float64)
+
+
+def even_samples(counts: IntArray) -> int:
+    """How many samples nine of ten questions have, of so many each.
+
+    >>> even_samples(np.array([1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]))
+    8
+    """
+    share = 100 * SHORT_SHARE
+    return int(np.percentile(counts, share, method="higher")) if len(counts) else 0
 
 
 def assign_folds(group: KeyArray, folds: int, *, seed: int = 0) -> IntArray:

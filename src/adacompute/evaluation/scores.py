@@ -112,14 +112,14 @@ def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
     kept = tuple(n for n in sorted(set(ladder)) if n <= half)
     if not kept:
         raise DataError(
-            f"half of {recorded} samples a question leaves levels up to {half}, and the "
-            f"ladder starts at {least}: collect at least {2 * least} samples a question"
+            f"levels go up to half of the samples a question, {half} of {recorded}, and the ladder "
+            f"starts at {least}: collect at least {2 * least} samples a question"
         )
     if len(kept) == 1 and pool.resort is None:
         raise DataError(
-            f"half of {recorded} samples a question leaves levels up to {half}, which is "
-            f"one level of the ladder {', '.join(map(str, sorted(set(ladder))))}, and policies "
-            "need two to decide between: collect more samples a question, or name more levels by "
+            f"levels go up to half of the samples a question, {half} of {recorded}, which leaves "
+            f"one level of the ladder {', '.join(map(str, sorted(set(ladder))))}, and a policy "
+            "needs two to decide between: collect more samples a question, or name more levels by "
             "--ladder"
         )
     return kept

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, require
 from adacompute.models.failures import Broken, Failure, Passing, read_reply
@@ -32,11 +34,58 @@ Parse = Callable[[int, Mapping[str, str], bytes], Any]
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Called with the name of an event (``retry``, ``failed``, ``short``) and its fields."""
 
+STALE_S = 1.0
+"""How soon a connection that the server had closed already is found out: longer than a round trip,
+shorter than most replies take, so that what was being answered is not taken for it."""
+
 _SHORTEST_SECRET = 4  # placeholders such as "x" are no secrets, and occur in words
 
 
 class Unavailable(RateLimited):
     """An upstream that failed, and said for how long it should not be asked again."""
+
+
+class Connection:
+    """What is known of the connection that a request is sent on from now."""
+
+    def __init__(self) -> None:
+        self.reused = False
+        self._start = time.perf_counter()
+
+    def is_stale(self, error: Exception, aiohttp: Any) -> bool:  # noqa: ANN401 - the module
+        """Whether it had been closed before a request came, which then was not served.
+
+        It was used before, and ended soon and without a byte of a reply; half a head of one is the
+        error's message.
+        """
+        ends = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+        never = (aiohttp.ClientConnectorError, TimeoutError)
+        silent = isinstance(error, ends) and not isinstance(error, never)
+        silent = silent and isinstance(getattr(error, "message", ""), str)
+        return self.reused and silent and time.perf_counter() - self._start < STALE_S
+
+
+SENDING: ContextVar[Connection] = ContextVar("SENDING")
+"""What the request that is sent next in this task is to know of its connection."""
+
+
+def make_connector(aiohttp: Any, **options: Any) -> Any:  # noqa: ANN401 - aiohttp's own
+    """Make a connector that notes whether a request's connection served another before.
+
+    Tracing would tell it too, and makes a request take about a fifth longer here.
+    """
+    connector = aiohttp.TCPConnector(limit=0, **options)
+    connect, used = connector.connect, WeakSet[Any]()
+
+    async def note(*request: Any, **options: Any) -> Any:  # noqa: ANN401 - aiohttp's own
+        held = await connect(*request, **options)
+        if (connection := SENDING.get(None)) is not None:
+            connection.reused = held.protocol in used
+        used.add(held.protocol)
+        return held
+
+    connector.connect = note
+    return connector
 
 
 class Opened:
@@ -92,7 +141,7 @@ class Endpoint(Opened):
         key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._session = self._aiohttp.ClientSession(
             headers={"Content-Type": "application/json", "User-Agent": "adacompute", **key},
-            connector=self._aiohttp.TCPConnector(limit=0),  # places are counted here
+            connector=make_connector(self._aiohttp),  # places are counted here
             timeout=self._aiohttp.ClientTimeout(
                 total=limits.total_s, sock_connect=limits.connect_s, sock_read=limits.first_byte_s
             ),
@@ -108,16 +157,23 @@ class Endpoint(Opened):
         on_waste: Callable[[], None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:
-        """Send until it is answered; `on_waste` hears of every attempt that may be billed too."""
+        """Send until it is answered; `on_waste` hears of every attempt that may be billed too.
+
+        What went to a connection that the server had closed was not served. For who keeps such an
+        account it is no attempt: it is sent again at once, at last on a connection that is new.
+        """
         payload = body if isinstance(body, bytes) else encode(body)
 
         async def attempt() -> T:
-            try:
-                return await self._attempt(path, payload, read, parse, headers)
-            except Failure as failure:
-                if failure.paid and on_waste is not None:
-                    on_waste()
-                raise
+            while True:
+                try:
+                    return await self._attempt(path, payload, read, parse, headers)
+                except Failure as failure:
+                    if on_waste is None or not failure.paid:
+                        raise
+                    if not (isinstance(failure, Passing) and failure.stale):
+                        on_waste()
+                        raise
 
         return await self._persist(attempt)
 
@@ -177,14 +233,18 @@ class Endpoint(Opened):
     ) -> T:
         begun = False
         async with self._places:
-            start = time.perf_counter()
+            start, connection = time.perf_counter(), Connection()
+            SENDING.set(connection)
             request = self._request(path, payload, headers)
             try:
                 async with request as response:
                     begun = True
                     body = await response.read()
             except (self._aiohttp.ClientError, OSError) as error:
-                raise self._fault(error, begun=begun) from None
+                failure = self._fault(error, begun=begun)
+                if isinstance(failure, Passing) and not begun:
+                    failure.stale = connection.is_stale(error, self._aiohttp)
+                raise failure from None
             taken = time.perf_counter() - start
         document = parse(response.status, response.headers, body)
         try:

@@ -43,7 +43,10 @@ class Passing(Failure):
 
     `after_s` is how long the server asked to wait. `lost` says that the connection was lost before
     a reply began, as happens to idle ones; the first time that is worth another attempt at once.
+    `stale` says that it had been closed before the request came.
     """
+
+    stale = False
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 Bytes are not touched: bodies keep their compression, events their pace, headers their values. Only
 what belongs to one connection stays behind (hop-by-hop headers), and so do the sender's credentials
-unless told otherwise. Nothing is retried: whoever asked may be told of a failure, and ask again.
+unless told otherwise. Nothing that may have been served is sent again: whoever asked may be told of
+a failure, and ask again. Only what went to a connection that the upstream had closed is.
 
 One thing cannot be kept: a value of a request's header that is no UTF-8 is sent as the UTF-8 of
 its Latin-1 characters, because aiohttp writes nothing else.
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, require
-from adacompute.models.endpoint import Opened
+from adacompute.models.endpoint import SENDING, Connection, Opened, make_connector
 from adacompute.models.upstream import Timeouts
 from adacompute.models.wire import check_url
 
@@ -101,7 +102,7 @@ class Relay(Opened):
             auto_decompress=False,
             skip_auto_headers=_AUTOMATIC,
             cookie_jar=self._aiohttp.DummyCookieJar(),
-            connector=self._aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+            connector=make_connector(self._aiohttp, keepalive_timeout=IDLE_S),
             max_line_size=_LONGEST_HEADER,
             max_field_size=_LONGEST_HEADER,
             # A stream may last as long as it has something to say.
@@ -116,18 +117,7 @@ class Relay(Opened):
         self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> AsyncIterator[Relayed]:
         """Send a request to a path below the base URL, its query included."""
-        if self._session is None:
-            raise ConfigError("a relay is used inside `async with`: it is not open here")
-        url = self._url(f"{self.base_url}/{path}", encoded=True)
-        # What is large is written piece by piece, so that others are served meanwhile.
-        data = io.BytesIO(body) if len(body) > _LARGE else body or None
-        request = self._session.request(
-            method, url, headers=self.to_send(headers), data=data, allow_redirects=False
-        )
-        try:
-            response = await request
-        except (self._aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._failed(error) from None
+        response = await self._open(method, path, self.to_send(headers), body)
         try:
             if response.status not in _STATUSES:
                 raise Cut(f"{self.base_url} answered with the status {response.status}")
@@ -135,6 +125,25 @@ class Relay(Opened):
             yield Relayed(response.status, told, chunks, self.clean if self._secret else None)
         finally:
             response.release()  # half read, it closes the connection, and the upstream may stop
+
+    async def _open(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise ConfigError("a relay is used inside `async with`: it is not open here")
+        url = self._url(f"{self.base_url}/{path}", encoded=True)
+        while True:
+            # What is large is written piece by piece, so that others are served meanwhile.
+            data = io.BytesIO(body) if len(body) > _LARGE else body or None
+            SENDING.set(connection := Connection())
+            request = self._session.request(
+                method, url, headers=headers, data=data, allow_redirects=False
+            )
+            try:
+                return await request
+            except (self._aiohttp.ClientError, OSError, ValueError) as error:
+                if not connection.is_stale(error, self._aiohttp):
+                    raise self._failed(error) from None
 
     def clean(self, data: bytes) -> bytes:
         """Take the key out of bytes that are to be shown."""

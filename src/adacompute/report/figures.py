@@ -24,6 +24,9 @@ DOT = 4.5
 INSIDE = 7
 """Policies whose names fit into the figure."""
 
+LEAST_SPAN, BEYOND = 8.0, 2.0
+"""Points of accuracy that an axis spans at least, and reaches beyond none or all right at most."""
+
 Shape = tuple[float, float]
 Draw = Callable[["list[Axes]"], None]
 Overlay = Callable[["Figure", "list[Axes]"], str]
@@ -140,6 +143,13 @@ def _curves(document: dict[str, Any], axes: Axes) -> None:
             label = "oracle (knows each question)" if name == "oracle" else name
             axes.plot(x, y, color=colour, linewidth=1.3, linestyle=style, label=label)
             others += name != "oracle"
+    ends = [
+        (stop["cost"], 100 * stop[end]) for stop in document["stops"] for end in ("low", "high")
+    ]
+    axes.update_datalim(ends)  # the operating point's interval is drawn later
+    bottom, top = axes.get_ylim()
+    room = max(0.0, LEAST_SPAN - (top - bottom)) / 2
+    axes.set_ylim(max(-BEYOND, bottom - room), min(100 + BEYOND, top + room))
     _log_axis(axes, document)
     axes.set_xlabel(f"mean {document['unit']} a question")
     axes.set_ylabel("accuracy, per cent")
@@ -147,10 +157,10 @@ def _curves(document: dict[str, Any], axes: Axes) -> None:
 
 def _log_axis(axes: Axes, document: dict[str, Any]) -> None:
     """Let the cost double from tick to tick, from the cheapest level to the dearest."""
-    budgets = [stop["budget"] for stop in document["stops"]]
-    least = min(point["cost"] for line in document["lines"] for point in line["points"])
+    costs = [point["cost"] for line in document["lines"] for point in line["points"]]
+    least, most = min(costs), max(*costs, *(stop["cost"] for stop in document["stops"]))
     axes.set_xscale("log", base=2)
-    axes.set_xlim(least / 1.03, budgets[-1] * 1.03)
+    axes.set_xlim(least / 1.03, most * 1.03)
     scale = least / document["ladder"][0]
     ticks = [scale * level for level in document["ladder"]]
     axes.set_xticks(ticks, [number(tick) for tick in ticks])
@@ -230,7 +240,7 @@ def _bars(axes: Axes, kinds: list[dict[str, Any]]) -> None:
     axes.margins(x=0.12)
     axes.set_xlabel("per cent")
     axes.set_title("Where the budget goes")
-    axes.legend(loc="best")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)  # clear of every bar
 
 
 def draw_frontier(document: dict[str, Any]) -> Drawing:
@@ -238,6 +248,7 @@ def draw_frontier(document: dict[str, Any]) -> Drawing:
     frontier = _turning(document["frontier"])
     at = document["stops"][document["at"]]
     prices = [point["price"] for point in frontier]
+    here = min(max(at["price"], prices[-1]), prices[0])  # beyond them nothing changes
 
     def draw(axes: list[Axes]) -> None:
         cost = ("cost", 1.0, f"mean {document['unit']} a question")
@@ -249,7 +260,7 @@ def draw_frontier(document: dict[str, Any]) -> Drawing:
             )
             place.fill_between(prices, low, high, color=ACCENT, alpha=0.18, linewidth=0)
             place.plot(prices, value, color=ACCENT, linewidth=2)
-            place.plot([at["price"]], [scale * at[key]], "o", color="#000000", markersize=6)
+            place.plot([here], [scale * at[key]], "o", color="#000000", markersize=6)
             place.set_xscale("log")
             place.set_xlim(prices[0] * 1.2, prices[-1] / 1.2)
             place.minorticks_off()

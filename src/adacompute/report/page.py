@@ -24,20 +24,26 @@ from adacompute.report.figures import (
     draw_sensitivity,
 )
 from adacompute.report.wording import (
+    UNITS,
     between,
     counted,
     headline,
     next_steps,
     number,
+    one_of,
     outlook,
     per_question,
     percent,
     points,
+    redrawing,
     support,
     verdict,
 )
 
 SHOWN = 10
+CENTS = 0.1
+"""Money from which two places say it well enough."""
+
 TEMPLATE, STYLE, SCRIPT = "page.html.jinja", "page.css", "page.js"
 FILTERS = {"number": number, "percent": percent, "points": points, "counted": counted}
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -69,8 +75,9 @@ def render(document: dict[str, Any]) -> str:
         outlook=outlook(document),
         verdict=verdict(document),
         budget=per_question(document["budget"], document["unit"]),
-        noun=document["unit"],
-        one=document["unit"].removesuffix("s"),
+        noun=UNITS[document["unit"]],
+        one=one_of(document["unit"]),
+        redrawing=redrawing(document),
         shown=_thin(document),
         kinds=KINDS,
         readings=[read_stop(document, stop) for stop in document["stops"]],
@@ -147,10 +154,12 @@ def read_stop(document: dict[str, Any], stop: dict[str, Any]) -> dict[str, Any]:
 def _bill(name: str, amount: float) -> str:
     """Say an amount of a bill; money is in the currency of the recorded costs or the tariff.
 
-    >>> _bill("samples", 2010.4), _bill("money", 0.5)
-    ('2,010 samples', '0.50 of money')
+    >>> _bill("samples", 2010.4), _bill("money", 0.5), _bill("money", 0.000597)
+    ('2,010 samples', '0.50 of money', '0.000597 of money')
     """
-    return f"{amount:,.2f} of money" if name == "money" else f"{number(amount)} {name}"
+    if name != "money":
+        return f"{number(amount)} {name}"
+    return f"{amount:,.2f} of money" if amount >= CENTS else f"{number(amount)} of money"
 
 
 def _embed(document: dict[str, Any], spots: dict[str, list[Spot]]) -> str:

@@ -69,7 +69,12 @@ CLAIMS = (
         "nine tenths remain when it is scored on other samples",
         judge_oracle_gain,
     ),
-    Claim("The router imitates the oracle", "91–99 %", "held out at least 91 %", judge_imitation),
+    Claim(
+        "The router imitates the oracle (worst budget)",
+        "91–99 %",
+        "held out at least 91 %",
+        judge_imitation,
+    ),
     Claim(
         "Sixteen text statistics tell the oracle's level",
         "82 % against 75 % for always 1",

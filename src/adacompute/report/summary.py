@@ -27,7 +27,7 @@ from adacompute.report.breakdown import (
     share_levels,
 )
 from adacompute.report.study import CONFIDENCE, Line, Stop, Study, draw_lines
-from adacompute.report.wording import clean
+from adacompute.report.wording import clean, percent
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
@@ -150,7 +150,8 @@ def _judge(study: Study, stop: Stop, gains: FloatArray, unread: float) -> dict[s
         more = FEWEST_QUESTIONS - study.groups
         return told | {"verdict": "no verdict", "why": why, "more_questions": more}
     if unread > MOST_UNREADABLE:
-        why = f"{unread:.0%} of the samples could not be read, so look at the grader first"
+        share = percent(unread, 0)
+        why = f"{share} of the samples could not be read, so look at the grader first"
         return told | {"verdict": "no verdict", "why": why, "more_questions": None}
     return told | {"why": None}
 

@@ -1,7 +1,9 @@
 """Tables out: rows of plain values as CSV, Markdown and LaTeX.
 
-CSV keeps every digit that matters, the other two are for reading. What comes from data stays text:
-signs that mean something to Markdown or LaTeX are escaped. It knows nothing of what is told.
+CSV keeps every digit that matters, the other two are for reading: the numbers of a column are
+written alike, to three places, or where they may be of any size, to three digits. What comes from
+data stays text: signs that mean something to Markdown or LaTeX are escaped. It knows nothing of
+what is told, but that prices and duality gaps are of any size.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ Row: TypeAlias = dict[str, Value]
 PLACES = 3
 NOISE = 1e-9
 """Smaller numbers are rounding errors of a sum."""
+
+ANY_SIZE = ("price", "duality")
+"""Words in the names of columns whose numbers may be of any size."""
 
 DIGITS = 10
 LATEX = {
@@ -43,20 +48,40 @@ LATEX = {
 }
 
 
-def say(value: Value) -> str:
-    """Write a value for people: three places, and a dash where there is none.
+def say(value: Value, *, any_size: bool = False) -> str:
+    """Write a value for people: three places or three digits, and a dash where there is none.
 
-    >>> say(0.12345), say(2), say(None), say(1.5e-7), say(2.0)
-    ('0.123', '2', '–', '1.5e-07', '2.000')
+    >>> say(0.12345), say(2), say(None), say(0.00082), say(2.0)
+    ('0.123', '2', '–', '0.001', '2.000')
+    >>> say(0.00082, any_size=True), say(1.5e-7, any_size=True), say(0.25, any_size=True)
+    ('0.00082', '1.5e-07', '0.25')
     """
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        tiny = NOISE < abs(value) < 10**-PLACES
-        return f"{value:.2g}" if tiny else f"{value:z.{PLACES}f}"
+        digits = any_size and abs(value) > NOISE
+        return f"{value:.{PLACES}g}" if digits else f"{value:z.{PLACES}f}"
     return str(value)
+
+
+def say_rows(rows: Sequence[Row]) -> list[list[str]]:
+    """Write rows for people, the numbers of each column alike.
+
+    A column of which all numbers are too small for three places is told by three digits too.
+
+    >>> say_rows([{"gain": 0.00082, "price": 0.00082}, {"gain": 0.0071, "price": 0.12}])
+    [['0.001', '0.00082'], ['0.007', '0.12']]
+    """
+    columns = []
+    for name in name_columns(rows):
+        values = [row.get(name) for row in rows]
+        sizes = [abs(value) for value in values if isinstance(value, float)]
+        small = NOISE < max(sizes, default=0.0) < 10**-PLACES
+        any_size = small or any(word in name for word in ANY_SIZE)
+        columns.append([say(value, any_size=any_size) for value in values])
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def name_columns(rows: Sequence[Row]) -> list[str]:
@@ -97,7 +122,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
     lines = [
         _line(escape_markdown(name) for name in columns),
         "|" + "|".join("---:" if _is_number(rows, name) else "---" for name in columns) + "|",
-        *(_line(escape_markdown(say(row.get(name))) for name in columns) for row in rows),
+        *(_line(escape_markdown(cell) for cell in row) for row in say_rows(rows)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -136,7 +161,7 @@ def to_latex(rows: Sequence[Row], *, caption: str, label: str) -> str:
     """Write rows as a LaTeX table in the form of booktabs."""
     columns = name_columns(rows)
     places = "".join("r" if _is_number(rows, name) else "l" for name in columns)
-    body = [" & ".join(escape_latex(say(row.get(name))) for name in columns) for row in rows]
+    body = [" & ".join(escape_latex(cell) for cell in row) for row in say_rows(rows)]
     lines = [
         r"\begin{table}",
         r"\centering",

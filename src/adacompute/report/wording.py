@@ -53,7 +53,7 @@ def number(value: float | None) -> str:
     """
     if value is None or not math.isfinite(value):
         return "–"
-    if abs(value) >= MANY:
+    if abs(value) >= MANY - 0.5:  # what three digits would round to as many
         return _minus(f"{value:,.0f}")
     if 0 < abs(value) < FEW:
         return _minus(np.format_float_positional(value, 2, fractional=False, trim="-"))
@@ -108,6 +108,15 @@ def per_question(budget: float, unit: str) -> str:
     return f"{number(budget)} {noun} a question"
 
 
+def one_of(unit: str) -> str:
+    """Say one of a unit.
+
+    >>> one_of("samples"), one_of("money")
+    ('sample', 'unit of money')
+    """
+    return "unit of money" if unit == "money" else unit.removesuffix("s")
+
+
 def headline(document: dict[str, Any]) -> str:
     """Say in one sentence what the policy gains at the budget, or that it is nothing."""
     at, groups = document["stops"][document["at"]], document["groups"]
@@ -139,8 +148,16 @@ def support(document: dict[str, Any]) -> str:
         f"{said}Accuracy of the policy “{document['policy']}” less that of the best mixture of "
         f"uniform numbers of samples at equal cost, on {document['questions']:,} held-out "
         f"questions × {document['samples']:,} recorded samples{model}; brackets are 95\u00a0% "
-        "intervals."
+        f"intervals.{_spare(document)}"
     )
+
+
+def _spare(document: dict[str, Any]) -> str:
+    """Say so where the budget is more than the policy can spend."""
+    if max(point["cost_high"] for point in document["frontier"]) >= document["budget"]:
+        return ""
+    spent = number(document["stops"][document["at"]]["cost"])
+    return f" The policy spends {spent} at most, so that a smaller budget buys as much."
 
 
 def verdict(document: dict[str, Any]) -> str:
@@ -157,12 +174,27 @@ def verdict(document: dict[str, Any]) -> str:
     return f"the interval of the gain does not lie above zero ({gain}).{end}"
 
 
+def redrawing(document: dict[str, Any]) -> str:
+    """Say how much of the gain is drawing again what could not be read."""
+    gain, redrawn = document["stops"][document["at"]]["gain"], document["unreadable"]["gain"]
+    if redrawn <= 0:
+        return ""
+    merit = "not an allocation’s merit: a better extraction would bring it too."
+    if gain <= 0:
+        return "A better extraction would bring that too."
+    if redrawn < gain:
+        return f"That part of the gain of {points(gain)} is {merit}"
+    return f"The whole gain of {points(gain)} is {merit}"
+
+
 def outlook(document: dict[str, Any]) -> str:
     """Say in a few words what to do next; the steps are below."""
     if document["verdict"] == "gain":
         return "fit the policy, calibrate it for this budget, serve it."
     if document["verdict"] == "no gain":
         return f"spend without looking: {document['advice']}."
+    if document["more_questions"] is None:
+        return "mend how answers are read before anything is decided."
     return "collect and grade more before anything is decided."
 
 
@@ -191,6 +223,10 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
             ("Set its price on held-out questions, for this budget.", shlex.join(calibrate)),
             ("Put it in front of your model.", shlex.join(serve)),
         ]
+    if document["verdict"] == "no verdict" and more is None:
+        grade = ("adacompute", "grade", run, "--grader", document["grader"] or "GRADER")
+        mend = "Look at samples that could not be read, mend the prompt or the grader, grade again."
+        return [(mend, shlex.join(grade))]
     steps: list[tuple[str, str | None]] = []
     if document["verdict"] == "no gain":
         steps.append((f"Spend without looking: {document['advice']}.", None))
@@ -199,8 +235,6 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     if more and (document["stops"][document["at"]]["gain"] > 0 or document["why"]):
         settle = f"To settle it, grade about {more:,} more questions like these and report again."
         steps.append((settle, None))
-    elif document["verdict"] == "no verdict":
-        steps.append(("Collect and grade more questions, then report again.", None))
     other = ("adacompute", "evaluate", run, *unit)
     return [*steps, ("Look at every policy, the learned routers too.", shlex.join(other))]
 

@@ -25,7 +25,7 @@ from adacompute.features.text import FEATURE_SETS, VERSION, extract
 from adacompute.policies.bundle import Baseline, Bundle, read_template, save_bundle
 from adacompute.policies.episode import FIRST, LOGPROB, TIES
 from adacompute.policies.prior import behave
-from adacompute.runs.costs import BY_SAMPLES, Costs, read_prices
+from adacompute.runs.costs import BY_SAMPLES, Costs, check_budgets, read_prices
 from adacompute.runs.resorts import read_resort
 from adacompute.runs.stages import DEFAULT_LADDER, check_levels, quiet
 from adacompute.storage.store import GRADES, SAMPLES, Run, number_samples
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 EVALUATION = "evaluation.json"
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
+"""In samples; in another unit, times what a sample costs."""
+
 ORDERS = 40
 SEEDS = 2**32
 FORMAT = 2
@@ -112,7 +114,7 @@ def train_run(
     policy: str,
     out: Path,
     ladder: Sequence[int] = DEFAULT_LADDER,
-    budgets: Sequence[float] = DEFAULT_BUDGETS,
+    budgets: Sequence[float] | None = None,
     unit: str = "samples",
     tariff: Path | None = None,
     native_n: bool = False,
@@ -132,7 +134,7 @@ def train_run(
     pool = pool_run(place, costs=costs, features=features, resort=resort, ties=ties).even()
     settings: dict[str, Any] = {
         "samples": _within(pool, ladder),
-        "budgets": check_budgets(budgets),
+        "budgets": _aims(place, costs, budgets),
         "classifier": classifier,
         "cost_sensitive": cost_sensitive,
         "seed": check_seed(seed),
@@ -196,7 +198,10 @@ def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
     most = int(pool.answers.samples[0])
     kept = tuple(n for n in ladder if n <= most)
     if not kept:
-        raise DataError(f"{most} samples a question are fewer than the ladder's first level")
+        raise DataError(
+            f"the number of samples a question, {most}, is below the ladder's first level, "
+            f"{ladder[0]}: collect more samples a question, or name lower levels by --ladder"
+        )
     return kept
 
 
@@ -248,7 +253,7 @@ def _rerun(contest: Contest, fitted: Fitted) -> list[dict[str, float]]:
 def evaluate_run(
     run: Path,
     *,
-    budgets: Sequence[float] = DEFAULT_BUDGETS,
+    budgets: Sequence[float] | None = None,
     ladder: Sequence[int] = DEFAULT_LADDER,
     policies: Sequence[str] | None = None,
     nulls: bool = True,
@@ -273,7 +278,7 @@ def evaluate_run(
     names, skipped = _contestants(policies, protocol)
     arguments = {
         "format": FORMAT,
-        "budgets": list(check_budgets(budgets)),
+        "budgets": list(_aims(place, costs, budgets)),
         "ladder": list(check_levels(ladder)),
         "policies": names,
         "nulls": nulls,
@@ -373,14 +378,13 @@ def missing_extra() -> str | None:
     return None
 
 
-def check_budgets(budgets: Sequence[float]) -> tuple[float, ...]:
-    """Return budgets by rising size, or refuse them."""
-    for budget in budgets:
-        if not (np.isfinite(budget) and budget > 0):
-            raise ConfigError(f"a budget is a finite number above 0, not {budget}")
-    if not budgets:
-        raise ConfigError("no budget is given: name at least one")
-    return tuple(sorted({float(budget) for budget in budgets}))
+def _aims(place: Run, costs: Costs, budgets: Sequence[float] | None) -> tuple[float, ...]:
+    """Budgets as they are asked for; by default, multiples of what a sample costs."""
+    if budgets is not None:
+        return check_budgets(budgets)
+    if costs.unit == "samples":
+        return DEFAULT_BUDGETS
+    return check_budgets(costs.multiply(number_samples(place.samples()), DEFAULT_BUDGETS))
 
 
 def check_seed(seed: int) -> int:

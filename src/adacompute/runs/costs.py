@@ -77,8 +77,26 @@ class Costs:
         draws, prompts = call_costs(recorded, self.prices)
         return draws, prompts + self.round_cost
 
+    def multiply(self, recorded: Recorded, samples: Collection[float]) -> tuple[float, ...]:
+        """Return what so many samples cost on average, to three digits, and a round of draws."""
+        draws, rounds = self.split(recorded)
+        each, fee = float(np.mean(draws)), float(np.mean(rounds))
+        if each == 0:
+            raise DataError("the samples cost nothing at all: use another unit")
+        return tuple(float(f"{count * each:.3g}") + fee for count in samples)
+
 
 BY_SAMPLES = Costs()
+
+
+def check_budgets(budgets: Collection[float]) -> tuple[float, ...]:
+    """Return budgets by rising size, or refuse them."""
+    for budget in budgets:
+        if not (np.isfinite(budget) and budget > 0):
+            raise ConfigError(f"a budget is a finite number above 0, not {budget}")
+    if not budgets:
+        raise ConfigError("no budget is given: name at least one")
+    return tuple(sorted({float(budget) for budget in budgets}))
 
 
 def read_prices(tariff: Path | None, units: Collection[str]) -> dict[str, Tariff] | None:

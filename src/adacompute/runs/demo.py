@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import MissingExtra
 from adacompute.datasets.example import NAME
 from adacompute.datasets.sources import read_source
+from adacompute.evaluation.pool import even_samples
 from adacompute.runs.contests import evaluate_run
 from adacompute.runs.reports import check_extra, report_run
 from adacompute.runs.stages import DEFAULT_LADDER, estimate_run, import_samples, quiet, solve_run
@@ -23,11 +24,10 @@ from adacompute.storage.store import number_samples
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from adacompute.core.answers import Answers
+
 BUDGETS = (1.5, 2.0, 3.0, 4.0)
 PAGE = "report.html"
-FEWEST = 4
-"""Samples of each question that a page needs: two levels, in both halves of the samples."""
-
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
 
 
@@ -36,14 +36,13 @@ def run_demo(
 ) -> dict[str, Any]:
     """Take every step into a temporary run: the result of each, and the commands that do it."""
     source = Path(NAME) if samples is None else samples
-    # Read before anything is made.
-    fewest = int(number_samples(read_source(source)).answers.samples.min())
+    answers = number_samples(read_source(source)).answers  # before anything is made
     run = Path(tempfile.mkdtemp(prefix="adacompute-demo-"))
     progress("import")
     results = {"import": import_samples(source, run)}
     commands = {"import": shlex.join(["adacompute", "import", str(source), "--run", str(run)])}
-    taken, missing = steps(fewest, progress), _missing()
-    if missing is None and fewest >= FEWEST:
+    taken, missing = steps(answers, progress), _missing()
+    if missing is None:
         taken["report"] = (
             partial(report_run, progress=progress),
             {"out": run / PAGE, "budget": 2.0},
@@ -66,11 +65,18 @@ def _missing() -> str | None:
 
 
 def steps(
-    fewest: int, progress: Callable[[str], None]
+    answers: Answers, progress: Callable[[str], None]
 ) -> dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]]:
-    """The steps after the import: commands, what they call, and their options."""
-    levels = tuple(level for level in DEFAULT_LADDER if level <= fewest)
-    scored = {"budgets": BUDGETS, "ladder": levels, "policies": POLICIES}
+    """The steps after the import: commands, what they call, and their options.
+
+    Every question is estimated, by the samples of the one with fewest; few with fewer than others
+    are left out of the scores.
+    """
+    fewest, usual = int(answers.samples.min()), even_samples(answers.samples)
+    levels, scored_levels = (
+        tuple(level for level in DEFAULT_LADDER if level <= most) for most in (fewest, usual)
+    )
+    scored = {"budgets": BUDGETS, "ladder": scored_levels, "policies": POLICIES}
     return {
         "estimate": (estimate_run, {"levels": levels}),
         "solve": (solve_run, {"budget": 2.0}),

@@ -20,6 +20,7 @@ from adacompute.datasets.example import locate_policy
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import Record
+from adacompute.report.wording import counted
 from adacompute.storage.decisions import read_decisions
 
 if TYPE_CHECKING:
@@ -32,11 +33,7 @@ FEWEST = 5
 def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
     """Decide every logged request again at the price of another budget."""
     bundle = load_bundle(locate_policy(policy))
-    rows = [
-        row for row in read_decisions(ledger).to_pylist() if not row["shadow"] and row["answers"]
-    ]
-    if not rows:
-        raise DataError(f"{ledger} holds no request that was voted on")
+    rows = _read_voted(ledger)
     price = bundle.price_for(budget)
     again, source = decide_again(bundle, rows, [price] * len(rows)), "all"
     if (again < 0).any():
@@ -47,7 +44,7 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
                 "holdout: serve with a holdout share, or ask for a smaller budget"
             )
         again = decide_again(bundle, rows, [price] * len(rows))
-    served = float(np.mean([row["decided"] for row in rows])) * bundle.draw_cost
+    served = _served(rows, bundle)
     most = bundle.most_samples * bundle.draw_cost
     cost = np.asarray(again * bundle.draw_cost, dtype=np.float64)
     level, count = np.unique(again, return_counts=True)
@@ -58,14 +55,50 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
         "price": price,
         "cost": float(cost.mean()),
         "served_cost": served,
-        "counterfactual": f"{bundle.most_samples} samples for every request",
+        "counterfactual": f"{counted(bundle.most_samples, 'sample')} for every request",
         **_interval("saved", np.asarray(1.0 - cost / most, dtype=np.float64)),
+        "saved_of_served": 1.0 - float(cost.mean()) / served if served else None,
         **_interval("agreement", _agreements(rows, again)),
+        "warning": _warn(rows, bundle),
         "shares": [
             {"samples": int(n), "share": float(c / len(rows))}
             for n, c in zip(level, count, strict=True)
         ],
     }
+
+
+def _read_voted(ledger: Path) -> list[dict[str, Any]]:
+    """Requests of a log that were voted on."""
+    logged = read_decisions(ledger).to_pylist()
+    rows = [row for row in logged if not row["shadow"] and row["answers"]]
+    if rows:
+        return rows
+    told = f"{ledger} holds no request that was voted on"
+    if shadows := sum(bool(row["shadow"]) for row in logged):
+        told += (
+            f", only {shadows} of shadow mode: they tell one answer each, and how many draws the "
+            "policy would want at least (wanted), but not what those draws would have answered, so "
+            "neither what it would cost nor how often it would agree; serve without shadow, "
+            "with a holdout"
+        )
+    raise DataError(told)
+
+
+def _served(rows: list[dict[str, Any]], bundle: Bundle) -> float | None:
+    """Mean cost of what these requests were really served with; None where the log lacks it."""
+    decided = [row["decided"] for row in rows]
+    return None if None in decided else float(np.mean(decided)) * bundle.draw_cost
+
+
+def _warn(rows: list[dict[str, Any]], bundle: Bundle) -> str | None:
+    """Say that a log is another model's; names may differ for one model, so it is no refusal."""
+    asked = sorted({row["upstream_model"] for row in rows} - {None, bundle.model})
+    if not asked or bundle.model is None:
+        return None
+    return (
+        f"the policy is for {bundle.model}, and the log holds answers of {', '.join(asked)}: "
+        "unless these are names of one model, this says nothing"
+    )
 
 
 def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]) -> IntArray:

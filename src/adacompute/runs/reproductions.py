@@ -25,6 +25,7 @@ from adacompute.report.paper_figures_oracle import draw_compositions
 from adacompute.report.paper_scores import compare_policies
 from adacompute.report.paper_subject import Subject
 from adacompute.report.tables_out import escape_markdown, save_table, to_csv
+from adacompute.report.wording import counted
 from adacompute.runs.contests import pool_run
 from adacompute.runs.stages import import_samples, quiet
 from adacompute.storage.store import SAMPLES, Run, number_samples
@@ -230,7 +231,7 @@ def _across(
 def _index(made: Made, runs: int, complete: Sequence[str]) -> Path:
     """Write the list of everything, last."""
     said = (
-        f"{runs} runs, {len(complete)} of them with every table and figure "
+        f"{counted(runs, 'run')}, {len(complete)} of them with every table and figure "
         "(`--figures N` sets how many); the others are in the comparison only. "
         "Budgets are mean samples a question."
     )

@@ -22,8 +22,8 @@ from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
 from adacompute.core.utility import DIGITS, Estimate, estimate
-from adacompute.datasets.sources import locate, read_question_source, read_source
-from adacompute.datasets.ungraded import find_logged, read_ungraded
+from adacompute.datasets.sources import is_tidy, locate, read_question_source, read_source
+from adacompute.datasets.ungraded import find_logged, holds_key, read_ungraded
 from adacompute.graders.grader import Graded, grade, load
 from adacompute.runs.costs import describe_prices, level_costs, read_prices
 from adacompute.storage.manifest import hash_path
@@ -50,19 +50,22 @@ def import_samples(
     grader: str | None = None,
     gold: str | None = None,
 ) -> dict[str, Any]:
-    """Bring recorded samples into a run, graded by the question set ``gold`` where one is given."""
+    """Bring recorded samples into a run, graded by the question set ``gold`` where one is given.
+
+    Tidy samples that have no grade are graded by the reference answers that they hold themselves.
+    """
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
     place, source = Run(run), locate(source)
     key: str | None = None
     left_out: dict[str, int] = {}
-    if gold is None:
+    if gold is None and not (grader and is_tidy(source) and holds_key(source)):
         table = read_source(source, grade=_grading(grader))
         read = hash_path(source)
     else:
         read = "+".join(map(hash_path, find_logged(source)))  # before more is logged
         table, left_out = _read_ungraded(source, gold, grader)
-        key = hash_path(Path(gold)) if Path(gold).exists() else gold
+        key = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments = {"source": read, "model": model, "grader": grader, "gold": key}
     done = place.finished("import", arguments, {})
     if done:
@@ -86,11 +89,14 @@ def import_samples(
     return result
 
 
-def _read_ungraded(source: Path, gold: str, grader: str | None) -> tuple[pa.Table, dict[str, int]]:
-    """Grade samples by a key; how many questions and samples it leaves out."""
+def _read_ungraded(
+    source: Path, gold: str | None, grader: str | None
+) -> tuple[pa.Table, dict[str, int]]:
+    """Grade samples by a key, or by their own; how many questions and samples it leaves out."""
     if grader is None:
         raise ConfigError("a key of reference answers needs --grader, to compare answers with it")
-    found = read_ungraded(source, read_question_source(gold), partial(grade, load(grader)))
+    key = None if gold is None else read_question_source(gold)
+    found = read_ungraded(source, key, partial(grade, load(grader)))
     left_out = {"left_out": found.left_out, "left_out_samples": found.left_out_samples}
     return found.samples, left_out
 

@@ -29,6 +29,9 @@ NANO = 1_000_000_000
 PER_TOKEN = NANO // 1_000_000
 """Nano-units a token at a price of one unit per million tokens."""
 
+REQUIRED = ("input", "output")
+"""Prices that a file must name: one that is forgotten would make tokens look free."""
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -125,6 +128,10 @@ def read_tariffs(path: Path) -> dict[str, Tariff]:
             tariffs[name] = Tariff(**{key: float(value) for key, value in table.items()})
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{path}: the tariff of {name!r} is wrong: {error}") from None
+        for price in (price for price in REQUIRED if price not in table):
+            raise ConfigError(
+                f"{path}: the tariff of {name!r} has no price of {price}; write 0 if it is free"
+            )
     if not tariffs:
         raise ConfigError(f'{path} has no table such as [models."gpt-4o-mini"]')
     return tariffs

@@ -57,6 +57,7 @@ DECISIONS = pa.schema(
         ("holdout", pa.bool_()),
         ("shadow", pa.bool_()),
         ("scorer_error", pa.string()),
+        ("upstream_model", pa.string()),
     ]
 )
 SAMPLES = pa.schema(
