@@ -168,7 +168,7 @@ def test_unreadable_samples_are_no_gain_when_they_are_left_out(
     with_nulls = evaluate(pool, **asked)
     without = evaluate(pool, **asked, nulls=False)
     assert row_of(with_nulls, "retry", 1.5)["difference_low"] > 0
-    assert row_of(without, "retry", 1.5)["difference"] == pytest.approx(0.0, abs=1e-9)
+    assert row_of(without, "retry", 1.5)["difference"] == pytest.approx(0.0, abs=0.005)
     assert without.samples < with_nulls.samples
     assert without.left_out > 0
 

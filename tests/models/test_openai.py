@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import pickle
 import sys
@@ -86,7 +87,7 @@ async def forgetful(second: bytes = b"", *, after_s: float = 0.0) -> AsyncIterat
     To a client that is one that closed it just before; `second` is what it says first.
     """
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in (GOOD.replace(b"Connection: close\r\n", b""), second):
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -94,8 +95,13 @@ async def forgetful(second: bytes = b"", *, after_s: float = 0.0) -> AsyncIterat
             await asyncio.sleep(after_s if answer is second else 0)
             writer.write(answer)
             await writer.drain()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # the client left
+            await talk(reader, writer)
         writer.close()
-        await writer.wait_closed()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     async with server:
