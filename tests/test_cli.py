@@ -638,8 +638,12 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
     tables.show_scores({**result, "protocol": "paper", "skipped": {}})
     printed = " ".join(capsys.readouterr().out.split())
     assert "the paper's protocol" in printed
-    assert "@ 4.00" in printed
+    assert "@ 4" in printed
     assert "left out" not in printed
+    for cost, shown in ((5.97e-7, "@ 5.97e-07"), (307500.0, "@ 307500"), (12.345, "@ 12.35")):
+        dear = row("router", 2.0, 0.0) | {"cost": cost}
+        tables.show_scores({**result, "protocol": "paper", "rows": [dear]})
+        assert shown in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def show_scores(result: dict[str, Any]) -> None:
     table = Table(title=_headline(result), title_justify="left")
     table.add_column("policy", no_wrap=True)
     for budget in budgets:
-        table.add_column(f"{budget:g}", justify="right")
+        table.add_column(f"{budget:g}", justify="right", overflow="fold")
     for name in names:
         row = [_cell(cells.get((name, budget)), honest=honest) for budget in budgets]
         table.add_row(Text(name), *row)
@@ -110,11 +110,11 @@ def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
     if row is None:
         return Text("")
     if not honest:
-        return Text(f"{row['accuracy']:.3f}\n@ {row['cost']:.2f}")
+        return Text(f"{row['accuracy']:.3f}\n@ {_say(float(row['cost']))}")
     above, below = row["difference_low"] > 0, row["difference_high"] < 0
     text = f"{row['accuracy']:.3f}" + ("*" if above else "*-" if below else "")
     if row["cost"] < SPENT * row["budget"]:
-        text += f" @{row['cost']:.3g}"
+        text += f" @{_say(float(row['cost']), 3)}"
     headroom = row["headroom"]
     if row["policy"] not in ("fixed", "mixture", "oracle"):
         text += f"\n{NOTHING}" if headroom is None else f"\n{100 * headroom:z.0f}%"
@@ -157,11 +157,12 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _say(value: Any) -> str:  # noqa: ANN401 - any JSON value
+def _say(value: Any, digits: int = PLACES) -> str:  # noqa: ANN401 - any JSON value
     if value is None:
         return NOTHING
     if isinstance(value, float):
-        return f"{value:.{PLACES}g}"
+        whole = f"{value:.0f}"
+        return whole if len(whole.lstrip("-")) > digits else f"{value:.{digits}g}"
     if isinstance(value, dict):
         return "  ".join(f"{_say(key)}: {_say(item)}" for key, item in value.items()) or NOTHING
     if isinstance(value, list):

@@ -314,7 +314,26 @@ def test_a_budget_below_the_cheapest_is_infeasible(
     solve(table, budget)
     for method in ("exact", "bisect"):
         with pytest.raises(InfeasibleBudget, match="raise the budget"):
-            solve(table, np.nextafter(budget, -np.inf) - 1e-9, method=method)
+            solve(table, np.nextafter(budget, -np.inf) - table.rounding - 1e-9, method=method)
+
+
+@pytest.mark.parametrize("method", ["exact", "bisect"])
+@pytest.mark.parametrize("unit", [0.1, 0.0003, 1e-7, 12.7])
+def test_a_budget_of_what_the_cheapest_levels_cost_is_enough_however_costs_are_rounded(
+    unit: float, method: str
+) -> None:
+    utility = np.array([[0.1, 0.9, 0.9], [0.2, 0.3, 0.8]])
+    for cost in (unit * np.array([1, 2, 16]), unit * np.array([[1, 2, 16], [3, 4, 5]])):
+        table = UtilityTable(utility, cost)
+        least = float(np.broadcast_to(cost, utility.shape)[:, 0].mean())
+        found = solve(table, least, method=method)
+        assert found.choice.tolist() == [0, 0]
+        assert found.cost <= least
+        assert found.mixed_cost <= least
+        assert found.mixed_utility == pytest.approx(0.15)
+        assert np.array_equal(solve(table.take(np.arange(2)), least).choice, found.choice)
+        with pytest.raises(InfeasibleBudget, match="raise the budget"):
+            solve(table, least * (1 - 1e-9), method=method)
 
 
 @pytest.mark.parametrize("budget", [np.nan, np.inf])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from collections import Counter
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -401,3 +402,14 @@ def test_more_samples_than_floats_can_hold_the_chances_of_are_refused() -> None:
     answers = draw_population(0, questions=1, samples_each=1060, repeats=1)
     with pytest.raises(DataError, match="use the windows"):
         estimate(answers, (1, 1060))
+
+
+def test_memory_does_not_grow_with_pairs_of_samples() -> None:
+    questions, samples = 6000, 48
+    answer = np.random.default_rng(0).integers(-1, 4, questions * samples)
+    answers = Answers(np.arange(questions + 1) * samples, answer, answer == 0)
+    tracemalloc.start()
+    estimate(answers, (1, 16), vote="any")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 80e6

@@ -186,7 +186,9 @@ def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
         ("ruled", "policy__levels__0__samples", "1", "samples cannot be a str"),
         ("ruled", "policy__levels__0__samples", True, "samples cannot be a bool"),
         ("ruled", "policy__prices", [0.4, 0.5, 0.1, 0.05], "must be finite, fall"),
-        ("ruled", "policy__prices", [math.inf, 0.2, 0.1, 0.05], "must be finite, fall"),
+        ("ruled", "policy__prices", [math.inf, 0.2, 0.1, 0.05], "a number cannot be inf"),
+        ("ruled", "draw_cost", math.nan, "damaged .a number cannot be nan"),
+        ("ruled", "frontier", [{"price": math.nan}], "damaged .a number cannot be nan"),
         ("ruled", "policy__prices", [10**400, 0.2, 0.1, 0.05], "damaged .int too large"),
         ("ruled", "policy__prices", [0.4, 0.2], "2 prices need as many rules, not 4"),
         ("ruled", "policy__rules__0__rule", "best", "a rule 'best' is not known"),
@@ -394,5 +396,7 @@ def test_a_budget_has_the_price_whose_upper_bound_it_covers() -> None:
     assert bundle.price_for(9.0) == pytest.approx(0.05)
     with pytest.raises(BundleError, match=r"1\.4 is below 1\.5, the least"):
         bundle.price_for(1.4)
+    with pytest.raises(BundleError, match="a budget of nan is below"):
+        bundle.price_for(math.nan)
     with pytest.raises(BundleError, match="not calibrated: run 'adacompute calibrate'"):
         Bundle(RULED).price_for(2.0)

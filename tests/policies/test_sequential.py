@@ -131,6 +131,11 @@ def test_tables_that_do_not_fit_are_refused() -> None:
         load_tables(kept, LEVELS[:4])
     with pytest.raises(BundleError, match="damaged"):
         load_tables(kept[:50], LEVELS)
+    with pytest.raises(BundleError, match="are damaged"):
+        load_tables(b"", LEVELS)
+    middle = len(kept) // 2
+    with pytest.raises(BundleError, match="are damaged"):
+        load_tables(kept[:middle] + bytes(64) + kept[middle + 64 :], LEVELS)
     wrong = replace(policy, prior=replace(policy.prior, mean=policy.prior.mean[:2]))
     with pytest.raises(BundleError, match="do not fit"):
         load_tables(save_tables(wrong), LEVELS)

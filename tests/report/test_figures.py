@@ -61,7 +61,7 @@ def test_an_axis_of_accuracies_ends_where_they_do(accuracy: float) -> None:
     with panels() as (_, axes):
         figures._curves(document(accuracy, half=0.0), axes[0])
         low, high = axes[0].get_ylim()
-    assert -3 < low < 100 * accuracy < high < 103
+    assert -1 < low < 100 * accuracy < high < 101
     assert high - low > 4
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adacompute.core.answers import Answers
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable
 from adacompute.evaluation.pool import Pool
@@ -86,6 +87,28 @@ def test_every_exhibit_can_be_told_and_drawn(
     assert to_latex(rows, caption="x", label="x").count(r"\\") == len(rows) + 1
     if exhibit.draw is not None:
         assert "<svg" in to_svg(exhibit.draw(data))
+
+
+@pytest.fixture(scope="module")
+def bare() -> Subject:
+    """Return a run of few questions and few samples, none of which is right."""
+    answer = np.random.default_rng(0).integers(1, 4, 12 * 4)
+    answers = Answers(np.arange(13) * 4, answer, np.zeros(48, dtype=np.bool_))
+    key = np.arange(12, dtype=np.uint64)
+    return Subject.of("bare", Pool(answers, key, key, np.eye(12, 3, dtype="f4"), np.ones(48)))
+
+
+def test_where_nothing_is_right_every_exhibit_is_still_told_and_drawn(bare: Subject) -> None:
+    made: dict[str, Any] = {exhibit.name: exhibit.compute(bare) for exhibit in EXHIBITS}
+    for exhibit in EXHIBITS:
+        told = to_markdown(made[exhibit.name].rows)
+        assert told.count("\n") > 2
+        assert "nan" not in told
+        if exhibit.draw is not None:
+            assert "<svg" in to_svg(exhibit.draw(made[exhibit.name]))
+    assert list(made["granularity"].ladders) == ["default", "fine", "odd"]  # coarse has one level
+    claims = {row["claim"]: row for row in judge_claims(made)}
+    assert claims["Its relative gain over B ≤ 3 is large"]["verdict"] == OPEN
 
 
 def test_the_pipeline_has_the_numbers_of_the_run(found: dict[str, dict[str, Any]]) -> None:

@@ -21,6 +21,7 @@ def told(**changed: Any) -> dict[str, Any]:
         "policy": "sequential",
         "path": "my run",
         "priced": False,
+        "levels": None,
         "model": None,
         "grader": None,
         "groups": 80,
@@ -68,6 +69,17 @@ def test_too_few_questions_need_more() -> None:
     text = said(told(verdict="no verdict", why="12 questions are too few", more_questions=28))
     assert "collect and grade more" in text
     assert "about 28 more questions" in text
+
+
+def test_commands_see_the_costs_and_the_levels_of_the_page() -> None:
+    plain = [command for _, command in wording.next_steps(told(verdict="gain"))]
+    assert plain[0] == "adacompute train 'my run' --policy sequential --out POLICY"
+    asked = told(verdict="gain", unit="money", priced=True, levels=[1, 3])
+    train = wording.next_steps(asked)[0][1]
+    assert train == f"{plain[0]} --unit money --tariff TARIFF --ladder 1,3"
+    evaluate = wording.next_steps(asked | {"verdict": "no gain"})[-1][1]
+    assert evaluate is not None
+    assert evaluate.endswith("--unit money --tariff TARIFF --ladder 1,3")
 
 
 def test_a_budget_that_cannot_be_spent_is_said_to_be_one() -> None:

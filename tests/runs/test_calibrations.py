@@ -63,7 +63,12 @@ def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
     [
         ({}, "name a budget, or the samples"),
         ({"budget": 2.0, "accuracy_of": 4}, "not both"),
-        ({"budget": 2.0, "confidence": 1.0}, "a confidence lies between 0 and 1"),
+        ({"budget": float("nan")}, "a budget is a finite number above 0, not nan"),
+        ({"budget": float("inf")}, "a budget is a finite number above 0, not inf"),
+        ({"budget": -1.0}, "a budget is a finite number above 0, not -1"),
+        ({"budget": 2.0, "confidence": 1.0}, "a confidence lies between 0.5 and 1"),
+        ({"budget": 2.0, "confidence": 1 - 1e-16}, "a confidence lies between 0.5 and 1"),
+        ({"budget": 2.0, "confidence": 0.3}, "a confidence lies between 0.5 and 1, not at 0.3"),
         ({"accuracy_of": 4, "share": 0.0}, "a share lies between 0 and 1"),
         ({"budget": 2.0, "following": 0}, "at least one question must follow"),
     ],

@@ -11,7 +11,7 @@ static choices only; a sequential policy can do better.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -50,13 +50,26 @@ def solve(table: UtilityTable, budget: float, *, method: str = "exact") -> Alloc
         raise DataError("there is no question to allocate to")
     if not np.isfinite(budget):
         raise ConfigError(f"a budget is a finite number, not {budget}")
-    if method == "bisect":
-        return _bisect(table, budget)
-    if method != "exact":
+    if method not in ("exact", "bisect"):
         raise ConfigError(f"method must be 'exact' or 'bisect', not {method!r}")
-    found = find_cut(table, budget)
-    choice = np.concatenate([apply(block, found) for block in table.blocks(BLOCK)])
-    return _allocate(table, budget, choice, found)
+    enough = _round_budget(table, budget)
+    if method == "bisect":
+        found = _bisect(table, enough)
+    else:
+        cut_at = find_cut(table, enough)
+        choice = np.concatenate([apply(block, cut_at) for block in table.blocks(BLOCK)])
+        found = _allocate(table, enough, choice, cut_at)
+    if enough == budget:
+        return found
+    return replace(found, cost=budget, mixed_cost=budget)  # before costs were rounded, less
+
+
+def _round_budget(table: UtilityTable, budget: float) -> float:
+    """Round a budget up where only the rounding of costs puts it below every cheapest level."""
+    if table.rounding == 0.0:
+        return budget
+    least = float(sum_cost(table.costs.min(axis=1)) / len(table))
+    return least if least - table.rounding <= budget * (1 + 1e-12) and budget < least else budget
 
 
 def find_cut(table: UtilityTable, budget: float) -> Cut:

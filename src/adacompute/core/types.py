@@ -147,6 +147,8 @@ class UtilityTable:
     (N, K). ``key`` names each question for breaking ties, by default its row number; ``limited``
     holds further costs by name, each (K,) or (N, K), for budgets on several things at once. With
     ``continuous`` the levels are knots of a piecewise linear utility and may be left in between.
+    ``rounding`` is how much less than here the cheapest levels cost on average before costs were
+    rounded up.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
     >>> len(table), table.levels
@@ -159,6 +161,7 @@ class UtilityTable:
     limited: Mapping[str, FloatArray] = field(default_factory=dict)
     continuous: bool = False
     error: FloatArray | None = None
+    rounding: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         utility = np.asarray(self.utility, dtype=np.float64)
@@ -176,8 +179,13 @@ class UtilityTable:
         if self.error is not None and np.shape(self.error) != utility.shape:
             raise DataError(f"{utility.shape} utilities need as many standard errors")
         limited = {name: self._costs(name, c, utility.shape) for name, c in self.limited.items()}
+        given = np.asarray(self.cost, dtype=np.float64)
+        cost = self._costs("cost", given, utility.shape)
+        if cost is not given and cost.size:
+            rounding = float((cost.min(axis=-1) - given.min(axis=-1)).mean())
+            object.__setattr__(self, "rounding", rounding)
         object.__setattr__(self, "utility", utility)
-        object.__setattr__(self, "cost", self._costs("cost", self.cost, utility.shape))
+        object.__setattr__(self, "cost", cost)
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "limited", limited)
 
@@ -217,6 +225,7 @@ class UtilityTable:
             limited={name: of(cost) for name, cost in self.limited.items()},
             continuous=self.continuous,
             error=None if self.error is None else self.error[rows],
+            rounding=self.rounding,
         )
 
     def blocks(self, size: int) -> Iterator[UtilityTable]:

@@ -24,7 +24,7 @@ from adacompute.core.answers import NULL, Answers
 from adacompute.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from adacompute.core.types import FloatArray, IntArray
 
@@ -115,11 +115,18 @@ def _valuer(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
     return rules[vote]
 
 
+def _blocks(answers: Answers) -> Iterator[tuple[IntArray, IntArray]]:
+    """Questions with equally many samples, few enough that every pair of samples can be held."""
+    for rows, index in answers.groups():
+        for start in range(0, len(rows), ROWS):
+            yield rows[start : start + ROWS], index[start : start + ROWS]
+
+
 def _trials(answers: Answers, samples: Sequence[int], *, vote: str, every: bool) -> FloatArray:
     """Average the votes of consecutive windows, or take the first window alone."""
     value = _valuer(answers, vote)
     utility = np.empty((len(answers), len(samples)))
-    for rows, index in answers.groups():
+    for rows, index in _blocks(answers):
         for k, size in enumerate(samples):
             windows = index.shape[1] // size if every else 1
             cut = index[:, : windows * size].reshape(-1, size)
@@ -151,7 +158,7 @@ def _order_statistics(answers: Answers, samples: Sequence[int], *, vote: str) ->
     right = answers.right.astype(np.float64)
     rank_by = right if answers.score is None or vote == "any" else answers.score
     rank_by = np.where(answers.answer == NULL, -np.inf, rank_by)
-    for rows, index in answers.groups():
+    for rows, index in _blocks(answers):
         total = index.shape[1]
         order = np.argsort(rank_by[index], axis=1, kind="stable")
         ranked = np.take_along_axis(right[index], order, axis=1)

@@ -62,11 +62,6 @@ class HeldOut:
     prices: FloatArray
     runs: tuple[Ran, ...]
 
-    @property
-    def cost(self) -> FloatArray:
-        """Cost of each question at each price, (N, prices)."""
-        return np.stack([ran.cost for ran in self.runs], axis=1)
-
     def run(self, price: float) -> Ran:
         """Score every question at one more price."""
         return _run(self.contest, self.fold, self.fitted, self.parts, price)

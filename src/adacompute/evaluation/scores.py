@@ -128,7 +128,7 @@ def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
 def _budgets(pool: Pool, budgets: Sequence[float], samples: tuple[int, ...]) -> tuple[float, ...]:
     least = float(pool.mean_draw_cost().mean()) * samples[0] + float(pool.round_costs.mean())
     for budget in budgets:
-        if not np.isfinite(budget) or budget < least:
+        if not np.isfinite(budget) or budget < least * (1 - 1e-9):
             raise ConfigError(
                 f"a budget of {budget:g} is below {least:.6g}, what the cheapest level costs"
             )

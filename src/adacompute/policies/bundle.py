@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -114,7 +115,7 @@ class Bundle:
         if not self.frontier:
             raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
         high = np.maximum.accumulate([point.cost_high for point in self.frontier])
-        if budget < high[0]:
+        if not budget >= high[0]:  # nor where it is no number
             raise BundleError(
                 f"a budget of {budget:g} is below {high[0]:.6g}, the least that this policy costs"
             )
@@ -258,6 +259,8 @@ def _one_of(known: tuple[str, ...], value: object) -> str:
 def _number(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"a number cannot be a {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"a number cannot be {value}")
     return float(value)
 
 

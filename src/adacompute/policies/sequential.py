@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -174,7 +175,7 @@ def load_tables(
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as held:
             table = {name: np.asarray(held[name], dtype=np.float32) for name in names}
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
     if not all(np.isfinite(array).all() for array in table.values()):
         raise BundleError("the tables of a sequential policy hold values that are no numbers")

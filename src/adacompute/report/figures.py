@@ -24,7 +24,7 @@ DOT = 4.5
 INSIDE = 7
 """Policies whose names fit into the figure."""
 
-LEAST_SPAN, BEYOND = 8.0, 2.0
+LEAST_SPAN, BEYOND = 8.0, 0.6
 """Points of accuracy that an axis spans at least, and reaches beyond none or all right at most."""
 
 Shape = tuple[float, float]
@@ -240,7 +240,7 @@ def _bars(axes: Axes, kinds: list[dict[str, Any]]) -> None:
     axes.margins(x=0.12)
     axes.set_xlabel("per cent")
     axes.set_title("Where the budget goes")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)  # clear of every bar
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)  # clear of every bar
 
 
 def draw_frontier(document: dict[str, Any]) -> Drawing:

@@ -317,13 +317,15 @@ class Granularity:
 
 
 def compare_ladders(subject: Subject) -> Granularity:
-    """Solve and learn on ladders of different fineness."""
-    return Granularity({name: _climb(subject, levels) for name, levels in LADDERS.items()})
+    """Solve and learn on ladders of different fineness, those with two levels or more."""
+    climbed = {name: within(levels, subject.samples) for name, levels in LADDERS.items()}
+    return Granularity(
+        {name: _climb(subject, levels) for name, levels in climbed.items() if len(levels) > 1}
+    )
 
 
-def _climb(subject: Subject, wanted: tuple[int, ...]) -> Ladder:
-    levels = within(wanted, subject.samples)
-    half = within(wanted, max(1, subject.samples // 2))
+def _climb(subject: Subject, levels: tuple[int, ...]) -> Ladder:
+    half = within(levels, max(1, subject.samples // 2))
     table = subject.pool.table(levels, method="windows")
     budgets, fair = subject.grid(levels[-1]), subject.grid(max(half[-1], 2))
     curve = frontier(table)

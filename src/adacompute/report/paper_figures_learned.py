@@ -122,7 +122,7 @@ def draw_ablation(data: Ablation) -> Figure:
         drawn, said = [t.mean_bound for t in data.trials], [t.gap for t in data.trials]
         as_paper = "the paper's gap and bound"
         regret.plot(drawn, said, "x", color=QUIET, markersize=4.5, label=as_paper, zorder=1)
-        most = max([t.bound for t in data.trials] + drawn + said, default=1.0) * 1.08
+        most = max([t.bound for t in data.trials] + drawn + said, default=0.0) * 1.08 or 1.0
         regret.plot([0, most], [0, most], color=QUIET, linestyle="--", lw=1.2)
         regret.set_xlim(0, most)
         regret.set_ylim(0, most)

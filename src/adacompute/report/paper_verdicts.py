@@ -95,8 +95,10 @@ def judge_relative_gain(found: Found) -> Judged:
     own, fair = [], []
     for budget in BUDGETS:
         fixed, mixed = main.cell("fixed", budget, column), main.cell("mixture", budget, "held out")
-        own.append(main.cell("router", budget, column) / max(fixed, NOTHING) - 1)
-        fair.append(main.cell("router", budget, "gain over mixture") / max(mixed, NOTHING))
+        if min(fixed, mixed) < NOTHING:  # nothing is right, and nothing is relative to it
+            return Judged("–", "–", OPEN)
+        own.append(main.cell("router", budget, column) / fixed - 1)
+        fair.append(main.cell("router", budget, "gain over mixture") / mixed)
     return Judged(percent(max(own)), percent(max(fair)), verdict(max(fair) >= max(own) / 2 > 0))
 
 

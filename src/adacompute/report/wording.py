@@ -81,15 +81,15 @@ def points(value: float | None) -> str:
     return "0.0" if float(said) == 0 else _minus(said)
 
 
-def between(low: float | None, high: float | None, scale: float = 100.0, places: int = 1) -> str:
-    r"""Say an interval, of fractions in points.
+def between(low: float | None, high: float | None) -> str:
+    r"""Say an interval of fractions, in points.
 
     >>> between(-0.001, 0.023), between(None, None)
     ('[−0.1,\xa02.3]', '–')
     """
     if low is None or high is None:
         return "–"
-    return _minus(f"[{scale * low:z.{places}f},\u00a0{scale * high:z.{places}f}]")
+    return _minus(f"[{100 * low:z.1f},\u00a0{100 * high:z.1f}]")
 
 
 def _minus(text: str) -> str:
@@ -212,9 +212,8 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Say what to do next, with the commands that do it."""
     run, policy = document["path"], document["policy"]
     budget, more = f"{document['budget']:g}", document["more_questions"]
-    unit = () if document["unit"] == "samples" else ("--unit", document["unit"])
-    unit = (*unit, "--tariff", "TARIFF") if document["priced"] else unit
-    train = ("adacompute", "train", run, "--policy", policy, "--out", "POLICY", *unit)
+    same = _options(document)
+    train = ("adacompute", "train", run, "--policy", policy, "--out", "POLICY", *same)
     calibrate = ("adacompute", "calibrate", run, "--policy", "POLICY", "--budget", budget)
     serve = ("adacompute", "serve", "--policy", "POLICY", "--budget", budget, "--base-url", "URL")
     if document["verdict"] == "gain":
@@ -235,8 +234,18 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     if more and (document["stops"][document["at"]]["gain"] > 0 or document["why"]):
         settle = f"To settle it, grade about {more:,} more questions like these and report again."
         steps.append((settle, None))
-    other = ("adacompute", "evaluate", run, *unit)
+    other = ("adacompute", "evaluate", run, *same)
     return [*steps, ("Look at every policy, the learned routers too.", shlex.join(other))]
+
+
+def _options(document: dict[str, Any]) -> list[str]:
+    """Options by which other commands see the costs and levels of this page."""
+    words = [] if document["unit"] == "samples" else ["--unit", document["unit"]]
+    if document["priced"]:
+        words += ["--tariff", "TARIFF"]
+    if document["levels"]:
+        words += ["--ladder", ",".join(map(str, document["levels"]))]
+    return words
 
 
 def _better(document: dict[str, Any]) -> str | None:

@@ -16,14 +16,15 @@ from adacompute.evaluation.calibration import calibrate, calibrate_share
 from adacompute.evaluation.families import Contest
 from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
 from adacompute.runs.contests import ORDERS, hash_resort, hash_run, pool_run
-from adacompute.runs.costs import Costs
+from adacompute.runs.costs import Costs, check_budgets
 from adacompute.runs.stages import quiet
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FEWEST_SHARE, MOST_SHARE = 0.0, 1.0
+LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1 - 1e-9
+"""Below a half, an interval does not hold its own middle; near 1, it is as wide as rounding."""
 
 
 def calibrate_run(
@@ -41,9 +42,14 @@ def calibrate_run(
     """Set the price of a bundle for a budget, or for a share of the accuracy of many samples."""
     if budget is not None and accuracy_of is not None:
         raise ConfigError("name a budget or the samples whose accuracy is to be kept, not both")
-    for name, value in (("share", share), ("confidence", confidence)):
-        if not FEWEST_SHARE < value < MOST_SHARE:
-            raise ConfigError(f"a {name} lies between 0 and 1, not at {value:g}")
+    if budget is not None:
+        check_budgets([budget])
+    if not 0 < share < 1:
+        raise ConfigError(f"a share lies between 0 and 1, not at {share:g}")
+    if not LEAST_CONFIDENCE <= confidence <= MOST_CONFIDENCE:
+        raise ConfigError(
+            f"a confidence lies between {LEAST_CONFIDENCE} and 1, not at {confidence:.10g}"
+        )
     if following is not None and following < 1:
         raise ConfigError(f"at least one question must follow, not {following}")
     bundle = load_bundle(policy)

@@ -20,6 +20,7 @@ from adacompute.models.templates import Template
 from adacompute.models.upstream import Settings, Timeouts
 from adacompute.models.wire import check_url
 from adacompute.runs.modes import prompt_size
+from adacompute.runs.stages import MOST_SAMPLES
 from adacompute.spending.tariffs import NANO, Tariff, Usage, find_tariff, read_tariffs
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         load(self.grader)
+        _check_amounts(self)
         _check_money(self)
         _check_keys(self)
 
@@ -176,6 +178,19 @@ def _choose(
         return table
     count = table.num_rows if count is None else count
     return choose_questions(table, count, difficulties=difficulties or None, seed=seed)
+
+
+def _check_amounts(plan: Plan) -> None:
+    """Refuse amounts with which nothing would be drawn, or no limit would hold."""
+    amounts = {f"samples of the level {spec.name!r}": spec.samples for spec in plan.levels}
+    amounts["calls at once"] = plan.concurrency
+    limits = {"requests": plan.requests_per_minute, "tokens": plan.tokens_per_minute}
+    amounts |= {f"{name} a minute": most for name, most in limits.items() if most is not None}
+    for name, amount in amounts.items():
+        if not 1 <= amount <= MOST_SAMPLES:
+            raise ConfigError(f"{name} are from 1 to {MOST_SAMPLES}, not {amount}")
+    if plan.most_cost is not None and not 0 < plan.most_cost < float("inf"):
+        raise ConfigError(f"a limit on cost is a finite number above 0, not {plan.most_cost}")
 
 
 def _check_money(plan: Plan) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from adacompute.storage.store import Recorded
 
 REPORT = "report.json"
-FORMAT = 2
+FORMAT = 3
 """Version of the document that is kept in the run."""
 
 ORDERS = 20
@@ -240,6 +240,8 @@ def _material(place: Run, recorded: Recorded, pool: Pool, arguments: dict[str, A
     known = describe_source(place)
     about = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
     about["priced"] = arguments["prices"] is not None
+    usual = arguments["ladder"] == list(DEFAULT_LADDER)
+    about["levels"] = None if usual else arguments["ladder"]
     about["name"] = clean(place.path.resolve().name, NAME)
     for name in ("model", "grader"):
         about[name] = clean(str(known[name]), NAME) if known.get(name) else None
