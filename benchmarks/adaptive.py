@@ -24,13 +24,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from adacompute.core.adaptive import FIRST, LEVELS, SETTLED, STEP, believe, find_undecided
 from adacompute.core.answers import Answers
 from adacompute.core.oracle import solve
+from adacompute.core.posterior import (
+    INITIAL_SAMPLES,
+    LEVELS,
+    SAMPLES_PER_ROUND,
+    SETTLED,
+    find_undecided,
+    fit_posterior,
+)
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.datasets.sources import read_source
-from adacompute.storage.store import Recorded, number_samples
+from adacompute.storage.store import SampleSet, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +53,7 @@ THRESHOLDS = (0.03, 0.02, 0.015, 0.0125, 0.01, 0.0075, SETTLED, 0.003, 0.002, 0.
 SHARES = np.array([0.12, 0.18, 0.24, 0.3, 0.36, 0.42, 0.48, 0.6, 0.72, 0.84, 1.0])
 
 
-def find_pools(samples: Path, *, design: bool) -> Iterator[tuple[str, Recorded]]:
+def find_pools(samples: Path, *, design: bool) -> Iterator[tuple[str, SampleSet]]:
     """Every pool that is asked for; the exams are parted into those looked at and the others."""
     for file in sorted(samples.glob("*.parquet")):
         table = read_source(file)
@@ -60,11 +67,11 @@ def find_pools(samples: Path, *, design: bool) -> Iterator[tuple[str, Recorded]]
         for name, part in parts.items():
             if design != name.startswith(DESIGN):
                 continue
-            pool = number_samples(part)
+            pool = encode_samples(part)
             if name == "design exams":  # each by itself too: pools are often small
                 for exam in EXAMS[2:-1].split("|"):
                     own = pc.starts_with(part["question_id"], exam)
-                    yield f"design exams, {exam}", number_samples(part.filter(own))
+                    yield f"design exams, {exam}", encode_samples(part.filter(own))
             if design or int(pool.answers.samples.min()) >= LEAST:
                 yield name, pool
 
@@ -95,7 +102,7 @@ class Curves:
     lost: dict[str, FloatArray]
 
 
-def measure(name: str, pool: Recorded, budget: float) -> Curves:
+def measure(name: str, pool: SampleSet, budget: float) -> Curves:
     """Average the curves of one pool over random splits."""
     draws: dict[str, FloatArray] = {}
     lost: dict[str, FloatArray] = {}
@@ -116,12 +123,12 @@ def _split(answers: Answers, budget: float, seed: int) -> dict[str, tuple[FloatA
     place = place - SCORED
     every = keep(answers, place, 0, others[answers.question])
     full = mix(estimate(every, LEVELS, errors=False).utility, scored, budget)
-    fair = mix(believe(every).utility, scored, budget)
+    fair = mix(fit_posterior(every).utility, scored, budget)
     found: dict[str, list[tuple[FloatArray, FloatArray]]] = {"exact": [], "uniform": []}
     for share in SHARES:
         count = np.maximum(1, np.round(share * others).astype(np.int64))
         some = keep(answers, place, 0, count[answers.question])
-        score = mix(believe(some).utility, scored, budget)
+        score = mix(fit_posterior(some).utility, scored, budget)
         found["uniform"].append((count / others, score - full))
         if count.min() >= max(LEVELS):
             score = mix(estimate(some, LEVELS, errors=False).utility, scored, budget)
@@ -139,7 +146,7 @@ def _adapt(
     answers: Answers, place: IntArray, others: IntArray, budget: float
 ) -> Iterator[tuple[IntArray, FloatArray]]:
     """Collect as ``collect --adaptive`` does, at each threshold going on from the last."""
-    count = np.full(len(answers), FIRST)
+    count = np.full(len(answers), INITIAL_SAMPLES)
     for settled in THRESHOLDS:
         while True:
             some = keep(answers, place, 0, count[answers.question])
@@ -147,8 +154,8 @@ def _adapt(
             open_ = open_[count[open_] < others[open_]]
             if len(open_) == 0:
                 break
-            count[open_] = np.minimum(count[open_] + STEP, others[open_])
-        yield count.copy(), believe(some).utility
+            count[open_] = np.minimum(count[open_] + SAMPLES_PER_ROUND, others[open_])
+        yield count.copy(), fit_posterior(some).utility
 
 
 def needed(draws: FloatArray, lost: FloatArray) -> float:

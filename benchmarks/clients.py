@@ -20,9 +20,9 @@ from typing import Any
 import aiohttp
 import httpx
 
+from adacompute.models.messages import Capabilities, Prompt, Settings
 from adacompute.models.openai import Upstream
-from adacompute.models.upstream import Capabilities, Prompt, Settings
-from adacompute.models.wire import request_body
+from adacompute.models.openai_format import request_body
 
 PROMPT = Prompt(messages=({"role": "user", "content": "What is 6 x 7?"},))
 SETTINGS = Settings(max_tokens=64)

@@ -26,15 +26,15 @@ import aiohttp
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from adacompute.collection.collector import Collector
+from adacompute.collection.limits import AdaptiveLimiter
+from adacompute.collection.modes import CollectionLevel
+from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
+from adacompute.models.openai_format import request_body
 from adacompute.models.templates import Template
-from adacompute.models.upstream import Capabilities, Settings
-from adacompute.models.wire import request_body
-from adacompute.runs.collection import Collector
-from adacompute.runs.concurrency import Concurrency
-from adacompute.runs.modes import Mode
 from adacompute.spending.meter import Meter
-from adacompute.spending.tariffs import Tariff
+from adacompute.spending.token_prices import TokenPrices
 from adacompute.storage.ledger import Ledger
 
 LATENCY_S, AT_ONCE = 0.5, 256
@@ -93,10 +93,10 @@ async def collected(url: str, samples: int, at_once: int) -> Timed:
     with tempfile.TemporaryDirectory() as place:
         ledger = Ledger(Path(place) / "ledger.sqlite")
         async with Upstream(url, "m", connections=at_once) as model:
-            prices = Tariff(input=1.0, output=2.0)
-            mode = Mode("default", "m", model, Template(), SETTINGS, prices, DRAWS)
+            prices = TokenPrices(input=1.0, output=2.0)
+            mode = CollectionLevel("default", "m", model, Template(), SETTINGS, prices, DRAWS)
             collector = Collector(
-                ledger, mode, asked(samples), Meter(10**18), Concurrency(most=at_once)
+                ledger, mode, asked(samples), Meter(10**18), AdaptiveLimiter(most=at_once)
             )
             found = await timed(samples, collector.run)
         assert (collector.progress.done, collector.progress.missing) == (samples, 0)
@@ -155,7 +155,7 @@ def measure_memory(questions: int) -> None:
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description="What collecting costs.")
-    parser.add_argument("--memory", type=int, metavar="QUESTIONS", help="measure memory instead")
+    parser.add_argument("--memory", type=int, metavar="BLOCK_SIZE", help="measure memory instead")
     parser.add_argument("--samples", type=int, default=20_480, help="of the test with latency")
     options = parser.parse_args()
     if options.memory:

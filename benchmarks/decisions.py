@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from adacompute import Answers
-from adacompute.evaluation.families import FAMILIES, Contest
+from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import extract
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.policy import NO_LEVEL, Draws, Policy, Record, State
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, Record, State
 
 LADDER = (1, 2, 4, 8, 16)
 TIMES = 5_000
@@ -44,9 +44,9 @@ def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) 
     votes = rng.integers(-1, 3, (size, max(1, drawn)))
     return State(
         key=rng.integers(0, 2**63, size).astype(np.uint64),
-        features=policy.digest(rng.random((size, 16), dtype=np.float32)),
+        features=policy.prepare_features(rng.random((size, 16), dtype=np.float32)),
         cost=np.broadcast_to(samples, (size, len(samples))),
-        draws=Draws(Record(votes), np.arange(size), np.full(size, drawn)),
+        draws=ObservedSamples(Record(votes), np.arange(size), np.full(size, drawn)),
         at=np.full(size, drawn - 1 if drawn else NO_LEVEL),
         rounds_left=np.full(size, 16),
     )
@@ -55,9 +55,9 @@ def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) 
 def main() -> None:
     """Print microseconds a decision: median and 99th percentile of one, mean in a block."""
     rng = np.random.default_rng(0)
-    contest = Contest(pool(400, 32, rng), LADDER, (1.5, 2.0, 3.0, 4.0, 6.0), 20, 0)
+    contest = Experiment(pool(400, 32, rng), LADDER, (1.5, 2.0, 3.0, 4.0, 6.0), 20, 0)
     print(f"{'policy':22} {'p50':>8} {'p99':>8} {'in a block':>11}   µs a decision")
-    for name, family in FAMILIES.items():
+    for name, family in POLICY_FACTORIES.items():
         fitted = family(contest, np.arange(400))
         with tempfile.TemporaryDirectory() as place:
             save_bundle(Bundle(fitted.policy), Path(place) / name)

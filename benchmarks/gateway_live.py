@@ -1,6 +1,6 @@
 """Gateway, live: new questions to a real model through the gateway, against the best mixture.
 
-``python benchmarks/gateway_live.py BUNDLE OUT [QUESTIONS] [PASSES]`` starts a llama.cpp server and
+``python benchmarks/gateway_live.py BUNDLE OUT [BLOCK_SIZE] [PASSES]`` starts a llama.cpp server and
 a gateway, and asks 300 generated questions that the policy has not seen, three times over at each
 budget, with the official client. The mixture of uniform numbers of samples is read from 16 samples
 of each question, drawn past the gateway, at equal completion tokens. What came is kept in OUT, so
@@ -30,7 +30,7 @@ from adacompute.core.utility import estimate
 from adacompute.datasets.example import find_example
 from adacompute.graders.grader import load
 from adacompute.models.templates import Template
-from adacompute.testing.arithmetic import SHOTS, Asked, generate
+from adacompute.testing.arithmetic import SHOTS, Problem, generate
 from adacompute.testing.llama import Llama, serve_llama
 
 NEW_SEED = 20_261_115
@@ -40,11 +40,11 @@ CASES = {"B=2": (2.0, None), "B=4": (4.0, None), "B=4, 2 rounds": (4.0, 2)}
 RESAMPLINGS = 2000
 
 
-def choose_new(count: int) -> list[Asked]:
+def choose_new(count: int) -> list[Problem]:
     """Generate questions that the example set does not hold, equally many of each class."""
     known = set(pq.read_table(find_example(), columns=["question"])["question"].to_pylist())
     new = [asked for asked in generate(4 * count, seed=NEW_SEED) if asked.question not in known]
-    by_class: dict[str, list[Asked]] = {}
+    by_class: dict[str, list[Problem]] = {}
     for asked in new:
         by_class.setdefault(asked.kind, []).append(asked)
     turns = [asked for turn in zip_longest(*by_class.values()) for asked in turn if asked]
@@ -57,7 +57,7 @@ def kept(place: Path) -> list[dict[str, Any]]:
 
 
 async def ask_all(
-    base_url: str, model: str, questions: list[Asked], place: Path, *, n: int | None = None
+    base_url: str, model: str, questions: list[Problem], place: Path, *, n: int | None = None
 ) -> list[dict[str, Any]]:
     """Ask every question that is not answered yet, and keep the answers."""
     done = kept(place)
@@ -65,7 +65,7 @@ async def ask_all(
     client = AsyncOpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=3)
     grader, places = load("numeric"), asyncio.Semaphore(AT_ONCE)
 
-    async def ask(question: Asked) -> None:
+    async def ask(question: Problem) -> None:
         async with places:
             prompt = FORM.render(question.question).text
             raw = await client.completions.with_raw_response.create(

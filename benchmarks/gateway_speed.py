@@ -60,8 +60,8 @@ general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
 @contextmanager
 def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process, and end it."""
-    quiet = subprocess.DEVNULL
-    running = subprocess.Popen(command, stdout=quiet, stderr=quiet)  # noqa: S603
+    no_progress = subprocess.DEVNULL
+    running = subprocess.Popen(command, stdout=no_progress, stderr=no_progress)  # noqa: S603
     try:
         yield running
     finally:

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
-from adacompute.evaluation.bounds import cross_fitted
-from adacompute.evaluation.curves import Curve, held_out, read_curve, split_folds
-from adacompute.evaluation.families import FAMILIES, Contest
+from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
+from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.pool import assign_folds
-from adacompute.runs.contests import pool_run
-from adacompute.runs.stages import import_samples
+from adacompute.stages.contests import pool_run
+from adacompute.stages.pipeline import import_samples
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ EXAMS = ("aqua-rat", "hellaswag", "lsat-ar", "lsat-rc", "sat-en")
 DESIGN = ("mcqa10x100", "mcqa-design5", "arith110")
 ORDERS, FOLDS, SEED, RESAMPLINGS = 40, 5, 0, 2000
 FEW, REPEATS = 80, 4
-FEWEST_QUESTIONS = 100
+MIN_QUESTIONS = 100
 
 
 def find_sets(samples: Path, place: Path) -> Iterator[tuple[str, Path]]:
@@ -96,14 +96,14 @@ def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     budgets = tuple(b for b in BUDGETS if b < max(samples, default=0))
     if not budgets or (few and len(pool) < FEW + 20):
         return None
-    contest = Contest(pool, samples, budgets, ORDERS, SEED)
+    contest = Experiment(pool, samples, budgets, ORDERS, SEED)
     splits: list[Split] = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
     names: tuple[str, ...] = ("mixture", *RIVALS, "sequential")
     if few:
         splits = [_few(pool.group, repeat) for repeat in range(REPEATS)]
         names = ("mixture", "adaptive-consistency", "sequential")
-    curves = {policy: held_out(contest, FAMILIES[policy], splits) for policy in names}
-    best = cross_fitted(pool, samples, budgets, seed=SEED)
+    curves = {policy: cross_validate(contest, POLICY_FACTORIES[policy], splits) for policy in names}
+    best = cross_fitted_oracle(pool, samples, budgets, seed=SEED)
     oracle = {budget: value for budget, (_, value) in best.items()}
     kept = np.unique(np.concatenate([held for _, held in splits]))
     curves = {
@@ -206,7 +206,7 @@ def _report_rivals(every: list[Scored], values: list[dict[str, dict[float, Float
                 worse.append((NormalDist().cdf(gap[0] / spread), text))
                 room = value["oracle"][b] - value["mixture"][b]
                 roomy = np.quantile(room[1:], 0.025) > 0
-                if untouched and roomy and len(scored.group) >= FEWEST_QUESTIONS * 0.75:
+                if untouched and roomy and len(scored.group) >= MIN_QUESTIONS * 0.75:
                     cells[rival].append(gap)
     print("\nmean difference in points, sequential less rival, over untouched sets and budgets:")
     for rival, gaps in cells.items():

@@ -1,6 +1,6 @@
 """Solver: 10 million questions × 5 levels against the paper's bisection and one memory pass.
 
-Run it with ``python benchmarks/solver.py [QUESTIONS]``.
+Run it with ``python benchmarks/solver.py [BLOCK_SIZE]``.
 """
 
 from __future__ import annotations

@@ -22,16 +22,16 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adacompute.evaluation.curves import Curve, held_out, read_curve, split_folds
-from adacompute.evaluation.families import FAMILIES, Contest, Fitted
+from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
+from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scores import resample
 from adacompute.policies.episode import UNLIMITED_ROUNDS
-from adacompute.policies.sequential import Sequential
-from adacompute.runs.contests import pool_run
-from adacompute.runs.stages import import_samples
-from adacompute.spending.tariffs import Tariff
-from adacompute.storage.store import Run, number_samples
+from adacompute.policies.sequential import SequentialPolicy
+from adacompute.spending.token_prices import TokenPrices
+from adacompute.stages.contests import pool_run
+from adacompute.stages.pipeline import import_samples
+from adacompute.storage.store import Run, encode_samples
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
@@ -42,7 +42,7 @@ LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 CHARACTERS = 4
 """Characters a token, about."""
 
-TARIFF = Tariff(input=0.15, cached_input=0.075, output=0.6)
+TARIFF = TokenPrices(input=0.15, cached_input=0.075, output=0.6)
 """Per million tokens, as gpt-4o-mini is listed; the ratio of input to output is common."""
 
 MUCH_CACHED = replace(TARIFF, cached_input=0.015)
@@ -63,7 +63,7 @@ class Scene:
     longer: float | None = None
     native_n: bool = True
     cached: bool = False
-    tariff: Tariff = TARIFF
+    tariff: TokenPrices = TARIFF
 
 
 SCENES = (
@@ -87,7 +87,7 @@ def read_exams(samples: Path) -> tuple[Pool, FloatArray, FloatArray]:
         pq.write_table(table, Path(place, "part.parquet"))
         import_samples(Path(place, "part.parquet"), Path(place, "run"))
         run = Run(Path(place, "run"))
-        pool, recorded = pool_run(run), number_samples(run.samples())
+        pool, recorded = pool_run(run), encode_samples(run.samples())
     length = recorded.numbers("completion_chars")
     length = np.where(np.isnan(length), np.nanmean(length), length) / CHARACTERS
     prompt = np.array([len(text or "") for text in recorded.text]) / CHARACTERS
@@ -108,18 +108,18 @@ def set_scene(scene: Scene, pool: Pool, prompt: FloatArray, length: FloatArray) 
     return replace(pool, draw_cost=drawn + sent[pool.answers.question])
 
 
-def fit_careless(contest: Contest, train: IntArray) -> Fitted:
+def fit_careless(contest: Experiment, train: IntArray) -> FittedPolicy:
     """Fit the sequential policy as if rounds were for nothing: one draw at a time."""
-    fitted = FAMILIES["sequential"](contest, train)
-    assert isinstance(fitted.policy, Sequential)
+    fitted = POLICY_FACTORIES["sequential"](contest, train)
+    assert isinstance(fitted.policy, SequentialPolicy)
     return replace(fitted, policy=replace(fitted.policy, round_cost=0.0, _plans={}))
 
 
-def score(contest: Contest, name: str) -> Curve:
+def score(contest: Experiment, name: str) -> Curve:
     """Score a policy on questions held out."""
-    family = fit_careless if name.endswith("free") else FAMILIES[name]
+    family = fit_careless if name.endswith("free") else POLICY_FACTORIES[name]
     splits = split_folds(assign_folds(contest.pool.group, FOLDS, seed=SEED))
-    return held_out(contest, family, splits)
+    return cross_validate(contest, family, splits)
 
 
 def budgets_of(pool: Pool) -> dict[int, float]:
@@ -135,7 +135,7 @@ def compare_calls(pool: Pool, prompt: FloatArray, length: FloatArray) -> None:
     for scene in SCENES:
         paid = set_scene(scene, pool, prompt, length)
         budgets = budgets_of(paid)
-        contest = Contest(paid, LADDER, tuple(budgets.values()), ORDERS, SEED)
+        contest = Experiment(paid, LADDER, tuple(budgets.values()), ORDERS, SEED)
         fee = float(paid.round_costs.mean() / paid.mean_draw_cost().mean())
         print(f"\n{scene.name}: a round costs {fee:.2f} draws beside its own")
         curves = {name: score(contest, name) for name in (*POLICIES, "sequential")}
@@ -155,18 +155,19 @@ def print_surface(pool: Pool) -> None:
     weights = resample(pool.group, RESAMPLINGS, seed=SEED)
     budgets = (1.5, 2.0, 3.0, 4.0, 6.0)
     print("\n| rounds |", " | ".join(f"B = {b:g}" for b in budgets), "|")
-    known: dict[bytes, Fitted] = {}
+    known: dict[bytes, FittedPolicy] = {}
 
-    def fit_once(contest: Contest, train: IntArray) -> Fitted:
+    def fit_once(contest: Experiment, train: IntArray) -> FittedPolicy:
         return known.setdefault(
-            train.tobytes(), known.get(train.tobytes()) or FAMILIES["sequential"](contest, train)
+            train.tobytes(),
+            known.get(train.tobytes()) or POLICY_FACTORIES["sequential"](contest, train),
         )
 
-    whole = Contest(pool, LADDER, budgets, ORDERS, SEED)
+    whole = Experiment(pool, LADDER, budgets, ORDERS, SEED)
     splits = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
     for rounds in (1, 2, 3, 4, UNLIMITED_ROUNDS):
         contest = replace(whole, rounds=rounds, _runs={})
-        curve = held_out(contest, partial(fit_once), splits)
+        curve = cross_validate(contest, partial(fit_once), splits)
         read = [read_curve(curve, budget, weights) for budget in budgets]
         cells = [f"{100 * r.accuracy:.1f} ({r.rounds:.2f})" for r in read]
         name = "any" if rounds == UNLIMITED_ROUNDS else str(rounds)

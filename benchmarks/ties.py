@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import NULL, order_samples
+from adacompute.core.answers import UNPARSED, order_samples
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.curves import Curve, held_out, read_curve, split_folds
-from adacompute.evaluation.families import FAMILIES, Contest
+from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
+from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.evaluation.pool import assign_folds
 from adacompute.evaluation.scores import resample
-from adacompute.policies.episode import TIES
-from adacompute.runs.contests import pool_run
-from adacompute.runs.stages import import_samples
-from adacompute.storage.store import Recorded, Run, number_samples
+from adacompute.policies.episode import TIE_BREAKS
+from adacompute.stages.contests import pool_run
+from adacompute.stages.pipeline import import_samples
+from adacompute.storage.store import Run, SampleSet, encode_samples
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
@@ -53,16 +53,16 @@ LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 POLICIES = ("mixture", "adaptive-consistency", "sequential")
 
 
-def read(samples: Path, name: str) -> Recorded:
+def read(samples: Path, name: str) -> SampleSet:
     """Read a set as a run would."""
     with TemporaryDirectory() as place:
         import_samples(next(samples.rglob(f"{name}.parquet")), Path(place, "run"))
-        return number_samples(Run(Path(place, "run")).samples())
+        return encode_samples(Run(Path(place, "run")).samples())
 
 
 def vote(answer: IntArray, share: FloatArray, logprob: FloatArray, how: str) -> FloatArray:
     """Chance that the vote of each row is right."""
-    read_ = answer != NULL
+    read_ = answer != UNPARSED
     same = (answer[:, :, None] == answer[:, None, :]) & read_[:, None, :]
     weight = np.exp(logprob) if how == "weighted" else np.ones(answer.shape)
     total = np.where(same, weight[:, None, :], 0.0).sum(axis=2)
@@ -78,7 +78,7 @@ def vote(answer: IntArray, share: FloatArray, logprob: FloatArray, how: str) -> 
     return np.asarray((each * share).sum(axis=1) / each.sum(axis=1).clip(1e-12))
 
 
-def compare_votes(recorded: Recorded) -> None:
+def compare_votes(recorded: SampleSet) -> None:
     """Print every kind of vote at every size."""
     logprob, answers = recorded.numbers("mean_logprob"), recorded.answers
     rng = np.random.default_rng(SEED)
@@ -96,7 +96,7 @@ def compare_votes(recorded: Recorded) -> None:
         print(f"| {size} |", " | ".join(cells), "|")
 
 
-def compare_ladders(recorded: Recorded) -> None:
+def compare_ladders(recorded: SampleSet) -> None:
     """Print what the best mixture of uniform levels is worth on each ladder, in sample."""
     answers = recorded.answers
     most = int(answers.samples.min())
@@ -113,13 +113,13 @@ def compare_policies(samples: Path, name: str) -> None:
     curves: dict[tuple[str, str], Curve] = {}
     with TemporaryDirectory() as place:
         import_samples(next(samples.rglob(f"{name}.parquet")), Path(place, "run"))
-        pools = {ties: pool_run(Run(Path(place, "run")), ties=ties).even() for ties in TIES}
+        pools = {ties: pool_run(Run(Path(place, "run")), ties=ties).even() for ties in TIE_BREAKS}
     for ties, pool in pools.items():
         most = int(pool.answers.samples[0]) // 2
-        contest = Contest(pool, tuple(n for n in LADDER if n <= most), BUDGETS, 40, SEED)
+        contest = Experiment(pool, tuple(n for n in LADDER if n <= most), BUDGETS, 40, SEED)
         splits = split_folds(assign_folds(pool.group, 5, seed=SEED))
         for policy in POLICIES:
-            curves[policy, ties] = held_out(contest, FAMILIES[policy], splits)
+            curves[policy, ties] = cross_validate(contest, POLICY_FACTORIES[policy], splits)
     weights = resample(pools["first"].group, RESAMPLINGS, seed=SEED)
     for (policy, ties), curve in curves.items():
         mine = [read_curve(curve, b, weights) for b in BUDGETS]

@@ -26,14 +26,14 @@ import numpy as np
 from adacompute.core.types import Level, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.curves import AIMS, run_fitted, split_folds
-from adacompute.evaluation.families import FAMILIES, Contest
+from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.evaluation.pool import Pool, Resort, assign_folds
 from adacompute.evaluation.scores import resample
-from adacompute.policies.dial import fit_dial
+from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.router import fit_value_router
-from adacompute.runs.contests import pool_run
-from adacompute.runs.stages import import_samples
-from adacompute.storage.store import Run, number_samples
+from adacompute.stages.contests import pool_run
+from adacompute.stages.pipeline import import_samples
+from adacompute.storage.store import Run, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def read_model(samples: Path, model: str, ratio: float | None, cheap: str) -> Po
     with TemporaryDirectory() as place:
         import_samples(samples / SET.format(model), Path(place, "run"))
         run = Run(Path(place, "run"))
-        pool, recorded = pool_run(run), number_samples(run.samples())
+        pool, recorded = pool_run(run), encode_samples(run.samples())
     sent, drawn = LIST[model]
     if ratio is not None and model != cheap:
         sent, drawn = (ratio * price for price in LIST[cheap])
@@ -100,7 +100,7 @@ def uniform(cheap: Pool, strong: Pool) -> Setting:
     return Setting(np.hstack(cost), np.hstack(worth))
 
 
-def agreement(contest: Contest) -> Setting:
+def agreement(contest: Experiment) -> Setting:
     """Settings of the rule that asks the strong model where too few cheap draws agree."""
     pool, tally = contest.pool, contest.replay.record.tally
     assert pool.resort is not None
@@ -119,7 +119,7 @@ def agreement(contest: Contest) -> Setting:
 def along(setting: Setting, train: IntArray, held: IntArray, aims: FloatArray) -> Line:
     """Hull of the settings on training questions, mixed to spend what is aimed at."""
     spent, right = setting.cost[train].mean(axis=0), setting.accuracy[train].mean(axis=0)
-    kept, _ = fit_dial(spent, right)
+    kept, _ = fit_price_schedule(spent, right)
     order = np.argsort(spent[kept])
     return _interpolate(
         spent[kept][order],
@@ -155,10 +155,10 @@ def route(setting: Setting, pool: Pool, train: IntArray, held: IntArray, aims: F
 
 
 def follow(
-    contest: Contest, train: IntArray, held: IntArray, aims: FloatArray
+    contest: Experiment, train: IntArray, held: IntArray, aims: FloatArray
 ) -> tuple[Line, FloatArray]:
     """The sequential policy along its prices, and the share of questions that it resorts on."""
-    fitted = FAMILIES["sequential"](contest, train)
+    fitted = POLICY_FACTORIES["sequential"](contest, train)
     told = contest.draw_cost(train)
     runs = [run_fitted(contest, fitted, price, told) for price in fitted.prices]
     spent = np.maximum.accumulate([run.cost[train].mean() for run in runs])
@@ -174,7 +174,7 @@ def score(cheap: Pool, strong: Pool, both: Pool) -> tuple[dict[str, Line], Float
     """Score everything on held-out questions, averaged over repeats, along aims in money."""
     low, high = float(cheap.mean_draw_cost().mean()), float(strong.mean_draw_cost().mean())
     aims = np.geomspace(low, high * max(STRONG_LADDER), AIMS)
-    alone, joined = (Contest(p, CHEAP_LADDER, (low,), ORDERS, 0) for p in (cheap, both))
+    alone, joined = (Experiment(p, CHEAP_LADDER, (low,), ORDERS, 0) for p in (cheap, both))
     every, agreeing = uniform(cheap, strong), agreement(joined)
     mine = slice(len(CHEAP_LADDER), None)
     only = Setting(every.cost[:, mine], every.accuracy[:, mine])

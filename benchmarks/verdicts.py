@@ -29,20 +29,20 @@ from adacompute.core import votes
 from adacompute.core.errors import DataError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.evaluation.calibration import calibrate, calibrate_share, hold_out
-from adacompute.evaluation.families import Contest, find_family
+from adacompute.evaluation.calibration import calibrate, calibrate_share, sweep_prices
+from adacompute.evaluation.factories import Experiment, find_factory
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
 from adacompute.features.text import extract
-from adacompute.storage.store import number_samples
+from adacompute.storage.store import encode_samples
 from adacompute.testing.populations import mix_archetypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from adacompute.core.types import IntArray
-    from adacompute.evaluation.families import Fitted
-    from adacompute.evaluation.replay import Ran
+    from adacompute.evaluation.factories import FittedPolicy
+    from adacompute.evaluation.replay import ReplayResult
 
 LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 BUDGET, ORDERS, PRICES = 2.0, 8, 16
@@ -54,7 +54,7 @@ def read(table: pa.Table) -> Pool:
     """Samples without those that could not be read, each at a cost of 1."""
     if "difficulty" not in table.column_names:
         table = table.append_column("difficulty", pa.nulls(len(table), pa.string()))
-    recorded = number_samples(table)
+    recorded = encode_samples(table)
     text = pa.array(recorded.text, pa.string())
     pool = Pool(
         answers=recorded.answers,
@@ -83,7 +83,7 @@ def redraw(table: pa.Table, rng: np.random.Generator) -> pa.Table:
 
 def judge(pool: Pool, seed: int) -> dict[str, float | str]:
     """Calibrate the sequential policy on a pool."""
-    contest = Contest(pool, LADDER, (BUDGET,), ORDERS, seed)
+    contest = Experiment(pool, LADDER, (BUDGET,), ORDERS, seed)
     return calibrate(contest, "sequential", budget=BUDGET, prices=PRICES)
 
 
@@ -152,9 +152,9 @@ def synthetic(pools: int) -> Iterator[tuple[bool, str]]:
     for seed in range(pools):
         pool = draw_pool(SMALL, seed)
         said = judge(pool, seed)
-        contest = Contest(pool, LADDER, (BUDGET,), ORDERS, seed)
-        policy = find_family("sequential")(contest, np.arange(SMALL)).policy
-        digested = policy.digest(unseen.features)
+        contest = Experiment(pool, LADDER, (BUDGET,), ORDERS, seed)
+        policy = find_factory("sequential")(contest, np.arange(SMALL)).policy
+        digested = policy.prepare_features(unseen.features)
         ran = replay.run(policy, float(said["price"]), draw_cost=1.0, features=digested)
         gain = float(ran.accuracy.mean()) - mixtures.utility_at(float(ran.cost.mean()))
         yield float(said["low"]) <= gain <= float(said["high"]), f"{gain:.4f} {_shown(said)}"
@@ -166,9 +166,9 @@ def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
     for seed in range(splits):
         rows = np.random.default_rng(seed).permutation(len(whole))[: TOLD + NEXT]
         now, later = whole.take(np.sort(rows[:TOLD])), whole.take(np.sort(rows[TOLD:]))
-        contest = Contest(now, LADDER, (BUDGET,), ORDERS, seed)
-        fitted = find_family("sequential")(contest, np.arange(len(now)))
-        held = hold_out(contest, find_family("sequential"), PRICES)
+        contest = Experiment(now, LADDER, (BUDGET,), ORDERS, seed)
+        fitted = find_factory("sequential")(contest, np.arange(len(now)))
+        held = sweep_prices(contest, find_factory("sequential"), PRICES)
         told: dict[str, Any] = {"following": NEXT, "confidence": SURE, "held": held}
         said = calibrate(contest, "sequential", budget=BUDGET, **told)
         above = once(fitted, later, said["price"], seed).cost.mean() > BUDGET
@@ -184,10 +184,10 @@ def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
         yield above, f"costs above; {said_so}"
 
 
-def once(fitted: Fitted, later: Pool, price: float, seed: int) -> Ran:
+def once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayResult:
     """Run a policy once over questions that it has not seen, as live traffic would."""
     words = later.features if later.words is None else later.words
-    digested = fitted.policy.digest(words)
+    digested = fitted.policy.prepare_features(words)
     replay = Replay(later, 1, LADDER[-1], seed + 1)
     return replay.run(fitted.policy, price, draw_cost=1.0, features=digested)
 

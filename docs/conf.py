@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from adacompute import __version__
-from adacompute.cli import cli
+from adacompute.cli.main import cli
 
 project = "AdaCompute"
 author = "The AdaCompute authors"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from adacompute.report.canvas import COLOURS, QUIET, panels
+from adacompute.report.plot_style import COLOURS, QUIET, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "docs" / "_static" / "curve.svg"

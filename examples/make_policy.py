@@ -14,9 +14,9 @@ from pathlib import Path
 from adacompute.datasets.example import find_example
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import load_bundle, save_bundle
-from adacompute.runs.calibrations import calibrate_run
-from adacompute.runs.contests import train_run
-from adacompute.runs.stages import import_samples
+from adacompute.stages.calibrate import calibrate_run
+from adacompute.stages.contests import train_run
+from adacompute.stages.pipeline import import_samples
 from adacompute.testing.arithmetic import SHOTS
 
 FORM = "Question: {question}\nAnswer:"

@@ -34,7 +34,7 @@ from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
-from adacompute.cli import cli
+from adacompute.cli.main import cli
 from adacompute.testing.llama import missing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -176,11 +176,11 @@ def read_toml(example: Example) -> None:
     example.namespace["desk"].write(example)
 
 
-def read_json(example: Example) -> None:
+def parse_json(example: Example) -> None:
     json.loads(str(example.parsed))
 
 
-RUN = {"sh": run_shell, "python": run_python, "toml": read_toml, "json": read_json}
+RUN = {"sh": run_shell, "python": run_python, "toml": read_toml, "json": parse_json}
 SYBIL = Sybil([SkipParser(), *(CodeBlockParser(name, does) for name, does in RUN.items())])
 
 

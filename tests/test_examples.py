@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.datasets.example import SEED
-from adacompute.runs.stages import estimate_run
+from adacompute.stages.pipeline import estimate_run
 from adacompute.testing.arithmetic import generate
 from adacompute.testing.llama import Llama, missing
 

@@ -21,11 +21,11 @@ from adacompute.core.errors import (
     ModelError,
     ModelTimeout,
     RateLimited,
-    RequestRefused,
+    RequestRejected,
 )
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import Frontier, dual, frontier, solve
-from adacompute.core.types import Allocation, Level, Split, UtilityTable, ladder
+from adacompute.core.types import Allocation, Level, Split, UtilityTable, make_levels
 from adacompute.core.utility import Estimate, estimate
 
 if _TYPE_CHECKING:
@@ -47,14 +47,14 @@ __all__ = [
     "ModelError",
     "ModelTimeout",
     "RateLimited",
-    "RequestRefused",
+    "RequestRejected",
     "Split",
     "UtilityTable",
     "__version__",
     "dual",
     "estimate",
     "frontier",
-    "ladder",
+    "make_levels",
     "solve",
     "solve_limits",
 ]

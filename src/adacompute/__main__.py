@@ -1,5 +1,5 @@
 """Run the command line as ``python -m adacompute``."""
 
-from adacompute.cli import main
+from adacompute.cli.main import main
 
 main()

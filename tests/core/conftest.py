@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.types import UtilityTable
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def _tables(draw: st.DrawFn) -> UtilityTable:
 def _samples(draw: st.DrawFn) -> Answers:
     sizes = draw(st.lists(st.integers(1, MAX_SAMPLES), min_size=1, max_size=3))
     total = sum(sizes)
-    answer = draw(arrays(np.int64, total, elements=st.integers(NULL, 2)))
-    right = draw(arrays(np.bool_, total)) & (answer != NULL)
+    answer = draw(arrays(np.int64, total, elements=st.integers(UNPARSED, 2)))
+    right = draw(arrays(np.bool_, total)) & (answer != UNPARSED)
     score = draw(_array((total,), st.sampled_from([0.0, 0.25, 0.5, 0.7, 1.0])))
     return Answers(np.concatenate([[0], np.cumsum(sizes)]), answer, right, score)
 

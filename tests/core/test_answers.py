@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.answers import NULL, Answers, order_samples
+from adacompute.core.answers import UNPARSED, Answers, order_samples
 from adacompute.core.errors import DataError
 
 samples = st.from_type(Answers)
@@ -35,7 +35,7 @@ def numbered(*sizes: int) -> Answers:
 
 
 def test_lists_become_flat_samples() -> None:
-    answers = Answers.of([[0, 1], [], [NULL]], right=[[True, False], [], [False]])
+    answers = Answers.of([[0, 1], [], [UNPARSED]], right=[[True, False], [], [False]])
     assert (len(answers), answers.samples.tolist()) == (3, [2, 0, 1])
     assert answers.readable.tolist() == [2, 0, 0]
     assert answers.question.tolist() == [0, 0, 2]
@@ -64,7 +64,7 @@ def test_a_class_below_the_unreadable_one_is_refused() -> None:
 
 def test_an_unreadable_sample_cannot_be_right() -> None:
     with pytest.raises(DataError, match="marked as right"):
-        Answers.of([[NULL]], right=[[True]])
+        Answers.of([[UNPARSED]], right=[[True]])
 
 
 @given(samples)

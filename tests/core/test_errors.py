@@ -17,7 +17,7 @@ from adacompute.core.errors import (
     ModelError,
     ModelTimeout,
     RateLimited,
-    RequestRefused,
+    RequestRejected,
     require,
 )
 
@@ -32,7 +32,7 @@ TREE = {
     ModelError: AdaComputeError,
     RateLimited: ModelError,
     ModelTimeout: ModelError,
-    RequestRefused: ModelError,
+    RequestRejected: ModelError,
 }
 
 
@@ -73,6 +73,6 @@ def test_require_names_the_extra_that_brings_a_missing_module() -> None:
 
 def test_require_names_what_a_module_of_ours_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
-    monkeypatch.delitem(sys.modules, "adacompute.gateway.protocol", raising=False)
+    monkeypatch.delitem(sys.modules, "adacompute.gateway.timeout_protocol", raising=False)
     with pytest.raises(MissingExtra, match=r"needs uvicorn, .* 'adacompute\[serve\]' adds it"):
-        require("adacompute.gateway.protocol", extra="serve")
+        require("adacompute.gateway.timeout_protocol", extra="serve")

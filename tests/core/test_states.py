@@ -10,25 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
-from adacompute.core.states import MOST, chances, states, vote_keys
+from adacompute.core.states import MAX_SAMPLES, measure_states, states, vote_keys
 from adacompute.core.utility import estimate
 from adacompute.core.votes import majority
 
 Drawn = list[int]
-drawn = st.lists(st.integers(NULL, 4), min_size=1, max_size=MOST)
+drawn = st.lists(st.integers(UNPARSED, 4), min_size=1, max_size=MAX_SAMPLES)
 
 
 def count(draws: Drawn) -> tuple[tuple[int, ...], int]:
-    votes = Counter(answer for answer in draws if answer != NULL)
-    return tuple(sorted(votes.values(), reverse=True)), draws.count(NULL)
+    votes = Counter(answer for answer in draws if answer != UNPARSED)
+    return tuple(sorted(votes.values(), reverse=True)), draws.count(UNPARSED)
 
 
 def test_there_are_as_many_states_as_partitions_with_nulls() -> None:
     every = states()
     partitions = [1, 1, 2, 3, 5, 7, 11, 15, 22, 30, 42, 56, 77, 101, 135, 176, 231]
-    assert len(every) == sum(p * (MOST + 1 - n) for n, p in enumerate(partitions)) == 3370
+    assert len(every) == sum(p * (MAX_SAMPLES + 1 - n) for n, p in enumerate(partitions)) == 3370
     assert len(set(zip(every.votes, every.nulls.tolist(), strict=True))) == len(every)
     assert len(np.unique(every.key)) == len(every)
     assert (np.diff(every.draws) >= 0).all()
@@ -43,7 +43,7 @@ def test_a_key_finds_the_state_that_counting_finds(draws: Drawn) -> None:
 
 
 def test_draws_past_the_last_state_are_not_looked_at() -> None:
-    assert vote_keys(np.zeros((2, MOST + 5), dtype=np.int64)).shape == (2, MOST + 1)
+    assert vote_keys(np.zeros((2, MAX_SAMPLES + 5), dtype=np.int64)).shape == (2, MAX_SAMPLES + 1)
     assert vote_keys(np.zeros((3, 0), dtype=np.int64)).shape == (3, 1)
 
 
@@ -52,7 +52,7 @@ def test_a_draw_taken_out_at_random_leads_back_somewhere() -> None:
     total = np.zeros(len(every))
     np.add.at(total, every.after, every.back)
     assert total[every.draws > 0] == pytest.approx(1.0, abs=1e-12)
-    last = every.draws == MOST
+    last = every.draws == MAX_SAMPLES
     assert (every.back[last] == 0).all()
     steps = every.draws[every.after] - every.draws[:, None]
     assert (steps[every.back > 0] == 1).all()
@@ -60,7 +60,7 @@ def test_a_draw_taken_out_at_random_leads_back_somewhere() -> None:
 
 @st.composite
 def recorded(draw: st.DrawFn) -> Answers:
-    rows = draw(st.lists(st.lists(st.integers(NULL, 3), min_size=5, max_size=5), min_size=1))
+    rows = draw(st.lists(st.lists(st.integers(UNPARSED, 3), min_size=5, max_size=5), min_size=1))
     right = [[a >= 0 and draw(st.booleans()) for a in row] for row in rows]
     return Answers.of(rows, right)
 
@@ -68,7 +68,7 @@ def recorded(draw: st.DrawFn) -> Answers:
 @settings(max_examples=25, deadline=None)
 @given(recorded(), st.integers(1, 5))
 def test_chances_are_those_of_all_subsets(answers: Answers, most: int) -> None:
-    every, known = states(), chances(answers, most)
+    every, known = states(), measure_states(answers, most)
     for i in range(len(answers)):
         one = answers.take(np.array([i]))
         for size in range(most + 1):
@@ -87,18 +87,18 @@ def test_chances_are_those_of_all_subsets(answers: Answers, most: int) -> None:
 
 def test_chances_add_up_to_one_and_to_the_exact_utilities() -> None:
     rng = np.random.default_rng(0)
-    answer = rng.integers(NULL, 6, (700, 20))  # more than are worked on at once
+    answer = rng.integers(UNPARSED, 6, (700, 20))  # more than are worked on at once
     answers = Answers.of(answer.tolist(), (answer == 2).tolist())
-    every, known = states(), chances(answers, MOST)
-    worth = estimate(answers, range(1, MOST + 1), errors=False).utility
-    for draws in range(1, MOST + 1):
+    every, known = states(), measure_states(answers, MAX_SAMPLES)
+    worth = estimate(answers, range(1, MAX_SAMPLES + 1), errors=False).utility
+    for draws in range(1, MAX_SAMPLES + 1):
         layer = every.layer(draws)
         assert known.reached[layer].sum(axis=0) == pytest.approx(1.0, abs=1e-12)
         assert known.right[layer].sum(axis=0) == pytest.approx(worth[:, draws - 1], abs=1e-11)
 
 
-@pytest.mark.parametrize("most", [0, 4, MOST + 1])
+@pytest.mark.parametrize("most", [0, 4, MAX_SAMPLES + 1])
 def test_states_that_cannot_be_known_are_refused(most: int) -> None:
     answers = Answers.of([[0, 1, 1]], [[True, False, False]])
     with pytest.raises(DataError, match="at least as many samples"):
-        chances(answers, most)
+        measure_states(answers, most)

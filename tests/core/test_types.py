@@ -20,9 +20,9 @@ from adacompute.core.types import (
     cost_units,
     hash_keys,
     join_tables,
-    ladder,
+    make_levels,
+    quantise_cost,
     sum_cost,
-    whole_cost,
 )
 
 costs = arrays(
@@ -36,7 +36,7 @@ costs = arrays(
 
 
 def test_a_ladder_names_its_levels_by_their_samples() -> None:
-    levels = ladder((1, 4, 16), model="small")
+    levels = make_levels((1, 4, 16), model="small")
     assert [(level.name, level.samples, level.model) for level in levels] == [
         ("1", 1, "small"),
         ("4", 4, "small"),
@@ -48,7 +48,7 @@ def test_a_ladder_names_its_levels_by_their_samples() -> None:
 @pytest.mark.parametrize("samples", [(), (0, 1), (2, 1), (1, 1), (-1,)])
 def test_a_ladder_that_does_not_rise_from_one_is_refused(samples: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="rising numbers"):
-        ladder(samples)
+        make_levels(samples)
 
 
 @given(arrays(np.uint64, st.integers(0, 50), unique=True))
@@ -63,7 +63,7 @@ def test_hashing_keys_is_splitmix64() -> None:
 
 @given(costs)
 def test_costs_are_rounded_up_to_the_next_multiple_or_kept(cost: FloatArray) -> None:
-    rounded, units = whole_cost(cost), int(cost_units(max(cost, default=0.0)))
+    rounded, units = quantise_cost(cost), int(cost_units(max(cost, default=0.0)))
     for before, after in zip(cost.tolist(), rounded.tolist(), strict=True):
         counted = Fraction(after) * units
         assert counted.denominator == 1
@@ -72,15 +72,15 @@ def test_costs_are_rounded_up_to_the_next_multiple_or_kept(cost: FloatArray) -> 
 
 @given(costs)
 def test_costs_that_were_rounded_stay(cost: FloatArray) -> None:
-    rounded = whole_cost(cost)
-    assert whole_cost(rounded).tolist() == rounded.tolist()
+    rounded = quantise_cost(cost)
+    assert quantise_cost(rounded).tolist() == rounded.tolist()
 
 
 @given(costs, st.data())
 def test_parts_of_a_table_count_in_units_as_fine_as_its_own(
     cost: FloatArray, data: st.DataObject
 ) -> None:
-    whole = whole_cost(cost)
+    whole = quantise_cost(cost)
     part = whole[: data.draw(st.integers(0, len(whole)))]
     assert cost_units(max(part, default=0.0)) >= cost_units(max(whole, default=0.0)) or not any(
         part
@@ -90,12 +90,12 @@ def test_parts_of_a_table_count_in_units_as_fine_as_its_own(
 
 @given(arrays(np.float64, 5, elements=st.floats(1e-9, 1.0)))
 def test_small_costs_lose_less_than_two_millionths_of_the_dearest(cost: FloatArray) -> None:
-    assert bool((whole_cost(cost) - cost < 2e-6 * cost.max()).all())
+    assert bool((quantise_cost(cost) - cost < 2e-6 * cost.max()).all())
 
 
 @given(costs)
 def test_costs_are_summed_exactly(cost: FloatArray) -> None:
-    whole = whole_cost(cost)
+    whole = quantise_cost(cost)
     assert sum_cost(whole) == sum((Fraction(c) for c in whole.tolist()), Fraction(0))
 
 
@@ -108,7 +108,7 @@ def test_costs_are_summed_exactly_beyond_what_a_float_can_count() -> None:
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, 2.0**33])
 def test_what_cannot_be_a_cost_is_refused(bad: float) -> None:
     with pytest.raises(DataError, match="must be a number from 0 to 4294967296"):
-        whole_cost([1.0, bad])
+        quantise_cost([1.0, bad])
 
 
 # Tables.

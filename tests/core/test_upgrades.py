@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError, InfeasibleBudget
-from adacompute.core.oracle import find_cut, solve
+from adacompute.core.oracle import find_cutoff, solve
 from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.core.upgrades import Cut, Scan, apply, choose, cut, envelope, scan
+from adacompute.core.upgrades import Cutoff, Scan, apply, choose, cut, envelope, scan
 
 BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
 
@@ -99,7 +99,7 @@ def test_many_ties_at_the_price_break_alike_however_the_table_is_cut(
         low=low,
         high=high,
     )
-    assert at == find_cut(table, 3.3)
+    assert at == find_cutoff(table, 3.3)
     chosen: dict[int, int] = {}
     for part in parts:
         chosen |= by_key(part, apply(part, at).tolist())
@@ -113,8 +113,8 @@ def test_a_bracket_gives_the_cut_or_nothing_but_never_another(
     budget = budget_at(table, share)
     low, high = sorted((one, other))
     at = cut(scan(table, low=low, high=high), budget=budget, low=low, high=high)
-    price = find_cut(table, budget).price
-    assert at is None or at == find_cut(table, budget)
+    price = find_cutoff(table, budget).price
+    assert at is None or at == find_cutoff(table, budget)
     assert (at is not None) == (low <= price <= high)
 
 
@@ -139,7 +139,7 @@ def test_blocks_that_share_no_costs_merge_into_costs_of_their_own() -> None:
 
 def test_a_cut_of_nothing_undecided_has_a_price_of_zero_or_is_not_in_the_bracket() -> None:
     table = UtilityTable(np.array([[0.5]]), np.array([1.0]))
-    assert cut(scan(table, low=0.0, high=1.0), budget=1.0, low=0.0, high=1.0) == Cut(0.0)
+    assert cut(scan(table, low=0.0, high=1.0), budget=1.0, low=0.0, high=1.0) == Cutoff(0.0)
     assert cut(scan(table, low=0.5, high=1.0), budget=1.0, low=0.5, high=1.0) is None
 
 

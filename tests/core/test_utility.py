@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core import utility, votes
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import chance_of_best, count_classes, estimate
 
@@ -45,20 +45,20 @@ def leading_share(totals: dict[int, float], shares: dict[int, Fraction]) -> Frac
 
 
 def by_majority(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
-    return leading_share(dict(Counter(a for a, _, _ in drawn if a != NULL)), shares)
+    return leading_share(dict(Counter(a for a, _, _ in drawn if a != UNPARSED)), shares)
 
 
 def by_weight(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
     totals: dict[int, float] = {}
     for answer, _, score in drawn:
-        if answer != NULL:
+        if answer != UNPARSED:
             totals[answer] = totals.get(answer, 0.0) + score
     return leading_share(totals, shares)
 
 
 def by_score(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
     del shares
-    readable = [(score, right) for answer, right, score in drawn if answer != NULL]
+    readable = [(score, right) for answer, right, score in drawn if answer != UNPARSED]
     best = [right for score, right in readable if score == max(readable)[0]]
     return Fraction(sum(best), len(best)) if best else Fraction()
 
@@ -86,11 +86,11 @@ def over_subsets(pool: list[Sample], size: int, vote: str = "majority") -> Fract
 def draw_population(seed: int, questions: int, samples_each: int, repeats: int) -> Answers:
     """Draw questions of six classes, the first right, and repeat each with fresh samples."""
     rng = np.random.default_rng(seed)
-    chances = np.repeat(rng.dirichlet(np.full(6, 0.7), size=questions), repeats, axis=0)
-    edges = np.cumsum(chances, axis=1)[:, None, :]
-    answer = (rng.random((len(chances), samples_each, 1)) > edges[:, :, :-1]).sum(axis=2)
-    answer[rng.random(answer.shape) < 0.05] = NULL
-    offsets = np.arange(len(chances) + 1) * samples_each
+    measure_states = np.repeat(rng.dirichlet(np.full(6, 0.7), size=questions), repeats, axis=0)
+    edges = np.cumsum(measure_states, axis=1)[:, None, :]
+    answer = (rng.random((len(measure_states), samples_each, 1)) > edges[:, :, :-1]).sum(axis=2)
+    answer[rng.random(answer.shape) < 0.05] = UNPARSED
+    offsets = np.arange(len(measure_states) + 1) * samples_each
     return Answers(offsets, answer.ravel(), answer.ravel() == 0)
 
 
@@ -126,7 +126,7 @@ def test_any_needs_no_score() -> None:
 
 def test_weighted_is_near_the_average_over_all_subsets() -> None:
     rng = np.random.default_rng(3)
-    answer = rng.integers(NULL, 3, 24)
+    answer = rng.integers(UNPARSED, 3, 24)
     answers = Answers(np.arange(4) * 8, answer, answer == 0, rng.random(24))
     found = estimate(answers, (1, 3, 8), vote="weighted", seed=5)
     for row, pool in enumerate(pools(answers)):
@@ -156,17 +156,17 @@ def test_exact_agrees_with_random_subsets_of_many_samples() -> None:
 @pytest.mark.parametrize(("levels", "size"), [((1, 2), 4), ((1, 2, 3), 3), ((2,), 5)])
 def test_exact_is_unbiased(levels: tuple[int, ...], size: int) -> None:
     """Average the estimate over every sequence of draws there can be, by its chance."""
-    chances = {0: Fraction(1, 2), 1: Fraction(1, 3), NULL: Fraction(1, 6)}
-    sequences = list(itertools.product(chances, repeat=size))
+    measure_states = {0: Fraction(1, 2), 1: Fraction(1, 3), UNPARSED: Fraction(1, 6)}
+    sequences = list(itertools.product(measure_states, repeat=size))
     answer = np.array(sequences).ravel()
     answers = Answers(np.arange(len(sequences) + 1) * size, answer, answer == 0)
     found = estimate(answers, levels).utility
-    weight = np.array([float(math.prod(chances[a] for a in s)) for s in sequences])
+    weight = np.array([float(math.prod(measure_states[a] for a in s)) for s in sequences])
     for k, level in enumerate(levels):
         truth = sum(
-            math.prod((chances[a] for a in s), start=Fraction(1))
+            math.prod((measure_states[a] for a in s), start=Fraction(1))
             * by_majority(((a, False, 0.0) for a in s), {0: Fraction(1), 1: Fraction()})
-            for s in itertools.product(chances, repeat=level)
+            for s in itertools.product(measure_states, repeat=level)
         )
         assert float(weight @ found[:, k]) == pytest.approx(float(truth), abs=1e-12)
 
@@ -197,7 +197,7 @@ def test_questions_may_differ_in_their_number_of_samples() -> None:
 
 
 def test_samples_of_which_none_could_be_read_are_worth_nothing() -> None:
-    answers = Answers.of([[NULL, NULL, NULL]], right=[[False, False, False]])
+    answers = Answers.of([[UNPARSED, UNPARSED, UNPARSED]], right=[[False, False, False]])
     found = estimate(answers, (1, 2, 3))
     assert found.utility.tolist() == [[0.0, 0.0, 0.0]]
     assert found.error[0, :2].tolist() == [0.0, 0.0]
@@ -215,7 +215,7 @@ def test_classes_are_counted(answers: Answers) -> None:
         for answer in range(counts.shape[1]):
             assert counts[row, answer] == sum(a == answer for a, _, _ in pool)
             assert right[row, answer] == sum(a == answer and r for a, r, _ in pool)
-        assert nulls[row] == sum(a == NULL for a, _, _ in pool)
+        assert nulls[row] == sum(a == UNPARSED for a, _, _ in pool)
 
 
 @given(st.integers(1, 60), st.data())
@@ -276,7 +276,7 @@ def test_windows_average_the_votes_of_consecutive_samples() -> None:
 
 def test_a_single_trial_is_the_first_window_with_ties_to_the_first_sample() -> None:
     answers = Answers.of(
-        [[1, 0, 0, 2], [0, 1, NULL, NULL], [NULL, NULL, 0, 0]],
+        [[1, 0, 0, 2], [0, 1, UNPARSED, UNPARSED], [UNPARSED, UNPARSED, 0, 0]],
         right=[[False, True, True, False], [True, False, False, False], [False, False, True, True]],
     )
     found = estimate(answers, (1, 2, 3), method="single").utility
@@ -301,7 +301,7 @@ def test_a_single_trial_of_any_vote_is_one_vote(vote: str, expected: float) -> N
 
 @given(samples)
 def test_without_nulls_two_samples_are_worth_one(answers: Answers) -> None:
-    readable = answers.keep(answers.answer != NULL)
+    readable = answers.keep(answers.answer != UNPARSED)
     readable = readable.take(readable.samples >= 2)
     found = estimate(readable, (1, 2)).utility
     assert np.allclose(found[:, 0], found[:, 1], atol=1e-12, rtol=0)
@@ -309,7 +309,7 @@ def test_without_nulls_two_samples_are_worth_one(answers: Answers) -> None:
 
 def test_windows_of_two_are_worth_one_sample_too_when_they_use_all() -> None:
     answers = draw_population(4, questions=100, samples_each=48, repeats=1)
-    answers = answers.keep(answers.answer != NULL)
+    answers = answers.keep(answers.answer != UNPARSED)
     answers = answers.take(answers.samples % 2 == 0)
     found = estimate(answers, (1, 2), method="windows").utility
     assert len(found) > 20
@@ -347,10 +347,10 @@ def test_with_three_classes_an_even_level_can_be_worth_more() -> None:
 
 def test_levels_of_equal_worth_are_exactly_equal() -> None:
     answers = draw_population(3, questions=200, samples_each=30, repeats=1)
-    answers = answers.keep(answers.answer != NULL)
+    answers = answers.keep(answers.answer != UNPARSED)
     found = estimate(answers, (1, 2), errors=False).utility
     assert np.array_equal(found[:, 0], found[:, 1])
-    sure = Answers.of([[0] * 9 + [NULL]], right=[[True] * 9 + [False]])
+    sure = Answers.of([[0] * 9 + [UNPARSED]], right=[[True] * 9 + [False]])
     assert estimate(sure, (2, 3, 5, 8)).utility.tolist() == [[1.0, 1.0, 1.0, 1.0]]
 
 
@@ -390,7 +390,7 @@ def test_votes_by_score_need_a_finite_score_for_every_readable_sample(
 def test_scores_of_unreadable_samples_do_not_matter() -> None:
     answers = Answers(
         np.array([0, 3]),
-        np.array([0, 1, NULL]),
+        np.array([0, 1, UNPARSED]),
         np.array([True, False, False]),
         np.array([0.9, 0.1, np.nan]),
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adacompute.core.answers import NULL
+from adacompute.core.answers import UNPARSED
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import (
     any_correct,
@@ -26,7 +26,7 @@ from adacompute.core.votes import (
 def _votes(draw: st.DrawFn) -> tuple[IntArray, FloatArray, FloatArray]:
     """Draw answers, a share for each class, and weights that are whole numbers of eighths."""
     shape = (draw(st.integers(1, 4)), draw(st.integers(1, 7)))
-    answer = draw(arrays(np.int64, shape, elements=st.integers(NULL, 3)))
+    answer = draw(arrays(np.int64, shape, elements=st.integers(UNPARSED, 3)))
     by_class = draw(arrays(np.float64, 5, elements=st.sampled_from([0.0, 0.25, 0.5, 1.0])))
     by_class[0] = 0.0
     weight = draw(arrays(np.float64, shape, elements=st.integers(-4, 8).map(lambda n: n / 8)))
@@ -40,7 +40,7 @@ def leaders(answer: list[int], weight: list[float]) -> list[int]:
     """Classes of the largest total weight, in the order in which they were seen."""
     total: dict[int, Fraction] = {}
     for a, w in zip(answer, weight, strict=True):
-        if a != NULL:
+        if a != UNPARSED:
             total[a] = total.get(a, Fraction()) + Fraction(w)
     return [a for a, t in total.items() if t == max(total.values())]
 
@@ -78,7 +78,7 @@ def test_the_best_sample_is_the_one_of_largest_score(
     answer, right, score = vote
     expected = []
     for a, r, s in zip(answer.tolist(), right.tolist(), score.tolist(), strict=True):
-        readable = [(y, x) for x, y, z in zip(r, s, a, strict=True) if z != NULL]
+        readable = [(y, x) for x, y, z in zip(r, s, a, strict=True) if z != UNPARSED]
         top = [x for y, x in readable if y == max(readable)[0]]
         expected.append(sum(top) / len(top) if top else 0.0)
     assert np.allclose(best_of(answer, right, score), expected, atol=1e-15, rtol=0)
@@ -107,7 +107,7 @@ def test_the_winner_is_the_first_sample_of_the_leading_class_seen_first(
 
 
 def test_weights_of_unreadable_samples_do_not_matter() -> None:
-    answer = np.array([[0, NULL, 1, NULL]])
+    answer = np.array([[0, UNPARSED, 1, UNPARSED]])
     share = np.array([[1.0, 0.0, 0.0, 0.0]])
     for weight in (np.nan, np.inf, -np.inf):
         weights = np.array([[0.6, weight, 0.5, weight]])
@@ -118,7 +118,7 @@ def test_weights_of_unreadable_samples_do_not_matter() -> None:
 
 def prefix_counts(answer: list[int]) -> list[int]:
     """Counts of the readable classes, largest first."""
-    return sorted(Counter(a for a in answer if a != NULL).values(), reverse=True)
+    return sorted(Counter(a for a in answer if a != UNPARSED).values(), reverse=True)
 
 
 @given(votes)
@@ -135,7 +135,7 @@ def test_a_tally_is_every_prefix_counted_anew(
             assert state.leading[row, i] == counts[0]
             assert state.runner_up[row, i] == counts[1]
             assert state.readable[row, i] == sum(counts)
-            assert state.streak[row, i] == (run if last != NULL else 0)
+            assert state.streak[row, i] == (run if last != UNPARSED else 0)
 
 
 @given(votes)

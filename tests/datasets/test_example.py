@@ -14,8 +14,8 @@ from adacompute.core.utility import estimate
 from adacompute.datasets.example import QUESTIONS, SAMPLES, SEED, find_card, find_example
 from adacompute.datasets.rows import read_samples
 from adacompute.datasets.sources import locate, read_question_source, read_source
-from adacompute.runs.stages import grade_run, import_samples
-from adacompute.storage.store import number_samples
+from adacompute.stages.pipeline import grade_run, import_samples
+from adacompute.storage.store import encode_samples
 from adacompute.testing.arithmetic import CLASSES, generate
 
 LEVELS = (1, 4, 16)
@@ -61,7 +61,7 @@ def test_counts_are_those_of_the_card(rows: list[dict[str, Any]]) -> None:
 
 
 def test_accuracies_by_class_are_those_of_the_card() -> None:
-    recorded = number_samples(read_samples(find_example()))
+    recorded = encode_samples(read_samples(find_example()))
     utility = estimate(recorded.answers, LEVELS, errors=False).utility
     kind = np.array(recorded.difficulty)
     lines = [

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from adacompute.core.errors import DataError
 from adacompute.core.utility import estimate
 from adacompute.datasets.rows import QUESTIONS, SAMPLES, read_questions, read_samples
-from adacompute.storage.store import number_samples
+from adacompute.storage.store import encode_samples
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
@@ -57,7 +57,7 @@ def test_every_recorded_file_of_samples_loads(path: Path) -> None:
     found = pq.read_table(path, partitioning=None)
     assert table["question_id"].to_pylist() == found["question_id"].to_pylist()
     assert table["difficulty"].to_pylist() == found["level"].to_pylist()
-    counts = number_samples(table).answers.samples
+    counts = encode_samples(table).answers.samples
     assert int(counts.min()) == int(counts.max())
     assert int(counts.min()) == 8 if path.parent.name == "n8" else int(counts.min()) >= 16
 
@@ -92,7 +92,7 @@ def test_every_question_set_loads(path: Path) -> None:
 def test_window_means_are_those_that_the_files_are_described_by(
     name: str, means: tuple[float, ...]
 ) -> None:
-    answers = number_samples(read_samples(DATA / f"samples/{name}.parquet")).answers
+    answers = encode_samples(read_samples(DATA / f"samples/{name}.parquet")).answers
     found = estimate(answers, (1, 2, 4, 8, 16)[: len(means)], method="windows")
     np.testing.assert_allclose(100 * found.utility.mean(axis=0), means, rtol=0, atol=0.051)
 
@@ -269,7 +269,7 @@ def test_a_file_with_flipped_bytes_loads_or_is_refused(
         assert len(str(error).splitlines()) == 1  # noqa: PT017 - it need not be raised
     else:
         assert table.schema == SAMPLES
-        number_samples(table)
+        encode_samples(table)
 
 
 def test_question_sets_need_an_id_for_every_question(tmp_path: Path) -> None:

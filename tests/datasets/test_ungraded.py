@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.types import key_text
-from adacompute.runs.stages import import_samples
+from adacompute.core.types import hash_text
+from adacompute.stages.pipeline import import_samples
 from adacompute.storage.decisions import DecisionLog
 
 
@@ -19,7 +19,7 @@ def logged(place: Path, *questions: str, decision: str = "d", draws: int = 3) ->
     for number, text in enumerate(questions):
         samples = [{"answer": "4"}, {"answer": None}, {"answer": "5"}][:draws]
         name = f"{decision}{number}"
-        log.append({"id": name, "time": 0.0, "key": key_text(text), "samples": samples})
+        log.append({"id": name, "time": 0.0, "key": hash_text(text), "samples": samples})
     log.seal()
     log.roll()
     return max(place.glob("samples-*.parquet"))

@@ -14,28 +14,28 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.calibration import (
     Gain,
     Mean,
+    betting_test,
     calibrate,
     calibrate_share,
     frontier,
-    hold_out,
     judge,
     price_budget,
     quantile,
-    win_bet,
+    sweep_prices,
 )
-from adacompute.evaluation.families import Contest, find_family
+from adacompute.evaluation.factories import Experiment, find_factory
 from adacompute.evaluation.pool import Pool
 from adacompute.testing.populations import Population, mix_archetypes
 
 LADDER = (1, 2, 3, 4, 6, 8)
 
 
-def contest_of(pool: Pool, *, orders: int = 8) -> Contest:
-    return Contest(pool, LADDER, (2.0,), orders=orders, seed=0)
+def contest_of(pool: Pool, *, orders: int = 8) -> Experiment:
+    return Experiment(pool, LADDER, (2.0,), orders=orders, seed=0)
 
 
 @pytest.fixture(scope="module")
-def telling(pool_of: Callable[..., Pool]) -> Contest:
+def telling(pool_of: Callable[..., Pool]) -> Experiment:
     population, _ = mix_archetypes(240, telling=1.0)
     return contest_of(pool_of(population, 16))
 
@@ -46,7 +46,7 @@ def blank(questions: int, seed: int) -> Population:
     return Population(np.full((questions, 4), 0.25), rng.random((questions, 3), dtype=np.float32))
 
 
-def test_a_gain_is_found_where_there_is_one(telling: Contest) -> None:
+def test_a_gain_is_found_where_there_is_one(telling: Experiment) -> None:
     found = calibrate(telling, "sequential", budget=3.0, prices=24)
     assert (found["verdict"], found["advice"]) == ("gain", "use this policy")
     assert 0 < found["low"] < found["gain"] < found["high"]
@@ -73,7 +73,7 @@ def test_redrawing_what_could_not_be_read_is_told_apart(pool_of: Callable[..., P
 
 
 def test_a_price_for_the_next_questions_leaves_more_room_than_one_for_the_long_run(
-    telling: Contest,
+    telling: Experiment,
 ) -> None:
     long_run, soon = (
         calibrate(telling, "sequential", budget=3.0, prices=24, following=following)
@@ -84,8 +84,8 @@ def test_a_price_for_the_next_questions_leaves_more_room_than_one_for_the_long_r
     assert soon["cost_high"] <= 3.0 + 1e-9
 
 
-def test_every_budget_finds_its_step_of_the_staircase(telling: Contest) -> None:
-    held = hold_out(telling, find_family("sequential"), 24)
+def test_every_budget_finds_its_step_of_the_staircase(telling: Experiment) -> None:
+    held = sweep_prices(telling, find_factory("sequential"), 24)
     found = [
         price_budget(held, budget, confidence=0.95, following=None)
         for budget in np.linspace(1.2, 7.0, 59).tolist()
@@ -96,7 +96,7 @@ def test_every_budget_finds_its_step_of_the_staircase(telling: Contest) -> None:
     assert (costs > np.linspace(1.2, 7.0, 59) * 0.75).all()
 
 
-def test_without_a_gain_the_best_mixture_is_advised(telling: Contest) -> None:
+def test_without_a_gain_the_best_mixture_is_advised(telling: Experiment) -> None:
     costs, worth = telling.table.costs.mean(axis=0), telling.table.utility.mean(axis=0)
     one, most = costs[0], costs[-1]
     none = Gain(0.0, -0.1, 0.1, 60)
@@ -108,28 +108,28 @@ def test_without_a_gain_the_best_mixture_is_advised(telling: Contest) -> None:
     assert re.fullmatch(r"use n = 1, and n = \d+ for \d+ % of the questions", between)
 
 
-def test_a_budget_that_cannot_be_held_is_refused(telling: Contest) -> None:
+def test_a_budget_that_cannot_be_held_is_refused(telling: Experiment) -> None:
     with pytest.raises(ConfigError, match="cannot be held with 95% confidence"):
         calibrate(telling, "sequential", budget=0.9, prices=8)
 
 
-def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(telling: Contest) -> None:
+def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(telling: Experiment) -> None:
     prices = (0.1, 0.01)
-    held = hold_out(telling, find_family("sequential"), prices)
+    held = sweep_prices(telling, find_factory("sequential"), prices)
     rows = np.flatnonzero(held.fold == 0)
     answers = telling.pool.answers
     right = answers.right.copy()
     mine = np.isin(answers.question, rows)
     right[mine] = False  # no policy that scores these may have looked at their key
     changed = replace(telling.pool, answers=replace(answers, right=right))
-    other = hold_out(replace(telling, pool=changed), find_family("sequential"), prices)
+    other = sweep_prices(replace(telling, pool=changed), find_factory("sequential"), prices)
     for ran, again in zip(held.runs, other.runs, strict=True):
         assert (ran.cost[rows] == again.cost[rows]).all()
     assert all((ran.accuracy[rows] == 0).all() for ran in other.runs)
 
 
-def test_the_frontier_rises_in_cost_and_holds_its_means(telling: Contest) -> None:
-    points = frontier(hold_out(telling, find_family("sequential"), (0.2, 0.02, 0.002)), 0.95)
+def test_the_frontier_rises_in_cost_and_holds_its_means(telling: Experiment) -> None:
+    points = frontier(sweep_prices(telling, find_factory("sequential"), (0.2, 0.02, 0.002)), 0.95)
     costs = [point["cost"] for point in points]
     assert costs == sorted(costs)
     for point in points:
@@ -137,7 +137,7 @@ def test_the_frontier_rises_in_cost_and_holds_its_means(telling: Contest) -> Non
         assert point["accuracy_low"] <= point["accuracy"] <= point["accuracy_high"]
 
 
-def test_a_share_of_the_accuracy_is_kept_at_the_least_cost(telling: Contest) -> None:
+def test_a_share_of_the_accuracy_is_kept_at_the_least_cost(telling: Experiment) -> None:
     kept: dict[str, Any] = {"accuracy_of": 8, "prices": 24}
     most = calibrate_share(telling, "sequential", share=0.95, **kept)
     less = calibrate_share(telling, "sequential", share=0.85, **kept)
@@ -190,11 +190,13 @@ def test_a_bet_is_seldom_won_without_an_edge_and_often_with_one() -> None:
     rng = np.random.default_rng(0)
     group = np.arange(300, dtype=np.uint64)
     fair = [
-        win_bet(rng.choice([-0.5, 0.5], 300), group, lowest=-0.5, confidence=0.95)
+        betting_test(rng.choice([-0.5, 0.5], 300), group, lowest=-0.5, confidence=0.95)
         for _ in range(1000)
     ]
     edge = [
-        win_bet(rng.choice([-0.5, 0.5], 300, p=[0.35, 0.65]), group, lowest=-0.5, confidence=0.95)
+        betting_test(
+            rng.choice([-0.5, 0.5], 300, p=[0.35, 0.65]), group, lowest=-0.5, confidence=0.95
+        )
         for _ in range(200)
     ]
     assert np.mean(fair) <= 0.05

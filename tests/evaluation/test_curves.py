@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.evaluation.curves import Curve, held_out, price_for, read_curve, split_folds
-from adacompute.evaluation.families import FAMILIES, Contest, Fitted
+from adacompute.evaluation.curves import Curve, cross_validate, price_for, read_curve, split_folds
+from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scores import _row, resample
-from adacompute.policies.uniform import Fixed
+from adacompute.policies.uniform import FixedRule
 
 LADDER = (1, 2, 4, 6)
 ONCE = np.ones((1, 2))
@@ -21,8 +21,8 @@ def curve_of(cost: list[list[float]], accuracy: list[list[float]], **fields: boo
 
 
 @pytest.fixture(scope="module")
-def contest(small: Pool) -> Contest:
-    return Contest(small, LADDER, budgets=(1.5, 3.0), orders=6, seed=0)
+def contest(small: Pool) -> Experiment:
+    return Experiment(small, LADDER, budgets=(1.5, 3.0), orders=6, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +67,15 @@ def test_where_more_was_aimed_at_and_less_was_spent_the_cost_does_not_fall() -> 
 
 
 def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
-    contest: Contest, fold: IntArray
+    contest: Experiment, fold: IntArray
 ) -> None:
     seen: list[IntArray] = []
 
-    def family(given: Contest, train: IntArray) -> Fitted:
+    def family(given: Experiment, train: IntArray) -> FittedPolicy:
         seen.append(train)
-        return FAMILIES["mixture"](given, train)
+        return POLICY_FACTORIES["mixture"](given, train)
 
-    curve = held_out(contest, family, split_folds(fold))
+    curve = cross_validate(contest, family, split_folds(fold))
     assert len(seen) == 5
     for f, train in enumerate(seen):
         assert train.tolist() == np.flatnonzero(fold != f).tolist()
@@ -83,9 +83,9 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
     assert np.isfinite(curve.accuracy).all()
 
 
-def test_the_fixed_curve_is_the_replay_of_each_level(contest: Contest, fold: IntArray) -> None:
-    curve = held_out(contest, FAMILIES["fixed"], split_folds(fold))
-    cost, accuracy = contest.run_rules([Fixed(n) for n in LADDER])
+def test_the_fixed_curve_is_the_replay_of_each_level(contest: Experiment, fold: IntArray) -> None:
+    curve = cross_validate(contest, POLICY_FACTORIES["fixed"], split_folds(fold))
+    cost, accuracy = contest.run_rules([FixedRule(n) for n in LADDER])
     assert curve.stepped
     for k, samples in enumerate(LADDER):
         read = read_curve(curve, float(samples), np.ones((1, len(fold))))
@@ -95,9 +95,9 @@ def test_the_fixed_curve_is_the_replay_of_each_level(contest: Contest, fold: Int
     assert between.cost == 2.0
 
 
-def test_at_a_level_the_random_mixture_is_that_level(contest: Contest, fold: IntArray) -> None:
-    curve = held_out(contest, FAMILIES["random"], split_folds(fold))
-    _, accuracy = contest.run_rules([Fixed(n) for n in LADDER])
+def test_at_a_level_the_random_mixture_is_that_level(contest: Experiment, fold: IntArray) -> None:
+    curve = cross_validate(contest, POLICY_FACTORIES["random"], split_folds(fold))
+    _, accuracy = contest.run_rules([FixedRule(n) for n in LADDER])
     for k, samples in enumerate(LADDER):
         read = read_curve(curve, float(samples), np.ones((1, len(fold))))
         assert read.cost == samples
@@ -108,12 +108,12 @@ def test_at_a_level_the_random_mixture_is_that_level(contest: Contest, fold: Int
 
 @pytest.mark.parametrize("name", ["mixture", "fixed", "value-router"])
 def test_the_traced_price_spends_the_budget_on_the_training_questions(
-    contest: Contest, name: str
+    contest: Experiment, name: str
 ) -> None:
     fold = assign_folds(contest.pool.group, 2)
-    curve = held_out(contest, FAMILIES[name], split_folds(fold), trace=(3.0,))
+    curve = cross_validate(contest, POLICY_FACTORIES[name], split_folds(fold), trace=(3.0,))
     for f in range(2):
-        fitted = FAMILIES[name](contest, np.flatnonzero(fold != f))
+        fitted = POLICY_FACTORIES[name](contest, np.flatnonzero(fold != f))
         (price,) = np.unique(curve.price[3.0][fold == f])
         ran = contest.replay.run(fitted.policy, price)
         assert (curve.samples[3.0][fold == f] == ran.samples[fold == f]).all()
@@ -125,10 +125,10 @@ def test_the_traced_price_spends_the_budget_on_the_training_questions(
 
 
 def test_the_price_for_a_budget_lies_between_those_that_spend_less_and_more(
-    contest: Contest,
+    contest: Experiment,
 ) -> None:
-    fitted = FAMILIES["mixture"](contest, np.arange(len(contest.pool)))
-    smooth = Fitted(fitted.policy, (0.4, 0.1, 0.025), fitted.features)
+    fitted = POLICY_FACTORIES["mixture"](contest, np.arange(len(contest.pool)))
+    smooth = FittedPolicy(fitted.policy, (0.4, 0.1, 0.025), fitted.features)
     spent = np.array([1.0, 2.0, 3.0])
     assert price_for(2.0, spent, smooth) == pytest.approx(0.1)
     assert price_for(1.5, spent, smooth) == pytest.approx(0.2)

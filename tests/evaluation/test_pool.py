@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
 from adacompute.core.utility import estimate
 from adacompute.evaluation.pool import Pool, assign_folds
@@ -78,9 +78,9 @@ def test_an_even_pool_keeps_the_first_samples_and_leaves_out_the_shortest_tenth(
 
 
 def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
-    rows = [[NULL, 0, NULL, 1, 2] if q % 2 else [3, 0, 1, 2, NULL] for q in range(20)]
-    rows[7] = [NULL, NULL, 1, NULL, 0]
-    rows[8] = [NULL] * 5
+    rows = [[UNPARSED, 0, UNPARSED, 1, 2] if q % 2 else [3, 0, 1, 2, UNPARSED] for q in range(20)]
+    rows[7] = [UNPARSED, UNPARSED, 1, UNPARSED, 0]
+    rows[8] = [UNPARSED] * 5
     even = pool_of_lists(rows).even(nulls=False)
     assert (len(even), even.left_out) == (18, 2)
     assert (even.answers.samples == 3).all()
@@ -95,7 +95,7 @@ def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
 
 @pytest.mark.parametrize("nulls", [True, False])
 def test_what_is_even_already_is_kept_as_it_is(small: Pool, nulls: bool) -> None:  # noqa: FBT001
-    readable = small.keep(small.answers.answer != NULL).even() if not nulls else small
+    readable = small.keep(small.answers.answer != UNPARSED).even() if not nulls else small
     again = readable.even(nulls=nulls)
     assert again.left_out == 0
     assert (again.answers.answer == readable.answers.answer).all()
@@ -103,7 +103,7 @@ def test_what_is_even_already_is_kept_as_it_is(small: Pool, nulls: bool) -> None
 
 
 def test_a_pool_that_could_hardly_be_read_is_refused() -> None:
-    rows = [[NULL, NULL] if q < 3 else [0, 1] for q in range(20)]
+    rows = [[UNPARSED, UNPARSED] if q < 3 else [0, 1] for q in range(20)]
     with pytest.raises(DataError, match="more than a tenth of the questions"):
         pool_of_lists(rows).even(nulls=False)
     with pytest.raises(DataError, match="nothing can be scored"):

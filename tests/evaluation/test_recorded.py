@@ -14,7 +14,7 @@ from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import Scores, evaluate
 from adacompute.features.text import extract
-from adacompute.storage.store import number_samples
+from adacompute.storage.store import encode_samples
 
 DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 EXAMS = DATA / "samples" / "mcqa10x100__gpt-3.5-turbo.parquet"
@@ -46,7 +46,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def exams() -> Pool:
-    recorded = number_samples(read_samples(EXAMS))
+    recorded = encode_samples(read_samples(EXAMS))
     return Pool(
         answers=recorded.answers,
         key=recorded.key,

@@ -5,20 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adacompute.core.states import chances, states
-from adacompute.core.types import ladder
+from adacompute.core.states import measure_states, states
+from adacompute.core.types import make_levels
 from adacompute.core.utility import estimate
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
-from adacompute.policies.dial import Dial
-from adacompute.policies.stopping import EarlyStopping
-from adacompute.policies.uniform import Fixed, Retry, Rule, Ruled
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.stopping import EarlyStoppingRule
+from adacompute.policies.uniform import FixedRule, RetryRule, Rule, RulePolicy
 
-EVERY = ladder(tuple(range(1, 9)))
+EVERY = make_levels(tuple(range(1, 9)))
 
 
-def alone(rule: Rule) -> Ruled:
-    return Ruled("rule", EVERY, (rule,), Dial((1.0,)))
+def alone(rule: Rule) -> RulePolicy:
+    return RulePolicy("rule", EVERY, (rule,), PriceSchedule((1.0,)))
 
 
 def numbered(pool: Pool) -> Pool:
@@ -44,7 +44,7 @@ def test_the_same_seed_replays_the_same_orders(small: Pool) -> None:
 @pytest.mark.parametrize("samples", [1, 2, 5, 8])
 def test_a_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples: int) -> None:
     orders = 60
-    ran = Replay(small, orders, 8).run(alone(Fixed(samples)), 1.0)
+    ran = Replay(small, orders, 8).run(alone(FixedRule(samples)), 1.0)
     exact = estimate(small.answers, (samples,), errors=False).utility[:, 0]
     assert (ran.cost == samples).all()
     assert (ran.samples == samples).all()
@@ -63,7 +63,7 @@ def test_in_every_place_each_sample_comes_equally_often(small: Pool) -> None:
 def test_the_cost_is_the_sum_of_what_the_drawn_samples_cost(small: Pool) -> None:
     rng = np.random.default_rng(0)
     pool = replace(small, draw_cost=np.rint(100 * rng.random(len(small.draw_cost))))
-    for rule in (Fixed(3), Retry(2, 8), EarlyStopping(2, 6)):
+    for rule in (FixedRule(3), RetryRule(2, 8), EarlyStoppingRule(2, 6)):
         drawn = Replay(numbered(pool), 7, 8).record.answer
         ran = Replay(pool, 7, 8).run(alone(rule), 1.0, draw_cost=50.0)
         sizes = [rows(rule, pool.answers.answer[row].tolist()) for row in drawn]
@@ -72,14 +72,14 @@ def test_the_cost_is_the_sum_of_what_the_drawn_samples_cost(small: Pool) -> None
         assert ran.cost == pytest.approx(np.reshape(cost, (-1, 7)).mean(axis=1))
 
 
-def rows(rule: Fixed | Retry | EarlyStopping, answers: list[int]) -> int:
+def rows(rule: FixedRule | RetryRule | EarlyStoppingRule, answers: list[int]) -> int:
     """Say in plain words where a rule stops."""
-    if isinstance(rule, Fixed):
+    if isinstance(rule, FixedRule):
         return rule.samples
     for drawn in range(1, rule.cap):
-        if isinstance(rule, Retry) and sum(a >= 0 for a in answers[:drawn]) >= rule.readable:
+        if isinstance(rule, RetryRule) and sum(a >= 0 for a in answers[:drawn]) >= rule.readable:
             return drawn
-        if isinstance(rule, EarlyStopping) and drawn % rule.window == 0:
+        if isinstance(rule, EarlyStoppingRule) and drawn % rule.window == 0:
             window = set(answers[drawn - rule.window : drawn])
             if len(window) == 1 and window != {-1}:
                 return drawn
@@ -89,12 +89,14 @@ def rows(rule: Fixed | Retry | EarlyStopping, answers: list[int]) -> int:
 def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
     seen = []
 
-    class Curious(Ruled):
+    class Curious(RulePolicy):
         def decide(self, state, price):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
             seen.append(state.cost[0].tolist())
             return super().decide(state, price)
 
-    Replay(small, 2, 8).run(Curious("rule", EVERY, (Fixed(2),), Dial((1.0,))), 1.0, draw_cost=2.5)
+    Replay(small, 2, 8).run(
+        Curious("rule", EVERY, (FixedRule(2),), PriceSchedule((1.0,))), 1.0, draw_cost=2.5
+    )
     assert seen[0] == [2.5 * n for n in range(1, 9)]
     assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]
 
@@ -102,11 +104,11 @@ def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
 def test_ties_broken_by_log_probability_are_replayed_and_known_to_the_states(small: Pool) -> None:
     right = small.answers.right
     telling = replace(small, logprob=np.where(right, -0.1, -0.9))
-    plain, better = (Replay(p, 12, 6).run(alone(Fixed(2)), 1.0) for p in (small, telling))
+    plain, better = (Replay(p, 12, 6).run(alone(FixedRule(2)), 1.0) for p in (small, telling))
     assert better.accuracy.mean() > plain.accuracy.mean() + 0.02
     assert (better.accuracy >= plain.accuracy - 1e-9).all()
     gains = Replay(telling, 12, 6).tie_gains(6)
-    known = chances(small.answers, 6)
+    known = measure_states(small.answers, 6)
     tied = [len(v) > 1 and v[0] == v[1] for v in states().votes[: len(gains)]]
     assert (gains[~np.array(tied)] == 0).all()
     two = states().layer(2)

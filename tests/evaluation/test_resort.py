@@ -11,7 +11,7 @@ import pytest
 from adacompute.core.answers import order_samples
 from adacompute.core.errors import DataError
 from adacompute.core.types import IntArray, Level
-from adacompute.evaluation.families import Contest, Fitted, fit_sequentially
+from adacompute.evaluation.factories import Experiment, FittedPolicy, fit_sequentially
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import Record
@@ -30,11 +30,11 @@ def both(small: Pool, pool_of: Callable[..., Pool]) -> Pool:
 
 
 @pytest.fixture(scope="module")
-def contest(both: Pool) -> Contest:
-    return Contest(both, (1, 2, 4, 6), (2.0,), ORDERS, seed=0)
+def contest(both: Pool) -> Experiment:
+    return Experiment(both, (1, 2, 4, 6), (2.0,), ORDERS, seed=0)
 
 
-def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Contest) -> None:
+def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Experiment) -> None:
     pool = contest.pool
     assert pool.resort is not None
     fitted = fit_sequentially(contest, np.arange(len(pool)))
@@ -60,7 +60,7 @@ def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Con
     assert max(shares) > 0.3
 
 
-def _feed(fitted: Fitted, price: float, pool: Pool, row: int, samples: IntArray) -> Episode:
+def _feed(fitted: FittedPolicy, price: float, pool: Pool, row: int, samples: IntArray) -> Episode:
     question, policy, features = row // ORDERS, fitted.policy, fitted.digested
     levels = np.array([float(level.samples) for level in policy.levels])
     levels[-1] = 10.0
@@ -81,7 +81,7 @@ def _feed(fitted: Fitted, price: float, pool: Pool, row: int, samples: IntArray)
 
 
 def test_where_everything_is_resorted_on_it_is_as_right_as_the_other_model(
-    contest: Contest,
+    contest: Experiment,
 ) -> None:
     resort = contest.pool.resort
     assert resort is not None
@@ -103,7 +103,7 @@ def test_questions_are_taken_with_their_resort(both: Pool) -> None:
     assert some.even(nulls=False).resort is not None
     with pytest.raises(DataError, match="a last resort of 9 samples is recorded with 5"):
         Resort(replace(STRONG, samples=9), both.resort.answers, both.resort.draw_cost)
-    contest = Contest(replace(both, resort=None), (1, 2), (2.0,), ORDERS, seed=0)
-    fitted = fit_sequentially(Contest(both, (1, 2), (2.0,), ORDERS, seed=0), np.arange(120))
+    contest = Experiment(replace(both, resort=None), (1, 2), (2.0,), ORDERS, seed=0)
+    fitted = fit_sequentially(Experiment(both, (1, 2), (2.0,), ORDERS, seed=0), np.arange(120))
     with pytest.raises(DataError, match=r"no samples of its model are given|draws were wanted"):
         contest.replay.run(fitted.policy, 1e-9, features=fitted.digested)

@@ -9,7 +9,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import KeyArray
-from adacompute.evaluation.families import FAMILIES, ROUTERS
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, Scores, evaluate, resample
 from adacompute.testing.populations import Population, mix_archetypes
@@ -40,7 +40,7 @@ def row_of(scores: Scores, policy: str, budget: float) -> dict[str, Any]:
 
 
 def test_every_policy_has_a_row_at_every_budget(scores: Scores, said: list[str]) -> None:
-    names = [*FAMILIES, *ORACLES]
+    names = [*POLICY_FACTORIES, *ORACLES]
     assert [(row["policy"], row["budget"]) for row in scores.rows] == [
         (name, budget) for name in names for budget in BUDGETS
     ]

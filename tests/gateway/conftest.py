@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.core.types import ladder
+from adacompute.core.types import make_levels
 from adacompute.policies.bundle import Bundle, Point, save_bundle
-from adacompute.policies.dial import Dial
-from adacompute.policies.uniform import Fixed, Ruled
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.uniform import FixedRule, RulePolicy
 from adacompute.testing import scripted
 from adacompute.testing.gateways import free_port
 from adacompute.testing.scripted import Scripted
@@ -54,7 +54,9 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundles that draw one and two samples for every question."""
     root = tmp_path_factory.mktemp("policies")
     for name, samples in (("one", 1), ("two", 2)):
-        policy = Ruled("fixed", ladder((1, 2)), (Fixed(samples),), Dial((0.1,)))
+        policy = RulePolicy(
+            "fixed", make_levels((1, 2)), (FixedRule(samples),), PriceSchedule((0.1,))
+        )
         cost = float(samples)
         frontier = (Point(0.1, cost, cost, cost, 0.5, 0.4, 0.6),)
         save_bundle(Bundle(policy, frontier=frontier), root / name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.gateway.exchange import EVENTS, JSON, Exchange, Gone, TooLarge
+from adacompute.gateway.exchange import EVENTS, JSON, ClientDisconnected, Exchange, TooLarge
 
 Message = MutableMapping[str, Any]
 GONE: Message = {"type": "http.disconnect"}
@@ -42,7 +42,7 @@ def run(use: Callable[[], Awaitable[None]]) -> None:
 def test_who_leaves_ends_what_is_done_for_them() -> None:
     async def use() -> None:
         wire = Wire(GONE)
-        with pytest.raises(Gone):
+        with pytest.raises(ClientDisconnected):
             async with wire.exchange().watched():
                 await asyncio.sleep(60)
         assert wire.sent == []
@@ -118,7 +118,7 @@ def test_a_body_is_read_within_its_limits() -> None:
             await Wire().exchange().read(most=3, within_s=1)
         with pytest.raises(TimeoutError):
             await Wire(parts[0]).exchange().read(most=4, within_s=0.01)
-        with pytest.raises(Gone):
+        with pytest.raises(ClientDisconnected):
             await Wire(parts[0], GONE).exchange().read(most=4, within_s=1)
 
     run(use)

@@ -24,21 +24,21 @@ from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import Receive, Scope, Send
-from adacompute.gateway.passing import KEPT, UNPACKED_PIECE, WHOLE, _Reading
-from adacompute.gateway.wire import (
+from adacompute.gateway.openai_api import (
     BadRequest,
     add_models,
     clean_usage,
-    climbs,
-    read_asked,
+    has_dot_segments,
+    parse_request,
+    passthrough_reason,
     sum_usage,
-    why_passed,
 )
+from adacompute.gateway.passthrough import KEPT, UNPACKED_PIECE, WHOLE, _Reading
 from adacompute.graders.grader import load
 from adacompute.models.failures import Failure
 from adacompute.models.openai import Upstream
+from adacompute.models.openai_format import MalformedReply, read_event
 from adacompute.models.streams import read_stream
-from adacompute.models.wire import Malformed, read_event
 from adacompute.policies.bundle import load_bundle
 from adacompute.testing import scripted
 from adacompute.testing.gateways import Answer, free_port, run, send, speak
@@ -192,8 +192,8 @@ def test_any_request_is_decided_on_passed_or_refused(
     engine: Engine, content: dict[str, Any], path: str, header: str
 ) -> None:
     try:
-        asked = read_asked(path, json.dumps(content).encode(), ["thrifty"], header or None)
-        if asked is not None and why_passed(asked) is None:
+        asked = parse_request(path, json.dumps(content).encode(), ["thrifty"], header or None)
+        if asked is not None and passthrough_reason(asked) is None:
             decision, episode = engine.open(asked)
             assert engine.settled(episode) is False
             assert decision.budget >= 2
@@ -241,7 +241,7 @@ def test_any_stream_is_read_or_a_failure(data: bytes, status: int) -> None:
 def test_any_line_of_a_stream_is_an_event_or_malformed(line: bytes) -> None:
     try:
         event = read_event(line)
-    except Malformed:
+    except MalformedReply:
         return
     assert event is None or isinstance(event, dict)
 
@@ -274,7 +274,7 @@ BULKY = {
 @pytest.mark.parametrize("name", BULKY)
 def test_a_body_that_is_slow_to_read_is_read_quickly(name: str) -> None:
     begun = time.monotonic()
-    read_asked(CHAT, BULKY[name], ["thrifty"])
+    parse_request(CHAT, BULKY[name], ["thrifty"])
     assert time.monotonic() - begun < 0.15
 
 
@@ -457,8 +457,8 @@ def test_a_path_that_is_not_ours_is_not_sent_on(
 
 @given(st.text(max_size=20))
 def test_only_two_dots_climb(path: str) -> None:
-    assert climbs(f"/v1/{path}/../x")
-    assert not climbs("/v1/" + path.replace(".", "").replace("%", ""))
+    assert has_dot_segments(f"/v1/{path}/../x")
+    assert not has_dot_segments("/v1/" + path.replace(".", "").replace("%", ""))
 
 
 @pytest.mark.parametrize(
@@ -834,9 +834,9 @@ def test_a_strange_upstream_is_no_failure_of_the_gateway(
 def impatient(application: Application) -> Iterator[int]:
     """A server whose patience ends soon; gives its port."""
     uvicorn = pytest.importorskip("uvicorn")
-    from adacompute.gateway.protocol import Patient  # noqa: PLC0415 - needs it
+    from adacompute.gateway.timeout_protocol import TimeoutProtocol  # noqa: PLC0415 - needs it
 
-    class Impatient(Patient):
+    class Impatient(TimeoutProtocol):
         seconds = 0.3
         unread_s = 1.0
 

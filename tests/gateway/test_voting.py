@@ -22,20 +22,20 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 import openai
 
 from adacompute.core.errors import DataError
-from adacompute.core.types import ladder
+from adacompute.core.types import make_levels
 from adacompute.gateway.body import Body
 from adacompute.gateway.config import make_config
-from adacompute.gateway.drawing import Purse
 from adacompute.gateway.engine import Engine
-from adacompute.gateway.wire import Asked
+from adacompute.gateway.openai_api import VirtualRequest
+from adacompute.gateway.request_model import RequestModel
+from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
-from adacompute.models.upstream import Capabilities
 from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
-from adacompute.policies.dial import Dial
-from adacompute.policies.stopping import AdaptiveConsistency
-from adacompute.policies.uniform import Fixed, Rule, Ruled
-from adacompute.runs.replays import decide_again, replay_log
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.stopping import AdaptiveConsistencyRule
+from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
+from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
 from adacompute.testing import gateways, scripted
 from adacompute.testing.scripted import Reply, Scripted
@@ -50,7 +50,7 @@ def bundle(path: Path, *rules: Rule, template: Template | None = None) -> Path:
     frontier = tuple(
         Point(price, i + 1.0, i + 1.0, i + 1.0, 0.5, 0.4, 0.6) for i, price in enumerate(prices)
     )
-    policy = Ruled("test", ladder((1, 2, 3, 4)), rules, Dial(prices))
+    policy = RulePolicy("test", make_levels((1, 2, 3, 4)), rules, PriceSchedule(prices))
     save_bundle(Bundle(policy, frontier=frontier, template=template), path)
     return path
 
@@ -116,7 +116,7 @@ def texts(answer: gateways.Answer) -> str:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
-    return bundle(tmp_path / "p", Fixed(3))
+    return bundle(tmp_path / "p", FixedRule(3))
 
 
 def test_the_first_draw_of_the_winning_class_answers_and_every_draw_is_billed(three: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_draw_is_the_clients_body_with_the_model_replaced(three: Path) -> None
 def test_a_request_may_set_its_own_budget(
     tmp_path: Path, where: dict[str, Any], drawn: int
 ) -> None:
-    policy = bundle(tmp_path / "p", Fixed(1), Fixed(2), Fixed(3), Fixed(4))
+    policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(2), FixedRule(3), FixedRule(4))
     with serving(policy) as (upstream, port):
         upstream.answer(*(reply(str(n)) for n in range(4)))
         assert ask(port, **where).values("x-adacompute-samples") == [str(drawn)]
@@ -234,7 +234,7 @@ def test_a_budget_that_cannot_be_held_is_the_clients_error(three: Path, budget: 
 
 
 def test_a_rule_that_looks_first_stops_when_the_answers_agree(tmp_path: Path) -> None:
-    policy = bundle(tmp_path / "p", AdaptiveConsistency(0.8, 4))
+    policy = bundle(tmp_path / "p", AdaptiveConsistencyRule(0.8, 4))
     with serving(policy) as (upstream, port):
         upstream.answer(reply("4"), reply("4"), reply("5"))
         answer = ask(port, adacompute={"debug": True})
@@ -244,7 +244,7 @@ def test_a_rule_that_looks_first_stops_when_the_answers_agree(tmp_path: Path) ->
 
 
 def test_draws_that_can_change_nothing_are_cancelled_and_charged_in_full(tmp_path: Path) -> None:
-    policy = bundle(tmp_path / "p", Fixed(3))
+    policy = bundle(tmp_path / "p", FixedRule(3))
     slow = Reply(200, JSON, [3.0, b"{}"])
     with serving(policy) as (upstream, port):
         upstream.answer(reply("4"), reply("4"), slow)
@@ -284,7 +284,7 @@ def test_a_failing_upstream_is_told_in_openais_shape(three: Path, status: int, c
 
 
 def test_a_stream_that_one_draw_ends_is_live_and_byte_true(tmp_path: Path) -> None:
-    with serving(bundle(tmp_path / "p", Fixed(1))) as (upstream, port):
+    with serving(bundle(tmp_path / "p", FixedRule(1))) as (upstream, port):
         sent = stream("The ", "answer ", "is 4", usage=False)
         upstream.answer(sent)
         answer = ask(port, stream=True)
@@ -352,7 +352,7 @@ def test_an_upstream_that_fails_in_a_voted_stream_ends_it_in_an_error_event(thre
 
 def test_the_question_is_what_the_template_was_filled_with(tmp_path: Path) -> None:
     form = Template("Q: {question}\nA:", system="Be brief.")
-    policy = bundle(tmp_path / "p", Fixed(1), template=form)
+    policy = bundle(tmp_path / "p", FixedRule(1), template=form)
     messages = [dict(message) for message in form.render("2 + 2?").messages or ()]
     with serving(policy) as (upstream, port):
         upstream.answer(reply("4"))
@@ -379,7 +379,7 @@ def test_shadow_mode_answers_with_one_draw_and_notes_what_it_would_have_drawn(
 
 
 def test_the_holdout_draws_on_after_the_answer_and_is_capped(tmp_path: Path) -> None:
-    policy = bundle(tmp_path / "p", Fixed(1))
+    policy = bundle(tmp_path / "p", FixedRule(1))
     log = {"directory": str(tmp_path / "log")}
     with serving(policy, holdout=1.0, holdout_most=0.5, log=log) as (upstream, port):
         upstream.answer(reply("4"))
@@ -401,7 +401,7 @@ def log_of(policy: Path, place: Path, answers: Sequence[str], **options: Any) ->
 
 
 def test_a_log_is_decided_again_bit_for_bit(tmp_path: Path) -> None:
-    policy = bundle(tmp_path / "p", Fixed(1), AdaptiveConsistency(0.8, 4), Fixed(4))
+    policy = bundle(tmp_path / "p", FixedRule(1), AdaptiveConsistencyRule(0.8, 4), FixedRule(4))
     place = tmp_path / "log"
     log_of(policy, place, ["4", "no number", "7"], budget=2.0)
     rows = read_decisions(place).to_pylist()
@@ -422,7 +422,7 @@ def test_a_log_of_shadows_is_refused_with_what_it_can_tell(three: Path, tmp_path
 
 
 def test_a_policy_of_another_model_than_the_logs_is_warned_of(tmp_path: Path) -> None:
-    policy = bundle(tmp_path / "p", Fixed(1))
+    policy = bundle(tmp_path / "p", FixedRule(1))
     log_of(policy, tmp_path / "log", ["4"])
     own = load_bundle(policy)
     for model, warned in ((None, False), ("real", False), ("other", True)):
@@ -433,7 +433,7 @@ def test_a_policy_of_another_model_than_the_logs_is_warned_of(tmp_path: Path) ->
 
 
 def test_draws_that_were_never_made_come_from_the_holdout_alone(tmp_path: Path) -> None:
-    policy = bundle(tmp_path / "p", Fixed(1), Fixed(3))
+    policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(3))
     log_of(policy, tmp_path / "none", ["4"])
     with pytest.raises(Exception, match="never made"):
         replay_log(tmp_path / "none", policy, budget=2.0)
@@ -597,7 +597,7 @@ def test_draws_are_accounted_for_a_client_that_leaves_in_the_middle_of_a_stream(
 
 def test_a_live_stream_without_a_bill_is_charged_for_its_prompt(tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
-    with serving(bundle(tmp_path / "p", Fixed(1)), log=log) as (upstream, port):
+    with serving(bundle(tmp_path / "p", FixedRule(1)), log=log) as (upstream, port):
         upstream.answer(stream("is ", "4", usage=False))
         ask(port, stream=True)
         sent = len(upstream.received[0].body)
@@ -633,7 +633,7 @@ def test_a_gateway_has_decided_once_before_it_is_ready(
 ) -> None:
     begin, opened = Engine.open, []
 
-    def watch(engine: Engine, asked: Asked) -> Any:
+    def watch(engine: Engine, asked: VirtualRequest) -> Any:
         opened.append(asked)
         return begin(engine, asked)
 
@@ -645,16 +645,16 @@ def test_a_gateway_has_decided_once_before_it_is_ready(
         assert "adacompute_draws_total{" not in metrics(port)
 
 
-def buy(upstream: Scripted, known: Capabilities, count: int, **options: Any) -> Purse:
+def buy(upstream: Scripted, known: Capabilities, count: int, **options: Any) -> RequestModel:
     """Draws of a request, without a gateway around them."""
     content = {"model": "virtual", "messages": [], **options.pop("body", {})}
     body = Body.read(json.dumps(content).encode())
     assert body is not None
-    asked = Asked(body, "chat/completions", "virtual", None, debug=False)
+    asked = VirtualRequest(body, "chat/completions", "virtual", None, debug=False)
 
-    async def main() -> Purse:
+    async def main() -> RequestModel:
         async with Upstream(upstream.base_url, "real", capabilities=known) as server:
-            purse = Purse(server, asked, "real", **options)
+            purse = RequestModel(server, asked, "real", **options)
             async for _ in purse.buy(count):
                 pass
             return purse

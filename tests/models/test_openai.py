@@ -18,11 +18,11 @@ from adacompute.core.errors import (
     ModelError,
     ModelTimeout,
     RateLimited,
-    RequestRefused,
+    RequestRejected,
 )
+from adacompute.models.messages import Capabilities, Prompt, Retries, Sample, Settings, Timeouts
 from adacompute.models.openai import Upstream
-from adacompute.models.relay import Cut, Relay
-from adacompute.models.upstream import Capabilities, Draw, Prompt, Retries, Settings, Timeouts
+from adacompute.models.relay import ConnectionInterrupted, Relay
 from adacompute.testing.fake_openai import Fake, FakeSettings, serve
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def ask(
         return asyncio.run(main(fake)), fake.stats()
 
 
-async def one(upstream: Upstream, fake: Fake) -> Draw:
+async def one(upstream: Upstream, fake: Fake) -> Sample:
     del fake
     (draw,) = await upstream.call(CHAT, PLAIN, seed=1)
     return draw
@@ -140,7 +140,7 @@ def test_what_may_pass_is_tried_again(fault: str) -> None:
 
 @pytest.mark.parametrize("status", ["408 Late", "409 Conflict", "504 Late", "529 Overloaded"])
 def test_rarer_statuses_that_may_pass_are_tried_again(status: str) -> None:
-    async def main() -> tuple[list[Draw], int]:
+    async def main() -> tuple[list[Sample], int]:
         async with (
             canned(reply(status, "busy"), GOOD) as (url, asked),
             Upstream(url, "m", retries=QUICK) as upstream,
@@ -203,7 +203,7 @@ def test_what_passes_to_a_closed_connection_is_passed_again(size: int) -> None:
 def test_what_passes_is_not_passed_again_where_it_may_have_been_served() -> None:
     async def main() -> None:
         async with canned(b"") as (url, asked), Relay(url) as relay:
-            with pytest.raises(Cut):
+            with pytest.raises(ConnectionInterrupted):
                 async with relay.send("POST", "x", [], b"{}"):
                     pass
             assert len(asked) == 1
@@ -295,7 +295,7 @@ def test_a_reply_that_begins_and_does_not_end_is_not_paid_for_twice() -> None:
 def test_a_refusal_is_not_asked_again_and_says_what_the_server_said() -> None:
     async def fail(upstream: Upstream, fake: Fake) -> None:
         del fake
-        with pytest.raises(RequestRefused, match=r"answered 400: Field 'n': .* <= 4, but got 5"):
+        with pytest.raises(RequestRejected, match=r"answered 400: Field 'n': .* <= 4, but got 5"):
             await upstream.call(CHAT, PLAIN, count=5)
 
     _, stats = ask(FakeSettings(n="limit:4"), fail, capabilities=NATIVE)
@@ -328,7 +328,7 @@ def test_a_redirection_is_not_followed() -> None:
     async def main() -> int:
         moved = reply("302 Found", "", "Location: http://127.0.0.1:1/")
         async with canned(moved) as (url, asked), Upstream(url, "m", key=KEY) as upstream:
-            with pytest.raises(RequestRefused, match="moved to"):
+            with pytest.raises(RequestRejected, match="moved to"):
                 await upstream.call(CHAT, PLAIN)
             return len(asked)
 
@@ -428,7 +428,7 @@ def test_cancelling_a_call_closes_its_connection() -> None:
 
 
 def test_completions_are_drawn_in_the_old_format() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
         del fake
         return await upstream.call(TEXT, PLAIN, count=3, seed=7)
 
@@ -442,7 +442,7 @@ def test_completions_are_drawn_in_the_old_format() -> None:
 
 @pytest.mark.parametrize("usage", ["all", "one", "none"])
 def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
         del fake
         return await upstream.call(CHAT, PLAIN, count=4)
 
@@ -455,7 +455,7 @@ def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
 
 @pytest.mark.parametrize(("usage", "counts"), [("all", "all"), ("one", "one")])
 def test_without_logprobs_tokens_add_up_and_are_marked(usage: Any, counts: Any) -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
         del fake
         return await upstream.call(CHAT, PLAIN, count=4)
 
@@ -467,7 +467,7 @@ def test_without_logprobs_tokens_add_up_and_are_marked(usage: Any, counts: Any) 
 
 
 def test_hidden_reasoning_counts_and_a_draw_it_ate_has_failed() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> tuple[Draw, Draw]:
+    async def use(upstream: Upstream, fake: Fake) -> tuple[Sample, Sample]:
         del fake
         (full,) = await upstream.call(CHAT, PLAIN)
         (eaten,) = await upstream.call(CHAT, Settings(max_tokens=20))
@@ -481,8 +481,10 @@ def test_hidden_reasoning_counts_and_a_draw_it_ate_has_failed() -> None:
 # Fanning out
 
 
-def fan_out(count: int, seed: int | None = 5) -> Callable[[Upstream, Fake], Awaitable[list[Draw]]]:
-    async def use(upstream: Upstream, fake: Fake) -> list[Draw]:
+def fan_out(
+    count: int, seed: int | None = 5
+) -> Callable[[Upstream, Fake], Awaitable[list[Sample]]]:
+    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
         del fake
         return await upstream.draw(CHAT, PLAIN, count=count, seed=seed)
 
@@ -549,7 +551,7 @@ def test_no_draws_are_no_calls() -> None:
 def test_a_failure_for_good_cancels_the_rest_and_is_the_only_error() -> None:
     async def fail(upstream: Upstream, fake: Fake) -> None:
         del fake
-        with pytest.raises(RequestRefused, match="400"):
+        with pytest.raises(RequestRejected, match="400"):
             await upstream.draw(CHAT, Settings(extra={"n": 2}), count=4)
 
     _, stats = ask(FakeSettings(n="refused", latency_s=0.2), fail)
@@ -560,7 +562,7 @@ def test_a_failure_for_good_cancels_the_rest_and_is_the_only_error() -> None:
 
 
 def test_five_hundred_calls_at_once_differ_and_are_all_counted() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[list[Draw]]:
+    async def use(upstream: Upstream, fake: Fake) -> list[list[Sample]]:
         del fake
         calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(500))
         return await asyncio.gather(*calls)
@@ -574,7 +576,7 @@ def test_five_hundred_calls_at_once_differ_and_are_all_counted() -> None:
 def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:
     faults = {"429": 0.1, "500": 0.1, "reset": 0.05, "half": 0.05, "garbled": 0.05, "type": 0.05}
 
-    async def use(upstream: Upstream, fake: Fake) -> list[list[Draw]]:
+    async def use(upstream: Upstream, fake: Fake) -> list[list[Sample]]:
         del fake
         calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(300))
         return await asyncio.gather(*calls)
@@ -590,7 +592,7 @@ def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:
 
 
 def test_no_more_connections_are_used_than_allowed() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[list[Draw]]:
+    async def use(upstream: Upstream, fake: Fake) -> list[list[Sample]]:
         del fake
         return await asyncio.gather(*(upstream.call(CHAT, PLAIN) for _ in range(40)))
 
@@ -644,7 +646,7 @@ def test_errors_of_whoever_reads_a_stream_stay_theirs() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "said"),
     [
-        (reply("400 Bad", "no streams"), RequestRefused, "no streams"),
+        (reply("400 Bad", "no streams"), RequestRejected, "no streams"),
         (reply("200 OK", "data: [1]\n\n"), ModelError, "cannot be understood"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\ndata: {}\n\n", ModelError, "lost"),
     ],

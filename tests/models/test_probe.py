@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.errors import ModelError, RequestRefused
+from adacompute.core.errors import ModelError, RequestRejected
+from adacompute.models.messages import Capabilities, Prompt, Retries, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import MOST_CHOICES, describe, load_cached, probe, save_cached
-from adacompute.models.upstream import Capabilities, Prompt, Retries, Settings
 from adacompute.testing.fake_openai import FakeSettings, serve
 from adacompute.testing.llama import Llama, missing, serve_llama
 
@@ -213,7 +213,7 @@ def test_what_was_found_is_enough_to_draw() -> None:
 
 
 def test_a_server_without_either_endpoint_is_refused() -> None:
-    with pytest.raises(RequestRefused, match="404"):
+    with pytest.raises(RequestRejected, match="404"):
         found(FakeSettings(endpoints=()))
 
 

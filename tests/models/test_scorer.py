@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
-from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RequestRefused
+from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RequestRejected
+from adacompute.models.messages import Retries, Timeouts
+from adacompute.models.openai_format import MalformedReply
 from adacompute.models.scorer import Scorer, read_score
-from adacompute.models.upstream import Retries, Timeouts
-from adacompute.models.wire import Malformed
 from adacompute.testing.fake_answers import score_of
 from adacompute.testing.fake_openai import Fake, FakeSettings, serve
 
@@ -48,7 +48,7 @@ def test_what_does_not_pass_is_one_of_our_errors() -> None:
         ):
             score(fake)
         assert fake.stats()["calls"] == 3
-        with pytest.raises(RequestRefused, match="there is no /v1/nowhere"):
+        with pytest.raises(RequestRejected, match="there is no /v1/nowhere"):
             score(fake, "nowhere")
     with (
         serve(FakeSettings(script=("stall",))) as fake,
@@ -58,7 +58,7 @@ def test_what_does_not_pass_is_one_of_our_errors() -> None:
 
 
 def test_the_address_is_asked_to_the_letter() -> None:
-    with serve() as fake, pytest.raises(RequestRefused, match="there is no /v1/score/"):
+    with serve() as fake, pytest.raises(RequestRejected, match="there is no /v1/score/"):
         score(fake, "score/")
     with pytest.raises(ConfigError, match="a base URL looks like"):
         Scorer("scorer")
@@ -87,5 +87,5 @@ def test_a_score_is_a_number_or_an_object_with_one(document: Any) -> None:
     ],
 )
 def test_nothing_else_is_a_score(document: object) -> None:
-    with pytest.raises(Malformed, match="neither a number"):
+    with pytest.raises(MalformedReply, match="neither a number"):
         read_score(document)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adacompute.core.types import IntArray, ladder
-from adacompute.policies.dial import Dial
+from adacompute.core.types import IntArray, make_levels
 from adacompute.policies.episode import Episode, play
-from adacompute.policies.policy import Draws, Record
-from adacompute.policies.uniform import Rule, Ruled
+from adacompute.policies.policy import ObservedSamples, Record
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.uniform import Rule, RulePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +26,9 @@ def play_rule() -> Callable[[Rule, IntArray], IntArray]:
     """Return how many draws a rule takes of each row."""
 
     def run(rule: Rule, answer: IntArray) -> IntArray:
-        levels = ladder(tuple(range(1, answer.shape[1] + 1)))
+        levels = make_levels(tuple(range(1, answer.shape[1] + 1)))
         start = Episode.start(
-            Ruled("rule", levels, (rule,), Dial((1.0,))),
+            RulePolicy("rule", levels, (rule,), PriceSchedule((1.0,))),
             1.0,
             key=np.arange(len(answer), dtype=np.uint64),
             features=np.empty((len(answer), 0), dtype=np.float32),
@@ -50,12 +50,14 @@ def sequences() -> IntArray:
     return np.where(unread, -1, answer)
 
 
-def _views(answer: IntArray, row: list[int], size: list[int]) -> Draws:
-    return Draws(Record(answer), np.array(row, dtype=np.int64), np.array(size, dtype=np.int64))
+def _views(answer: IntArray, row: list[int], size: list[int]) -> ObservedSamples:
+    return ObservedSamples(
+        Record(answer), np.array(row, dtype=np.int64), np.array(size, dtype=np.int64)
+    )
 
 
 @st.composite
-def _draws(draw: st.DrawFn) -> Draws:
+def _draws(draw: st.DrawFn) -> ObservedSamples:
     shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 8)))
     answer = draw(arrays(np.int64, shape, elements=st.integers(-1, 2)))
     views = st.lists(
@@ -65,4 +67,4 @@ def _draws(draw: st.DrawFn) -> Draws:
     return _views(answer, list(row), list(size))
 
 
-st.register_type_strategy(Draws, _draws())
+st.register_type_strategy(ObservedSamples, _draws())

@@ -13,25 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import BundleError
-from adacompute.core.types import Float32Array, IntArray, UtilityTable, ladder
+from adacompute.core.types import Float32Array, IntArray, UtilityTable, make_levels
 from adacompute.features.text import VERSION
 from adacompute.policies.bundle import FILE, Bundle, Point, load_bundle, save_bundle
-from adacompute.policies.dial import Dial
-from adacompute.policies.policy import Draws, Policy, Record, State
+from adacompute.policies.policy import ObservedSamples, Policy, Record, State
+from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router, fit_value_router
-from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
-from adacompute.policies.uniform import Fixed, Retry, Ruled
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.uniform import FixedRule, RetryRule, RulePolicy
 
-LEVELS = ladder((1, 2, 4))
+LEVELS = make_levels((1, 2, 4))
 FRONTIER = (
     Point(0.2, 1.4, 1.3, 1.5, 0.6, 0.5, 0.7),
     Point(0.05, 2.8, 2.6, 3.0, 0.7, 0.6, 0.8),
 )
-RULED = Ruled(
+RULED = RulePolicy(
     "all",
     LEVELS,
-    (Fixed(1), Retry(1, 4), AdaptiveConsistency(0.9, 4), EarlyStopping(2, 4)),
-    Dial((0.4, 0.2, 0.1, 0.05)),
+    (FixedRule(1), RetryRule(1, 4), AdaptiveConsistencyRule(0.9, 4), EarlyStoppingRule(2, 4)),
+    PriceSchedule((0.4, 0.2, 0.1, 0.05)),
     ticket="length",
     lengths=(1.0, 2.5),
     length_feature=1,
@@ -114,9 +114,9 @@ def test_a_loaded_policy_decides_bit_for_bit_as_the_saved_one(
     at = rng.integers(-1, 3, 500)
     state = State(
         key=rng.integers(0, 2**63, 500, dtype=np.uint64),
-        features=loaded.digest(rng.normal(size=(500, 2)).astype(np.float32)),
+        features=loaded.prepare_features(rng.normal(size=(500, 2)).astype(np.float32)),
         cost=rng.random((500, 3)),
-        draws=Draws(Record(sequences), np.arange(500), np.array([0, 1, 2, 4])[at + 1]),
+        draws=ObservedSamples(Record(sequences), np.arange(500), np.array([0, 1, 2, 4])[at + 1]),
         at=at,
         rounds_left=np.ones(500, dtype=np.int64),
     )
@@ -365,14 +365,14 @@ def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
     class Custom:
         levels = LEVELS
 
-        def digest(self, features: Float32Array) -> Float32Array:
+        def prepare_features(self, features: Float32Array) -> Float32Array:
             raise NotImplementedError
 
         def decide(self, state: State, price: float) -> IntArray:
             raise NotImplementedError
 
     class Whim:
-        def reach(self, draws: Draws) -> IntArray:
+        def reach(self, draws: ObservedSamples) -> IntArray:
             raise NotImplementedError
 
     rng = np.random.default_rng(0)
@@ -381,7 +381,10 @@ def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
     logistic = fit_router(features, table, LEVELS, budgets=(1.5,), classifier="logistic")
     for policy, why in (
         (Custom(), "a Custom cannot be bundled"),
-        (Ruled("whim", LEVELS, (Whim(),), Dial((1.0,))), "a rule of type Whim cannot be bundled"),
+        (
+            RulePolicy("whim", LEVELS, (Whim(),), PriceSchedule((1.0,))),
+            "a rule of type Whim cannot be bundled",
+        ),
         (logistic, "only the tree classifier is bundled: .* 'gbm'"),
     ):
         with pytest.raises(BundleError, match=why):

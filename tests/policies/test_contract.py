@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import IntArray
-from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, Fitted
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment, FittedPolicy
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
-from adacompute.policies.policy import NO_LEVEL, Draws, Policy, Record, State
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, Record, State
 from adacompute.testing.populations import mix_archetypes
 
-QUESTIONS, SAMPLES = 80, 8
+BLOCK_SIZE, SAMPLES = 80, 8
 LADDER = (1, 2, 4, 6)
 STATIC = ("fixed", "mixture", "random", "longest-first", *ROUTERS)
 STOPPING = ("retry", "adaptive-consistency", "early-stopping")
@@ -26,43 +26,43 @@ BOTH = ("sequential",)
 
 
 @pytest.fixture(scope="module")
-def contest() -> Contest:
-    population, _ = mix_archetypes(QUESTIONS, telling=1.0, null_rate=0.2)
-    key = np.arange(QUESTIONS, dtype=np.uint64)
+def contest() -> Experiment:
+    population, _ = mix_archetypes(BLOCK_SIZE, telling=1.0, null_rate=0.2)
+    key = np.arange(BLOCK_SIZE, dtype=np.uint64)
     pool = Pool(
         answers=population.draw(SAMPLES, seed=0),
         key=key,
         group=key,
         features=population.features,
-        draw_cost=np.ones(QUESTIONS * SAMPLES),
+        draw_cost=np.ones(BLOCK_SIZE * SAMPLES),
     )
-    return Contest(pool, LADDER, budgets=(1.5, 2.5), orders=8, seed=0)
+    return Experiment(pool, LADDER, budgets=(1.5, 2.5), orders=8, seed=0)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=POLICY_FACTORIES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def fitted(contest: Contest, name: str) -> Fitted:
-    return FAMILIES[name](contest, np.arange(QUESTIONS))
+def fitted(contest: Experiment, name: str) -> FittedPolicy:
+    return POLICY_FACTORIES[name](contest, np.arange(BLOCK_SIZE))
 
 
-def start(contest: Contest, policy: Policy, price: float) -> Episode:
+def start(contest: Experiment, policy: Policy, price: float) -> Episode:
     """Begin an episode on the first order of every question's samples."""
     samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
     return Episode.start(
         policy,
         price,
         key=contest.pool.key,
-        features=policy.digest(contest.pool.features),
-        cost=np.broadcast_to(samples, (QUESTIONS, len(samples))),
+        features=policy.prepare_features(contest.pool.features),
+        cost=np.broadcast_to(samples, (BLOCK_SIZE, len(samples))),
         record=Record(contest.replay.record.answer[:: contest.orders]),
     )
 
 
-def states(contest: Contest, fitted: Fitted) -> list[tuple[State, float]]:
+def states(contest: Experiment, fitted: FittedPolicy) -> list[tuple[State, float]]:
     """Collect what a policy is asked in episodes at its own prices and between them."""
     prices = [*fitted.prices[:: max(1, len(fitted.prices) // 4)], fitted.prices[-1]]
     prices += [(a * b) ** 0.5 for a, b in itertools.pairwise(prices)]
@@ -77,7 +77,7 @@ def states(contest: Contest, fitted: Fitted) -> list[tuple[State, float]]:
 
 
 def test_a_decision_is_a_level_for_each_question_and_not_below_the_one_it_is_at(
-    contest: Contest, fitted: Fitted
+    contest: Experiment, fitted: FittedPolicy
 ) -> None:
     for state, price in states(contest, fitted):
         level = fitted.policy.decide(state, price)
@@ -87,7 +87,9 @@ def test_a_decision_is_a_level_for_each_question_and_not_below_the_one_it_is_at(
         assert (level < len(fitted.policy.levels)).all()
 
 
-def test_the_same_state_and_price_get_the_same_decision(contest: Contest, fitted: Fitted) -> None:
+def test_the_same_state_and_price_get_the_same_decision(
+    contest: Experiment, fitted: FittedPolicy
+) -> None:
     for state, price in states(contest, fitted):
         first = fitted.policy.decide(state, price)
         fitted.policy.decide(state, price * 0.7)
@@ -95,7 +97,7 @@ def test_the_same_state_and_price_get_the_same_decision(contest: Contest, fitted
 
 
 def test_a_decision_depends_neither_on_the_block_nor_on_the_order(
-    contest: Contest, fitted: Fitted
+    contest: Experiment, fitted: FittedPolicy
 ) -> None:
     rng = np.random.default_rng(0)
     for state, price in states(contest, fitted)[::3]:
@@ -107,7 +109,9 @@ def test_a_decision_depends_neither_on_the_block_nor_on_the_order(
             assert alone[0] == block[row]
 
 
-def test_draws_that_are_still_to_come_change_nothing(contest: Contest, fitted: Fitted) -> None:
+def test_draws_that_are_still_to_come_change_nothing(
+    contest: Experiment, fitted: FittedPolicy
+) -> None:
     rng = np.random.default_rng(0)
     for state, price in states(contest, fitted):
         answer = state.draws.record.answer.copy()
@@ -115,13 +119,15 @@ def test_draws_that_are_still_to_come_change_nothing(contest: Contest, fitted: F
         answer[:, later] = rng.integers(-1, 3, answer[:, later].shape)
         for row, size in zip(state.draws.row, state.draws.size, strict=True):
             answer[row, :size] = state.draws.record.answer[row, :size]
-        changed = replace(state, draws=Draws(Record(answer), state.draws.row, state.draws.size))
+        changed = replace(
+            state, draws=ObservedSamples(Record(answer), state.draws.row, state.draws.size)
+        )
         decided = fitted.policy.decide(state, price)
         assert (fitted.policy.decide(changed, price) == decided).all()
 
 
 def test_a_static_policy_ignores_the_draws_and_a_stopping_rule_the_features(
-    contest: Contest, fitted: Fitted, name: str
+    contest: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     assert (name in STATIC) + (name in STOPPING) + (name in BOTH) == 1, "say which kind it is"
     for state, price in states(contest, fitted):
@@ -130,12 +136,14 @@ def test_a_static_policy_ignores_the_draws_and_a_stopping_rule_the_features(
             changed = state
         if name in STATIC:
             unread = Record(np.full_like(state.draws.record.answer, -1))
-            changed = replace(state, draws=Draws(unread, state.draws.row, state.draws.size))
+            changed = replace(
+                state, draws=ObservedSamples(unread, state.draws.row, state.draws.size)
+            )
         assert (fitted.policy.decide(changed, price) == fitted.policy.decide(state, price)).all()
 
 
 def test_only_a_stopping_rule_goes_on_after_its_first_level(
-    contest: Contest, fitted: Fitted, name: str
+    contest: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     rises: list[IntArray] = []
     for state, price in states(contest, fitted):
@@ -148,7 +156,7 @@ def test_only_a_stopping_rule_goes_on_after_its_first_level(
 
 
 def test_a_lower_price_never_spends_less_on_the_training_questions(
-    contest: Contest, fitted: Fitted, name: str
+    contest: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     spent = [contest.replay.run(fitted.policy, price).cost for price in fitted.prices]
     means = np.array([cost.mean() for cost in spent])
@@ -165,7 +173,7 @@ def test_a_lower_price_never_spends_less_on_the_training_questions(
 
 
 def test_a_bundle_decides_bit_for_bit_as_the_policy_did(
-    contest: Contest, fitted: Fitted, tmp_path: Path
+    contest: Experiment, fitted: FittedPolicy, tmp_path: Path
 ) -> None:
     save_bundle(Bundle(fitted.policy), tmp_path / "p")
     loaded = load_bundle(tmp_path / "p").policy
@@ -174,11 +182,11 @@ def test_a_bundle_decides_bit_for_bit_as_the_policy_did(
     for state, price in states(contest, fitted):
         features = rng.normal(size=(len(state), contest.pool.features.shape[1]))
         read = features.astype(np.float32)
-        assert (loaded.digest(read) == fitted.policy.digest(read)).all()
+        assert (loaded.prepare_features(read) == fitted.policy.prepare_features(read)).all()
         strange = replace(
             state,
             key=rng.integers(0, 2**63, len(state), dtype=np.uint64),
-            features=fitted.policy.digest(read),
+            features=fitted.policy.prepare_features(read),
         )
         for asked in (state, strange):
             decided = fitted.policy.decide(asked, price)
@@ -186,7 +194,7 @@ def test_a_bundle_decides_bit_for_bit_as_the_policy_did(
 
 
 def test_a_single_decision_of_a_bundled_policy_is_cheap(
-    contest: Contest, fitted: Fitted, tmp_path: Path
+    contest: Experiment, fitted: FittedPolicy, tmp_path: Path
 ) -> None:
     save_bundle(Bundle(fitted.policy), tmp_path / "p")
     policy = load_bundle(tmp_path / "p").policy

@@ -10,28 +10,28 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from adacompute.core.errors import DataError
-from adacompute.core.types import IntArray, ladder
-from adacompute.policies.dial import Dial
+from adacompute.core.types import IntArray, make_levels
 from adacompute.policies.episode import Episode, play
 from adacompute.policies.policy import NO_LEVEL, Record
-from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
-from adacompute.policies.uniform import Fixed, Rule, Ruled
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
 
-MOST = 6
+MAX_SAMPLES = 6
 records = st.integers(1, 5).flatmap(
-    lambda n: arrays(np.int64, (n, MOST), elements=st.integers(-1, 2))
+    lambda n: arrays(np.int64, (n, MAX_SAMPLES), elements=st.integers(-1, 2))
 )
-ADAPTIVE = AdaptiveConsistency(0.8, MOST)
+ADAPTIVE = AdaptiveConsistencyRule(0.8, MAX_SAMPLES)
 
 
 def begin(answer: IntArray, rule: Rule = ADAPTIVE, *, rounds: int = 99) -> Episode:
-    levels = ladder(tuple(range(1, MOST + 1)))
+    levels = make_levels(tuple(range(1, MAX_SAMPLES + 1)))
     return Episode.start(
-        Ruled("rule", levels, (rule,), Dial((1.0,))),
+        RulePolicy("rule", levels, (rule,), PriceSchedule((1.0,))),
         1.0,
         key=np.arange(len(answer), dtype=np.uint64),
         features=np.empty((len(answer), 0), dtype=np.float32),
-        cost=np.tile(2.0 * np.arange(1, MOST + 1), (len(answer), 1)),
+        cost=np.tile(2.0 * np.arange(1, MAX_SAMPLES + 1), (len(answer), 1)),
         record=Record(answer),
         rounds=rounds,
     )
@@ -88,7 +88,7 @@ def test_a_question_that_stopped_is_closed_and_keeps_its_draws() -> None:
 
 
 def test_what_a_level_costs_is_told_from_here_on() -> None:
-    episode = begin(np.zeros((1, MOST), dtype=np.int64), Fixed(4)).decide()
+    episode = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), FixedRule(4)).decide()
     assert episode.state.cost.tolist() == [[2, 4, 6, 8, 10, 12]]
     assert episode.wanted.tolist() == [4]
     fed = episode.feed(episode.state.draws.record)
@@ -99,13 +99,13 @@ def test_what_a_level_costs_is_told_from_here_on() -> None:
 def test_nobody_draws_for_longer_than_the_rounds_that_are_left() -> None:
     split = np.tile([0, 1, 2, 0, 1, 2], (2, 1))
     for rounds, drawn in ((0, 0), (1, 2), (2, 4), (9, 6)):
-        ended = play(begin(split, EarlyStopping(2, MOST), rounds=rounds).decide())
+        ended = play(begin(split, EarlyStoppingRule(2, MAX_SAMPLES), rounds=rounds).decide())
         assert ended.state.draws.size.tolist() == [drawn, drawn]
         assert ended.state.rounds_left.tolist() == [max(0, rounds - 3)] * 2
 
 
 def test_a_question_without_a_draw_has_no_level_and_no_answer() -> None:
-    ended = begin(np.zeros((1, MOST), dtype=np.int64), rounds=0).decide()
+    ended = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), rounds=0).decide()
     assert ended.state.at.tolist() == [NO_LEVEL]
     assert ended.winner().tolist() == [-1]
     assert ended.feed(ended.state.draws.record).state.cost.tolist() == ended.cost.tolist()
@@ -134,28 +134,28 @@ def test_a_repeated_episode_goes_on_as_its_rows_would_from_the_start(
 
 
 def test_a_started_episode_has_no_answer_yet_even_on_a_longer_record() -> None:
-    once = begin(np.zeros((1, MOST), dtype=np.int64))
-    longer = once.feed(Record(np.zeros((3, MOST), dtype=np.int64)))
+    once = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64))
+    longer = once.feed(Record(np.zeros((3, MAX_SAMPLES), dtype=np.int64)))
     assert longer.winner().tolist() == [-1]
 
 
 def test_an_episode_with_draws_or_closed_questions_cannot_be_repeated() -> None:
-    answer = np.zeros((2, MOST), dtype=np.int64)
-    with_draws = begin(answer, Fixed(4)).decide().feed(Record(answer))
+    answer = np.zeros((2, MAX_SAMPLES), dtype=np.int64)
+    with_draws = begin(answer, FixedRule(4)).decide().feed(Record(answer))
     for episode in (with_draws, begin(answer, rounds=0).decide()):
         with pytest.raises(DataError, match="only an episode without draws"):
             episode.repeat(2)
 
 
 def test_fewer_draws_than_were_wanted_are_refused() -> None:
-    episode = begin(np.zeros((2, MOST), dtype=np.int64), Fixed(4)).decide()
+    episode = begin(np.zeros((2, MAX_SAMPLES), dtype=np.int64), FixedRule(4)).decide()
     with pytest.raises(DataError, match="4 draws were wanted and 3 are given"):
         episode.feed(Record(np.zeros((2, 3), dtype=np.int64)))
 
 
 def test_a_tie_goes_to_the_likeliest_answer_where_that_is_asked_for() -> None:
     answer, logprob = np.array([[0, 1, 1, 0, 2, 2]]), np.log([[0.2, 0.3, 0.9, 0.8, 0.99, 0.99]])
-    ended = play(begin(answer, Fixed(4)).decide())
+    ended = play(begin(answer, FixedRule(4)).decide())
     told = replace(ended.state.draws, record=Record(answer, logprob=logprob))
     ended = replace(ended, state=replace(ended.state, draws=told))
     assert ended.winner().tolist() == [0]

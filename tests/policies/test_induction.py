@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adacompute.core.answers import NULL, Answers
-from adacompute.core.states import MOST, Chances, chances, states, vote_keys
+from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.states import MAX_SAMPLES, StateMeasure, measure_states, states, vote_keys
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.policies.induction import indices, step_back
+from adacompute.policies.induction import continuation_value, indices
 
-QUESTIONS = 6
+BLOCK_SIZE = 6
 
 
-def mixture(answer: IntArray, most: int) -> Chances:
+def mixture(answer: IntArray, most: int) -> StateMeasure:
     """Mix questions of which class 0 is right."""
-    known = chances(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
-    return Chances(
+    known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
+    return StateMeasure(
         known.reached.mean(axis=1, keepdims=True), known.right.mean(axis=1, keepdims=True)
     )
 
 
-def follow(known: Chances, go: FloatArray, most: int) -> tuple[float, float]:
+def occupancy(known: StateMeasure, go: FloatArray, most: int) -> tuple[float, float]:
     """Utility and mean number of draws of the rule that goes on in these states."""
     every = states()
     chance, right, worth, spent = known.reached[:, 0], known.right[:, 0], 0.0, 0.0
@@ -47,7 +47,7 @@ def follow(known: Chances, go: FloatArray, most: int) -> tuple[float, float]:
     return worth, spent
 
 
-answers3 = arrays(np.int64, (QUESTIONS, 4), elements=st.integers(NULL, 2))
+answers3 = arrays(np.int64, (BLOCK_SIZE, 4), elements=st.integers(UNPARSED, 2))
 
 
 @settings(max_examples=25, deadline=None)
@@ -59,29 +59,29 @@ def test_the_index_rule_is_as_good_as_the_best_of_all_rules(answer: IntArray, pr
     for rule in itertools.product((0.0, 1.0), repeat=len(deciding)):
         go = np.zeros(len(known.reached))
         go[deciding] = rule
-        worth, spent = follow(known, go, 3)
+        worth, spent = occupancy(known, go, 3)
         best = max(best, worth - price * spent)
     index = indices(known)[:, 0]
-    worth, spent = follow(known, (index > price).astype(float), 3)
+    worth, spent = occupancy(known, (index > price).astype(float), 3)
     # The index is interpolated between prices, so a state may change over a little early.
     assert worth - price * spent == pytest.approx(best, abs=1e-3 * price + 1e-9)
 
 
 def test_going_back_from_the_chances_of_one_more_draw_gives_those_before() -> None:
-    answer = np.random.default_rng(0).integers(NULL, 5, (40, 20))
-    known = mixture(answer, MOST)
-    for draws in range(MOST):
+    answer = np.random.default_rng(0).integers(UNPARSED, 5, (40, 20))
+    known = mixture(answer, MAX_SAMPLES)
+    for draws in range(MAX_SAMPLES):
         later, here = (known.reached[states().layer(n)] for n in (draws + 1, draws))
-        assert step_back(later, draws) == pytest.approx(here, abs=1e-12)
+        assert continuation_value(later, draws) == pytest.approx(here, abs=1e-12)
 
 
-@given(arrays(np.int64, (30, 16), elements=st.integers(NULL, 3)), st.data())
+@given(arrays(np.int64, (30, 16), elements=st.integers(UNPARSED, 3)), st.data())
 @settings(max_examples=25, deadline=None)
 def test_a_higher_price_never_draws_more_on_the_same_sequence(
     answer: IntArray, data: st.DataObject
 ) -> None:
-    training = np.random.default_rng(0).integers(NULL, 4, (25, 16))
-    index = indices(mixture(training, MOST))[:, 0]
+    training = np.random.default_rng(0).integers(UNPARSED, 4, (25, 16))
+    index = indices(mixture(training, MAX_SAMPLES))[:, 0]
     low, high = sorted(data.draw(st.tuples(st.floats(1e-7, 1.0), st.floats(1e-7, 1.0))))
     path = index[states().find(vote_keys(answer))]
 
@@ -93,15 +93,19 @@ def test_a_higher_price_never_draws_more_on_the_same_sequence(
 
 
 def test_at_no_price_it_goes_on_wherever_more_draws_are_predicted_to_help() -> None:
-    training = np.random.default_rng(1).integers(NULL, 4, (25, 16))
-    known, every = mixture(training, MOST), states()
+    training = np.random.default_rng(1).integers(UNPARSED, 4, (25, 16))
+    known, every = mixture(training, MAX_SAMPLES), states()
     index = indices(known)[:, 0]
-    best = known.right[every.layer(MOST)]
-    for draws in range(MOST - 1, -1, -1):
+    best = known.right[every.layer(MAX_SAMPLES)]
+    for draws in range(MAX_SAMPLES - 1, -1, -1):
         here = every.layer(draws)
-        going, stop, chance = step_back(best, draws), known.right[here], known.reached[here]
+        going, stop, chance = (
+            continuation_value(best, draws),
+            known.right[here],
+            known.reached[here],
+        )
         gain = (going - stop)[:, 0]
-        helps = gain > (MOST - draws) * 1e-6 * chance[:, 0] + 1e-12
+        helps = gain > (MAX_SAMPLES - draws) * 1e-6 * chance[:, 0] + 1e-12
         assert (index[here][helps] > 0).all()
         assert (index[here][gain <= 0] == 0).all()
         best = np.maximum(going, stop)
@@ -109,14 +113,14 @@ def test_at_no_price_it_goes_on_wherever_more_draws_are_predicted_to_help() -> N
 
 def test_mixtures_are_worked_out_side_by_side() -> None:
     rng = np.random.default_rng(2)
-    alone = [mixture(rng.integers(NULL, 3, (10, 8)), 8) for _ in range(3)]
-    both = Chances(*(np.hstack([getattr(m, n) for m in alone]) for n in ("reached", "right")))
+    alone = [mixture(rng.integers(UNPARSED, 3, (10, 8)), 8) for _ in range(3)]
+    both = StateMeasure(*(np.hstack([getattr(m, n) for m in alone]) for n in ("reached", "right")))
     assert (indices(both) == np.hstack([indices(m) for m in alone])).all()
 
 
 def test_a_settled_and_a_hopeless_question_have_no_index() -> None:
-    settled = mixture(np.zeros((4, 16), dtype=np.int64), MOST)
-    hopeless = mixture(np.ones((4, 16), dtype=np.int64), MOST)
+    settled = mixture(np.zeros((4, 16), dtype=np.int64), MAX_SAMPLES)
+    hopeless = mixture(np.ones((4, 16), dtype=np.int64), MAX_SAMPLES)
     every = states()
     drawn = every.draws[: len(settled.reached)] > 0
     assert (indices(settled)[drawn] == 0).all()

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.types import IntArray
-from adacompute.policies.policy import NO_LEVEL, Draws, Record, State, tickets
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Record, State, mixing_uniform
 
-views = st.from_type(Draws)
+views = st.from_type(ObservedSamples)
 
 
 def count(answers: list[int]) -> tuple[int, int, int, int]:
@@ -28,29 +28,31 @@ def count(answers: list[int]) -> tuple[int, int, int, int]:
     )
 
 
-def counted(draws: Draws) -> list[tuple[int, ...]]:
+def counted(draws: ObservedSamples) -> list[tuple[int, ...]]:
     columns = draws.leading, draws.runner_up, draws.readable, draws.streak
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
 
 
 @given(views)
-def test_a_view_counts_the_draws_up_to_its_size(draws: Draws) -> None:
+def test_a_view_counts_the_draws_up_to_its_size(draws: ObservedSamples) -> None:
     answer = draws.record.answer.tolist()
     seen = zip(draws.row.tolist(), draws.size.tolist(), strict=True)
     assert counted(draws) == [count(answer[row][:size]) for row, size in seen]
 
 
 @given(views, st.integers(-1, 2))
-def test_a_view_does_not_see_what_comes_after_its_size(draws: Draws, later: int) -> None:
+def test_a_view_does_not_see_what_comes_after_its_size(draws: ObservedSamples, later: int) -> None:
     for i, (row, size) in enumerate(zip(draws.row, draws.size, strict=True)):
         answer = draws.record.answer.copy()
         answer[row, size:] = later
-        changed = Draws(Record(answer), draws.row, draws.size)
+        changed = ObservedSamples(Record(answer), draws.row, draws.size)
         assert counted(changed)[i] == counted(draws)[i]
 
 
 def test_without_a_draw_nothing_is_counted() -> None:
-    empty = Draws(Record(np.empty((2, 0), dtype=np.int64)), np.arange(2), np.zeros(2, np.int64))
+    empty = ObservedSamples(
+        Record(np.empty((2, 0), dtype=np.int64)), np.arange(2), np.zeros(2, np.int64)
+    )
     assert counted(empty) == [(0, 0, 0, 0), (0, 0, 0, 0)]
 
 
@@ -60,7 +62,7 @@ def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
         key=np.array([5, 6, 7], dtype=np.uint64),
         features=np.arange(6, dtype=np.float32).reshape(3, 2),
         cost=np.arange(3.0)[:, None],
-        draws=Draws(record, np.arange(3), np.array([2, 2, 1])),
+        draws=ObservedSamples(record, np.arange(3), np.array([2, 2, 1])),
         at=np.array([1, 1, NO_LEVEL]),
         rounds_left=np.array([3, 2, 1]),
     )
@@ -78,9 +80,9 @@ def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
 
 def test_tickets_are_spread_evenly_and_depend_on_the_key_alone() -> None:
     keys = np.arange(100_000, dtype=np.uint64)
-    drawn = tickets(keys)
+    drawn = mixing_uniform(keys)
     shares: IntArray = np.histogram(drawn, bins=20, range=(0.0, 1.0))[0]
     assert shares.sum() == len(keys)
     assert np.abs(shares / len(keys) - 0.05).max() < 0.003
-    assert (tickets(keys[::-1].copy())[::-1] == drawn).all()
-    assert tickets(keys[7:8])[0] == drawn[7]
+    assert (mixing_uniform(keys[::-1].copy())[::-1] == drawn).all()
+    assert mixing_uniform(keys[7:8])[0] == drawn[7]

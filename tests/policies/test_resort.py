@@ -11,30 +11,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import BundleError
-from adacompute.core.states import Chances, chances, states
-from adacompute.core.types import Float32Array, IntArray, Level, ladder
+from adacompute.core.states import StateMeasure, measure_states, states
+from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import Record, State, answers_alone
 from adacompute.policies.rounds import RESORT, plan, plan_singly
-from adacompute.policies.sequential import PLANS, Sequential, fit_sequential
+from adacompute.policies.sequential import PLANS, SequentialPolicy, fit_sequential
 
-MOST = 4
+MAX_SAMPLES = 4
 STRONG = Level(name="big", samples=2, model="big")
-LEVELS = (*ladder((1, 2, 3, 4)), STRONG)
+LEVELS = (*make_levels((1, 2, 3, 4)), STRONG)
 
 
-def mixture(seed: int, most: int = MOST, questions: int = 12) -> Chances:
+def mixture(seed: int, most: int = MAX_SAMPLES, questions: int = 12) -> StateMeasure:
     rng = np.random.default_rng(seed)
-    answer = rng.integers(NULL, 3, (questions, most + 2))
-    known = chances(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
+    answer = rng.integers(UNPARSED, 3, (questions, most + 2))
+    known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
     known = replace(known, resort=known.reached * rng.random(questions))
     return known.map(lambda table: table.mean(axis=1, keepdims=True))
 
 
-def moves(known: Chances, here: dict[int, float]) -> dict[int, float]:
+def moves(known: StateMeasure, here: dict[int, float]) -> dict[int, float]:
     """Where one more draw leads."""
     after: dict[int, float] = {}
     every = states()
@@ -47,7 +47,11 @@ def moves(known: Chances, here: dict[int, float]) -> dict[int, float]:
 
 
 def worth(
-    known: Chances, state: int, rounds: int, paid: tuple[float, float, float], first: int | None
+    known: StateMeasure,
+    state: int,
+    rounds: int,
+    paid: tuple[float, float, float],
+    first: int | None,
 ) -> float:
     """What the best plan is worth from a state on, by trying everything, or after a first step."""
     assert known.resort is not None
@@ -90,7 +94,9 @@ def test_single_steps_are_the_plan_of_many_free_rounds(
 ) -> None:
     known = mixture(seed)
     alone = plan_singly(known, price=price, resort_price=resort)[0]
-    many = plan(known, price=price, round_price=0.0, rounds=MOST + 1, resort_price=resort)[-1]
+    many = plan(known, price=price, round_price=0.0, rounds=MAX_SAMPLES + 1, resort_price=resort)[
+        -1
+    ]
     seen = known.reached > 0
     assert (np.sign(many) == alone)[seen].all()
 
@@ -109,7 +115,7 @@ class Scripted:
     script: dict[int, int]
     levels: tuple[Level, ...] = LEVELS
 
-    def digest(self, features: Float32Array) -> Float32Array:
+    def prepare_features(self, features: Float32Array) -> Float32Array:
         return features
 
     def decide(self, state: State, price: float) -> IntArray:
@@ -117,7 +123,7 @@ class Scripted:
         return np.array([self.script[n] for n in state.draws.size.tolist()])
 
 
-def start(policy: Scripted | Sequential, questions: int, price: float = 1.0) -> Episode:
+def start(policy: Scripted | SequentialPolicy, questions: int, price: float = 1.0) -> Episode:
     cost = np.array([1.0, 2.0, 3.0, 4.0, 30.0])
     return Episode.start(
         policy,
@@ -154,19 +160,19 @@ def test_a_question_may_begin_with_the_resort_beside_others_that_do_not() -> Non
     assert stopped.winner().tolist() == [0]
 
 
-def fit(seed: int = 0, *, resort_cost: float = 5.0) -> Sequential:
+def fit(seed: int = 0, *, resort_cost: float = 5.0) -> SequentialPolicy:
     """Half of the questions are settled; the other model gets the others right."""
     rng = np.random.default_rng(seed)
     hard = rng.random(80) < 0.5
     answer = np.where(hard[:, None], rng.integers(0, 4, (80, 8)), 0)
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
-    known = chances(answers, MOST)
+    known = measure_states(answers, MAX_SAMPLES)
     known = replace(known, resort=known.reached * np.where(hard, 0.9, 0.6))
     features = rng.normal(size=(80, 3)).astype(np.float32)
     return fit_sequential(features, answers, known, LEVELS, resort_cost=resort_cost)
 
 
-def played(policy: Sequential, answer: list[int], price: float) -> Episode:
+def played(policy: SequentialPolicy, answer: list[int], price: float) -> Episode:
     """One question to its end, on these draws and a last resort that says 9."""
     episode = start(policy, 1, price).decide()
     while len(episode.open):
@@ -183,7 +189,7 @@ def test_a_stronger_model_is_asked_where_cheap_draws_disagree() -> None:
     agreed, split = (played(policy, row, 0.005) for row in ([0, 0, 0, 0], [0, 1, 2, 3]))
     assert not agreed.resorted[0]
     assert split.resorted[0]
-    assert 1 <= split.state.draws.size[0] - STRONG.samples < MOST
+    assert 1 <= split.state.draws.size[0] - STRONG.samples < MAX_SAMPLES
     assert split.winner()[0] == split.state.draws.size[0] - STRONG.samples
     dear = played(policy, [0, 1, 2, 3], 10.0)
     assert (dear.state.draws.size[0], dear.resorted[0]) == (1, False)
@@ -202,7 +208,7 @@ def test_a_bundle_keeps_the_resort(tmp_path: Path) -> None:
     policy = fit()
     save_bundle(Bundle(policy, features="words"), tmp_path / "bundle")
     loaded = load_bundle(tmp_path / "bundle").policy
-    assert isinstance(loaded, Sequential)
+    assert isinstance(loaded, SequentialPolicy)
     assert loaded.levels == LEVELS
     assert loaded.resort_cost == 5.0
     for row in ([0, 0, 0, 0], [0, 1, 2, 3], [1, 1, 0, -1]):

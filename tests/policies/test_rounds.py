@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adacompute.core.answers import NULL, Answers
-from adacompute.core.states import Chances, chances, states, vote_keys
+from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.states import StateMeasure, measure_states, states, vote_keys
 from adacompute.policies.induction import indices
 from adacompute.policies.rounds import plan
 
 
-def mixture(seed: int, most: int, questions: int = 12) -> Chances:
-    answer = np.random.default_rng(seed).integers(NULL, 3, (questions, most + 2))
-    known = chances(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
-    return Chances(
+def mixture(seed: int, most: int, questions: int = 12) -> StateMeasure:
+    answer = np.random.default_rng(seed).integers(UNPARSED, 3, (questions, most + 2))
+    known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
+    return StateMeasure(
         known.reached.mean(axis=1, keepdims=True), known.right.mean(axis=1, keepdims=True)
     )
 
 
-def best_worth(known: Chances, state: int, rounds: int, price: float, fee: float) -> float:
+def best_worth(known: StateMeasure, state: int, rounds: int, price: float, fee: float) -> float:
     """What the best plan is worth from a state on, by trying everything, given that it is there."""
     every = states()
     chance = known.reached[state, 0]

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.oracle import solve
-from adacompute.core.types import Float32Array, FloatArray, IntArray, UtilityTable, ladder
-from adacompute.policies.dial import Dial
-from adacompute.policies.policy import NO_LEVEL, Draws, Record, State
+from adacompute.core.types import Float32Array, FloatArray, IntArray, UtilityTable, make_levels
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Record, State
+from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import (
-    Router,
-    ValueRouter,
+    RouterPolicy,
+    ValueRouterPolicy,
     fit_router,
     fit_value_router,
     mistake_weight,
 )
 
-LEVELS = ladder((1, 2, 4))
+LEVELS = make_levels((1, 2, 4))
 COST = np.array([1.0, 2.0, 4.0])
 
 
@@ -47,7 +47,9 @@ def state_of(features: FloatArray | Float32Array, at: IntArray | None = None) ->
         key=np.arange(size, dtype=np.uint64),
         features=np.asarray(features, dtype=np.float32),
         cost=np.broadcast_to(COST, (size, 3)),
-        draws=Draws(Record(np.zeros((size, 4), np.int64)), np.arange(size), np.zeros(size, int)),
+        draws=ObservedSamples(
+            Record(np.zeros((size, 4), np.int64)), np.arange(size), np.zeros(size, int)
+        ),
         at=np.full(size, NO_LEVEL) if at is None else at,
         rounds_left=np.ones(size, dtype=np.int64),
     )
@@ -70,7 +72,7 @@ def test_a_value_router_takes_the_best_net_value_and_of_equals_the_cheaper(
     eighths: list[list[int]], price: int
 ) -> None:
     value = np.array(eighths) / 8
-    chosen = ValueRouter(LEVELS, Told()).decide(state_of(value), price / 8)
+    chosen = ValueRouterPolicy(LEVELS, Told()).decide(state_of(value), price / 8)
     net = value - price / 8 * COST
     assert chosen.tolist() == [row.tolist().index(row.max()) for row in net]
 
@@ -83,22 +85,29 @@ def test_a_value_router_takes_the_best_net_value_and_of_equals_the_cheaper(
 def test_a_value_router_never_spends_less_at_a_lower_price(
     value: list[list[float]], a: float, b: float
 ) -> None:
-    router = ValueRouter(LEVELS, Told())
+    router = ValueRouterPolicy(LEVELS, Told())
     state = state_of(np.array(value))
     assert (router.decide(state, min(a, b)) >= router.decide(state, max(a, b))).all()
 
 
 def test_routers_leave_questions_that_have_a_level_where_they_are() -> None:
     state = state_of(np.tile([0.0, 0.0, 1.0], (3, 1)), at=np.array([0, NO_LEVEL, 1]))
-    assert ValueRouter(LEVELS, Told()).decide(state, 0.01).tolist() == [0, 2, 1]
-    assert Router(LEVELS, (Told(),), Dial((1.0,))).decide(state, 0.01).tolist() == [0, 2, 1]
+    assert ValueRouterPolicy(LEVELS, Told()).decide(state, 0.01).tolist() == [0, 2, 1]
+    assert RouterPolicy(LEVELS, (Told(),), PriceSchedule((1.0,))).decide(state, 0.01).tolist() == [
+        0,
+        2,
+        1,
+    ]
     there = state_of(np.ones((2, 3)), at=np.array([0, 1]))
-    assert ValueRouter(LEVELS, Told()).decide(there, 0.01).tolist() == [0, 1]
-    assert Router(LEVELS, (Told(),), Dial((1.0,))).decide(there, 0.01).tolist() == [0, 1]
+    assert ValueRouterPolicy(LEVELS, Told()).decide(there, 0.01).tolist() == [0, 1]
+    assert RouterPolicy(LEVELS, (Told(),), PriceSchedule((1.0,))).decide(there, 0.01).tolist() == [
+        0,
+        1,
+    ]
 
 
 def test_a_router_asks_the_classifier_of_the_price_and_mixes_between_two() -> None:
-    router = Router(LEVELS, (Always(0), Always(1), Always(2)), Dial((0.4, 0.2, 0.1)))
+    router = RouterPolicy(LEVELS, (Always(0), Always(1), Always(2)), PriceSchedule((0.4, 0.2, 0.1)))
     state = state_of(np.zeros((10_000, 1)))
     for level, price in enumerate(router.dial.prices):
         assert (router.decide(state, price) == level).all()
@@ -138,7 +147,7 @@ def test_budgets_with_the_same_labels_share_one_classifier() -> None:
 def test_budgets_that_end_on_one_ratio_keep_a_classifier_each() -> None:
     table = UtilityTable(np.tile([0.2, 0.6], (40, 1)), np.array([1.0, 2.0]))
     features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)
-    router = fit_router(features, table, ladder((1, 2)), budgets=(1.25, 1.75))
+    router = fit_router(features, table, make_levels((1, 2)), budgets=(1.25, 1.75))
     assert len(router.models) == 2
     assert router.dial.prices == pytest.approx((0.4, 0.4))
 
@@ -161,5 +170,5 @@ def test_a_fitted_value_router_learns_the_curves() -> None:
     predicted = router.model.predict(features)
     assert np.abs(predicted - table.utility).mean() < 0.05
     net = table.utility - 0.1 * COST
-    digested = router.digest(features)
+    digested = router.prepare_features(features)
     assert (router.decide(state_of(digested), 0.1) == net.argmax(axis=1)).mean() > 0.95

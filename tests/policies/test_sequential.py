@@ -9,15 +9,20 @@ import pytest
 
 from adacompute.core.answers import Answers
 from adacompute.core.errors import BundleError
-from adacompute.core.states import chances, states
-from adacompute.core.types import Float32Array, IntArray, ladder
+from adacompute.core.states import measure_states, states
+from adacompute.core.types import Float32Array, IntArray, make_levels
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, play
 from adacompute.policies.policy import Record
-from adacompute.policies.prior import behave
-from adacompute.policies.sequential import Sequential, fit_sequential, load_tables, save_tables
+from adacompute.policies.prior import response_profile
+from adacompute.policies.sequential import (
+    SequentialPolicy,
+    fit_sequential,
+    load_tables,
+    save_tables,
+)
 
-MOST = 8
-LEVELS = ladder(tuple(range(1, MOST + 1)))
+MAX_SAMPLES = 8
+LEVELS = make_levels(tuple(range(1, MAX_SAMPLES + 1)))
 SETTLED, RESPONSIVE, HOPELESS = 0, 1, 2
 SHARES = np.array([[0.97, 0.01, 0.01, 0.01], [0.55, 0.15, 0.15, 0.15], [0.04, 0.32, 0.32, 0.32]])
 
@@ -35,13 +40,13 @@ def population(
     return features, Answers.of(answer.tolist(), (answer == 0).tolist()), kind
 
 
-def fit(size: int, *, telling: float, seed: int = 0) -> Sequential:
+def fit(size: int, *, telling: float, seed: int = 0) -> SequentialPolicy:
     features, answers, _ = population(size, telling=telling, seed=seed)
-    return fit_sequential(features, answers, chances(answers, MOST), LEVELS)
+    return fit_sequential(features, answers, measure_states(answers, MAX_SAMPLES), LEVELS)
 
 
 def draws(
-    policy: Sequential,
+    policy: SequentialPolicy,
     features: Float32Array,
     answers: Answers,
     price: float,
@@ -52,7 +57,7 @@ def draws(
         policy,
         price,
         key=np.arange(len(features), dtype=np.uint64),
-        features=policy.digest(features),
+        features=policy.prepare_features(features),
         cost=np.broadcast_to(samples, (len(features), len(samples))),
         record=Record(answers.answer.reshape(len(features), -1)),
         rounds=rounds,
@@ -88,7 +93,7 @@ def test_features_that_say_nothing_change_next_to_nothing() -> None:
 def test_few_questions_make_fewer_kinds_and_places(size: int) -> None:
     policy = fit(size, telling=1.0)
     assert len(policy.prior.place) <= max(1, size // 4)
-    assert policy.index.shape == (states().first[MOST + 1], len(policy.prior.place))
+    assert policy.index.shape == (states().first[MAX_SAMPLES + 1], len(policy.prior.place))
     assert np.isfinite(policy.index).all()
 
 
@@ -96,7 +101,7 @@ def test_questions_that_all_behave_alike_have_one_prior() -> None:
     answer = np.zeros((60, 16), dtype=np.int64)
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
     features = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
-    policy = fit_sequential(features, answers, chances(answers, MOST), LEVELS)
+    policy = fit_sequential(features, answers, measure_states(answers, MAX_SAMPLES), LEVELS)
     assert len(policy.prior.place) == 1
     assert (draws(policy, features, answers, 1e-9) == 1).all()
 
@@ -105,16 +110,16 @@ def test_the_first_draw_is_made_at_any_price_and_the_last_is_the_last() -> None:
     policy = fit(100, telling=1.0)
     features, answers, _ = population(100, telling=1.0, seed=1)
     assert (draws(policy, features, answers, 1e9) == 1).all()
-    assert draws(policy, features, answers, 0.0).max() == MOST
+    assert draws(policy, features, answers, 0.0).max() == MAX_SAMPLES
 
 
 def test_behaviour_is_what_the_samples_show() -> None:
     answers = Answers.of([[0, 0, 1, -1]], [[True, True, False, False]])
-    right, three, four, agree, unread = behave(answers, 4)[0]
+    right, three, four, agree, unread = response_profile(answers, 4)[0]
     assert (right, agree, unread) == pytest.approx((0.5, 2 / 12, 0.25))
     assert four == pytest.approx(1.0 - 0.5)  # two votes of three
     assert three == pytest.approx(0.75 - 0.5)
-    assert behave(answers, 1).shape == (1, 3)
+    assert response_profile(answers, 1).shape == (1, 3)
 
 
 def test_tables_come_back_as_they_were() -> None:
@@ -147,7 +152,10 @@ def test_tables_that_do_not_fit_are_refused() -> None:
 def test_fewer_rounds_ask_for_more_at_once_and_keep_within_what_is_worth_it() -> None:
     policy = fit(400, telling=6.0)
     features, answers, kind = population(300, telling=6.0, seed=1)
-    drawn = {r: draws(policy, features, answers, 0.01, rounds=r) for r in (1, 2, MOST - 1, MOST)}
+    drawn = {
+        r: draws(policy, features, answers, 0.01, rounds=r)
+        for r in (1, 2, MAX_SAMPLES - 1, MAX_SAMPLES)
+    }
     for found in drawn.values():
         assert (found >= 1).all()
         assert found[kind == RESPONSIVE].mean() > found[kind == SETTLED].mean()
@@ -166,5 +174,5 @@ def test_with_rounds_to_spare_a_plan_draws_what_the_index_does() -> None:
 def test_a_round_that_costs_much_is_made_once() -> None:
     policy = replace(fit(200, telling=6.0), round_cost=50.0, _plans={})
     features, answers, _ = population(200, telling=6.0, seed=1)
-    many, one = (draws(policy, features, answers, 0.01, rounds=r) for r in (MOST, 1))
+    many, one = (draws(policy, features, answers, 0.01, rounds=r) for r in (MAX_SAMPLES, 1))
     assert (many == one).all()

@@ -9,12 +9,12 @@ import pytest
 from scipy.stats import beta
 
 from adacompute.core.types import IntArray
-from adacompute.policies.policy import Draws, Record
+from adacompute.policies.policy import ObservedSamples, Record
 from adacompute.policies.stopping import (
     ADAPTIVE_CAPS,
     ADAPTIVE_THRESHOLDS,
-    AdaptiveConsistency,
-    EarlyStopping,
+    AdaptiveConsistencyRule,
+    EarlyStoppingRule,
     adaptive_grid,
     early_grid,
     lead_table,
@@ -58,26 +58,26 @@ def test_adaptive_consistency_stops_when_the_lead_is_likely_to_be_real(
 ) -> None:
     some = sequences[::4]
     expected = [adaptive(row, threshold, cap) for row in some.tolist()]
-    assert play_rule(AdaptiveConsistency(threshold, cap), some).tolist() == expected
+    assert play_rule(AdaptiveConsistencyRule(threshold, cap), some).tolist() == expected
 
 
 def test_early_stopping_stops_exactly_at_a_unanimous_readable_window(
     play_rule: PlayRule, sequences: IntArray
 ) -> None:
-    for rule in (*early_grid(16), EarlyStopping(3, 7)):
+    for rule in (*early_grid(16), EarlyStoppingRule(3, 7)):
         expected = [early(row, rule.window, rule.cap) for row in sequences.tolist()]
         assert play_rule(rule, sequences).tolist() == expected, rule
 
 
 def test_a_streak_across_two_windows_is_no_unanimous_window(play_rule: PlayRule) -> None:
     answer = np.array([[1, 0, 0, 2, 2, 2], [1, 0, 0, 0, 2, 2], [-1, -1, -1, 0, 0, 0]])
-    assert play_rule(EarlyStopping(2, 6), answer).tolist() == [6, 4, 6]
+    assert play_rule(EarlyStoppingRule(2, 6), answer).tolist() == [6, 4, 6]
 
 
 def test_more_draws_than_the_cap_are_no_reason_to_go_on() -> None:
-    beyond = Draws(Record(np.array([[0, 1, 2, 0, 1, 2]])), np.array([0]), np.array([6]))
-    assert AdaptiveConsistency(0.99, 4).reach(beyond).tolist() == [6]
-    assert EarlyStopping(3, 4).reach(beyond).tolist() == [6]
+    beyond = ObservedSamples(Record(np.array([[0, 1, 2, 0, 1, 2]])), np.array([0]), np.array([6]))
+    assert AdaptiveConsistencyRule(0.99, 4).reach(beyond).tolist() == [6]
+    assert EarlyStoppingRule(3, 4).reach(beyond).tolist() == [6]
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 16])
@@ -87,14 +87,14 @@ def test_the_adaptive_grid_drops_only_thresholds_that_decide_alike(
     grid = adaptive_grid(most)
     rng = np.random.default_rng(1)
     row = rng.integers(0, len(sequences), 4000)
-    seen = Draws(Record(sequences), row, rng.integers(0, most + 1, 4000))
+    seen = ObservedSamples(Record(sequences), row, rng.integers(0, most + 1, 4000))
     kept: dict[int, set[bytes]] = {}
     for rule in grid:
         kept.setdefault(rule.cap, set()).add(rule.reach(seen).tobytes())
     for cap in [cap for cap in ADAPTIVE_CAPS if cap <= most]:
         for threshold in ADAPTIVE_THRESHOLDS:
-            assert AdaptiveConsistency(threshold, cap).reach(seen).tobytes() in kept[cap]
-    assert AdaptiveConsistency(0.5, 1) in grid
+            assert AdaptiveConsistencyRule(threshold, cap).reach(seen).tobytes() in kept[cap]
+    assert AdaptiveConsistencyRule(0.5, 1) in grid
     assert len(set(grid)) == len(grid) <= 1 + len(ADAPTIVE_THRESHOLDS) * len(kept)
 
 
@@ -103,7 +103,7 @@ def test_the_adaptive_grid_is_smaller_than_all_thresholds_and_caps() -> None:
 
 
 def test_the_early_grid_has_every_window_and_cap_up_to_the_most() -> None:
-    assert early_grid(1) == (EarlyStopping(1, 1),)
+    assert early_grid(1) == (EarlyStoppingRule(1, 1),)
     caps = {(rule.window, rule.cap) for rule in early_grid(6)}
     assert caps == {(1, 1), (2, 2), (2, 4), (2, 6), (3, 3), (3, 6), (4, 4), (5, 5)}
     assert max(rule.cap for rule in early_grid(50)) == 32

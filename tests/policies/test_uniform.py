@@ -6,10 +6,10 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from adacompute.core.types import IntArray, ladder
-from adacompute.policies.dial import Dial
-from adacompute.policies.policy import NO_LEVEL, Draws, Record, State
-from adacompute.policies.uniform import Fixed, Retry, Rule, Ruled, retry_grid
+from adacompute.core.types import IntArray, make_levels
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Record, State
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.uniform import FixedRule, RetryRule, Rule, RulePolicy, retry_grid
 
 PlayRule: TypeAlias = Callable[[Rule, IntArray], IntArray]
 
@@ -21,7 +21,9 @@ def fresh(length: IntArray) -> State:
         key=np.arange(size, dtype=np.uint64),
         features=length[:, None].astype(np.float32),
         cost=np.ones((size, 3)),
-        draws=Draws(Record(np.zeros((size, 8), np.int64)), np.arange(size), np.zeros(size, int)),
+        draws=ObservedSamples(
+            Record(np.zeros((size, 8), np.int64)), np.arange(size), np.zeros(size, int)
+        ),
         at=np.full(size, NO_LEVEL),
         rounds_left=np.ones(size, dtype=np.int64),
     )
@@ -29,7 +31,7 @@ def fresh(length: IntArray) -> State:
 
 def at_size(size: int, at: int) -> State:
     state = fresh(np.zeros(1, dtype=np.int64))
-    draws = Draws(state.draws.record, np.zeros(1, np.int64), np.array([size]))
+    draws = ObservedSamples(state.draws.record, np.zeros(1, np.int64), np.array([size]))
     return State(state.key, state.features, state.cost, draws, np.array([at]), state.rounds_left)
 
 
@@ -44,7 +46,7 @@ def retry(answers: list[int], readable: int, cap: int) -> int:
 def test_fixed_draws_the_same_number_whatever_the_answers(
     play_rule: PlayRule, sequences: IntArray, samples: int
 ) -> None:
-    assert (play_rule(Fixed(samples), sequences) == samples).all()
+    assert (play_rule(FixedRule(samples), sequences) == samples).all()
 
 
 def test_retry_draws_until_enough_could_be_read_or_the_cap(
@@ -56,36 +58,38 @@ def test_retry_draws_until_enough_could_be_read_or_the_cap(
 
 
 def test_a_ladder_that_lacks_the_number_takes_the_next_one_and_ends_at_its_last() -> None:
-    policy = Ruled("retry", ladder((1, 4, 6)), (Retry(2, 16),), Dial((1.0,)))
+    policy = RulePolicy("retry", make_levels((1, 4, 6)), (RetryRule(2, 16),), PriceSchedule((1.0,)))
     record = Record(np.full((1, 8), -1))
     levels = []
     for size, at in ((0, NO_LEVEL), (1, 0), (4, 1), (6, 2)):
         state = at_size(size, at)
-        draws = Draws(record, np.zeros(1, np.int64), np.array([size]))
+        draws = ObservedSamples(record, np.zeros(1, np.int64), np.array([size]))
         state = State(state.key, state.features, state.cost, draws, state.at, state.rounds_left)
         levels += policy.decide(state, 1.0).tolist()
     assert levels == [1, 1, 2, 2]
 
 
 def test_a_mixture_gives_the_dearer_level_to_the_share_that_the_price_says() -> None:
-    policy = Ruled("mixture", ladder((1, 4)), (Fixed(1), Fixed(4)), Dial((0.4, 0.1)))
+    policy = RulePolicy(
+        "mixture", make_levels((1, 4)), (FixedRule(1), FixedRule(4)), PriceSchedule((0.4, 0.1))
+    )
     level = policy.decide(fresh(np.zeros(20_000, dtype=np.int64)), policy.dial.price(0.3))
     assert level.mean() == pytest.approx(0.3, abs=0.012)
 
 
 def test_longest_first_gives_the_dearer_level_to_the_longest_questions() -> None:
     length = np.random.default_rng(0).permutation(1000)
-    policy = Ruled(
+    policy = RulePolicy(
         "longest-first",
-        ladder((1, 4)),
-        (Fixed(1), Fixed(4)),
-        Dial((0.4, 0.1)),
+        make_levels((1, 4)),
+        (FixedRule(1), FixedRule(4)),
+        PriceSchedule((0.4, 0.1)),
         ticket="length",
         lengths=tuple(range(1000)),
         length_feature=1,
     )
     both = np.stack([np.zeros(1000), length], axis=1).astype(np.float32)
-    assert (policy.digest(both)[:, 0] == length).all()
+    assert (policy.prepare_features(both)[:, 0] == length).all()
     level = policy.decide(fresh(length), policy.dial.price(0.3))
     assert length[level == 1].min() > length[level == 0].max()
     assert level.mean() == pytest.approx(0.3, abs=0.0011)
@@ -94,7 +98,13 @@ def test_longest_first_gives_the_dearer_level_to_the_longest_questions() -> None
 
 
 def test_without_tickets_every_question_takes_the_setting_that_is_paid_for() -> None:
-    policy = Ruled("fixed", ladder((1, 4)), (Fixed(1), Fixed(4)), Dial((0.4, 0.1)), ticket="none")
+    policy = RulePolicy(
+        "fixed",
+        make_levels((1, 4)),
+        (FixedRule(1), FixedRule(4)),
+        PriceSchedule((0.4, 0.1)),
+        ticket="none",
+    )
     state = fresh(np.zeros(50, dtype=np.int64))
     assert (policy.decide(state, policy.dial.price(0.99)) == 0).all()
     assert (policy.decide(state, 0.1) == 1).all()

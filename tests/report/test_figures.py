@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from adacompute.report import figures
-from adacompute.report.canvas import panels
+from adacompute.report.plot_style import panels
 
 
 def point(cost: float, accuracy: float, half: float) -> dict[str, float]:

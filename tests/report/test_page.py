@@ -20,10 +20,10 @@ import pytest
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.report.page import render
 from adacompute.report.wording import clean
-from adacompute.runs import reports
-from adacompute.runs.contests import evaluate_run
-from adacompute.runs.reports import report_run
-from adacompute.runs.stages import import_samples
+from adacompute.stages import report as reports
+from adacompute.stages.contests import evaluate_run
+from adacompute.stages.pipeline import import_samples
+from adacompute.stages.report import report_run
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")

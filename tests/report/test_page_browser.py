@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.runs.reports import report_run
-from adacompute.runs.stages import import_samples
+from adacompute.stages.pipeline import import_samples
+from adacompute.stages.report import report_run
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")

@@ -7,7 +7,7 @@ import pytest
 
 from adacompute.core.answers import Answers
 from adacompute.evaluation.calibration import calibrate
-from adacompute.evaluation.families import Contest
+from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.report import breakdown
 from adacompute.report.study import Study, draw_lines, study_policy
@@ -32,7 +32,7 @@ def study() -> Study:
         features=np.zeros((QUESTIONS, 1), dtype=np.float32),
         draw_cost=np.ones(QUESTIONS * SAMPLES),
     )
-    contest = Contest(pool, (1, 2, 4, 8), (2.0,), orders=12, seed=0)
+    contest = Experiment(pool, (1, 2, 4, 8), (2.0,), orders=12, seed=0)
     return study_policy(contest, "adaptive-consistency")
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from adacompute.core.errors import DataError
-from adacompute.storage.ledger import Ledger, Sampled
+from adacompute.storage.ledger import Ledger, StoredSample
 
-ONE = Sampled("q", 1, 0, "text", "stop", 9, 0, 3, 0, -0.5, False, 0.1, 1, 7)
+ONE = StoredSample("q", 1, 0, "text", "stop", 9, 0, 3, 0, -0.5, False, 0.1, 1, 7)
 
 
 def opened(path: Path) -> tuple[Ledger, int]:

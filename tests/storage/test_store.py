@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.answers import NULL
+from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
 from adacompute.datasets.rows import SAMPLES as SCHEMA
 from adacompute.storage import store
@@ -19,10 +19,10 @@ from adacompute.storage.manifest import write_atomically
 from adacompute.storage.store import (
     GRADES,
     SAMPLES,
-    Recorded,
     Run,
+    SampleSet,
+    encode_samples,
     key_strings,
-    number_samples,
 )
 
 Rows = list[dict[str, Any]]
@@ -218,7 +218,7 @@ def reference(rows: Rows) -> dict[str, list[tuple[int, int, bool]]]:
         numbered[name] = [
             (
                 row["sample"],
-                NULL if row["answer"] is None else seen.setdefault(row["answer"], len(seen)),
+                UNPARSED if row["answer"] is None else seen.setdefault(row["answer"], len(seen)),
                 row["correct"],
             )
             for row in own
@@ -226,7 +226,7 @@ def reference(rows: Rows) -> dict[str, list[tuple[int, int, bool]]]:
     return numbered
 
 
-def as_lists(found: Recorded) -> dict[str, list[tuple[int, int, bool]]]:
+def as_lists(found: SampleSet) -> dict[str, list[tuple[int, int, bool]]]:
     numbers = np.asarray(found.columns["sample"])[found.order]
     answers = found.answers
     parts = zip(numbers.tolist(), answers.answer.tolist(), answers.right.tolist(), strict=True)
@@ -239,7 +239,7 @@ def test_samples_are_numbered_as_plain_words_would(
     cells: list[tuple[tuple[str, int], tuple[str | None, str | None]]],
 ) -> None:
     rows = [sample(q, n, answer, question=text) for (q, n), (answer, text) in cells]
-    found = number_samples(tidy(rows))
+    found = encode_samples(tidy(rows))
     expected = reference(rows)
     assert found.id == list(expected)
     assert as_lists(found) == expected
@@ -251,9 +251,9 @@ def test_keys_groups_and_samples_do_not_depend_on_the_order_of_rows(
 ) -> None:
     texts = {q: text for (q, _), (_, text) in cells}
     rows = [sample(q, n, answer, question=texts[q]) for (q, n), (answer, _) in cells]
-    found = number_samples(tidy(rows))
+    found = encode_samples(tidy(rows))
     chance.shuffle(rows)
-    again = number_samples(tidy(rows))
+    again = encode_samples(tidy(rows))
     for column in ("key", "group", "text"):
         before = dict(zip(found.id, getattr(found, column), strict=True))
         assert dict(zip(again.id, getattr(again, column), strict=True)) == before
@@ -268,7 +268,7 @@ def test_copies_of_a_text_share_a_group_and_questions_without_text_share_none() 
         sample("d", 0, "7"),
         sample("e", 0, "7"),
     ]
-    group = number_samples(tidy(rows)).group
+    group = encode_samples(tidy(rows)).group
     assert group[0] == group[1]
     assert len(set(group.tolist())) == 4
 
@@ -278,7 +278,7 @@ def test_the_text_of_a_question_is_that_of_its_first_sample() -> None:
         sample("a", 1, "8", question="second", difficulty="hard"),
         sample("a", 0, "7", question="first", difficulty="easy"),
     ]
-    found = number_samples(tidy(rows))
+    found = encode_samples(tidy(rows))
     assert (found.text, found.difficulty) == (["first"], ["easy"])
 
 
@@ -288,7 +288,7 @@ def test_columns_come_in_the_order_of_the_answers_with_nan_for_null() -> None:
         sample("b", 0, "8"),
         sample("a", 0, "7", completion_tokens=4),
     ]
-    found = number_samples(tidy(rows))
+    found = encode_samples(tidy(rows))
     np.testing.assert_array_equal(found.numbers("completion_tokens"), [4.0, 5.0, np.nan])
     assert found.first_samples().tolist() == [0, 2]
 
@@ -296,7 +296,7 @@ def test_columns_come_in_the_order_of_the_answers_with_nan_for_null() -> None:
 def test_tables_of_several_chunks_are_numbered_as_one() -> None:
     rows = [sample(q, n, str(n % 3)) for n in range(4) for q in "abc"]
     parts = [tidy(rows[:5]), tidy(rows[5:6]), tidy(rows[6:])]
-    whole, cut = number_samples(tidy(rows)), number_samples(pa.concat_tables(parts))
+    whole, cut = encode_samples(tidy(rows)), encode_samples(pa.concat_tables(parts))
     assert as_lists(cut) == as_lists(whole)
     assert cut.id == whole.id
 

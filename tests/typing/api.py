@@ -27,7 +27,7 @@ from adacompute import (
     dual,
     estimate,
     frontier,
-    ladder,
+    make_levels,
     solve,
     solve_limits,
 )
@@ -71,7 +71,7 @@ assert_type(worth, Estimate)
 assert_type(worth.utility, NDArray[np.float64])
 assert_type(UtilityTable(worth.utility, np.array([1.0, 2.0, 4.0])), UtilityTable)
 
-levels = ladder((1, 2, 4), model="small")
+levels = make_levels((1, 2, 4), model="small")
 assert_type(levels, tuple[Level, ...])
 assert_type(levels[0].samples, int)
 assert_type(levels[0].model, str | None)
@@ -90,4 +90,4 @@ except (BundleError, GraderError) as error:
 
 solve(table)  # type: ignore[call-arg]
 solve(table, budget="2")  # type: ignore[arg-type]
-ladder([1, 2])  # type: ignore[arg-type]
+make_levels([1, 2])  # type: ignore[arg-type]

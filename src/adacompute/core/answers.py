@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import BoolArray, FloatArray, IntArray
 
-NULL = -1
+UNPARSED = -1
 """Answer class of a sample from which no answer could be read; it abstains in a vote."""
 
 
@@ -45,9 +45,9 @@ class Answers:
             raise DataError("the offsets of the questions do not match the number of samples")
         if len(self.right) != size or (self.score is not None and len(self.score) != size):
             raise DataError(f"{size} samples need as many grades and, where there are any, scores")
-        if self.answer.min(initial=NULL) < NULL:
-            raise DataError(f"an answer class is {NULL} or a number from 0 on")
-        if bool((self.right & (self.answer == NULL)).any()):
+        if self.answer.min(initial=UNPARSED) < UNPARSED:
+            raise DataError(f"an answer class is {UNPARSED} or a number from 0 on")
+        if bool((self.right & (self.answer == UNPARSED)).any()):
             raise DataError("a sample whose answer could not be read is marked as right")
 
     @staticmethod
@@ -76,12 +76,12 @@ class Answers:
     @property
     def readable(self) -> IntArray:
         """Number of samples of each question with a readable answer."""
-        return np.bincount(self.question[self.answer != NULL], minlength=len(self))
+        return np.bincount(self.question[self.answer != UNPARSED], minlength=len(self))
 
     @cached_property
     def _class(self) -> IntArray:
         """A number for each (question, class), unreadable samples included."""
-        width = int(self.answer.max(initial=NULL)) + 2
+        width = int(self.answer.max(initial=UNPARSED)) + 2
         return self.question * width + self.answer + 1
 
     @cached_property

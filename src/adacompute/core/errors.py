@@ -67,7 +67,7 @@ class ModelTimeout(ModelError):  # noqa: N818 - it names what happened
     """An upstream that did not answer in time."""
 
 
-class RequestRefused(ModelError):  # noqa: N818 - it names what happened
+class RequestRejected(ModelError):  # noqa: N818 - it names what happened
     """A request that the upstream will not take, and that asking again cannot mend."""
 
 

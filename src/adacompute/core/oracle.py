@@ -26,7 +26,7 @@ from adacompute.core.types import (
     UtilityTable,
     sum_cost,
 )
-from adacompute.core.upgrades import BLOCK, Cut, Scan, apply, choose, cut, envelope, scan
+from adacompute.core.upgrades import BLOCK, Cutoff, Scan, apply, choose, cut, envelope, scan
 
 SAMPLE = 1 << 17
 """Questions from which the bracket of prices is guessed before a long table is scanned."""
@@ -56,7 +56,7 @@ def solve(table: UtilityTable, budget: float, *, method: str = "exact") -> Alloc
     if method == "bisect":
         found = _bisect(table, enough)
     else:
-        cut_at = find_cut(table, enough)
+        cut_at = find_cutoff(table, enough)
         choice = np.concatenate([apply(block, cut_at) for block in table.blocks(BLOCK)])
         found = _allocate(table, enough, choice, cut_at)
     if enough == budget:
@@ -72,7 +72,7 @@ def _round_budget(table: UtilityTable, budget: float) -> float:
     return least if least - table.rounding <= budget * (1 + 1e-12) and budget < least else budget
 
 
-def find_cut(table: UtilityTable, budget: float) -> Cut:
+def find_cutoff(table: UtilityTable, budget: float) -> Cutoff:
     """Price and stopping point of a table held in memory, without sorting all its upgrades."""
     low, high = _bracket(table, budget)
     while True:
@@ -99,7 +99,7 @@ def _bracket(table: UtilityTable, budget: float) -> tuple[float, float]:
     return low * 0.999, high * 1.001
 
 
-def _allocate(table: UtilityTable, budget: float, choice: IntArray, found: Cut) -> Allocation:
+def _allocate(table: UtilityTable, budget: float, choice: IntArray, found: Cutoff) -> Allocation:
     costs = table.cost_of(choice)
     cost = float(sum_cost(costs) / len(table))
     utility = float(table.utility_of(choice).mean())
@@ -130,7 +130,7 @@ def _allocate(table: UtilityTable, budget: float, choice: IntArray, found: Cut) 
     )
 
 
-def _marginal_row(table: UtilityTable, choice: IntArray, found: Cut) -> IntArray:
+def _marginal_row(table: UtilityTable, choice: IntArray, found: Cutoff) -> IntArray:
     """Row of the question at the cut: of those with its key, the one whose upgrade it is."""
     rows = np.flatnonzero(table.key == np.uint64(found.key or 0))
     part = table.take(rows)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
 from adacompute.core.types import hash_keys
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray, IntArray, KeyArray
 
-MOST = 16
+MAX_SAMPLES = 16
 """Draws after which no state is told apart any more."""
 
-QUESTIONS = 512
+BLOCK_SIZE = 512
 """Questions worked on at once."""
 
 Partition: TypeAlias = tuple[int, ...]
@@ -88,10 +88,10 @@ def _steps(votes: Partition) -> list[tuple[int, Partition]]:
 
 
 # A class of v votes adds v · _SALT[v] to a state's key, an unreadable draw _SALT[0].
-_SALT = hash_keys(np.arange(MOST + 2, dtype=np.uint64))
-_STEP = np.diff(np.arange(MOST + 2, dtype=np.uint64) * _SALT)
+_SALT = hash_keys(np.arange(MAX_SAMPLES + 2, dtype=np.uint64))
+_STEP = np.diff(np.arange(MAX_SAMPLES + 2, dtype=np.uint64) * _SALT)
 _STEP = np.append(_STEP, _SALT[0])  # NULL, −1, takes the last
-_EARLIER = np.tri(MOST, MOST, -1, dtype=np.bool_)
+_EARLIER = np.tri(MAX_SAMPLES, MAX_SAMPLES, -1, dtype=np.bool_)
 
 
 def vote_keys(answer: IntArray) -> KeyArray:
@@ -100,11 +100,11 @@ def vote_keys(answer: IntArray) -> KeyArray:
     >>> states().votes[states().find(vote_keys(np.array([[3, 5, 3]])))[0, 3]]
     (2, 1)
     """
-    answer = answer[:, :MOST]
+    answer = answer[:, :MAX_SAMPLES]
     votes, draws = answer.shape
     same = (answer[:, :, None] == answer[:, None, :]) & _EARLIER[:draws, :draws]
     before = np.add.reduce(same, axis=2, dtype=np.int64)
-    before[answer == NULL] = -1
+    before[answer == UNPARSED] = -1
     key = np.zeros((votes, draws + 1), dtype=np.uint64)
     np.cumsum(_STEP[before], axis=1, out=key[:, 1:])
     return key
@@ -113,11 +113,11 @@ def vote_keys(answer: IntArray) -> KeyArray:
 @lru_cache(maxsize=1)
 def states() -> States:
     """Return all states; they are the same for every question."""
-    partitions = _partitions(MOST)
+    partitions = _partitions(MAX_SAMPLES)
     size = np.array([sum(p) for p in partitions])
     each = [
         (votes, nulls)
-        for draws in range(MOST + 1)
+        for draws in range(MAX_SAMPLES + 1)
         for nulls in range(draws + 1)
         for votes in (partitions[i] for i in np.flatnonzero(size == draws - nulls))
     ]
@@ -139,7 +139,7 @@ def states() -> States:
         draws=draws,
         after=after,
         back=back,
-        first=np.searchsorted(draws, np.arange(MOST + 2)),
+        first=np.searchsorted(draws, np.arange(MAX_SAMPLES + 2)),
         key=key[order],
         order=order,
     )
@@ -150,7 +150,7 @@ def _follow(
 ) -> list[tuple[int, float]]:
     """States that one more draw leads to, and the chance to come back from each."""
     draws = sum(votes) + nulls
-    if draws == MOST:
+    if draws == MAX_SAMPLES:
         return []
     found = [(number[votes, nulls + 1], (nulls + 1) / (draws + 1))]
     for v, more in _steps(votes):
@@ -160,7 +160,7 @@ def _follow(
 
 
 @dataclass(frozen=True, eq=False)
-class Chances:
+class StateMeasure:
     """How likely each state is, (states, N), and that it is reached with the majority right.
 
     ``resort``, where there is one, is that it is reached and another model would be right there.
@@ -170,39 +170,39 @@ class Chances:
     right: FloatArray
     resort: FloatArray | None = None
 
-    def map(self, change: Callable[[FloatArray], FloatArray]) -> Chances:
+    def map(self, change: Callable[[FloatArray], FloatArray]) -> StateMeasure:
         """Return them with every table changed alike."""
         resort = None if self.resort is None else change(self.resort)
-        return Chances(change(self.reached), change(self.right), resort)
+        return StateMeasure(change(self.reached), change(self.right), resort)
 
 
-def chances(answers: Answers, most: int) -> Chances:
+def measure_states(answers: Answers, most: int) -> StateMeasure:
     """Chances of the states of up to ``most`` draws for each question, over all its subsets.
 
     Ties are broken uniformly; a class is as right as the share of its samples that are.
     """
     short = int(answers.samples.min(initial=most))
-    if not 0 < most <= min(MOST, short):
+    if not 0 < most <= min(MAX_SAMPLES, short):
         raise DataError(
             f"states of {most} draws need at least as many samples of every question, "
-            f"and are known up to {MOST}; one question has {short}"
+            f"and are known up to {MAX_SAMPLES}; one question has {short}"
         )
     known = int(states().first[most + 1])
     reached, right = np.empty((known, len(answers))), np.empty((known, len(answers)))
-    for start in range(0, len(answers), QUESTIONS):
-        rows = np.arange(start, min(start + QUESTIONS, len(answers)))
+    for start in range(0, len(answers), BLOCK_SIZE):
+        rows = np.arange(start, min(start + BLOCK_SIZE, len(answers)))
         some = answers.take(rows)
         count, share = _classes(some)
         votes, value = _split(count, share, most)
         factor = _null_chances(some.samples - count.sum(axis=1), some.samples, most)
         which = _partition_of(most)
         reached[:, rows], right[:, rows] = votes[which] * factor, value[which] * factor
-    return Chances(reached, right)
+    return StateMeasure(reached, right)
 
 
 def _classes(answers: Answers) -> tuple[IntArray, FloatArray]:
     """Samples of each readable class, (N, classes), the largest first, and how right each is."""
-    read = answers.answer != NULL
+    read = answers.answer != UNPARSED
     question, answer = answers.question[read], answers.answer[read]
     width = int(answer.max(initial=0)) + 1
     cell = question * width + answer

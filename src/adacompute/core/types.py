@@ -39,6 +39,9 @@ MAX_COST = 2.0**32
 MOST_PLACES = 60
 """However small the costs: no price of anything is told in more."""
 
+MAX_LEVEL = 2**31 - 1
+"""Largest number of samples per question: samples are numbered with 32 bits."""
+
 
 @dataclass(frozen=True)
 class Level:
@@ -50,10 +53,10 @@ class Level:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def ladder(samples: tuple[int, ...], *, model: str | None = None) -> tuple[Level, ...]:
+def make_levels(samples: tuple[int, ...], *, model: str | None = None) -> tuple[Level, ...]:
     """Levels that differ only in how many samples they draw.
 
-    >>> [level.name for level in ladder((1, 2, 4))]
+    >>> [level.name for level in make_levels((1, 2, 4))]
     ['1', '2', '4']
     """
     if not samples or list(samples) != sorted(set(samples)) or samples[0] < 1:
@@ -73,29 +76,30 @@ def hash_keys(key: KeyArray) -> KeyArray:
     return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
 
 
-def key_text(text: str) -> int:
+def hash_text(text: str) -> int:
     """Key of a question that has no other name than its text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def name_text(text: str) -> str:
+def text_id(text: str) -> str:
     """Name of a question by its text, where the text itself may not be kept.
 
-    >>> name_text("What is 7 + 6?")
+    >>> text_id("What is 7 + 6?")
     '3a781a84d1980c8f'
     """
-    return f"{key_text(text):016x}"
+    return f"{hash_text(text):016x}"
 
 
-def whole_cost(cost: npt.ArrayLike) -> FloatArray:
+def quantise_cost(cost: npt.ArrayLike) -> FloatArray:
     """Round costs up to what sums exactly; refuse what cannot be a cost.
 
     Whole numbers stay. Others are rounded by less than two millionths: of one, or of the dearest
     where all are less than one, so that money a draw is as exact as tokens are. They then stay.
 
-    >>> whole_cost([1.0, 0.1]).tolist()
+    >>> quantise_cost([1.0, 0.1]).tolist()
     [1.0, 0.10000038146972656]
-    >>> whole_cost([2.5e-6, 4e-5]).tolist() == whole_cost(whole_cost([2.5e-6, 4e-5])).tolist()
+    >>> rounded = quantise_cost([2.5e-6, 4e-5])
+    >>> rounded.tolist() == quantise_cost(rounded).tolist()
     True
     """
     array = np.asarray(cost, dtype=np.float64)
@@ -130,7 +134,7 @@ def cost_units(dearest: float) -> float:
 def sum_cost(cost: FloatArray) -> Fraction:
     """Sum whole costs exactly, in whatever order they come.
 
-    >>> sum_cost(whole_cost([1.5, 2.0]))
+    >>> sum_cost(quantise_cost([1.5, 2.0]))
     Fraction(7, 2)
     """
     whole = np.floor(cost)
@@ -192,7 +196,7 @@ class UtilityTable:
     @staticmethod
     def _costs(name: str, cost: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         try:
-            whole = whole_cost(cost)
+            whole = quantise_cost(cost)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
         if whole.shape not in (shape, shape[1:]):

@@ -83,7 +83,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cutoff:
     """Where buying stops: upgrades dearer than this one are not bought.
 
     ``key`` is the question whose upgrade, to ``level``, did not fit, and ``probability`` what of it
@@ -153,7 +153,7 @@ def choose(table: UtilityTable, price: float) -> IntArray:
     >>> choose(table, 0.1).tolist(), choose(table, 0.3).tolist()
     ([0, 1], [0, 0])
     """
-    return apply(table, Cut(price))
+    return apply(table, Cutoff(price))
 
 
 def _choose_at(table: UtilityTable, prices: tuple[float, ...]) -> list[tuple[IntArray, BoolArray]]:
@@ -225,7 +225,7 @@ def scan(block: UtilityTable, *, low: float, high: float) -> Scan:
     return Scan(len(block), sum_cost(block.cost_of(cheap)[decided]), block.take(~decided))
 
 
-def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cut | None:
+def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cutoff | None:
     """Find the upgrade at which buying stops; None when its price is not between the two.
 
     Raises InfeasibleBudget when not even the cheapest levels fit.
@@ -246,13 +246,13 @@ def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cut | None:
     order = np.lexsort((upgrades.step, tie, -upgrades.ratio))
     first, spent = _afford(upgrades.extra[order], left)
     if first == len(order):
-        return Cut(price=0.0) if low == 0.0 else None
+        return Cutoff(price=0.0) if low == 0.0 else None
     at = order[first]
     price = float(upgrades.ratio[at])
     if not low <= price <= high:
         return None
     _refuse_twins(upgrades, tie, order, first)
-    return Cut(
+    return Cutoff(
         price=price,
         tie=int(tie[at]),
         step=int(upgrades.step[at]),
@@ -286,7 +286,7 @@ def _refuse_twins(upgrades: Upgrades, tie: KeyArray, order: IntArray, first: int
                 )
 
 
-def apply(block: UtilityTable, at: Cut) -> IntArray:
+def apply(block: UtilityTable, at: Cutoff) -> IntArray:
     """Each question's level under the cut."""
     choice, sure = _choose_at(block, (at.price,))[0]
     near = np.flatnonzero(~sure)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adacompute.core import votes
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def estimate(
 
 def _scored(answers: Answers) -> bool:
     score = answers.score
-    return score is not None and bool(np.isfinite(score[answers.answer != NULL]).all())
+    return score is not None and bool(np.isfinite(score[answers.answer != UNPARSED]).all())
 
 
 def _valuer(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
@@ -157,7 +157,7 @@ def _order_statistics(answers: Answers, samples: Sequence[int], *, vote: str) ->
     utility = np.empty((len(answers), len(samples)))
     right = answers.right.astype(np.float64)
     rank_by = right if answers.score is None or vote == "any" else answers.score
-    rank_by = np.where(answers.answer == NULL, -np.inf, rank_by)
+    rank_by = np.where(answers.answer == UNPARSED, -np.inf, rank_by)
     for rows, index in _blocks(answers):
         total = index.shape[1]
         order = np.argsort(rank_by[index], axis=1, kind="stable")
@@ -213,7 +213,7 @@ def _jackknife(
 
 def count_classes(answers: Answers) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Count samples and right samples by class, (N, C), and unreadable ones, (N,)."""
-    valid = answers.answer != NULL
+    valid = answers.answer != UNPARSED
     width = int(answers.answer.max(initial=0)) + 1
     shape = (len(answers), width)
     cell = answers.question[valid] * width + answers.answer[valid]
@@ -250,9 +250,9 @@ def _polynomials(
     most = max(samples)
     total = counts.sum(axis=0) + nulls
     chance = np.minimum(0.5, most / (2.0 * np.maximum(total, 1.0)))
-    chances = _binomial(total, chance, most)[list(samples)]
-    chances[np.asarray(samples)[:, None] > total] = np.nan
-    if bool((chances < LEAST).any()):
+    probability = _binomial(total, chance, most)[list(samples)]
+    probability[np.asarray(samples)[:, None] > total] = np.nan
+    if bool((probability < LEAST).any()):
         raise DataError(
             f"levels {tuple(samples)} of {int(total.max())} samples are too many for the exact "
             "estimator: use the windows"
@@ -268,7 +268,7 @@ def _polynomials(
             for ties in range(1, size // lead + 1):
                 picked = (worth[: size + 1, ties] * rest[size::-1]).sum(axis=0)
                 value[k] += picked / ties
-    return np.asarray((value / chances).T)
+    return np.asarray((value / probability).T)
 
 
 def _lead_by(pick: FloatArray, share: FloatArray, lead: int, most: int) -> FloatArray:

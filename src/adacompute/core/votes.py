@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import NULL
+from adacompute.core.answers import UNPARSED
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray
@@ -40,7 +40,7 @@ def weighted(answer: IntArray, share: FloatArray, weight: FloatArray) -> FloatAr
 
 def _totals(answer: IntArray, weight: FloatArray) -> tuple[BoolArray, BoolArray, FloatArray]:
     """Which samples are readable, which pairs agree, and each sample's weight of its class."""
-    readable = answer != NULL
+    readable = answer != UNPARSED
     same = (answer[:, :, None] == answer[:, None, :]) & readable[:, None, :]
     total = np.where(same, weight[:, None, :], 0.0).sum(axis=2)
     return readable, same, np.where(readable, total, -np.inf)
@@ -54,7 +54,7 @@ def _ratio(value: FloatArray, count: FloatArray | IntArray) -> FloatArray:
 
 def best_of(answer: IntArray, right: FloatArray, score: FloatArray) -> FloatArray:
     """Chance that the sample of largest score is right, ties broken uniformly."""
-    readable = answer != NULL
+    readable = answer != UNPARSED
     value = np.where(readable, score, -np.inf)
     best = (value == value.max(axis=1, keepdims=True)) & readable
     tied = best.sum(axis=1)
@@ -117,10 +117,10 @@ def tally(answer: IntArray) -> Tally:
     votes, draws = answer.shape
     leading, runner_up, readable, streak = (np.zeros((votes, draws), np.int64) for _ in range(4))
     top, second, seen, run = (np.zeros(votes, np.int64) for _ in range(4))
-    leader, previous = np.full(votes, NULL), np.full(votes, NULL)
+    leader, previous = np.full(votes, UNPARSED), np.full(votes, UNPARSED)
     for i in range(draws):
         now = answer[:, i]
-        valid = now != NULL
+        valid = now != UNPARSED
         count = ((answer[:, : i + 1] == now[:, None]).sum(axis=1)) * valid
         ahead = (now == leader) & valid
         overtakes = valid & ~ahead & (count > top)
@@ -140,7 +140,7 @@ def running_majority(
     answer: IntArray, share: FloatArray, logprob: FloatArray | None = None
 ) -> FloatArray:
     """Chance that the majority is right after each draw, (M, n)."""
-    readable = answer != NULL
+    readable = answer != UNPARSED
     value = np.zeros(answer.shape)
     for i in range(answer.shape[1]):
         upto = answer[:, : i + 1]

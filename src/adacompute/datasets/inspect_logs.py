@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import DataError
+from adacompute.datasets.competition_math import level_of
 from adacompute.datasets.eval_files import read_header, read_sample_documents
 from adacompute.datasets.log_rows import Grading, Row, tidy
-from adacompute.datasets.math import level_of
 from adacompute.datasets.records import dig, number_of, parse_json, read_bytes, text_of
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import DataError
+from adacompute.datasets.competition_math import level_of
 from adacompute.datasets.gsm8k import MARK, final_answer
 from adacompute.datasets.harness import METRIC, Recipe, make_recipe
 from adacompute.datasets.log_rows import Grading, Row, tidy
-from adacompute.datasets.math import level_of
 from adacompute.datasets.records import (
     dig,
     find_names,

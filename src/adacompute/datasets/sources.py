@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.datasets.competition_math import read_math
 from adacompute.datasets.example import NAME, find_example
 from adacompute.datasets.gsm8k import read_gsm8k
 from adacompute.datasets.hub import PREFIX, fetch
 from adacompute.datasets.inspect_logs import find_inspect_logs, read_inspect_logs
 from adacompute.datasets.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
-from adacompute.datasets.math import read_math
 from adacompute.datasets.records import find_names
 from adacompute.datasets.rows import QUESTIONS, TEXT_READERS, read_questions, read_samples
 from adacompute.datasets.ungraded import find_logged

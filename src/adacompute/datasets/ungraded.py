@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from adacompute.core.errors import DataError
-from adacompute.core.types import name_text
+from adacompute.core.types import text_id
 from adacompute.datasets.rows import SAMPLES, check_samples, read_columns
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _index(key: pa.Table) -> dict[str, dict[str, Any]]:
     """Find the questions of a key that have a reference answer by any of their names."""
     known: dict[str, dict[str, Any]] = {}
     for row in key.to_pylist():
-        names = (row["question_id"], row["question"], name_text(row["question"] or ""))
+        names = (row["question_id"], row["question"], text_id(row["question"] or ""))
         known.update({name: row for name in names if name and row["gold"] is not None})
     return known
 

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.answers import NULL
+from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
-from adacompute.evaluation.curves import Curve, held_out, read_curve, split_folds
-from adacompute.evaluation.families import Contest, Family, Fitted, find_family
+from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
+from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
 from adacompute.evaluation.pool import assign_folds
-from adacompute.evaluation.replay import Ran, Replay
+from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.evaluation.scores import resample
-from adacompute.policies.dial import fit_dial
+from adacompute.policies.price_schedule import fit_price_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 FOLDS = 5
 PRICES = 64
 RESAMPLINGS = 1000
-FEWEST_QUESTIONS = 40
+MIN_QUESTIONS = 40
 """With fewer, an interval is wider than any gain that is to be had."""
 
-MOST_UNREADABLE = 0.5
+MAX_UNPARSED = 0.5
 """With more, what is measured is the extraction, not the model."""
 
-REFITTING = math.sqrt(1.0 + FOLDS / (FOLDS - 1.0))
+REFIT_FACTOR = math.sqrt(1.0 + FOLDS / (FOLDS - 1.0))
 """How much wider an interval of the gain is because other training questions would have given
 another policy: each fold's policies share most of theirs, so that their spread over questions
 alone is too small (Nadeau and Bengio's correction of cross-validation)."""
@@ -52,24 +52,24 @@ TRIES = 8
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class PriceSweep:
     """A family along falling prices, each question scored while it was held out."""
 
-    contest: Contest
+    contest: Experiment
     fold: IntArray
-    fitted: tuple[Fitted, ...]
+    fitted: tuple[FittedPolicy, ...]
     parts: tuple[Replay, ...]
     prices: FloatArray
-    runs: tuple[Ran, ...]
+    runs: tuple[ReplayResult, ...]
 
-    def run(self, price: float) -> Ran:
+    def run(self, price: float) -> ReplayResult:
         """Score every question at one more price."""
         return _run(self.contest, self.fold, self.fitted, self.parts, price)
 
 
-def hold_out(
-    contest: Contest, family: Family, prices: Sequence[float] | int, *, folds: int = FOLDS
-) -> HeldOut:
+def sweep_prices(
+    contest: Experiment, family: PolicyFactory, prices: Sequence[float] | int, *, folds: int = FOLDS
+) -> PriceSweep:
     """Fit a family on each fold's training questions and follow it on those held out.
 
     A number of prices is that many between the dearest and the cheapest that any fold looks at.
@@ -82,10 +82,10 @@ def hold_out(
     every = tuple(fitted), tuple(parts)
     along = _span(fitted, prices) if isinstance(prices, int) else np.asarray(prices)
     runs = tuple(_run(contest, fold, *every, price) for price in along.tolist())
-    return HeldOut(contest, fold, *every, along, runs)
+    return PriceSweep(contest, fold, *every, along, runs)
 
 
-def _span(fitted: Sequence[Fitted], count: int) -> FloatArray:
+def _span(fitted: Sequence[FittedPolicy], count: int) -> FloatArray:
     """Falling prices over all that any of these policies can do; of a stepped one its steps."""
     every = np.unique(np.concatenate([known.prices for known in fitted]))[::-1]
     if fitted[0].stepped:
@@ -94,20 +94,20 @@ def _span(fitted: Sequence[Fitted], count: int) -> FloatArray:
 
 
 def _run(
-    contest: Contest,
+    contest: Experiment,
     fold: IntArray,
-    fitted: tuple[Fitted, ...],
+    fitted: tuple[FittedPolicy, ...],
     parts: tuple[Replay, ...],
     price: float,
-) -> Ran:
+) -> ReplayResult:
     told = contest.draw_cost(np.arange(len(contest.pool)))
-    columns = {name: np.empty(len(fold)) for name in Ran.__dataclass_fields__}
+    columns = {name: np.empty(len(fold)) for name in ReplayResult.__dataclass_fields__}
     for f, (policy, part) in enumerate(zip(fitted, parts, strict=True)):
         rows = np.flatnonzero(fold == f)
         ran = part.run(policy.policy, price, draw_cost=told, features=policy.digested[rows])
         for name, column in columns.items():
             column[rows] = getattr(ran, name)
-    return Ran(**columns)
+    return ReplayResult(**columns)
 
 
 @dataclass(frozen=True)
@@ -147,31 +147,31 @@ def quantile(confidence: float, groups: int) -> float:
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
-def check_pool(contest: Contest) -> None:
+def check_pool(contest: Experiment) -> None:
     """Refuse what no number of intervals makes meaningful."""
     groups = len(np.unique(contest.pool.group))
-    if groups < FEWEST_QUESTIONS:
+    if groups < MIN_QUESTIONS:
         raise DataError(
             f"{groups} different questions are too few to calibrate on: "
-            f"at least {FEWEST_QUESTIONS} are needed"
+            f"at least {MIN_QUESTIONS} are needed"
         )
-    unread = float((contest.pool.answers.answer == NULL).mean())
-    if unread > MOST_UNREADABLE:
+    unread = float((contest.pool.answers.answer == UNPARSED).mean())
+    if unread > MAX_UNPARSED:
         raise DataError(
-            f"{unread:.0%} of the samples could not be read, more than {MOST_UNREADABLE:.0%}: "
+            f"{unread:.0%} of the samples could not be read, more than {MAX_UNPARSED:.0%}: "
             "the numbers would say how well answers are extracted; look at the grader first"
         )
 
 
 def price_budget(
-    held: HeldOut, budget: float, *, confidence: float, following: int | None
-) -> tuple[float, Ran]:
+    held: PriceSweep, budget: float, *, confidence: float, following: int | None
+) -> tuple[float, ReplayResult]:
     """Lowest price whose cost stays within the budget with this confidence, and its scores.
 
     Costs are a staircase in the price: halving finds the step where interpolating may creep.
     """
 
-    def most(ran: Ran) -> float:
+    def most(ran: ReplayResult) -> float:
         cost = Mean.of(ran.cost, ran.cost_spread, held.contest.pool.group)
         return cost.value + cost.bound(confidence, following)
 
@@ -213,7 +213,7 @@ class Gain:
         return max(0, math.ceil(self.groups * ((half / abs(self.value)) ** 2 - 1.0)))
 
 
-def measure_gain(held: HeldOut, ran: Ran, base: Curve, *, confidence: float) -> Gain:
+def measure_gain(held: PriceSweep, ran: ReplayResult, base: Curve, *, confidence: float) -> Gain:
     """Compare with the mixture at the cost that was realised, and so in every resampling."""
     group = held.contest.pool.group
     weights = resample(group, RESAMPLINGS, seed=held.contest.seed)
@@ -226,21 +226,21 @@ def measure_gain(held: HeldOut, ran: Ran, base: Curve, *, confidence: float) -> 
         ]
     )
     groups = len(np.unique(group))
-    error = REFITTING * float(gains[1:].std(ddof=1))
+    error = REFIT_FACTOR * float(gains[1:].std(ddof=1))
     half = quantile(0.5 + confidence / 2, groups) * error
     value = round(float(gains[0]), 12)  # sums of the same draws differ by their rounding
     return Gain(value, value - half, value + half, groups)
 
 
 def calibrate(
-    contest: Contest,
+    contest: Experiment,
     name: str,
     *,
     budget: float,
     confidence: float = 0.95,
     following: int | None = None,
     prices: int = PRICES,
-    held: HeldOut | None = None,
+    held: PriceSweep | None = None,
 ) -> dict[str, Any]:
     """Set the price for a budget and judge the policy there.
 
@@ -248,9 +248,9 @@ def calibrate(
     ``held`` is the family along its prices, where it was followed before.
     """
     check_pool(contest)
-    held = held or hold_out(contest, find_family(name), prices)
+    held = held or sweep_prices(contest, find_factory(name), prices)
     price, ran = price_budget(held, budget, confidence=confidence, following=following)
-    base = held_out(contest, find_family("mixture"), split_folds(held.fold))
+    base = cross_validate(contest, find_factory("mixture"), split_folds(held.fold))
     gain = measure_gain(held, ran, base, confidence=confidence)
     cost = Mean.of(ran.cost, ran.cost_spread, contest.pool.group)
     return {
@@ -267,7 +267,7 @@ def calibrate(
     }
 
 
-def judge(contest: Contest, gain: Gain, budget: float) -> dict[str, Any]:
+def judge(contest: Experiment, gain: Gain, budget: float) -> dict[str, Any]:
     """Say whether there is a gain, and what to do when there is none."""
     sure = gain.low > 0
     return {
@@ -280,11 +280,11 @@ def judge(contest: Contest, gain: Gain, budget: float) -> dict[str, Any]:
     }
 
 
-def _spend_evenly(contest: Contest, budget: float) -> str:
+def _spend_evenly(contest: Experiment, budget: float) -> str:
     """Say which numbers of samples make the best mixture at a budget, chosen without looking."""
     table = contest.every_table
     cost = table.costs.mean(axis=0)
-    kept, _ = fit_dial(cost, table.utility.mean(axis=0))
+    kept, _ = fit_price_schedule(cost, table.utility.mean(axis=0))
     samples = [contest.every_level[k].samples for k in kept]
     place = float(np.interp(budget, cost[kept], np.arange(len(kept))))
     first, share = divmod(round(100 * place), 100)
@@ -293,17 +293,17 @@ def _spend_evenly(contest: Contest, budget: float) -> str:
     return f"use n = {samples[first]}, and n = {samples[first + 1]} for {share} % of the questions"
 
 
-def _redrawing(contest: Contest, held: HeldOut, base: Curve, cost: float) -> float:
+def _redrawing(contest: Experiment, held: PriceSweep, base: Curve, cost: float) -> float:
     """What only redrawing unreadable samples gains over the mixture at this cost."""
-    if not (contest.pool.answers.answer == NULL).any():
+    if not (contest.pool.answers.answer == UNPARSED).any():
         return 0.0
     once = np.ones((1, len(contest.pool)))
-    retry = held_out(contest, find_family("retry"), split_folds(held.fold))
+    retry = cross_validate(contest, find_factory("retry"), split_folds(held.fold))
     return read_curve(retry, cost, once).accuracy - read_curve(base, cost, once).accuracy
 
 
 def frontier(
-    held: HeldOut, confidence: float, following: int | None = None
+    held: PriceSweep, confidence: float, following: int | None = None
 ) -> list[dict[str, float]]:
     """What each price costs and gets right, by rising cost; each end holds with the confidence."""
     group = held.contest.pool.group
@@ -326,7 +326,7 @@ def frontier(
 
 
 def calibrate_share(
-    contest: Contest,
+    contest: Experiment,
     name: str,
     *,
     accuracy_of: int,
@@ -334,7 +334,7 @@ def calibrate_share(
     confidence: float = 0.95,
     following: int | None = None,
     prices: int = PRICES,
-    held: HeldOut | None = None,
+    held: PriceSweep | None = None,
 ) -> dict[str, Any]:
     """Find the highest price that keeps a share of the accuracy of so many samples.
 
@@ -345,7 +345,7 @@ def calibrate_share(
     check_pool(contest)
     if accuracy_of not in contest.samples:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    held = held or hold_out(contest, find_family(name), prices)
+    held = held or sweep_prices(contest, find_factory(name), prices)
     goal = estimate(contest.pool.answers, (accuracy_of,), errors=False).utility[:, 0]
     group, passed = contest.pool.group, None
     for price, ran in zip(held.prices[::-1].tolist(), held.runs[::-1], strict=True):
@@ -353,7 +353,7 @@ def calibrate_share(
         within = ran.accuracy_spread + share**2 * goal * (1 - goal)
         mean = Mean.of(above, within, group)
         low = mean.value - mean.bound(confidence, following)
-        if low < 0 or not win_bet(above, group, lowest=-share, confidence=confidence):
+        if low < 0 or not betting_test(above, group, lowest=-share, confidence=confidence):
             break
         passed = (price, ran, low)
     if passed is None:
@@ -377,7 +377,7 @@ def calibrate_share(
     }
 
 
-def win_bet(value: FloatArray, group: KeyArray, *, lowest: float, confidence: float) -> bool:
+def betting_test(value: FloatArray, group: KeyArray, *, lowest: float, confidence: float) -> bool:
     """Whether a gambler who bets on a mean above zero multiplies the stake by 1/(1 − confidence).
 
     With a mean of zero or less the stake cannot grow on average, so this happens with at most that

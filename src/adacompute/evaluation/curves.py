@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.evaluation.families import Contest, Family, Fitted
-from adacompute.evaluation.replay import Ran
+from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory
+from adacompute.evaluation.replay import ReplayResult
 
 AIMS = 96
 """Mean costs that training aims at, from the cheapest level to the dearest, besides the levels'."""
@@ -46,8 +46,12 @@ def split_folds(fold: IntArray) -> list[Split]:
     return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in np.unique(fold)]
 
 
-def held_out(
-    contest: Contest, family: Family, splits: Sequence[Split], *, trace: tuple[float, ...] = ()
+def cross_validate(
+    contest: Experiment,
+    family: PolicyFactory,
+    splits: Sequence[Split],
+    *,
+    trace: tuple[float, ...] = (),
 ) -> Curve:
     """Fit a family on the training questions of each split and score it on those held out.
 
@@ -85,7 +89,9 @@ def held_out(
     return Curve(**means, samples=samples, price=price, stepped=stepped)
 
 
-def run_fitted(contest: Contest, fitted: Fitted, price: float, draw_cost: float) -> Ran:
+def run_fitted(
+    contest: Experiment, fitted: FittedPolicy, price: float, draw_cost: float
+) -> ReplayResult:
     """Run a fitted policy at a price on all questions of its contest."""
     return contest.replay.run(fitted.policy, price, draw_cost=draw_cost, features=fitted.digested)
 
@@ -100,7 +106,7 @@ def _place(aims: FloatArray, spent: FloatArray, *, stepped: bool) -> tuple[IntAr
     return first, place - first
 
 
-def price_for(budget: float, spent: FloatArray, fitted: Fitted) -> float:
+def price_for(budget: float, spent: FloatArray, fitted: FittedPolicy) -> float:
     """Price at which the training questions cost a budget."""
     if fitted.stepped:
         fits = int(np.searchsorted(spent, budget * (1 + 1e-9), side="right")) - 1

@@ -15,11 +15,11 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.curves import Curve
-from adacompute.evaluation.families import Contest
+from adacompute.evaluation.factories import Experiment
 from adacompute.policies.router import mistake_weight
 
 
-def imitate(contest: Contest, curve: Curve, budget: float) -> dict[str, Any]:
+def imitate(contest: Experiment, curve: Curve, budget: float) -> dict[str, Any]:
     """Compare a router's held-out choices at a budget with the oracle's at the same price."""
     table = contest.table
     drawn = curve.samples[budget]

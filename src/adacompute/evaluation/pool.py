@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
 from adacompute.core.types import (
     BoolArray,
@@ -24,7 +24,7 @@ from adacompute.core.types import (
 )
 from adacompute.core.utility import estimate
 
-FEWEST_QUESTIONS = 10
+MIN_QUESTIONS = 10
 """Folds of fewer than two questions say nothing."""
 
 SHORT_SHARE = 0.1
@@ -128,9 +128,9 @@ class Pool:
         How many is the 10th percentile over questions. Without ``nulls`` only readable samples
         count and are kept.
         """
-        read = self.answers.answer != NULL
+        read = self.answers.answer != UNPARSED
         counts = self.answers.samples if nulls else self.answers.readable
-        most = even_samples(counts)
+        most = equalise_samples(counts)
         if most < 1:
             raise DataError(
                 "more than a tenth of the questions have no readable sample: nothing can be scored"
@@ -172,10 +172,10 @@ class Pool:
         return np.asarray(each[:, None] * np.asarray(samples) + fee[:, None], dtype=np.float64)
 
 
-def even_samples(counts: IntArray) -> int:
+def equalise_samples(counts: IntArray) -> int:
     """How many samples nine of ten questions have, of so many each.
 
-    >>> even_samples(np.array([1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]))
+    >>> equalise_samples(np.array([1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]))
     8
     """
     share = 100 * SHORT_SHARE
@@ -185,10 +185,10 @@ def even_samples(counts: IntArray) -> int:
 def assign_folds(group: KeyArray, folds: int, *, seed: int = 0) -> IntArray:
     """Fold of each question: copies of one share it, and it does not depend on their order."""
     unique, inverse = np.unique(group, return_inverse=True)
-    if len(unique) < max(FEWEST_QUESTIONS, folds):
+    if len(unique) < max(MIN_QUESTIONS, folds):
         raise DataError(
             f"{len(unique)} different questions are too few to hold some of them out: "
-            f"at least {max(FEWEST_QUESTIONS, folds)} are needed"
+            f"at least {max(MIN_QUESTIONS, folds)} are needed"
         )
     rank = np.empty(len(unique), dtype=np.int64)
     salt = hash_keys(np.array([seed], dtype=np.uint64))

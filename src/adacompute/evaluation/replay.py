@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import NULL, order_samples
+from adacompute.core.answers import UNPARSED, order_samples
 from adacompute.core.errors import DataError
 from adacompute.core.states import states
 from adacompute.core.votes import running_majority
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Ran:
+class ReplayResult:
     """Means over the orders of each question, (N,), and the variance of two of them.
 
     ``resorted`` is the share of orders in which another model was asked in the end.
@@ -80,7 +80,7 @@ class Replay:
         answer = self.pool.answers.answer[self._index]
         resort = self.pool.resort
         room = 0 if resort is None else resort.level.samples
-        return Record(np.pad(answer, ((0, 0), (0, room)), constant_values=NULL))
+        return Record(np.pad(answer, ((0, 0), (0, room)), constant_values=UNPARSED))
 
     @cached_property
     def _value(self) -> FloatArray:
@@ -132,14 +132,14 @@ class Replay:
         *,
         draw_cost: float = 1.0,
         features: Float32Array | None = None,
-    ) -> Ran:
+    ) -> ReplayResult:
         """Run a policy at a price on every question and every order.
 
         ``draw_cost`` is what the policy is told that a draw costs, ``features`` what it has
         digested; those of the pool unless others are given.
         """
         if features is None:
-            features = policy.digest(self.pool.features)
+            features = policy.prepare_features(self.pool.features)
         start = Episode.start(
             policy,
             price,
@@ -160,7 +160,7 @@ class Replay:
             price_paid, right = self._resorted
             spent, value = spent + np.where(alone, price_paid, 0), np.where(alone, right, value)
         spent, value = spent.reshape(shape), value.reshape(shape)
-        return Ran(
+        return ReplayResult(
             cost=spent.mean(axis=1),
             accuracy=value.mean(axis=1),
             samples=drawn.reshape(shape).mean(axis=1),

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.bounds import cross_fitted, in_sample
-from adacompute.evaluation.curves import Curve, Reading, held_out, read_curve, split_folds
-from adacompute.evaluation.families import FAMILIES, ROUTERS, Contest, find_family
+from adacompute.evaluation.curves import Curve, Reading, cross_validate, read_curve, split_folds
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment, find_factory
 from adacompute.evaluation.imitation import imitate
+from adacompute.evaluation.oracles import cross_fitted_oracle, in_sample
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 
@@ -69,13 +69,13 @@ def evaluate(
     samples = _ladder(even, ladder)
     wanted = _budgets(even, budgets, samples)
     most = UNLIMITED_ROUNDS if rounds is None else rounds
-    contest = Contest(even, samples, wanted, orders, seed, rounds=most)
+    contest = Experiment(even, samples, wanted, orders, seed, rounds=most)
     splits = split_folds(assign_folds(even.group, folds, seed=seed))
     weights = resample(even.group, RESAMPLINGS, seed=seed)
     progress("oracle")
-    best = cross_fitted(even, samples, wanted, seed=seed)
+    best = cross_fitted_oracle(even, samples, wanted, seed=seed)
     progress("mixture")
-    base = held_out(contest, find_family("mixture"), splits)
+    base = cross_validate(contest, find_factory("mixture"), splits)
     top = _tops(best, base, weights)
     rows: list[dict[str, Any]] = []
     for name in names:
@@ -85,7 +85,9 @@ def evaluate(
             continue
         trace = wanted if name in ROUTERS else ()
         curve = (
-            held_out(contest, find_family(name), splits, trace=trace) if name != "mixture" else base
+            cross_validate(contest, find_factory(name), splits, trace=trace)
+            if name != "mixture"
+            else base
         )
         for budget in wanted:
             read = read_curve(curve, budget, weights)
@@ -98,7 +100,7 @@ def evaluate(
 
 
 def _names(policies: Sequence[str] | None) -> list[str]:
-    known = [*FAMILIES, *ORACLES]
+    known = [*POLICY_FACTORIES, *ORACLES]
     chosen = known if policies is None else list(policies)
     for name in chosen:
         if name not in known:

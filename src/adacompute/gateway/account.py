@@ -22,9 +22,9 @@ from adacompute.storage.decisions import DecisionLog
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
-    from adacompute.gateway.drawing import Bill, Purse
     from adacompute.gateway.engine import Decision, Engine, Outcome, VirtualModel
-    from adacompute.gateway.passing import Passed
+    from adacompute.gateway.passthrough import Forwarded
+    from adacompute.gateway.request_model import CallUsage, RequestModel
     from adacompute.gateway.tracing import Spans
     from adacompute.models.endpoint import OnEvent
     from adacompute.policies.bundle import Baseline
@@ -76,11 +76,11 @@ class Account:
 
         return hear
 
-    def passed(self, model: str, why: str) -> Callable[[Passed], None]:
+    def passed(self, model: str, why: str) -> Callable[[Forwarded], None]:
         """What accounts a request that is passed on."""
         count = self.metrics.count
 
-        def tell(passed: Passed) -> None:
+        def tell(passed: Forwarded) -> None:
             count("passed_total", model, why)
             usage = {"prompt": passed.prompt_tokens, "completion": passed.completion_tokens}
             self._count_tokens(model, usage, estimated=passed.estimated)
@@ -118,7 +118,7 @@ class Account:
             usage = _total(outcome.purse.bills)
             self._spans.tell(decision, usage, upstream_model=engine.virtual.model)
 
-    def lost(self, engine: Engine, purse: Purse) -> None:
+    def lost(self, engine: Engine, purse: RequestModel) -> None:
         """Account draws that nobody was given."""
         self._bill(engine, purse.bills, engine.virtual.name)
         self.metrics.count("draws_total", engine.virtual.name, by=len(purse.drawn))
@@ -155,7 +155,7 @@ class Account:
             self._log.seal()
             _roll(self._log)
 
-    def _bill(self, engine: Engine, bills: list[Bill], model: str) -> None:
+    def _bill(self, engine: Engine, bills: list[CallUsage], model: str) -> None:
         count = self.metrics.count
         count("calls_total", model, by=len(bills))
         for bill in bills:
@@ -223,7 +223,7 @@ def _distance(features: Float32Array, baseline: Baseline) -> float:
     return float(np.mean(np.minimum(away**2, 25.0))) if told.any() else 1.0
 
 
-def _total(bills: list[Bill]) -> dict[str, int]:
+def _total(bills: list[CallUsage]) -> dict[str, int]:
     """Tokens of all calls of a request."""
     return {
         name: sum(int(bill.usage.get(name) or 0) for bill in bills)

@@ -27,31 +27,31 @@ from adacompute.core.errors import (
 )
 from adacompute.gateway.account import Account
 from adacompute.gateway.config import MB, Config
-from adacompute.gateway.drawing import Refusal
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import (
     JSON,
     UNNAMED,
+    ClientDisconnected,
     Exchange,
-    Gone,
     Receive,
     Scope,
     Send,
     TooLarge,
 )
-from adacompute.gateway.passing import pass_on, shown, unpack, without_coding
-from adacompute.gateway.tracing import Spans
-from adacompute.gateway.voting import Voting
-from adacompute.gateway.wire import (
+from adacompute.gateway.openai_api import (
     BUDGET_HEADER,
     VOTED,
     BadRequest,
     add_models,
-    climbs,
-    read_asked,
-    why_passed,
+    has_dot_segments,
+    parse_request,
+    passthrough_reason,
     write_error,
 )
+from adacompute.gateway.passthrough import forward, shown, unpack, without_coding
+from adacompute.gateway.request_model import UpstreamRejected
+from adacompute.gateway.tracing import Spans
+from adacompute.gateway.voting import Voting
 from adacompute.models.endpoint import Unavailable
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
@@ -131,7 +131,7 @@ class Gateway:
         self.account.metrics.enter(1)
         try:
             await self._serve(exchange)
-        except Gone:
+        except ClientDisconnected:
             exchange.status = exchange.status or 499
         except EXPECTED as error:
             await self._explain(exchange, error)
@@ -156,19 +156,19 @@ class Gateway:
         asked = None
         if exchange.method == "POST" and exchange.path in VOTED:
             budget = exchange.header(BUDGET_HEADER)
-            asked = read_asked(exchange.path, body, self._names, budget)
+            asked = parse_request(exchange.path, body, self._names, budget)
         async with exchange.watched():
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
             if asked is None:
-                await pass_on(exchange, self.relay, body, self.account.passed(UNNAMED, "model"))
+                await forward(exchange, self.relay, body, self.account.passed(UNNAMED, "model"))
                 return
             exchange.model = asked.model
             voting = self._voting[asked.model]
-            if why := why_passed(asked):
+            if why := passthrough_reason(asked):
                 tell = self.account.passed(asked.model, why)
-                await pass_on(exchange, self.relay, voting.plain(asked), tell)
+                await forward(exchange, self.relay, voting.plain(asked), tell)
             else:
                 await voting.serve(exchange, asked)
 
@@ -180,7 +180,7 @@ class Gateway:
             return 503, "too many requests are under way", "overloaded"
         if exchange.method not in METHODS:
             return 405, "this method is not served", "invalid_method"
-        if climbs(exchange.path):
+        if has_dot_segments(exchange.path):
             return 400, "a path holds no '..'", "invalid_path"
         return None
 
@@ -208,7 +208,7 @@ class Gateway:
 
     async def _explain(self, exchange: Exchange, error: Exception) -> None:
         """Tell a client what went wrong, by the error's kind."""
-        if isinstance(error, Refusal) and error.reply and error.reply.status >= WRONG:
+        if isinstance(error, UpstreamRejected) and error.reply and error.reply.status >= WRONG:
             document = error.reply.document
             shaped = isinstance(document, dict) and "error" in document
             data = (

@@ -21,9 +21,9 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.wire import check_name
-from adacompute.models.upstream import Retries, Timeouts
-from adacompute.models.wire import check_url
+from adacompute.gateway.openai_api import check_name
+from adacompute.models.messages import Retries, Timeouts
+from adacompute.models.openai_format import check_url
 
 T = TypeVar("T")
 

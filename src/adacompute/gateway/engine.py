@@ -21,19 +21,19 @@ import pyarrow as pa
 
 from adacompute.core import votes
 from adacompute.core.errors import BundleError, GraderError, ModelError
-from adacompute.core.types import Float32Array, key_text
+from adacompute.core.types import Float32Array, hash_text
 from adacompute.features.text import FEATURE_SETS, extract
 from adacompute.gateway.body import Body
-from adacompute.gateway.drawing import Bill, Drawn, Purse
-from adacompute.gateway.wire import Asked, BadRequest, last_user
+from adacompute.gateway.openai_api import BadRequest, VirtualRequest, last_user
+from adacompute.gateway.request_model import CallUsage, RequestModel, SampledChoice
 from adacompute.graders.grader import Grader
+from adacompute.models.messages import Capabilities, Prompt
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import Scorer
-from adacompute.models.upstream import Capabilities, Prompt
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import Record
-from adacompute.spending.tariffs import NANO, Tariff, Usage
+from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 
 GRADING_S = 5.0
 """An answer that takes longer to compare is taken as unreadable."""
@@ -61,7 +61,7 @@ class VirtualModel:
     shadow: bool = False
     holdout: float = 0.0
     holdout_most: float = 0.05
-    tariff: Tariff | None = None
+    tariff: TokenPrices | None = None
     scorer: Scorer | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
 
@@ -104,9 +104,9 @@ class Decision:
 class Outcome:
     """What a request came to: the draw that answers, the account, and the bills."""
 
-    drawn: Drawn
+    drawn: SampledChoice
     decision: Decision
-    purse: Purse
+    purse: RequestModel
 
 
 class Engine:
@@ -125,7 +125,7 @@ class Engine:
         self._quick = virtual.grader.name in QUICK
         self._large = asyncio.Lock()
 
-    def price(self, asked: Asked) -> tuple[float, float]:
+    def price(self, asked: VirtualRequest) -> tuple[float, float]:
         """The budget that holds for a request, and its price."""
         budget = self.virtual.budget if asked.budget is None else asked.budget
         try:
@@ -137,12 +137,12 @@ class Engine:
         """Decide on a made-up question, which draws nothing: libraries are slow the first time."""
         content = {"messages": [{"role": "user", "content": "What is 7 + 8?"}]}
         path, name = "chat/completions", self.virtual.name
-        asked = Asked(Body("", content, ()), path, name, budget=None, debug=False)
+        asked = VirtualRequest(Body("", content, ()), path, name, budget=None, debug=False)
         _, episode = self.open(asked)
         episode.feed(_record([0] * int(episode.wanted[0]))).decide()
         await self._spell("The answer is \\frac{1}{2}.", ["0.5"])
 
-    def open(self, asked: Asked) -> tuple[Decision, Episode]:
+    def open(self, asked: VirtualRequest) -> tuple[Decision, Episode]:
         """Make the decision that comes before the first draw."""
         begun = time.perf_counter()
         budget, price = self.price(asked)
@@ -151,7 +151,7 @@ class Engine:
             question = question.encode("utf-8", "replace").decode()
         features = self._features(question)
         text = question if question is not None else asked.body.text
-        key = key_text(text)
+        key = hash_text(text)
         number = hashlib.blake2b(f"{key}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         decision = Decision(
             id=number,
@@ -169,7 +169,7 @@ class Engine:
             policy,
             price,
             key=np.array([key], dtype=np.uint64),
-            features=policy.digest(features),
+            features=policy.prepare_features(features),
             cost=self._cost,
             record=_record([]),
             rounds=self._rounds(),
@@ -177,17 +177,19 @@ class Engine:
         decision.deciding_s = time.perf_counter() - begun
         return decision, episode
 
-    async def begin(self, asked: Asked) -> tuple[Decision, Episode]:
+    async def begin(self, asked: VirtualRequest) -> tuple[Decision, Episode]:
         """Open a request; what is large is read off the loop, one at a time."""
         if len(asked.body.text) <= LARGE:
             return self.open(asked)
         async with self._large:
             return await asyncio.to_thread(self.open, asked)
 
-    def purse(self, asked: Asked, headers: Mapping[str, str], query: str = "") -> Purse:
+    def purse(
+        self, asked: VirtualRequest, headers: Mapping[str, str], query: str = ""
+    ) -> RequestModel:
         """Open a purse for a request."""
         likely = self.virtual.bundle.ties == LOGPROB
-        return Purse(self.upstream, asked, self.virtual.model, headers, query, likely)
+        return RequestModel(self.upstream, asked, self.virtual.model, headers, query, likely)
 
     def settled(self, episode: Episode) -> bool:
         """Whether one draw ends it, however it falls: then it can be passed on as it comes."""
@@ -196,7 +198,7 @@ class Engine:
         after = (episode.feed(_record([answer])).decide() for answer in (0, -1))
         return not any(len(later.open) for later in after)
 
-    async def run(self, purse: Purse, decision: Decision, episode: Episode) -> Outcome:
+    async def run(self, purse: RequestModel, decision: Decision, episode: Episode) -> Outcome:
         """Draw and decide until the policy stops, then choose."""
         begun = time.perf_counter()
         now = asyncio.get_running_loop().time
@@ -231,7 +233,7 @@ class Engine:
         decision.holdout = True
 
     async def _round(
-        self, purse: Purse, decision: Decision, episode: Episode, deadline: float | None
+        self, purse: RequestModel, decision: Decision, episode: Episode, deadline: float | None
     ) -> None:
         """Buy what the policy wants, until it is there, cannot change anything, or time is up.
 
@@ -258,7 +260,7 @@ class Engine:
         taken = time.perf_counter() - start
         self._round_s = taken if self._round_s == 0 else 0.95 * self._round_s + 0.05 * taken
 
-    async def _read(self, decision: Decision, drawn: Drawn) -> None:
+    async def _read(self, decision: Decision, drawn: SampledChoice) -> None:
         """Extract a draw's answer and give it the class of those that equal it."""
         known = [answer for answer in decision.spelled if answer is not None]
         text = "" if drawn.draw.failed else drawn.draw.text
@@ -279,7 +281,9 @@ class Engine:
         except (TimeoutError, GraderError):
             return None
 
-    async def _choose(self, purse: Purse, decision: Decision, episode: Episode) -> Drawn:
+    async def _choose(
+        self, purse: RequestModel, decision: Decision, episode: Episode
+    ) -> SampledChoice:
         """First draw of the winning class; without any answer the best score, or the first draw.
 
         A scorer that fails costs its scores alone: the draws are paid for.
@@ -328,7 +332,7 @@ class Engine:
             return np.resize(np.asarray(mean or (0.0,), np.float32), (1, self._width))
         return extract(pa.array([question]), features=bundle.features)
 
-    async def look(self, decision: Decision, episode: Episode, drawn: Drawn) -> None:
+    async def look(self, decision: Decision, episode: Episode, drawn: SampledChoice) -> None:
         """Take note of a single draw that answers, and of what the policy would draw after it."""
         await self._read(decision, drawn)
         decision.chosen, decision.rounds = min(0, decision.answers[0]), 1
@@ -338,7 +342,7 @@ class Engine:
             decision.wanted = max(1, int(after.wanted[0]))
         decision.decided = 1
 
-    def money(self, bills: list[Bill]) -> float | None:
+    def money(self, bills: list[CallUsage]) -> float | None:
         """What calls cost in money, None without a tariff."""
         tariff = self.virtual.tariff
         if tariff is None:
@@ -355,7 +359,7 @@ def _usage(bill: Mapping[str, Any]) -> Usage:
     )
 
 
-def _record(answers: list[int], purse: Purse | None = None) -> Record:
+def _record(answers: list[int], purse: RequestModel | None = None) -> Record:
     """Draws of one question as policies see them."""
     answer = np.array([answers], dtype=np.int64).reshape(1, -1)
     if purse is None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from adacompute.gateway.wire import OWN_HEADERS, write_error
+from adacompute.gateway.openai_api import OWN_HEADERS, write_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ class TooLarge(Exception):  # noqa: N818 - it names the state
     """A body of more bytes than are allowed."""
 
 
-class Gone(Exception):  # noqa: N818 - it names what happened
+class ClientDisconnected(Exception):  # noqa: N818 - it names what happened
     """The client left before its request was complete."""
 
 
@@ -101,7 +101,7 @@ class Exchange:
             while more:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise ClientDisconnected
                 parts.append(message.get("body", b""))
                 size, more = size + len(parts[-1]), message.get("more_body", False)
                 if size > most:
@@ -133,7 +133,7 @@ class Exchange:
                 raise
             if task is not None:
                 task.uncancel()
-            raise Gone from None
+            raise ClientDisconnected from None
         finally:
             listener.cancel()
 

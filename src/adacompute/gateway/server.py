@@ -26,13 +26,13 @@ from adacompute.gateway.config import Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.metrics import SHARED
 from adacompute.graders.grader import load
-from adacompute.models.findings import cache_place, load_cached, save_cached
+from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
+from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
 from adacompute.models.scorer import Scorer
-from adacompute.models.upstream import Capabilities
 from adacompute.policies.bundle import load_bundle
-from adacompute.spending.tariffs import find_tariff, read_tariffs
+from adacompute.spending.token_prices import find_token_prices, parse_token_prices
 
 PASSED_DOWN = "ADACOMPUTE_GATEWAY"
 """Environment variable through which workers learn their configuration."""
@@ -61,7 +61,7 @@ def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
         raise BundleError(f"{given.policy} does not say how answers are read: give a grader")
     tariff = None
     if given.tariff is not None:
-        tariff = find_tariff(read_tariffs(Path(given.tariff)), model)
+        tariff = find_token_prices(parse_token_prices(Path(given.tariff)), model)
     scorer = None
     if given.scorer is not None:
         scorer = Scorer(given.scorer, timeouts=config.timeouts, retries=config.retries)
@@ -78,7 +78,7 @@ def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
         holdout_most=given.holdout_most,
         tariff=tariff,
         scorer=scorer,
-        capabilities=load_cached(cache_place(), config.base_url, model) or Capabilities(),
+        capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
     )
     Engine(virtual, Upstream(config.base_url, model))  # refuses a budget that cannot be held
     return virtual
@@ -98,7 +98,7 @@ async def probe_models(
         except AdaComputeError as error:
             tell(f"could not be probed, one call a draw: {error}")
         else:
-            save_cached(cache_place(), config.base_url, name, found)
+            save_cached(cache_path(), config.base_url, name, found)
 
 
 def run(config: Config, tell: Callable[[str], None]) -> None:
@@ -126,7 +126,7 @@ def run(config: Config, tell: Callable[[str], None]) -> None:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(config.drain_s),
-            http=require("adacompute.gateway.protocol", extra="serve").Patient,
+            http=require("adacompute.gateway.timeout_protocol", extra="serve").TimeoutProtocol,
             proxy_headers=False,
         )
 

@@ -17,26 +17,26 @@ from typing import Any
 from adacompute.core.errors import ModelError
 from adacompute.gateway.account import Account
 from adacompute.gateway.body import DROP
-from adacompute.gateway.drawing import Bill, Drawn, Purse
 from adacompute.gateway.engine import Decision, Engine, Outcome
 from adacompute.gateway.exchange import EVENTS, JSON, Exchange, Headers
-from adacompute.gateway.passing import Passed, pass_on
-from adacompute.gateway.wire import (
+from adacompute.gateway.openai_api import (
     DONE,
     FIELD,
     KEEP_ALIVE,
-    Asked,
+    VirtualRequest,
     one_choice,
     role_event,
+    strip_usage,
     sum_usage,
     usage_event,
-    without_bill,
 )
+from adacompute.gateway.passthrough import Forwarded, forward
+from adacompute.gateway.request_model import CallUsage, RequestModel, SampledChoice
 from adacompute.models.failures import Failure
+from adacompute.models.messages import Sample
+from adacompute.models.openai_format import MalformedReply, parse_json, parse_samples
 from adacompute.models.relay import Relay
 from adacompute.models.streams import read_stream
-from adacompute.models.upstream import Draw
-from adacompute.models.wire import Malformed, read_draws, read_json
 from adacompute.policies.episode import Episode
 
 IDEMPOTENT = ("idempotency-key", "x-idempotency-key")
@@ -55,14 +55,14 @@ class Voting:
         self._keep_alive_s = keep_alive_s
         self._later: set[asyncio.Task[None]] = set()
 
-    def plain(self, asked: Asked) -> bytes:
+    def plain(self, asked: VirtualRequest) -> bytes:
         """The client's body for the upstream: its own model's name, and nothing of ours."""
         model = self.engine.virtual.model
         if asked.body.content["model"] == model and FIELD not in asked.body.content:
             return asked.body.text.encode()
         return asked.body.edit({"model": model, FIELD: DROP})
 
-    async def serve(self, exchange: Exchange, asked: Asked) -> None:
+    async def serve(self, exchange: Exchange, asked: VirtualRequest) -> None:
         """Decide, draw, and answer."""
         decision, episode = await self.engine.begin(asked)
         decision.parent = exchange.header("traceparent")
@@ -78,7 +78,7 @@ class Voting:
             reply = one_choice(outcome.drawn.document, outcome.drawn.choice, usage)
             await exchange.reply(200, [JSON, *self._headers(asked, outcome)], reply)
 
-    def _purse(self, exchange: Exchange, asked: Asked) -> Purse:
+    def _purse(self, exchange: Exchange, asked: VirtualRequest) -> RequestModel:
         """Open a purse with what came beside the body, but for what makes draws alike."""
         headers: dict[str, str] = {}
         for name, value in self._relay.to_send(exchange.unpacked):
@@ -95,7 +95,7 @@ class Voting:
         await asyncio.gather(*self._later, return_exceptions=True)
 
     async def _stream(
-        self, exchange: Exchange, asked: Asked, decision: Decision, episode: Episode
+        self, exchange: Exchange, asked: VirtualRequest, decision: Decision, episode: Episode
     ) -> None:
         await exchange.start(200, [*EVENTS, *_known(decision)])
         if asked.path == "completions":
@@ -106,13 +106,13 @@ class Voting:
         outcome = await self._awake(exchange, self._run(exchange, asked, decision, episode))
         usage = sum_usage([bill.usage for bill in outcome.purse.bills])
         for event in outcome.drawn.events:
-            await exchange.write(without_bill(event))
+            await exchange.write(strip_usage(event))
         if asked.wants_usage:
             await exchange.write(usage_event(outcome.drawn.document, usage))
         await exchange.write(DONE, more=False)
 
     async def _run(
-        self, exchange: Exchange, asked: Asked, decision: Decision, episode: Episode
+        self, exchange: Exchange, asked: VirtualRequest, decision: Decision, episode: Episode
     ) -> Outcome:
         """Draw and decide; what was spent is accounted at once, even if it comes to nothing."""
         purse = self._purse(exchange, asked)
@@ -141,7 +141,7 @@ class Voting:
     async def _pass(
         self,
         exchange: Exchange,
-        asked: Asked,
+        asked: VirtualRequest,
         decision: Decision,
         episode: Episode,
         *,
@@ -152,13 +152,13 @@ class Voting:
         decision.shadow = shadow
         purse, body = self._purse(exchange, asked), self.plain(asked)
 
-        def tell(passed: Passed) -> None:
+        def tell(passed: Forwarded) -> None:
             prompt = passed.prompt_tokens or (len(body) if passed.estimated else 0)
             usage = {"prompt_tokens": prompt, "completion_tokens": passed.completion_tokens}
-            purse.bills.append(Bill(usage, passed.estimated))
+            purse.bills.append(CallUsage(usage, passed.estimated))
 
         try:
-            passed = await pass_on(
+            passed = await forward(
                 exchange, self._relay, body, tell, headers=_known(decision), keep=True
             )
         except BaseException:
@@ -194,7 +194,7 @@ class Voting:
         finally:
             self._account.held(self.engine, outcome, before)
 
-    def _headers(self, asked: Asked, outcome: Outcome) -> Headers:
+    def _headers(self, asked: VirtualRequest, outcome: Outcome) -> Headers:
         decision = outcome.decision
         own = outcome.drawn.headers
         headers = [*own, *_known(decision), (b"x-adacompute-samples", b"%d" % decision.decided)]
@@ -221,15 +221,15 @@ def _known(decision: Decision) -> Headers:
     ]
 
 
-def _read_passed(passed: Passed) -> Drawn | None:
+def _read_passed(passed: Forwarded) -> SampledChoice | None:
     """Read the draw out of a reply that was passed on; None when it was none."""
     try:
         if passed.events:
             kind = {"Content-Type": "text/event-stream"}
             streamed = read_stream(passed.status, kind, passed.body)
-            return Drawn(streamed.draw(0.0), streamed.last, {}, streamed.events)
-        document = read_json(passed.body)
-        draw: Draw = read_draws(document)[0]
-    except (Malformed, Failure):
+            return SampledChoice(streamed.draw(0.0), streamed.last, {}, streamed.events)
+        document = parse_json(passed.body)
+        draw: Sample = parse_samples(document)[0]
+    except (MalformedReply, Failure):
         return None
-    return Drawn(draw, document, document["choices"][0])
+    return SampledChoice(draw, document, document["choices"][0])

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, require
-from adacompute.models.failures import Broken, Failure, Passing, read_reply
-from adacompute.models.upstream import Retries, Timeouts
-from adacompute.models.wire import Malformed, check_url, encode, one_line
+from adacompute.models.failures import Failure, PermanentFailure, TransientFailure, read_reply
+from adacompute.models.messages import Retries, Timeouts
+from adacompute.models.openai_format import MalformedReply, check_url, encode, one_line
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,7 +65,7 @@ class Connection:
         return self.reused and silent and time.perf_counter() - self._start < STALE_S
 
 
-SENDING: ContextVar[Connection] = ContextVar("SENDING")
+CURRENT_CONNECTION: ContextVar[Connection] = ContextVar("CURRENT_CONNECTION")
 """What the request that is sent next in this task is to know of its connection."""
 
 
@@ -79,7 +79,7 @@ def make_connector(aiohttp: Any, **options: Any) -> Any:  # noqa: ANN401 - aioht
 
     async def note(*request: Any, **options: Any) -> Any:  # noqa: ANN401 - aiohttp's own
         held = await connect(*request, **options)
-        if (connection := SENDING.get(None)) is not None:
+        if (connection := CURRENT_CONNECTION.get(None)) is not None:
             connection.reused = held.protocol in used
         used.add(held.protocol)
         return held
@@ -88,7 +88,7 @@ def make_connector(aiohttp: Any, **options: Any) -> Any:  # noqa: ANN401 - aioht
     return connector
 
 
-class Opened:
+class ConnectionOwner:
     """What holds a session of aiohttp for as long as it is open."""
 
     _session: aiohttp.ClientSession | None = None
@@ -104,7 +104,7 @@ class Opened:
             self._session = None
 
 
-class Endpoint(Opened):
+class Endpoint(ConnectionOwner):
     """One server's address; use it as an asynchronous context manager.
 
     At most `connections` requests are under way at once, the others wait here without a time limit.
@@ -171,18 +171,18 @@ class Endpoint(Opened):
                 except Failure as failure:
                     if on_waste is None or not failure.paid:
                         raise
-                    if not (isinstance(failure, Passing) and failure.stale):
+                    if not (isinstance(failure, TransientFailure) and failure.stale):
                         on_waste()
                         raise
 
-        return await self._persist(attempt)
+        return await self._with_retries(attempt)
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Attempt until it succeeds, fails for good, or has failed too often."""
         try:
             # The common case stays outside of tenacity, which costs as much as parsing a reply.
             return await attempt()
-        except Passing as failure:
+        except TransientFailure as failure:
             first = [failure]
 
         async def again() -> T:
@@ -208,7 +208,9 @@ class Endpoint(Opened):
 
         def useful(state: tenacity.RetryCallState) -> bool:
             failure = _failure(state)
-            return isinstance(failure, Passing) and (failure.after_s or 0) <= bounds.longest_s
+            return (
+                isinstance(failure, TransientFailure) and (failure.after_s or 0) <= bounds.longest_s
+            )
 
         def tell(state: tenacity.RetryCallState) -> None:
             again = {"attempt": state.attempt_number, "wait_s": state.upcoming_sleep}
@@ -234,7 +236,7 @@ class Endpoint(Opened):
         begun = False
         async with self._places:
             start, connection = time.perf_counter(), Connection()
-            SENDING.set(connection)
+            CURRENT_CONNECTION.set(connection)
             request = self._request(path, payload, headers)
             try:
                 async with request as response:
@@ -242,15 +244,15 @@ class Endpoint(Opened):
                     body = await response.read()
             except (self._aiohttp.ClientError, OSError) as error:
                 failure = self._fault(error, begun=begun)
-                if isinstance(failure, Passing) and not begun:
+                if isinstance(failure, TransientFailure) and not begun:
                     failure.stale = connection.is_stale(error, self._aiohttp)
                 raise failure from None
             taken = time.perf_counter() - start
         document = parse(response.status, response.headers, body)
         try:
             return read(document, taken)
-        except Malformed as error:
-            raise Passing(f"cannot be understood: {error}", paid=True) from None
+        except MalformedReply as error:
+            raise TransientFailure(f"cannot be understood: {error}", paid=True) from None
 
     def _request(self, path: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - aiohttp's own
         if self._session is None:
@@ -267,26 +269,28 @@ class Endpoint(Opened):
         limits = self._timeouts
         if isinstance(error, self._aiohttp.ConnectionTimeoutError):
             cause = f"could not be connected to within {limits.connect_s:g} s"
-            return Passing(cause, ModelTimeout)
+            return TransientFailure(cause, ModelTimeout)
         if isinstance(error, TimeoutError) and begun:
             # Half of it may have been paid for: it is not asked again.
             silent_s, total_s = limits.first_byte_s, limits.total_s
             cause = f"began to answer, then was silent for {silent_s:g} s or took {total_s:g} s"
-            return Broken(cause, ModelTimeout, paid=True)
+            return PermanentFailure(cause, ModelTimeout, paid=True)
         if isinstance(error, TimeoutError):
             longest_s = min(limits.first_byte_s, limits.total_s)
             cause = f"did not begin to answer within {longest_s:g} s"
-            return Passing(cause, ModelTimeout, paid=True)
+            return TransientFailure(cause, ModelTimeout, paid=True)
         if isinstance(error, self._aiohttp.ClientSSLError):
-            return Broken(f"cannot be trusted: {error}")
+            return PermanentFailure(f"cannot be trusted: {error}")
         if isinstance(error, self._aiohttp.ClientConnectorError):
-            return Passing(f"cannot be reached ({error.os_error.strerror}): is the server running?")
+            return TransientFailure(
+                f"cannot be reached ({error.os_error.strerror}): is the server running?"
+            )
         cause = f"lost the connection: {type(error).__name__} {error}"
-        return Passing(cause, lost=not begun, paid=True)
+        return TransientFailure(cause, lost=not begun, paid=True)
 
     def _final(self, failure: Failure) -> ModelError:
         """What leaves when no attempt could mend it; told before it is raised."""
-        after_s = failure.after_s if isinstance(failure, Passing) else None
+        after_s = failure.after_s if isinstance(failure, TransientFailure) else None
         waits = after_s is not None and failure.error is ModelError
         kind = Unavailable if waits else failure.error
         error = kind(f"{self.base_url} {self._clean(str(failure))}")

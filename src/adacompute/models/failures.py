@@ -11,9 +11,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from adacompute.core.errors import ModelError, RateLimited, RequestRefused
-from adacompute.models.upstream import Reply
-from adacompute.models.wire import Malformed, read_json, read_message, read_retry_after
+from adacompute.core.errors import ModelError, RateLimited, RequestRejected
+from adacompute.models.messages import Reply
+from adacompute.models.openai_format import (
+    MalformedReply,
+    parse_json,
+    read_message,
+    read_retry_after,
+)
 
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """The statuses that may pass; every other failure is final."""
@@ -38,7 +43,7 @@ class Failure(Exception):  # noqa: N818 - the others name what happened
         self.paid = paid
 
 
-class Passing(Failure):
+class TransientFailure(Failure):
     """A failure worth another attempt.
 
     `after_s` is how long the server asked to wait. `lost` says that the connection was lost before
@@ -66,11 +71,11 @@ class Refused(Failure):
     """A request that the server will not take, with its status and what it sent."""
 
     def __init__(self, cause: str, status: int, document: object = None) -> None:
-        super().__init__(cause, RequestRefused)
+        super().__init__(cause, RequestRejected)
         self.reply = Reply(status, document, cause)
 
 
-class Broken(Failure):
+class PermanentFailure(Failure):
     """A server that failed in a way that asking again does not mend."""
 
 
@@ -78,9 +83,9 @@ def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Any:  # 
     """Return the JSON of a good reply; any other is raised as what it is."""
     check_reply(status, headers, body, kind="json")
     try:
-        return read_json(body)
-    except Malformed as error:
-        raise Passing(f"cannot be understood: {error}", paid=True) from None
+        return parse_json(body)
+    except MalformedReply as error:
+        raise TransientFailure(f"cannot be understood: {error}", paid=True) from None
 
 
 def check_reply(status: int, headers: Mapping[str, str], body: bytes, *, kind: str) -> None:
@@ -88,22 +93,24 @@ def check_reply(status: int, headers: Mapping[str, str], body: bytes, *, kind: s
     if status in _GOOD:
         given = headers.get("Content-Type", kind)
         if kind not in given.lower():
-            raise Passing(f"cannot be understood: its content type is {given}", paid=True)
+            raise TransientFailure(f"cannot be understood: its content type is {given}", paid=True)
         return
     said = f"answered {status}: {read_message(body)}"
     if status in RETRIED:
         after_s = read_retry_after(headers.get("Retry-After"), datetime.now(UTC))
-        raise Passing(said, RateLimited if status in _LIMITED else ModelError, after_s=after_s)
+        raise TransientFailure(
+            said, RateLimited if status in _LIMITED else ModelError, after_s=after_s
+        )
     if status in _MOVED:
         to = headers.get("Location", "another address")
         raise Refused(f"answered {status}: it moved to {to}; change the base URL", status)
     if status in _WRONG:
         raise Refused(said, status, _document(body))
-    raise Broken(said)
+    raise PermanentFailure(said)
 
 
 def _document(body: bytes) -> Any:  # noqa: ANN401 - JSON
     try:
-        return read_json(body)
-    except Malformed:
+        return parse_json(body)
+    except MalformedReply:
         return None

@@ -14,17 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import AdaComputeError
 from adacompute.models.endpoint import Endpoint, Parse, Read
-from adacompute.models.failures import Failure, Passing, Refused, read_reply
+from adacompute.models.failures import Failure, Refused, TransientFailure, read_reply
+from adacompute.models.messages import Capabilities, Prompt, Reply, Sample, Settings
+from adacompute.models.openai_format import (
+    MalformedReply,
+    encode,
+    parse_samples,
+    read_event,
+    request_body,
+)
 from adacompute.models.streams import read_stream
-from adacompute.models.upstream import Capabilities, Draw, Prompt, Reply, Settings
-from adacompute.models.wire import Malformed, encode, read_draws, read_event, request_body
 
 if TYPE_CHECKING:
     import aiohttp
 
 
 @dataclass(frozen=True)
-class Answered(Reply):
+class ParsedReply(Reply):
     """A reply with draws in it, and the headers that it came with."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +56,7 @@ class Upstream(Endpoint):
 
     async def call(
         self, prompt: Prompt, settings: Settings, *, count: int = 1, seed: int | None = None
-    ) -> list[Draw]:
+    ) -> list[Sample]:
         """Send one request and return every draw that it brought, at least one.
 
         It asks for `count` draws where the capabilities say that the server gives several, else
@@ -70,7 +76,7 @@ class Upstream(Endpoint):
 
     async def draw(
         self, prompt: Prompt, settings: Settings, *, count: int, seed: int | None = None
-    ) -> list[Draw]:
+    ) -> list[Sample]:
         """Fan out until there are `count` draws, or a few more where the server gave more.
 
         Several choices a call where the server gives them, else concurrent calls with seeds of
@@ -82,7 +88,7 @@ class Upstream(Endpoint):
             count, temperature=settings.temperature, seeded=seed is not None
         )
         plan = [range(start, min(start + size, count)) for start in range(0, count, size)]
-        draws: list[Draw] = []
+        draws: list[Sample] = []
         while plan:
             answers = await self._fan_out(prompt, settings, plan, seed)
             draws += [draw for answer in answers for draw in answer]
@@ -118,7 +124,7 @@ class Upstream(Endpoint):
         def read(parsed: Any, taken: float) -> Reply:  # noqa: ANN401 - JSON or Streamed, and headers
             document, told = parsed
             draws = [document.draw(taken)] if stream else self._draws(document, taken)
-            return Answered(200, document, "", taken, tuple(draws), told)
+            return ParsedReply(200, document, "", taken, tuple(draws), told)
 
         return await self._post(path, body, read, parse, on_waste, headers)
 
@@ -149,7 +155,7 @@ class Upstream(Endpoint):
         payload = encode(body)
         async with self._places:
             try:
-                response = await self._persist(lambda: self._open(path, payload))
+                response = await self._with_retries(lambda: self._open(path, payload))
             except Failure as failure:
                 raise self._final(failure) from None
             try:
@@ -159,8 +165,8 @@ class Upstream(Endpoint):
 
     async def _fan_out(
         self, prompt: Prompt, settings: Settings, plan: list[range], seed: int | None
-    ) -> list[list[Draw]]:
-        def one(asked: range) -> Coroutine[Any, Any, list[Draw]]:
+    ) -> list[list[Sample]]:
+        def one(asked: range) -> Coroutine[Any, Any, list[Sample]]:
             own = None if seed is None else seed + asked.start
             return self.call(prompt, settings, count=len(asked), seed=own)
 
@@ -194,11 +200,11 @@ class Upstream(Endpoint):
                 for line in lines:
                     if (event := read_event(line)) is not None:
                         yield event
-        except Malformed as error:
-            raise self._final(Passing(f"cannot be understood: {error}")) from None
+        except MalformedReply as error:
+            raise self._final(TransientFailure(f"cannot be understood: {error}")) from None
         except (self._aiohttp.ClientError, OSError) as error:
             raise self._final(self._fault(error, begun=True)) from None
 
-    def _draws(self, document: object, taken: float) -> list[Draw]:
+    def _draws(self, document: object, taken: float) -> list[Sample]:
         counts = self.capabilities.usage_counts
-        return read_draws(document, usage_counts=counts, latency_s=taken)
+        return parse_samples(document, usage_counts=counts, latency_s=taken)

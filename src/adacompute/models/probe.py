@@ -14,11 +14,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from adacompute.core.errors import ModelError, RequestRefused
-from adacompute.models.findings import describe, load_cached, save_cached
+from adacompute.core.errors import ModelError, RequestRejected
+from adacompute.models.capabilities_cache import describe, load_cached, save_cached
+from adacompute.models.messages import Capabilities, Reply
 from adacompute.models.openai import Upstream
-from adacompute.models.upstream import Capabilities, Reply
-from adacompute.models.wire import Choice, Malformed, read_choices, read_text, read_usage
+from adacompute.models.openai_format import (
+    Choice,
+    MalformedReply,
+    parse_usage,
+    read_choices,
+    read_text,
+)
 
 __all__ = ["MOST_CHOICES", "describe", "load_cached", "probe", "save_cached"]
 
@@ -111,13 +117,13 @@ class _Asker:
         for name, path in (("completions", "completions"), ("chat", "chat/completions")):
             try:
                 said = await self._endpoint(path)
-            except RequestRefused:
+            except RequestRejected:
                 raise
             except ModelError as error:
                 failure, found[name] = error, "unknown"
             else:
                 found[name] = "absent" if said else "present"
-                failure = RequestRefused(f"{self._upstream.base_url} {said}") if said else failure
+                failure = RequestRejected(f"{self._upstream.base_url} {said}") if said else failure
         if failure is not None and "present" not in found.values():
             raise failure
         return found
@@ -133,7 +139,7 @@ class _Asker:
                 return ""
             said = reply.message or "answered without any choice"
             if reply.status in _DENIED:
-                raise RequestRefused(f"{self._upstream.base_url} {said}")
+                raise RequestRejected(f"{self._upstream.base_url} {said}")
             if reply.status in _NOWHERE:
                 break
         self.path, self.limit_name = before
@@ -156,7 +162,7 @@ class _Asker:
                     text, finish = text + more, ends or finish
                     if len(text) > _ONE_TOKEN:
                         break  # it may go on for long
-        except RequestRefused:
+        except RequestRejected:
             return await self._limit_without_stream()
         except ModelError:
             return "unknown"
@@ -221,7 +227,7 @@ class _Asker:
         choices = [] if reply is None else _choices(reply)
         if not choices or reply is None:
             return {"usage_counts": "unknown"}
-        billed = read_usage(reply.document).get("completion_tokens")
+        billed = parse_usage(reply.document).get("completion_tokens")
         if not isinstance(billed, int) or billed <= 0:
             return {"usage_counts": "absent"}
         if len(choices) == 1:
@@ -230,7 +236,7 @@ class _Asker:
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
             alone = await self.ask(_COUNT, 4)
-            one = 0 if alone is None else read_usage(alone.document).get("completion_tokens", 0)
+            one = 0 if alone is None else parse_usage(alone.document).get("completion_tokens", 0)
             known = [one] * len(sizes)
         half = sum(known) * (1 + 1 / len(known)) / 2  # between the bill of one and of all
         return {"usage_counts": "all" if billed > half else "one"}
@@ -265,8 +271,8 @@ class _Asker:
         """Whether a stream ends with its bill when asked to."""
         try:
             async with self.stream(_COUNT, 2, stream_options={"include_usage": True}) as events:
-                billed = [event async for event in events if read_usage(event)]
-        except RequestRefused:
+                billed = [event async for event in events if parse_usage(event)]
+        except RequestRejected:
             return {"stream_usage": "refused"}
         except ModelError:
             return {"stream_usage": "unknown"}
@@ -301,7 +307,7 @@ class _Asker:
         if reply is None or reply.refused:
             return "unknown" if reply is None else "refused"
         choices = _choices(reply)
-        billed = read_usage(reply.document).get("completion_tokens")
+        billed = parse_usage(reply.document).get("completion_tokens")
         size = billed if isinstance(billed, int) else sum(len(choice.text) for choice in choices)
         return "".join(choice.text for choice in choices), size
 
@@ -377,5 +383,5 @@ class _Asker:
 def _choices(reply: Reply) -> list[Choice]:
     try:
         return [] if reply.refused else read_choices(reply.document)
-    except Malformed:
+    except MalformedReply:
         return []

@@ -19,9 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, require
-from adacompute.models.endpoint import SENDING, Connection, Opened, make_connector
-from adacompute.models.upstream import Timeouts
-from adacompute.models.wire import check_url
+from adacompute.models.endpoint import (
+    CURRENT_CONNECTION,
+    Connection,
+    ConnectionOwner,
+    make_connector,
+)
+from adacompute.models.messages import Timeouts
+from adacompute.models.openai_format import check_url
 
 if TYPE_CHECKING:
     from typing import Self
@@ -57,12 +62,12 @@ _SHORTEST_SECRET = 4  # placeholders such as "x" are no secrets, and occur in wo
 _ILLEGAL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-class Cut(ModelError):  # noqa: N818 - it names what happened
+class ConnectionInterrupted(ModelError):  # noqa: N818 - it names what happened
     """A request or a reply that broke off: it may be billed all the same."""
 
 
 @dataclass(frozen=True, eq=False)
-class Relayed:
+class RelayedResponse:
     """What an upstream answers: its status and headers, and its body as it arrives.
 
     ``clean`` takes the key out of what is to be shown: some servers quote it in their errors. It is
@@ -75,7 +80,7 @@ class Relayed:
     clean: Callable[[bytes], bytes] | None
 
 
-class Relay(Opened):
+class Relay(ConnectionOwner):
     """One upstream's address for requests of others; use it as an asynchronous context manager."""
 
     def __init__(
@@ -115,14 +120,18 @@ class Relay(Opened):
     @asynccontextmanager
     async def send(
         self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
-    ) -> AsyncIterator[Relayed]:
+    ) -> AsyncIterator[RelayedResponse]:
         """Send a request to a path below the base URL, its query included."""
         response = await self._open(method, path, self.to_send(headers), body)
         try:
             if response.status not in _STATUSES:
-                raise Cut(f"{self.base_url} answered with the status {response.status}")
+                raise ConnectionInterrupted(
+                    f"{self.base_url} answered with the status {response.status}"
+                )
             told, chunks = end_to_end(response.raw_headers), self._read(response)
-            yield Relayed(response.status, told, chunks, self.clean if self._secret else None)
+            yield RelayedResponse(
+                response.status, told, chunks, self.clean if self._secret else None
+            )
         finally:
             response.release()  # half read, it closes the connection, and the upstream may stop
 
@@ -135,7 +144,7 @@ class Relay(Opened):
         while True:
             # What is large is written piece by piece, so that others are served meanwhile.
             data = io.BytesIO(body) if len(body) > _LARGE else body or None
-            SENDING.set(connection := Connection())
+            CURRENT_CONNECTION.set(connection := Connection())
             request = self._session.request(
                 method, url, headers=headers, data=data, allow_redirects=False
             )
@@ -162,7 +171,7 @@ class Relay(Opened):
             return ModelTimeout(f"{self.base_url} was silent for {waited}")
         said = f"{self.base_url} failed: {type(error).__name__}"
         unsent = isinstance(error, (self._aiohttp.ClientConnectorError, ValueError))
-        return ModelError(said) if unsent else Cut(said)
+        return ModelError(said) if unsent else ConnectionInterrupted(said)
 
     def to_send(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Leave out what belongs to the sender's connection, and who it is unless configured."""

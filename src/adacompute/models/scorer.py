@@ -11,7 +11,7 @@ from typing import Any
 
 from adacompute.models.endpoint import Endpoint
 from adacompute.models.failures import Failure
-from adacompute.models.wire import Malformed
+from adacompute.models.openai_format import MalformedReply
 
 MOST = 1e300
 """More is no score, and neither is what is not a number."""
@@ -40,5 +40,7 @@ def read_score(document: object, _: float = 0.0) -> float:
     """
     score: Any = document.get("score") if isinstance(document, dict) else document
     if type(score) not in {int, float} or not abs(score) < MOST:
-        raise Malformed("its reply is neither a number nor an object with a number as its score")
+        raise MalformedReply(
+            "its reply is neither a number nor an object with a number as its score"
+        )
     return float(score)

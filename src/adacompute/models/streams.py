@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adacompute.models.failures import Passing, check_reply
-from adacompute.models.upstream import Draw
-from adacompute.models.wire import (
-    Malformed,
+from adacompute.models.failures import TransientFailure, check_reply
+from adacompute.models.messages import Sample
+from adacompute.models.openai_format import (
+    MalformedReply,
     estimate_tokens,
+    parse_usage,
     read_count,
     read_event,
     read_text,
-    read_usage,
 )
 
 _BETWEEN = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -27,7 +27,7 @@ _DONE = b"[DONE]"
 
 
 @dataclass(frozen=True)
-class Streamed:
+class ParsedStream:
     """A stream: its events without the last mark and the bill, and what they say together."""
 
     events: tuple[bytes, ...]
@@ -36,10 +36,10 @@ class Streamed:
     finish: str | None
     usage: Mapping[str, Any]
 
-    def draw(self, latency_s: float) -> Draw:
+    def draw(self, latency_s: float) -> Sample:
         """Read the draw that it is; tokens that were not billed are estimated from its events."""
         told = read_count(self.usage, "completion_tokens")
-        return Draw(
+        return Sample(
             text=self.text,
             finish=self.finish,
             prompt_tokens=read_count(self.usage, "prompt_tokens"),
@@ -55,16 +55,16 @@ class Streamed:
         )
 
 
-def read_stream(status: int, headers: Mapping[str, str], body: bytes) -> Streamed:
+def read_stream(status: int, headers: Mapping[str, str], body: bytes) -> ParsedStream:
     """Read a good reply's events; anything else, half a stream too, is raised as what it is."""
     check_reply(status, headers, body, kind="event-stream")
     try:
         return _read(body)
-    except Malformed as error:
-        raise Passing(f"cannot be understood: {error}", paid=True) from None
+    except MalformedReply as error:
+        raise TransientFailure(f"cannot be understood: {error}", paid=True) from None
 
 
-def _read(body: bytes) -> Streamed:
+def _read(body: bytes) -> ParsedStream:
     events: list[bytes] = []
     texts: list[str] = []
     usage: Mapping[str, Any] = {}
@@ -74,15 +74,15 @@ def _read(body: bytes) -> Streamed:
         documents = [event for line in raw.splitlines() if (event := read_event(line)) is not None]
         for document in documents:
             if document.get("error"):
-                raise Malformed("its stream holds an error")
-            usage = read_usage(document) or usage
+                raise MalformedReply("its stream holds an error")
+            usage = parse_usage(document) or usage
             text, ended = read_text(document)
             texts.append(text)
             finish, last = ended or finish, document
         if documents and any(document.get("choices") for document in documents):
             events.append(raw + b"\n\n")
     if finish is None and _DONE not in body[-64:]:
-        raise Malformed("its stream ends before the answer does")
+        raise MalformedReply("its stream ends before the answer does")
     if not events:
-        raise Malformed("its stream holds no choices")
-    return Streamed(tuple(events), last, "".join(texts), finish, usage)
+        raise MalformedReply("its stream holds no choices")
+    return ParsedStream(tuple(events), last, "".join(texts), finish, usage)

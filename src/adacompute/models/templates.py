@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from adacompute.core.errors import ConfigError
-from adacompute.models.upstream import Prompt
+from adacompute.models.messages import Prompt
 
 FIELD = "{question}"
 

@@ -23,26 +23,26 @@ from typing import Any
 import numpy as np
 
 from adacompute.core.errors import BundleError
-from adacompute.core.types import FloatArray, Level, ladder
+from adacompute.core.types import FloatArray, Level, make_levels
 from adacompute.features.text import FEATURE_SETS, VERSION
 from adacompute.models.templates import Template
-from adacompute.policies.dial import Dial
-from adacompute.policies.episode import FIRST, TIES
+from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
 from adacompute.policies.inference import OnnxModel, Predictor
 from adacompute.policies.policy import Policy, answers_alone
-from adacompute.policies.router import Router, ValueRouter
-from adacompute.policies.sequential import Sequential, load_tables, save_tables
-from adacompute.policies.stopping import AdaptiveConsistency, EarlyStopping
-from adacompute.policies.uniform import TICKETS, Fixed, Retry, Rule, Ruled
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.router import RouterPolicy, ValueRouterPolicy
+from adacompute.policies.sequential import SequentialPolicy, load_tables, save_tables
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.uniform import TICKETS, FixedRule, RetryRule, Rule, RulePolicy
 
 FORMAT = 2
 FILE = "bundle.json"
 TABLES = "tables.npz"
-RULES: dict[str, type[Fixed | Retry | AdaptiveConsistency | EarlyStopping]] = {
-    "fixed": Fixed,
-    "retry": Retry,
-    "adaptive-consistency": AdaptiveConsistency,
-    "early-stopping": EarlyStopping,
+RULES: dict[str, type[FixedRule | RetryRule | AdaptiveConsistencyRule | EarlyStoppingRule]] = {
+    "fixed": FixedRule,
+    "retry": RetryRule,
+    "adaptive-consistency": AdaptiveConsistencyRule,
+    "early-stopping": EarlyStoppingRule,
 }
 
 
@@ -92,7 +92,7 @@ class Bundle:
     template: Template | None = None
     baseline: Baseline | None = None
     frontier: tuple[Point, ...] = ()
-    ties: str = FIRST
+    ties: str = FIRST_SEEN
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -100,7 +100,7 @@ class Bundle:
         """What each level costs from nothing, (1, K), in the unit."""
         levels = self.policy.levels
         draws = np.array([level.samples for level in levels], dtype=np.float64)
-        if isinstance(self.policy, Sequential):
+        if isinstance(self.policy, SequentialPolicy):
             draws = np.where(answers_alone(levels), self.policy.resort_cost, draws)
         return draws[None, :] * self.draw_cost
 
@@ -215,7 +215,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
             Point(**{name: _number(value) for name, value in point.items()})
             for point in _entry(content, "frontier", list)
         ),
-        ties=_one_of(TIES, content.get("ties", FIRST)),
+        ties=_one_of(TIE_BREAKS, content.get("ties", FIRST_SEEN)),
         notes=_entry(content, "notes", dict),
     )
 
@@ -278,12 +278,12 @@ def _read_file(path: Path, name: str, digest: str) -> bytes:
 
 def _files(policy: Policy) -> dict[str, bytes]:
     """Everything of a policy that is no text."""
-    if isinstance(policy, Sequential):
+    if isinstance(policy, SequentialPolicy):
         return {TABLES: save_tables(policy)}
     found: tuple[Predictor, ...] = ()
-    if isinstance(policy, Router):
+    if isinstance(policy, RouterPolicy):
         found = policy.models
-    elif isinstance(policy, ValueRouter):
+    elif isinstance(policy, ValueRouterPolicy):
         found = (policy.model,)
     data = {}
     for i, model in enumerate(found):
@@ -298,14 +298,14 @@ def _files(policy: Policy) -> dict[str, bytes]:
 def _describe(policy: Policy) -> dict[str, Any]:
     """Say what a policy is, its models aside."""
     content: dict[str, Any] = {"levels": [asdict(level) for level in policy.levels]}
-    if isinstance(policy, Router):
+    if isinstance(policy, RouterPolicy):
         return {"kind": "router", "prices": policy.dial.prices, **content}
-    if isinstance(policy, ValueRouter):
+    if isinstance(policy, ValueRouterPolicy):
         return {"kind": policy.name, **content}
-    if isinstance(policy, Sequential):
+    if isinstance(policy, SequentialPolicy):
         costs = {"round_cost": policy.round_cost, "resort_cost": policy.resort_cost}
         return {"kind": policy.name, **costs, **content}
-    if isinstance(policy, Ruled):
+    if isinstance(policy, RulePolicy):
         return {
             "kind": "ruled",
             "name": policy.name,
@@ -329,8 +329,8 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
 def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
     levels = tuple(_level(level) for level in _entry(content, "levels", list))
     own = tuple(level for level in levels if level.model == levels[0].model)
-    most = ladder(tuple(level.samples for level in own))[-1].samples
-    if content["kind"] == Sequential.name:
+    most = make_levels(tuple(level.samples for level in own))[-1].samples
+    if content["kind"] == SequentialPolicy.name:
         costs = (_number(content.get(name, 0.0)) for name in ("round_cost", "resort_cost"))
         return load_tables(files[TABLES], levels, *costs)
     if own != levels:
@@ -342,12 +342,12 @@ def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
     if kind == "value-router":
         if len(models) != 1:
             raise BundleError(f"a {kind} needs one model, not {len(models)}")
-        return ValueRouter(levels, models[0])
-    dial = Dial(tuple(_number(price) for price in content["prices"]))
+        return ValueRouterPolicy(levels, models[0])
+    dial = PriceSchedule(tuple(_number(price) for price in content["prices"]))
     if kind == "router":
         if len(models) != len(dial.prices):
             raise BundleError(f"{len(dial.prices)} prices need as many models, not {len(models)}")
-        return Router(levels, tuple(models), dial)
+        return RouterPolicy(levels, tuple(models), dial)
     if kind != "ruled":
         raise BundleError(f"a policy of kind {kind!r} is not known to this version")
     if content["ticket"] not in TICKETS:
@@ -355,7 +355,7 @@ def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
     rules = tuple(_rule(dict(rule), most) for rule in content["rules"])
     if len(rules) != len(dial.prices):
         raise BundleError(f"{len(dial.prices)} prices need as many rules, not {len(rules)}")
-    return Ruled(
+    return RulePolicy(
         _entry(content, "name", str),
         levels,
         rules,

@@ -17,14 +17,21 @@ import numpy as np
 
 from adacompute.core import votes
 from adacompute.core.errors import DataError
-from adacompute.policies.policy import NO_LEVEL, Draws, Policy, Record, State, answers_alone
+from adacompute.policies.policy import (
+    NO_LEVEL,
+    ObservedSamples,
+    Policy,
+    Record,
+    State,
+    answers_alone,
+)
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
 
 UNLIMITED_ROUNDS = 1 << 30
-FIRST, LOGPROB = "first", "logprob"
-TIES = (FIRST, LOGPROB)
+FIRST_SEEN, LOGPROB = "first", "logprob"
+TIE_BREAKS = (FIRST_SEEN, LOGPROB)
 """Who wins where votes are equal: the answer seen first, or the likeliest one."""
 
 
@@ -67,7 +74,7 @@ class Episode:
             key=key,
             features=features,
             cost=cost,
-            draws=Draws(record, np.arange(size), none),
+            draws=ObservedSamples(record, np.arange(size), none),
             at=np.full(size, NO_LEVEL, dtype=np.int64),
             rounds_left=np.full(size, rounds, dtype=np.int64),
         )
@@ -84,7 +91,7 @@ class Episode:
             raise DataError("only an episode without draws can be repeated")
         again = np.repeat(np.arange(len(self.state)), times)
         state = self.state.take(again)
-        rows = Draws(state.draws.record, np.arange(len(again)), state.draws.size)
+        rows = ObservedSamples(state.draws.record, np.arange(len(again)), state.draws.size)
         return replace(
             self,
             state=replace(state, draws=rows),
@@ -133,13 +140,13 @@ class Episode:
         )
         state = replace(
             self.state,
-            draws=Draws(record, self.state.draws.row, size),
+            draws=ObservedSamples(record, self.state.draws.row, size),
             cost=np.where(self.apart, self.cost, np.maximum(0.0, self.cost - here[:, None])),
             rounds_left=rounds,
         )
         return replace(self, state=state, open=self.open[~self.resorted[self.open]])
 
-    def winner(self, *, ties: str = FIRST) -> IntArray:
+    def winner(self, *, ties: str = FIRST_SEEN) -> IntArray:
         """Draw that answers each question: the first of its leading class, −1 when none is read.
 
         Where another model was resorted to, its draws alone vote. ``ties`` is who wins one: the

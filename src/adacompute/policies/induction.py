@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.states import Chances, states
+from adacompute.core.states import StateMeasure, states
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
@@ -28,7 +28,7 @@ DUST = 1e-12
 """Smaller gains are rounding errors."""
 
 
-def indices(known: Chances, prices: FloatArray = PRICES) -> FloatArray:
+def indices(known: StateMeasure, prices: FloatArray = PRICES) -> FloatArray:
     """Index of each state, (states, C), in utility per draw, for C mixtures of questions.
 
     States of the largest number of draws cannot go on: their index is 0.
@@ -41,13 +41,13 @@ def indices(known: Chances, prices: FloatArray = PRICES) -> FloatArray:
     for draws in range(last - 1, -1, -1):
         here = every.layer(draws)
         stop, chance = right[here, :, None], reached[here, :, None]
-        going = step_back(worth, draws) - prices * chance
+        going = continuation_value(worth, draws) - prices * chance
         index[here] = _crossing(going - stop, DUST * chance, prices)
         worth = np.maximum(stop, going)
     return index
 
 
-def step_back(worth: FloatArray, draws: int) -> FloatArray:
+def continuation_value(worth: FloatArray, draws: int) -> FloatArray:
     """Worth of going on from the states of so many draws, given that of the states one later."""
     every = states()
     here = every.layer(draws)
@@ -59,7 +59,7 @@ def step_back(worth: FloatArray, draws: int) -> FloatArray:
     return total
 
 
-def follow(index: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+def occupancy(index: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Share of each state's chance that stops there, and that goes on, (states, C, prices).
 
     Multiplied by any question's chances, the shares give what the rule gets right and draws on it,

@@ -132,7 +132,7 @@ class Softmax(NamedTuple):
     """How likely each label is at given points, and how far the points were let tell."""
 
     strength: float
-    chances: Callable[[FloatArray], FloatArray]
+    probabilities: Callable[[FloatArray], FloatArray]
 
 
 def split_evenly(group: IntArray, folds: int, *, seed: int = 0) -> IntArray:

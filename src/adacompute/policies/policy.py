@@ -74,7 +74,7 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class ObservedSamples:
     """The first ``size`` draws of some rows of a record: what each of N questions has seen so far.
 
     A view: the rest of the record is not copied, and is not to be looked at.
@@ -109,9 +109,9 @@ class Draws:
         """Vote state of each question."""
         return states().find(self.record.vote_keys[self.row, self.size])
 
-    def take(self, rows: IntArray) -> Draws:
+    def take(self, rows: IntArray) -> ObservedSamples:
         """Return these questions."""
-        return Draws(self.record, self.row[rows], self.size[rows])
+        return ObservedSamples(self.record, self.row[rows], self.size[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class State:
     key: KeyArray
     features: Float32Array
     cost: FloatArray
-    draws: Draws
+    draws: ObservedSamples
     at: IntArray
     rounds_left: IntArray
 
@@ -152,14 +152,14 @@ class Policy(Protocol):
     def levels(self) -> tuple[Level, ...]:
         """Levels it chooses from, by rising number of samples; those of another model last."""
 
-    def digest(self, features: Float32Array) -> Float32Array:
+    def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep what its decisions need of the features, worked out once a question."""
 
     def decide(self, state: State, price: float) -> IntArray:
         """Choose a level for each question; the one it is at means stop."""
 
 
-def tickets(key: KeyArray) -> FloatArray:
+def mixing_uniform(key: KeyArray) -> FloatArray:
     """Draw a number from [0, 1) for each question that depends on its key alone."""
     salted = hash_keys(hash_keys(key))  # once is what the oracle breaks its ties by
     return np.asarray((salted >> np.uint64(11)) * 2.0**-53, dtype=np.float64)

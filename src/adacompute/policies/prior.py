@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from adacompute.core.states import Chances
+from adacompute.core.states import StateMeasure
 from adacompute.core.utility import estimate
 from adacompute.policies.learners import fit_clusters, fit_softmax
 
@@ -70,14 +70,14 @@ def standardise(features: Float32Array, mean: Float32Array, scale: Float32Array)
     return np.asarray(np.clip((features - mean) * scale, -CLIP, CLIP), dtype=np.float32)
 
 
-def flat_prior(features: int) -> Prior:
+def pooled_prior(features: int) -> Prior:
     """One place for every question."""
     none = np.zeros(features, dtype=np.float32)
     nothing = np.zeros((features, 0), dtype=np.float32)
     return Prior(none, none, nothing, np.zeros((1, 0), dtype=np.float32))
 
 
-def behave(answers: Answers, most: int) -> FloatArray:
+def response_profile(answers: Answers, most: int) -> FloatArray:
     """What matters of each question, (N, 5), from its recorded samples."""
     levels = sorted({1, min(3, most), most})
     worth = estimate(answers, levels, errors=False).utility
@@ -116,7 +116,7 @@ def fit_prior(
     Copies of a question are one group and tell nothing of each other.
     """
     size = len(behaviour)
-    flat = FittedPrior(flat_prior(features.shape[1]), flat_weight(size))
+    flat = FittedPrior(pooled_prior(features.shape[1]), flat_weight(size))
     varied = behaviour[:, behaviour.std(axis=0) > LEAST]
     kinds, places = min(KINDS, size // PER_KIND), min(PLACES, size // PER_PLACE)
     if not features.shape[1] or not varied.shape[1] or min(kinds, places) < 2:  # noqa: PLR2004
@@ -138,7 +138,7 @@ def fit_prior(
     _, place = fit_clusters(left_out, places, seed=seed)
     member = np.eye(int(kind.max()) + 1)[kind] / np.bincount(kind)
     prior = Prior(mean, scale, slope.astype(np.float32), place.astype(np.float32))
-    return FittedPrior(prior, member @ shift.chances(place).T, shift.strength)
+    return FittedPrior(prior, member @ shift.probabilities(place).T, shift.strength)
 
 
 def flat_weight(size: int) -> FloatArray:
@@ -146,14 +146,14 @@ def flat_weight(size: int) -> FloatArray:
     return np.full((size, 1), 1.0 / size)
 
 
-def lend(weight: FloatArray, questions: float) -> FloatArray:
+def shrink(weight: FloatArray, questions: float) -> FloatArray:
     """Lend each place so many questions of the whole pool, as if they were its own."""
     effective = 1.0 / (weight**2).sum(axis=0)
     share = questions / (questions + effective)
     return np.asarray((1.0 - share) * weight + share / len(weight), dtype=np.float64)
 
 
-def mix(known: Chances, weight: FloatArray) -> Chances:
+def mix(known: StateMeasure, weight: FloatArray) -> StateMeasure:
     """Chances at each place."""
     return known.map(lambda table: table @ weight)
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.states import Chances, states
-from adacompute.policies.induction import DUST, step_back
+from adacompute.core.states import StateMeasure, states
+from adacompute.policies.induction import DUST, continuation_value
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
@@ -32,7 +32,7 @@ RESORT = -1
 
 
 def plan(
-    known: Chances, *, price: float, round_price: float, rounds: int, resort_price: float = 0.0
+    known: StateMeasure, *, price: float, round_price: float, rounds: int, resort_price: float = 0.0
 ) -> IntArray:
     """Draws to ask for next with 0, 1, … rounds left, (rounds + 1, states, C); 0 means stop.
 
@@ -54,7 +54,7 @@ def plan(
 
 
 def _one_more_round(
-    known: Chances, worth: FloatArray, price: float, round_price: float
+    known: StateMeasure, worth: FloatArray, price: float, round_price: float
 ) -> tuple[FloatArray, IntArray]:
     """Worth of each state with one more round to go, and the draws to ask for in it."""
     every = states()
@@ -64,7 +64,7 @@ def _one_more_round(
     for goal in range(1, last + 1):
         later = worth[every.layer(goal)]
         for draws in range(goal - 1, -1, -1):
-            later = step_back(later, draws)
+            later = continuation_value(later, draws)
             here, more = every.layer(draws), goal - draws
             chance = known.reached[here]
             net = later - (price * more + (round_price if draws else 0.0)) * chance
@@ -74,7 +74,7 @@ def _one_more_round(
     return best, asked
 
 
-def plan_singly(known: Chances, *, price: float, resort_price: float) -> IntArray:
+def plan_singly(known: StateMeasure, *, price: float, resort_price: float) -> IntArray:
     """Whether to stop (0), draw one more (1) or resort (−1), (1, states, C).
 
     It is the plan for more rounds than draws, where rounds are for nothing, and faster made.
@@ -87,7 +87,7 @@ def plan_singly(known: Chances, *, price: float, resort_price: float) -> IntArra
         here = every.layer(draws)
         if draws < last:
             chance = known.reached[here]
-            net = step_back(best[every.layer(draws + 1)], draws) - price * chance
+            net = continuation_value(best[every.layer(draws + 1)], draws) - price * chance
             asked[0, here] = net > best[here] + DUST * chance
             best[here] = np.where(asked[0, here], net, best[here])
         _resort(known, here, best, asked[0], resort_price)
@@ -95,7 +95,7 @@ def plan_singly(known: Chances, *, price: float, resort_price: float) -> IntArra
 
 
 def _resort(
-    known: Chances, here: slice, best: FloatArray, asked: IntArray, price: float | FloatArray
+    known: StateMeasure, here: slice, best: FloatArray, asked: IntArray, price: float | FloatArray
 ) -> None:
     """Ask the other model in these states, wherever that is worth more."""
     if known.resort is None:

@@ -1,9 +1,9 @@
-"""Router: policies that decide once, from the question alone.
+"""Routers: policies that decide once, from the question alone.
 
-``Router`` is the paper's: a classifier of the oracle's levels, one for each price it was trained
-at. ``ValueRouter`` predicts the utility of every level and takes the best at the price, so one
-model serves every budget. Both ignore the draws: once a level is reached, they stop. They know
-nothing of how their models were fitted.
+``RouterPolicy`` is the paper's: a classifier of the oracle's levels, one for each price it was
+trained at. ``ValueRouterPolicy`` predicts the utility of every level and takes the best one at the
+price, so one model serves every budget. Both ignore the samples: once a level is reached, they
+stop. They know nothing of how their models were fitted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable
 from adacompute.core.upgrades import choose
-from adacompute.policies.dial import Dial
 from adacompute.policies.inference import Predictor
 from adacompute.policies.learners import fit_classifier, fit_values
-from adacompute.policies.policy import NO_LEVEL, State, tickets
+from adacompute.policies.policy import NO_LEVEL, State, mixing_uniform
+from adacompute.policies.price_schedule import PriceSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Router:
+class RouterPolicy:
     """The paper's router: classifiers of the oracle's levels, by falling price."""
 
     name = "router"
     levels: tuple[Level, ...]
     models: tuple[Predictor, ...]
-    dial: Dial
+    dial: PriceSchedule
 
-    def digest(self, features: Float32Array) -> Float32Array:
+    def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep them all: which classifier reads them depends on the price."""
         return features
 
@@ -44,7 +44,7 @@ class Router:
         """Take the level that the price's classifier scores highest."""
         new = np.flatnonzero(state.at == NO_LEVEL)
         level = state.at.copy()
-        place = self.dial.turn(price, tickets(state.key[new]))
+        place = self.dial.turn(price, mixing_uniform(state.key[new]))
         for setting in np.unique(place):
             rows = new[place == setting]
             level[rows] = self.models[setting].predict(state.features[rows]).argmax(axis=1)
@@ -52,14 +52,14 @@ class Router:
 
 
 @dataclass(frozen=True, eq=False)
-class ValueRouter:
+class ValueRouterPolicy:
     """Predicts what every level is worth and takes the best at the price."""
 
     name = "value-router"
     levels: tuple[Level, ...]
     model: Predictor
 
-    def digest(self, features: Float32Array) -> Float32Array:
+    def prepare_features(self, features: Float32Array) -> Float32Array:
         """Predict the utility of every level."""
         return self.model.predict(features).astype(np.float32)
 
@@ -89,7 +89,7 @@ def fit_router(
     classifier: str = "gbm",
     cost_sensitive: bool = False,
     seed: int = 0,
-) -> Router:
+) -> RouterPolicy:
     """Fit one classifier of the oracle's levels for each budget.
 
     With ``cost_sensitive`` each question counts by what its worst mistake costs.
@@ -118,11 +118,11 @@ def fit_router(
                 seed=seed,
             )
         )
-    return Router(levels, tuple(models), Dial(tuple(prices)))
+    return RouterPolicy(levels, tuple(models), PriceSchedule(tuple(prices)))
 
 
 def fit_value_router(
     features: Float32Array, table: UtilityTable, levels: tuple[Level, ...], *, seed: int = 0
-) -> ValueRouter:
+) -> ValueRouterPolicy:
     """Fit the utility of every level."""
-    return ValueRouter(levels, fit_values(features, table.utility, seed=seed))
+    return ValueRouterPolicy(levels, fit_values(features, table.utility, seed=seed))

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adacompute.core.errors import BundleError
-from adacompute.core.states import MOST, Chances, states
-from adacompute.policies.induction import follow, indices
+from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
+from adacompute.policies.induction import indices, occupancy
 from adacompute.policies.learners import number_groups, one_thread, split_evenly
 from adacompute.policies.policy import NO_LEVEL, State, answers_alone
 from adacompute.policies.prior import (
     Prior,
-    behave,
     fit_prior,
-    flat_prior,
     flat_weight,
-    lend,
     mix,
+    pooled_prior,
+    response_profile,
+    shrink,
 )
 from adacompute.policies.rounds import RESORT, plan, plan_singly
 
@@ -44,12 +44,12 @@ STEP, LOWEST = math.log(1.15), 1e-9
 PLANS = 8
 """Plans that are kept, 1.4 MB each at most; the shaded prices of one price need three."""
 
-SHADE = 0.2
+PRICE_JITTER = 0.2
 """Widest difference between the prices of two questions, as a share."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-LENT = (math.inf, 300.0, 80.0, 20.0)
+SHRINKAGE = (math.inf, 300.0, 80.0, 20.0)
 """Questions of the whole pool that may be lent to each place; all of them leave one prior."""
 
 LENT_FOLDS = 4
@@ -62,7 +62,7 @@ TABLES = ("index", *PRIOR, *CHANCES)
 
 
 @dataclass(frozen=True, eq=False)
-class Sequential:
+class SequentialPolicy:
     """Draw one at a time while the index of the vote state is above the price of a draw.
 
     ``levels`` are 1, 2, … samples; ``index`` is (states, places), in utility per draw, from the
@@ -75,7 +75,7 @@ class Sequential:
     levels: tuple[Level, ...]
     prior: Prior
     index: Float32Array
-    known: Chances
+    known: StateMeasure
     round_cost: float = 0.0
     resort_cost: float = 0.0
     _plans: dict[tuple[int, bool], IntArray] = field(default_factory=dict, repr=False)
@@ -85,7 +85,7 @@ class Sequential:
         """Draws that can be made before the last resort, if there is one."""
         return len(self.levels) - (self.known.resort is not None)
 
-    def digest(self, features: Float32Array) -> Float32Array:
+    def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep the place of each question."""
         return self.prior.locate(features)[:, None].astype(np.float32)
 
@@ -104,7 +104,7 @@ class Sequential:
         resort = self.known.resort is not None
         # Level n costs this much more than n draws did; what the last resort costs never changes.
         due = state.cost[:, -1] / self.resort_cost if resort else state.cost[np.arange(len(at)), at]
-        worth = price * due * shade(state.key)
+        worth = price * due * price_jitter(state.key)
         first = state.at == NO_LEVEL
         free = self.round_cost == 0 and bool((state.rounds_left >= len(self.levels) - at).all())
         if free and not resort:
@@ -145,17 +145,17 @@ class Sequential:
         self._plans[step] = made
 
 
-def shade(key: KeyArray) -> FloatArray:
+def price_jitter(key: KeyArray) -> FloatArray:
     """Factor of each question's price, by its key: without it many would turn at once.
 
     Questions in the same state at the same place share an index, so the mean cost would jump as
     the price passes it.
     """
     spin = (key * _GOLDEN) >> np.uint64(11)
-    return np.asarray(1.0 - SHADE / 2 + spin * (SHADE * 2.0**-53), dtype=np.float64)
+    return np.asarray(1.0 - PRICE_JITTER / 2 + spin * (PRICE_JITTER * 2.0**-53), dtype=np.float64)
 
 
-def save_tables(policy: Sequential) -> bytes:
+def save_tables(policy: SequentialPolicy) -> bytes:
     """Everything a sequential policy looks up, as one file of plain arrays."""
     held = io.BytesIO()
     prior = {name: getattr(policy.prior, name) for name in PRIOR}
@@ -168,7 +168,7 @@ def save_tables(policy: Sequential) -> bytes:
 
 def load_tables(
     data: bytes, levels: tuple[Level, ...], round_cost: float = 0.0, resort_cost: float = 0.0
-) -> Sequential:
+) -> SequentialPolicy:
     """Build a policy from its tables, and refuse those that do not fit together."""
     apart = answers_alone(levels)
     names = (*TABLES, "resort") if apart.any() else TABLES
@@ -184,10 +184,10 @@ def load_tables(
     if apart.any() and not (math.isfinite(resort_cost) and resort_cost > 0):
         raise BundleError(f"a last resort cannot cost {resort_cost} draws: train the policy again")
     prior = Prior(**{name: table[name] for name in PRIOR})
-    known = Chances(*(table[name].astype(np.float64) for name in CHANCES))
+    known = StateMeasure(*(table[name].astype(np.float64) for name in CHANCES))
     if apart.any():
         known = replace(known, resort=table["resort"].astype(np.float64))
-    return Sequential(levels, prior, table["index"], known, round_cost, resort_cost)
+    return SequentialPolicy(levels, prior, table["index"], known, round_cost, resort_cost)
 
 
 def _fits(table: dict[str, Float32Array], levels: tuple[Level, ...]) -> bool:
@@ -195,7 +195,7 @@ def _fits(table: dict[str, Float32Array], levels: tuple[Level, ...]) -> bool:
     resorts = int(answers_alone(levels).sum())
     most = len(levels) - resorts
     rising = [level.samples for level in levels[:most]] == list(range(1, most + 1))
-    if resorts > 1 or answers_alone(levels[:most]).any() or not rising or most > MOST:
+    if resorts > 1 or answers_alone(levels[:most]).any() or not rising or most > MAX_SAMPLES:
         return False
     shape = {name: array.shape for name, array in table.items()}
     features, places = len(table["mean"]), len(table["place"])
@@ -209,14 +209,14 @@ def _fits(table: dict[str, Float32Array], levels: tuple[Level, ...]) -> bool:
 def fit_sequential(
     features: Float32Array,
     answers: Answers,
-    known: Chances,
+    known: StateMeasure,
     levels: tuple[Level, ...],
     *,
     group: KeyArray | None = None,
     round_cost: float = 0.0,
     resort_cost: float = 0.0,
     seed: int = 0,
-) -> Sequential:
+) -> SequentialPolicy:
     """Fit the prior of training questions and the indices at its places.
 
     Copies of a question share a ``group``; without it every question is one of its own.
@@ -224,26 +224,26 @@ def fit_sequential(
     How far a place relies on the questions like it, and how far on all, is what gets most right on
     questions left out; relying on all is the policy without features.
     """
-    behaviour = behave(answers, len(levels) - (known.resort is not None))
+    behaviour = response_profile(answers, len(levels) - (known.resort is not None))
     own = np.arange(len(features)) if group is None else number_groups(group)
     with one_thread():
         prior, weight, strength = fit_prior(features, behaviour, own, seed=seed)
         if strength is not None:
-            lent = _choose_lent(features, behaviour, own, known, strength=strength, seed=seed)
+            lent = _select_shrinkage(features, behaviour, own, known, strength=strength, seed=seed)
             flat = math.isinf(lent)
-            prior = flat_prior(features.shape[1]) if flat else prior
-            weight = flat_weight(len(weight)) if flat else lend(weight, lent)
+            prior = pooled_prior(features.shape[1]) if flat else prior
+            weight = flat_weight(len(weight)) if flat else shrink(weight, lent)
     mixed = mix(known, weight)
     index = indices(mixed).astype(np.float32)
     mixed = mixed.map(lambda table: table.astype(np.float32).astype(np.float64))  # as is kept
-    return Sequential(levels, prior, index, mixed, round_cost, resort_cost)
+    return SequentialPolicy(levels, prior, index, mixed, round_cost, resort_cost)
 
 
-def _choose_lent(
+def _select_shrinkage(
     features: Float32Array,
     behaviour: FloatArray,
     group: IntArray,
-    known: Chances,
+    known: StateMeasure,
     *,
     strength: float,
     seed: int,
@@ -254,28 +254,28 @@ def _choose_lent(
     decide whether the text counts.
     """
     fold = split_evenly(group, LENT_FOLDS, seed=seed)
-    value = np.zeros((LENT_FOLDS, len(LENT)))
+    value = np.zeros((LENT_FOLDS, len(SHRINKAGE)))
     for f in range(LENT_FOLDS):
         train, held = fold != f, fold == f
         seen, unseen = (
-            Chances(known.reached[:, rows], known.right[:, rows]) for rows in (train, held)
+            StateMeasure(known.reached[:, rows], known.right[:, rows]) for rows in (train, held)
         )
         _, left = np.unique(group[train], return_inverse=True)
         prior, weight, _ = fit_prior(
             features[train], behaviour[train], left, strength=strength, seed=seed
         )
-        for i, lent in enumerate(LENT):
+        for i, lent in enumerate(SHRINKAGE):
             flat = math.isinf(lent)
-            counts = flat_weight(len(weight)) if flat else lend(weight, lent)
+            counts = flat_weight(len(weight)) if flat else shrink(weight, lent)
             place = np.zeros(int(held.sum()), int) if flat else prior.locate(features[held])
             value[f, i] = _value(indices(mix(seen, counts), COARSE), unseen, place)
     best = 1 + int(value[:, 1:].mean(axis=0).argmax())
-    return LENT[0 if (value[:, 0] > value[:, best]).all() else best]
+    return SHRINKAGE[0 if (value[:, 0] > value[:, best]).all() else best]
 
 
-def _value(index: FloatArray, known: Chances, place: IntArray) -> float:
+def _value(index: FloatArray, known: StateMeasure, place: IntArray) -> float:
     """What a rule gets right on given questions, averaged over mean numbers of draws."""
-    stop, go = follow(index, COARSE)
+    stop, go = occupancy(index, COARSE)
     right, drawn = np.zeros(len(COARSE)), np.zeros(len(COARSE))
     for at in np.unique(place):
         rows = place == at

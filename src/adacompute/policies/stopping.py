@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.policies.policy import Draws
+from adacompute.policies.policy import ObservedSamples
 
 
 @lru_cache
@@ -34,13 +34,13 @@ def lead_table(most: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class AdaptiveConsistency:
+class AdaptiveConsistencyRule:
     """Draw one at a time until the lead is likely to be real, up to a cap."""
 
     threshold: float
     cap: int
 
-    def reach(self, draws: Draws) -> IntArray:
+    def reach(self, draws: ObservedSamples) -> IntArray:
         """One more, or no more."""
         lead = lead_table(self.cap)
         leading = np.minimum(draws.leading, self.cap)
@@ -50,13 +50,13 @@ class AdaptiveConsistency:
 
 
 @dataclass(frozen=True)
-class EarlyStopping:
+class EarlyStoppingRule:
     """Draw windows until one is unanimous and readable, up to a cap."""
 
     window: int
     cap: int
 
-    def reach(self, draws: Draws) -> IntArray:
+    def reach(self, draws: ObservedSamples) -> IntArray:
         """One more window, or no more."""
         unanimous = draws.streak >= self.window
         stop = (draws.size > 0) & (unanimous | (draws.size >= self.cap))
@@ -68,23 +68,23 @@ ADAPTIVE_CAPS = (2, 3, 4, 6, 8, 12, 16)
 WINDOWS = (2, 3, 4, 5, 8)
 
 
-def adaptive_grid(most: int) -> tuple[AdaptiveConsistency, ...]:
+def adaptive_grid(most: int) -> tuple[AdaptiveConsistencyRule, ...]:
     """Thresholds × caps that are tried, with one draw; of those that always agree, the first."""
-    rules = {(1, b""): AdaptiveConsistency(0.5, 1)}
+    rules = {(1, b""): AdaptiveConsistencyRule(0.5, 1)}
     for cap in [cap for cap in ADAPTIVE_CAPS if cap <= most]:
         lead = lead_table(cap)
         for threshold in ADAPTIVE_THRESHOLDS:
             settled = (lead >= threshold).tobytes()
-            rules.setdefault((cap, settled), AdaptiveConsistency(threshold, cap))
+            rules.setdefault((cap, settled), AdaptiveConsistencyRule(threshold, cap))
     return tuple(rules.values())
 
 
-def early_grid(most: int) -> tuple[EarlyStopping, ...]:
+def early_grid(most: int) -> tuple[EarlyStoppingRule, ...]:
     """Windows × caps that are tried, with one draw."""
     rules = [
-        EarlyStopping(window, cap)
+        EarlyStoppingRule(window, cap)
         for window in WINDOWS
         for cap in sorted({window, 2 * window, 3 * window, 4 * window, 16})
         if window <= cap <= most
     ]
-    return (EarlyStopping(1, 1), *rules)
+    return (EarlyStoppingRule(1, 1), *rules)

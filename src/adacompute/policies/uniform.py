@@ -13,36 +13,36 @@ from typing import Protocol
 import numpy as np
 
 from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
-from adacompute.policies.dial import Dial
-from adacompute.policies.policy import Draws, State, tickets
+from adacompute.policies.policy import ObservedSamples, State, mixing_uniform
+from adacompute.policies.price_schedule import PriceSchedule
 
 
 class Rule(Protocol):
     """One setting of a policy: how many samples each question should have by the next decision."""
 
-    def reach(self, draws: Draws) -> IntArray:
+    def reach(self, draws: ObservedSamples) -> IntArray:
         """As many as there are means stop."""
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedRule:
     """The same number of samples for every question."""
 
     samples: int
 
-    def reach(self, draws: Draws) -> IntArray:
+    def reach(self, draws: ObservedSamples) -> IntArray:
         """Draw them all at once."""
         return np.maximum(draws.size, self.samples)
 
 
 @dataclass(frozen=True)
-class Retry:
+class RetryRule:
     """Redraw until so many samples could be read, up to a cap."""
 
     readable: int
     cap: int
 
-    def reach(self, draws: Draws) -> IntArray:
+    def reach(self, draws: ObservedSamples) -> IntArray:
         """Draw at once what is missing."""
         missing = np.maximum(0, self.readable - draws.readable)
         return np.maximum(draws.size, np.minimum(self.cap, draws.size + missing))
@@ -52,7 +52,7 @@ TICKETS = ("key", "length", "none")
 
 
 @dataclass(frozen=True)
-class Ruled:
+class RulePolicy:
     """A policy that turns through rules by price.
 
     Between two rules, questions are mixed by a ticket: a number drawn from the key, or the rank of
@@ -63,7 +63,7 @@ class Ruled:
     name: str
     levels: tuple[Level, ...]
     rules: tuple[Rule, ...]
-    dial: Dial
+    dial: PriceSchedule
     ticket: str = "key"
     lengths: tuple[float, ...] = ()
     length_feature: int = 0
@@ -75,7 +75,7 @@ class Ruled:
         object.__setattr__(self, "_samples", samples)
         object.__setattr__(self, "_lengths", np.asarray(self.lengths, dtype=np.float64))
 
-    def digest(self, features: Float32Array) -> Float32Array:
+    def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep the length alone, where tickets go by it."""
         if self.ticket == "length":
             return features[:, [self.length_feature]]
@@ -103,13 +103,15 @@ class Ruled:
             length = state.features[:, 0]
             rank = np.searchsorted(self._lengths, length, side="left")
             return np.asarray(1.0 - rank / max(1, len(self.lengths)), dtype=np.float64)
-        return tickets(state.key)
+        return mixing_uniform(state.key)
 
 
 RETRY_READABLE = (1, 2, 3, 4, 5, 6, 8, 10)
 RETRY_CAPS = (1, 2, 3, 4, 6, 8, 10, 12, 16)
 
 
-def retry_grid(most: int) -> tuple[Retry, ...]:
+def retry_grid(most: int) -> tuple[RetryRule, ...]:
     """Readable samples × caps that are tried."""
-    return tuple(Retry(k, cap) for k in RETRY_READABLE for cap in RETRY_CAPS if k <= cap <= most)
+    return tuple(
+        RetryRule(k, cap) for k in RETRY_READABLE for cap in RETRY_CAPS if k <= cap <= most
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.answers import NULL
+from adacompute.core.answers import UNPARSED
 from adacompute.evaluation.calibration import Mean
 from adacompute.report.study import CONFIDENCE
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import BoolArray, FloatArray, IntArray, KeyArray
-    from adacompute.report.study import Stop, Study
+    from adacompute.report.study import OperatingPoint, Study
 
 EASY, HOPELESS, RESPONDS = 0.9, 0.1, 0.1
 KINDS = {
@@ -54,13 +54,13 @@ def nearest_level(samples: FloatArray, ladder: Sequence[int]) -> IntArray:
     return np.searchsorted(np.sqrt(steps[:-1] * steps[1:]), samples, side="right")
 
 
-def share_levels(stop: Stop, ladder: Sequence[int]) -> list[dict[str, float]]:
+def share_levels(stop: OperatingPoint, ladder: Sequence[int]) -> list[dict[str, float]]:
     """Share of the questions near each level, and of the budget that they take."""
     at = nearest_level(stop.samples, ladder)
     return [_part(at == k, stop, level=float(level)) for k, level in enumerate(ladder)]
 
 
-def _part(rows: BoolArray, stop: Stop, **about: float) -> dict[str, float]:
+def _part(rows: BoolArray, stop: OperatingPoint, **about: float) -> dict[str, float]:
     """Share of questions and of the budget, and mean samples, of some of the questions."""
     return {
         **about,
@@ -71,7 +71,9 @@ def _part(rows: BoolArray, stop: Stop, **about: float) -> dict[str, float]:
     }
 
 
-def describe_groups(study: Study, stop: Stop, rows: dict[str, BoolArray]) -> list[dict[str, Any]]:
+def describe_groups(
+    study: Study, stop: OperatingPoint, rows: dict[str, BoolArray]
+) -> list[dict[str, Any]]:
     """What some kinds of questions get: shares, accuracy, and gain over the mixture."""
     uniform = _uniform(study, stop)
     found = []
@@ -104,7 +106,7 @@ def _interval(
     }
 
 
-def _uniform(study: Study, stop: Stop) -> FloatArray:
+def _uniform(study: Study, stop: OperatingPoint) -> FloatArray:
     """Accuracy of each question under the mixture at the mean cost of a stop, (N,)."""
     spent = study.mixture.cost[0]
     place = float(np.interp(stop.cost.mean(), spent, np.arange(len(spent))))
@@ -114,7 +116,7 @@ def _uniform(study: Study, stop: Stop) -> FloatArray:
     return np.asarray(accuracy[:, first] * (1 - share) + accuracy[:, first + 1] * share)
 
 
-def by_kind(study: Study, stop: Stop) -> list[dict[str, Any]]:
+def by_kind(study: Study, stop: OperatingPoint) -> list[dict[str, Any]]:
     """Break down by kind, with the mean utility of each level."""
     kind, worth = sort_kinds(study), study.contest.table.utility
     rows = {name: kind == k for k, name in enumerate(KINDS)}
@@ -125,7 +127,7 @@ def by_kind(study: Study, stop: Stop) -> list[dict[str, Any]]:
 
 
 def by_difficulty(
-    study: Study, stop: Stop, difficulty: Sequence[str | None]
+    study: Study, stop: OperatingPoint, difficulty: Sequence[str | None]
 ) -> list[dict[str, Any]]:
     """Break down by difficulty, where it is known and there are a few of them."""
     names = sorted({name for name in difficulty if name is not None}, key=_by_number)
@@ -144,7 +146,7 @@ def _by_number(name: str) -> tuple[float, str]:
         return np.inf, name
 
 
-def pick_examples(study: Study, stop: Stop) -> dict[str, list[dict[str, Any]]]:
+def pick_examples(study: Study, stop: OperatingPoint) -> dict[str, list[dict[str, Any]]]:
     """Questions that gain most, lose most, and are hopeless though most is spent on them."""
     gain = stop.accuracy - _uniform(study, stop)
     worth, kind = study.contest.table.utility, sort_kinds(study)
@@ -173,10 +175,10 @@ def pick_examples(study: Study, stop: Stop) -> dict[str, list[dict[str, Any]]]:
 def count_unreadable(study: Study) -> dict[str, float]:
     """How many samples could not be read, and on how many questions."""
     answers = study.contest.pool.answers
-    unread = np.bincount(answers.question[answers.answer == NULL], minlength=len(answers))
+    unread = np.bincount(answers.question[answers.answer == UNPARSED], minlength=len(answers))
     return {
         "samples": int(unread.sum()),
-        "share": float((answers.answer == NULL).mean()),
+        "share": float((answers.answer == UNPARSED).mean()),
         "questions": int((unread > 0).sum()),
         "most": int((2 * unread > answers.samples).sum()),
     }

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from adacompute.report.canvas import COLOURS, QUIET, panels, to_svg
-from adacompute.report.inline import inline_svg
+from adacompute.report.plot_style import COLOURS, QUIET, panels, to_svg
+from adacompute.report.svg import inline_svg
 from adacompute.report.wording import between, number, per_question, percent, points
 
 if TYPE_CHECKING:
-    from adacompute.report.canvas import Axes, Figure
+    from adacompute.report.plot_style import Axes, Figure
 
 ACCENT = COLOURS[0]
 OTHERS = COLOURS[1:]
@@ -28,7 +28,7 @@ LEAST_SPAN, BEYOND = 8.0, 0.6
 """Points of accuracy that an axis spans at least, and reaches beyond none or all right at most."""
 
 Shape = tuple[float, float]
-Draw = Callable[["list[Axes]"], None]
+Sample = Callable[["list[Axes]"], None]
 Overlay = Callable[["Figure", "list[Axes]"], str]
 
 
@@ -63,7 +63,7 @@ class Spot:
         }
 
 
-def _svg(name: str, rows: int, columns: int, size: Shape, draw: Draw, overlay: Overlay) -> str:
+def _svg(name: str, rows: int, columns: int, size: Shape, draw: Sample, overlay: Overlay) -> str:
     """Draw a figure of one shape, its layout settled before anything is placed upon it."""
     with panels(rows, columns, width=size[0], height=size[1]) as (figure, axes):
         figure.set_dpi(72)

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import NULL
+from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError
-from adacompute.evaluation.bounds import cross_fitted
 from adacompute.evaluation.calibration import (
-    FEWEST_QUESTIONS,
-    REFITTING,
-    HeldOut,
+    MIN_QUESTIONS,
+    REFIT_FACTOR,
     Mean,
-    hold_out,
+    PriceSweep,
     quantile,
+    sweep_prices,
 )
-from adacompute.evaluation.curves import Curve, held_out, split_folds
-from adacompute.evaluation.families import Contest, find_family
+from adacompute.evaluation.curves import Curve, cross_validate, split_folds
+from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.scores import resample
 
 if TYPE_CHECKING:
@@ -53,18 +53,18 @@ class Interval:
 
 
 @dataclass(frozen=True, eq=False)
-class Bent:
+class ResampledCurve:
     """A curve under every resampling of the questions, row 0 as they are: (R, A)."""
 
     cost: FloatArray
     accuracy: FloatArray
 
     @staticmethod
-    def of(cost: FloatArray, accuracy: FloatArray, weights: FloatArray) -> Bent:
+    def of(cost: FloatArray, accuracy: FloatArray, weights: FloatArray) -> ResampledCurve:
         """Average each question's cost and accuracy, (N, A), by weights, (R, N)."""
         total = weights.sum(axis=1, keepdims=True)
         spent = np.maximum.accumulate(weights @ cost / total, axis=1)
-        return Bent(spent, weights @ accuracy / total)
+        return ResampledCurve(spent, weights @ accuracy / total)
 
     def at(self, cost: FloatArray) -> FloatArray:
         """Accuracy at costs, (R, G), by interpolating in realised cost."""
@@ -74,7 +74,7 @@ class Bent:
 
 
 @dataclass(frozen=True, eq=False)
-class Stop:
+class OperatingPoint:
     """What a budget buys: its price, and cost, accuracy and samples of each question, (N,)."""
 
     budget: float
@@ -88,30 +88,30 @@ class Stop:
 class Study:
     """A policy followed along prices, the best uniform mixture, and the resamplings of both."""
 
-    contest: Contest
+    contest: Experiment
     name: str
-    held: HeldOut
+    held: PriceSweep
     base: Curve
     weights: FloatArray
 
     @cached_property
-    def mixture(self) -> Bent:
+    def mixture(self) -> ResampledCurve:
         """The best mixture of uniform levels, under every resampling."""
-        return Bent.of(self.base.cost, self.base.accuracy, self.weights)
+        return ResampledCurve.of(self.base.cost, self.base.accuracy, self.weights)
 
     @cached_property
-    def own(self) -> Bent:
+    def own(self) -> ResampledCurve:
         """The policy along its prices, under every resampling."""
         cost, accuracy, _ = self._every
-        return Bent.of(cost, accuracy, self.weights)
+        return ResampledCurve.of(cost, accuracy, self.weights)
 
     @cached_property
-    def retry(self) -> Bent | None:
+    def retry(self) -> ResampledCurve | None:
         """What only redraws unreadable samples; None where all could be read."""
-        if not (self.contest.pool.answers.answer == NULL).any():
+        if not (self.contest.pool.answers.answer == UNPARSED).any():
             return None
-        curve = held_out(self.contest, find_family("retry"), split_folds(self.held.fold))
-        return Bent.of(curve.cost, curve.accuracy, self.weights)
+        curve = cross_validate(self.contest, find_factory("retry"), split_folds(self.held.fold))
+        return ResampledCurve.of(curve.cost, curve.accuracy, self.weights)
 
     @cached_property
     def cost_high(self) -> FloatArray:
@@ -124,7 +124,7 @@ class Study:
     @property
     def enough(self) -> bool:
         """Whether there are questions enough for a verdict."""
-        return self.groups >= FEWEST_QUESTIONS
+        return self.groups >= MIN_QUESTIONS
 
     @cached_property
     def groups(self) -> int:
@@ -137,7 +137,7 @@ class Study:
         names, runs = ("cost", "accuracy", "samples"), self.held.runs
         return [np.stack([getattr(ran, name) for ran in runs], axis=1) for name in names]
 
-    def stop(self, budget: float) -> Stop:
+    def stop(self, budget: float) -> OperatingPoint:
         """Return what a budget buys."""
         high = self.cost_high
         if budget < high[0] * (1 - 1e-9):
@@ -153,17 +153,23 @@ class Study:
         ]
         prices = np.log(self.held.prices)
         price = float(np.exp(prices[first] * (1 - share) + prices[first + 1] * share))
-        return Stop(budget, price, *mixed)
+        return OperatingPoint(budget, price, *mixed)
 
     def gains(
-        self, stops: Sequence[Stop], weights: FloatArray | None = None, *, of: Bent | None = None
+        self,
+        stops: Sequence[OperatingPoint],
+        weights: FloatArray | None = None,
+        *,
+        of: ResampledCurve | None = None,
     ) -> FloatArray:
         """Gain over the mixture at the cost of each stop, (R, G); of another curve if given."""
         own = weights is None
         weights = self.weights if weights is None else weights
         total = weights.sum(axis=1, keepdims=True)
         spent = weights @ np.stack([stop.cost for stop in stops], axis=1) / total
-        base = self.mixture if own else Bent.of(self.base.cost, self.base.accuracy, weights)
+        base = (
+            self.mixture if own else ResampledCurve.of(self.base.cost, self.base.accuracy, weights)
+        )
         if of is not None:
             return of.at(spent) - base.at(spent)
         right = weights @ np.stack([stop.accuracy for stop in stops], axis=1) / total
@@ -171,24 +177,24 @@ class Study:
 
     def interval(self, values: FloatArray) -> Interval:
         """Interval of a value, row 0, by its spread over the other rows, as calibration's."""
-        error = REFITTING * float(values[1:].std(ddof=1))
+        error = REFIT_FACTOR * float(values[1:].std(ddof=1))
         half = quantile(0.5 + CONFIDENCE / 2, self.groups) * error
         return Interval(float(values[0]), float(values[0]) - half, float(values[0]) + half)
 
-    def accuracy(self, stop: Stop) -> Interval:
+    def accuracy(self, stop: OperatingPoint) -> Interval:
         """Mean accuracy at a stop, with its interval."""
         mean = Mean.of(stop.accuracy, 0.0, self.contest.pool.group)
         half = mean.bound(0.5 + CONFIDENCE / 2)
         return Interval(mean.value, max(0.0, mean.value - half), min(1.0, mean.value + half))
 
-    def by_number(self, stop: Stop) -> list[tuple[int, Interval]]:
+    def by_number(self, stop: OperatingPoint) -> list[tuple[int, Interval]]:
         """Gain with the interval that so many questions of this kind would give it."""
         group, seed = self.contest.pool.group, self.contest.seed
         known = float(self.gains([stop])[0, 0])
         found = []
         for number in sorted({max(2, round(self.groups * part)) for part in PARTS}):
             gains = self.gains([stop], _resample(group, number, RESAMPLINGS // 2, seed=seed))[:, 0]
-            half = quantile(0.5 + CONFIDENCE / 2, number) * REFITTING * float(gains.std(ddof=1))
+            half = quantile(0.5 + CONFIDENCE / 2, number) * REFIT_FACTOR * float(gains.std(ddof=1))
             found.append((number, Interval(known, known - half, known + half)))
         return found
 
@@ -201,10 +207,10 @@ def _resample(group: KeyArray, number: int, times: int, *, seed: int) -> FloatAr
     return np.asarray(counts[:, inverse], dtype=np.float64)
 
 
-def study_policy(contest: Contest, name: str) -> Study:
+def study_policy(contest: Experiment, name: str) -> Study:
     """Follow a policy along its prices on held-out questions, beside the mixture."""
-    held = hold_out(contest, find_family(name), PRICES)
-    base = held_out(contest, find_family("mixture"), split_folds(held.fold))
+    held = sweep_prices(contest, find_factory(name), PRICES)
+    base = cross_validate(contest, find_factory("mixture"), split_folds(held.fold))
     weights = resample(contest.pool.group, RESAMPLINGS, seed=contest.seed)
     return Study(contest, name, held, base, weights)
 
@@ -238,14 +244,14 @@ def draw_lines(
             if study.retry is not None:
                 lines.append(_line(name, study.retry, study, budgets))
             continue
-        curve = held_out(study.contest, find_family(name), splits)
-        bent = Bent.of(curve.cost, curve.accuracy, study.weights)
+        curve = cross_validate(study.contest, find_factory(name), splits)
+        bent = ResampledCurve.of(curve.cost, curve.accuracy, study.weights)
         steps = np.unique(np.round(bent.cost[0], 12)) if curve.stepped else budgets
         lines.append(_line(name, bent, study, list(steps)))
     return lines
 
 
-def _line(name: str, bent: Bent, study: Study, budgets: Sequence[float]) -> Line:
+def _line(name: str, bent: ResampledCurve, study: Study, budgets: Sequence[float]) -> Line:
     """Read a curve where it reaches, and at both of its ends."""
     least, most = bent.cost[0, 0], bent.cost[0, -1]
     inside = [budget for budget in budgets if least < budget < most]
@@ -258,7 +264,7 @@ def _line(name: str, bent: Bent, study: Study, budgets: Sequence[float]) -> Line
 def _oracle(study: Study, budgets: Sequence[float]) -> Line:
     """The cross-fitted oracle at budgets: it knows each question's curve."""
     contest, weights = study.contest, study.weights
-    found = cross_fitted(contest.pool, contest.samples, tuple(budgets), seed=contest.seed)
+    found = cross_fitted_oracle(contest.pool, contest.samples, tuple(budgets), seed=contest.seed)
     total = weights.sum(axis=1)
     accuracy = np.stack([weights @ value / total for _, value in found.values()], axis=1)
     cost, first = np.unique([spent for spent, _ in found.values()], return_index=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.evaluation.calibration import (
-    FEWEST_QUESTIONS,
-    MOST_UNREADABLE,
+    MAX_UNPARSED,
+    MIN_QUESTIONS,
     Gain,
     frontier,
     judge,
@@ -26,7 +26,7 @@ from adacompute.report.breakdown import (
     pick_examples,
     share_levels,
 )
-from adacompute.report.study import CONFIDENCE, Line, Stop, Study, draw_lines
+from adacompute.report.study import CONFIDENCE, Line, OperatingPoint, Study, draw_lines
 from adacompute.report.wording import clean, percent
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def summarise(
     }
 
 
-def _stop(study: Study, material: Material, stop: Stop, gains: FloatArray) -> dict[str, Any]:
+def _stop(
+    study: Study, material: Material, stop: OperatingPoint, gains: FloatArray
+) -> dict[str, Any]:
     """Describe one stop of the slider."""
     gain, right = study.interval(gains), study.accuracy(stop)
     bill = {name: float((stop.samples * rate).mean()) for name, rate in material.rates.items()}
@@ -137,26 +139,23 @@ def _stop(study: Study, material: Material, stop: Stop, gains: FloatArray) -> di
     }
 
 
-def _judge(study: Study, stop: Stop, gains: FloatArray, unread: float) -> dict[str, Any]:
+def _judge(study: Study, stop: OperatingPoint, gains: FloatArray, unread: float) -> dict[str, Any]:
     """Judge as calibration does, and refuse to where it would."""
     gain = study.interval(gains)
     known = judge(study.contest, Gain(gain.value, gain.low, gain.high, study.groups), stop.budget)
     told = {name: known[name] for name in ("verdict", "advice", "more_questions")}
     if not study.enough:
-        why = (
-            f"{study.groups} different questions are too few, at least {FEWEST_QUESTIONS} are "
-            "needed"
-        )
-        more = FEWEST_QUESTIONS - study.groups
+        why = f"{study.groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
+        more = MIN_QUESTIONS - study.groups
         return told | {"verdict": "no verdict", "why": why, "more_questions": more}
-    if unread > MOST_UNREADABLE:
+    if unread > MAX_UNPARSED:
         share = percent(unread, 0)
         why = f"{share} of the samples could not be read, so look at the grader first"
         return told | {"verdict": "no verdict", "why": why, "more_questions": None}
     return told | {"why": None}
 
 
-def _redrawing(study: Study, stop: Stop) -> dict[str, float]:
+def _redrawing(study: Study, stop: OperatingPoint) -> dict[str, float]:
     """What only redrawing unreadable samples gains at the cost of a stop."""
     if study.retry is None:
         return {"gain": 0.0, "low": 0.0, "high": 0.0}
@@ -202,7 +201,9 @@ def _names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**group, "name": clean(group["name"], NAME)} for group in groups]
 
 
-def _examples(study: Study, stop: Stop, material: Material) -> dict[str, list[dict[str, Any]]]:
+def _examples(
+    study: Study, stop: OperatingPoint, material: Material
+) -> dict[str, list[dict[str, Any]]]:
     """Examples with their texts, cut."""
     return {
         kind: [

@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS claims (
 
 
 @dataclass(frozen=True)
-class Sampled:
+class StoredSample:
     """One finished sample, as it is stored."""
 
     question: str
@@ -69,7 +69,7 @@ class Sampled:
     score: float | None = None
 
 
-_COLUMNS = tuple(f.name for f in fields(Sampled))
+_COLUMNS = tuple(f.name for f in fields(StoredSample))
 _values = operator.attrgetter(*_COLUMNS)
 _INSERT = (
     f"INSERT INTO samples ({', '.join(_COLUMNS)}) "  # noqa: S608 - our own names
@@ -199,7 +199,7 @@ class Ledger:
                 self._db.execute("DELETE FROM claims WHERE owner = ?", (owner,))
                 self._db.execute("DELETE FROM owners WHERE owner = ?", (owner,))
 
-    def record(self, samples: Sequence[Sampled]) -> int:
+    def record(self, samples: Sequence[StoredSample]) -> int:
         """Store samples durably; returns how many of them were new.
 
         A sample that is stored without a score, and comes again with one, gets it and its cost.
@@ -237,20 +237,20 @@ class Ledger:
         row = self._db.execute(f"SELECT {sums} FROM samples").fetchone()  # noqa: S608
         return dict(zip(names, row, strict=True))
 
-    def samples(self, mode: int) -> Iterator[Sampled]:
+    def samples(self, mode: int) -> Iterator[StoredSample]:
         """Every sample of a mode, by question and draw."""
         return self._select("mode = ? ORDER BY question, draw", mode)
 
-    def unscored(self, question: str, mode: int) -> dict[int, Sampled]:
+    def unscored(self, question: str, mode: int) -> dict[int, StoredSample]:
         """Samples of a question that have no score, by draw."""
         where = "question = ? AND mode = ? AND score IS NULL"
         return {sampled.draw: sampled for sampled in self._select(where, question, mode)}
 
-    def _select(self, where: str, *values: object) -> Iterator[Sampled]:
+    def _select(self, where: str, *values: object) -> Iterator[StoredSample]:
         query = f"SELECT {', '.join(_COLUMNS)} FROM samples WHERE {where}"  # noqa: S608
         for row in self._db.execute(query, values):
             found: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
-            yield Sampled(**found | {"estimated": bool(found["estimated"])})
+            yield StoredSample(**found | {"estimated": bool(found["estimated"])})
 
 
 @dataclass(frozen=True)

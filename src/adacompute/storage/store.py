@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
 from adacompute.core.types import FloatArray, IntArray, KeyArray
 from adacompute.storage.manifest import (
@@ -194,7 +194,7 @@ def key_strings(values: Sequence[str]) -> KeyArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class SampleSet:
     """Recorded samples as numbers: one entry a question, samples sorted by question and index."""
 
     id: list[str]
@@ -216,7 +216,7 @@ class Recorded:
         return self.answers.offsets[:-1]
 
 
-def number_samples(table: pa.Table) -> Recorded:
+def encode_samples(table: pa.Table) -> SampleSet:
     """Turn a table of samples into numbers.
 
     Questions keep the order of their first row; copies of a text share a group, so that folds can
@@ -228,7 +228,7 @@ def number_samples(table: pa.Table) -> Recorded:
     sample = np.asarray(table["sample"], dtype=np.int64)
     order = np.lexsort((sample, question))
     answer_codes = table["answer"].combine_chunks().dictionary_encode().indices
-    answer = np.asarray(answer_codes.fill_null(NULL), dtype=np.int64)[order]
+    answer = np.asarray(answer_codes.fill_null(UNPARSED), dtype=np.int64)[order]
     question = question[order]
     right = np.asarray(table["correct"], dtype=np.bool_)[order]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(names)))])
@@ -237,7 +237,7 @@ def number_samples(table: pa.Table) -> Recorded:
     text: list[str | None] = table["question"].take(first).to_pylist()
     difficulty: list[str | None] = table["difficulty"].take(first).to_pylist()
     same = [name if t is None else t for name, t in zip(names, text, strict=True)]
-    return Recorded(
+    return SampleSet(
         id=names,
         text=text,
         difficulty=difficulty,
@@ -251,8 +251,8 @@ def number_samples(table: pa.Table) -> Recorded:
 
 def _within_question(question: IntArray, code: IntArray) -> IntArray:
     """Number the answers of each question from 0 on, in the order in which they appear."""
-    read = np.flatnonzero(code != NULL)
-    result = np.full(len(code), NULL, dtype=np.int64)
+    read = np.flatnonzero(code != UNPARSED)
+    result = np.full(len(code), UNPARSED, dtype=np.int64)
     if len(read) == 0:
         return result
     pair = question[read] * (int(code.max()) + 1) + code[read]

@@ -16,7 +16,7 @@ THINGS = ("apples", "books", "coins", "marbles", "pencils", "shells", "stamps", 
 
 
 @dataclass(frozen=True)
-class Asked:
+class Problem:
     """One generated question, its answer and its class."""
 
     id: str
@@ -110,10 +110,10 @@ SHOTS = (
 """Worked examples that show the form of an answer."""
 
 
-def generate(count: int, *, seed: int) -> list[Asked]:
+def generate(count: int, *, seed: int) -> list[Problem]:
     """Make different questions, equally many of each class as far as they go."""
     dice = random.Random(seed)  # noqa: S311 - no secrets
-    made: dict[str, Asked] = {}
+    made: dict[str, Problem] = {}
     known = {shot for shot, _ in SHOTS}
     left = dict.fromkeys(CLASSES, 0)
     while len(made) < count and left:
@@ -124,6 +124,6 @@ def generate(count: int, *, seed: int) -> list[Asked]:
                 del left[kind]
             elif len(made) < count:
                 known.add(new[0])
-                made[new[0]] = Asked(f"{kind}/{left[kind]}", new[0], str(new[1]), kind)
+                made[new[0]] = Problem(f"{kind}/{left[kind]}", new[0], str(new[1]), kind)
                 left[kind] += 1
     return list(made.values())

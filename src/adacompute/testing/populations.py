@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import NULL, Answers
+from adacompute.core.answers import UNPARSED, Answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Population:
         shape = (len(self), samples)
         below = np.cumsum(self.chance, axis=1)[:, None, :-1]
         answer = (rng.random(shape)[:, :, None] >= below).sum(axis=2)
-        answer[rng.random(shape) < self.null_rate] = NULL
+        answer[rng.random(shape) < self.null_rate] = UNPARSED
         return Answers(
             offsets=np.arange(len(self) + 1) * samples,
             answer=answer.ravel(),

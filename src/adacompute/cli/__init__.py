@@ -1,0 +1,1 @@
+"""Command line: parse options, call a stage, print the result."""

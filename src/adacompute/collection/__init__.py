@@ -1,0 +1,1 @@
+"""Collection: plan, sample and store what a run still lacks."""

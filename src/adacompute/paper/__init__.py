@@ -1,0 +1,1 @@
+"""Paper: every table and figure of the paper, from recorded samples."""

@@ -1,1 +1,0 @@
-"""Runs: the stages of the line, each from the artifacts of the last to one of its own."""

@@ -1,0 +1,1 @@
+"""Stages: one file per command; each reads a run directory and writes one artifact."""

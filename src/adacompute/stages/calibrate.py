@@ -1,0 +1,95 @@
+"""Calibrations: the stage that sets a bundle's price on held-out questions and judges it.
+
+The bundle was trained on all questions of the run; its family is fitted again on parts of them to
+learn what it does on questions it has not seen. What is found goes into the bundle: the frontier
+from cost to price, and the verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adacompute.core.errors import BundleError, ConfigError
+from adacompute.evaluation.calibration import calibrate, calibrate_share
+from adacompute.evaluation.costs import Costs, check_budgets
+from adacompute.evaluation.factories import Experiment
+from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
+from adacompute.stages.contests import ORDERS, hash_resort, hash_run, pool_run
+from adacompute.stages.pipeline import no_progress
+from adacompute.storage.store import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1 - 1e-9
+"""Below a half, an interval does not hold its own middle; near 1, it is as wide as rounding."""
+
+
+def calibrate_run(
+    run: Path,
+    *,
+    policy: Path,
+    budget: float | None = None,
+    accuracy_of: int | None = None,
+    share: float = 0.95,
+    confidence: float = 0.95,
+    following: int | None = None,
+    resort: Path | None = None,
+    progress: Callable[[str], None] = no_progress,
+) -> dict[str, Any]:
+    """Set the price of a bundle for a budget, or for a share of the accuracy of many samples."""
+    if budget is not None and accuracy_of is not None:
+        raise ConfigError("name a budget or the samples whose accuracy is to be kept, not both")
+    if budget is not None:
+        check_budgets([budget])
+    if not 0 < share < 1:
+        raise ConfigError(f"a share lies between 0 and 1, not at {share:g}")
+    if not LEAST_CONFIDENCE <= confidence <= MOST_CONFIDENCE:
+        raise ConfigError(
+            f"a confidence lies between {LEAST_CONFIDENCE} and 1, not at {confidence:.10g}"
+        )
+    if following is not None and following < 1:
+        raise ConfigError(f"at least one question must follow, not {following}")
+    bundle = load_bundle(policy)
+    contest, name = _contest(run, bundle, resort)
+    progress(name)
+    settings: dict[str, Any] = {"confidence": confidence, "following": following}
+    if budget is not None:
+        result = {"budget": budget, **calibrate(contest, name, budget=budget, **settings)}
+    elif accuracy_of is not None:
+        settings |= {"accuracy_of": accuracy_of, "share": share}
+        result = {"accuracy_of": accuracy_of, **calibrate_share(contest, name, **settings)}
+    else:
+        raise ConfigError("name a budget, or the samples whose accuracy is to be kept")
+    points = tuple(Point(**point) for point in result.pop("frontier"))
+    notes = {**bundle.notes, "calibration": result}
+    save_bundle(replace(bundle, frontier=points, notes=notes), policy)
+    return {"policy": name, "bundle": str(policy), "unit": bundle.unit, **result}
+
+
+def _contest(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment, str]:
+    """What the bundle was trained on, as it was then."""
+    place = Run(run)
+    try:
+        settings, name = dict(bundle.notes["contest"]), str(bundle.notes["policy"])
+        settings |= {key: tuple(settings[key]) for key in ("samples", "budgets")}
+        features = str(bundle.notes["features"])
+        costs = Costs.read(bundle.unit, bundle.notes["costs"])
+    except (KeyError, TypeError, ValueError):
+        raise BundleError(
+            "the bundle does not say how its policy was fitted: train it again"
+        ) from None
+    if bundle.notes.get("resort") != hash_resort(resort):
+        raise BundleError(
+            "the policy was trained with another last resort: name the run it was trained with "
+            "by --resort, or train it again"
+        )
+    known: dict[str, Any] = {"features": features, "resort": resort, "ties": bundle.ties}
+    pool = pool_run(place, costs=costs, **known).even()
+    if bundle.data != hash_run(place):
+        raise BundleError(
+            f"the policy was trained on other samples than those of {run}: train it on this run"
+        )
+    return Experiment(pool, orders=ORDERS, **settings), name

@@ -1,0 +1,267 @@
+"""Reports: the stage that reads a run, computes what it lacks, and writes its page.
+
+What the page says is kept in the run as one document, so that the page of the same samples is made
+again at once. An evaluation that the run holds is shown as it is; without one, a fast choice of
+policies is scored beside the one that the page is about.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute import __version__
+from adacompute.core.errors import ConfigError, DataError, require
+from adacompute.evaluation.costs import COLUMNS, Costs, read_token_prices
+from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.report.page import render
+from adacompute.report.study import study_policy
+from adacompute.report.summary import Material, summarise
+from adacompute.report.wording import clean, headline
+from adacompute.stages.contests import (
+    DEFAULT_BUDGETS,
+    EVALUATION,
+    LEARNED,
+    check_seed,
+    describe_source,
+    missing_extra,
+    pool_run,
+)
+from adacompute.stages.pipeline import DEFAULT_LADDER, check_levels, no_progress
+from adacompute.storage.manifest import write_atomically
+from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from adacompute.core.types import FloatArray, IntArray
+    from adacompute.evaluation.pool import Pool
+    from adacompute.storage.store import SampleSet
+
+REPORT = "report.json"
+FORMAT = 3
+"""Version of the document that is kept in the run."""
+
+ORDERS = 20
+BEST, SIMPLE = "sequential", "adaptive-consistency"
+"""The policy that a page is about, and the one without what learned policies need."""
+
+FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
+UNIFORM = ("fixed", "mixture", "random")
+"""What others are compared with."""
+
+DRAWS = 2.0
+"""Draws a question that a budget is for unless it is named."""
+
+NAME = 80
+
+
+def report_run(
+    run: Path,
+    *,
+    out: Path,
+    budget: float | None = None,
+    policy: str | None = None,
+    policies: Sequence[str] | None = None,
+    ladder: Sequence[int] | None = None,
+    unit: str = "samples",
+    tariff: Path | None = None,
+    orders: int = ORDERS,
+    seed: int = 0,
+    progress: Callable[[str], None] = no_progress,
+) -> dict[str, Any]:
+    """Write the page of a run: what a policy gains at a budget, and all that supports it."""
+    check_extra()
+    if out.is_dir():
+        raise ConfigError(f"{out} is a directory: name a file for the page, such as report.html")
+    if orders < 1:
+        raise ConfigError(f"samples are replayed in at least one order, not {orders}")
+    place, costs = Run(run), Costs(unit, read_token_prices(tariff, [unit]))
+    held = _held(place, costs)
+    arguments = {
+        "format": FORMAT,
+        "version": __version__,
+        "path": str(run),
+        "budget": _check_budget(budget),
+        **_choose(policy, policies, held),
+        "ladder": _ladder(ladder, held),
+        "unit": unit,
+        **costs.describe(),
+        "orders": orders,
+        "seed": check_seed(seed),
+    }
+    inputs = place.hashes([SAMPLES, GRADES, *([EVALUATION] if held else [])])
+    if done := place.finished("report", arguments, inputs):
+        document = json.loads(place.file(REPORT).read_text(encoding="utf-8"))
+        result = done.result
+    else:
+        document = _document(place, costs, arguments, held, progress)
+        result = _result(document)
+        outputs = {REPORT: document}
+        place.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+    progress("page")
+    page = render(document).encode(errors="replace")  # a path may be no text
+    write_atomically(out, page)
+    return {"out": str(out), "bytes": len(page), **result}
+
+
+def check_extra() -> None:
+    """Refuse where a page cannot be made, before minutes are spent on what it says."""
+    for module in ("jinja2", "matplotlib"):
+        require(module, extra="report")
+
+
+def _result(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what the command says of a page."""
+    at = document["stops"][document["at"]]
+    return {
+        "sentence": headline(document).replace("\u00a0", " "),
+        "verdict": document["verdict"],
+        "policy": document["policy"],
+        "budget": document["budget"],
+        "unit": document["unit"],
+        "gain": at["gain"],
+        "low": at["gain_low"],
+        "high": at["gain_high"],
+        "price": at["price"],
+        "cost": at["cost"],
+        "questions": document["questions"],
+        "skipped": document["skipped"],
+    }
+
+
+def _held(place: Run, costs: Costs) -> dict[str, Any] | None:
+    """Return the evaluation that a run holds, if it is of these samples and costs."""
+    manifest = place.manifest("evaluate")
+    if manifest is None or manifest.inputs != place.hashes([SAMPLES, GRADES]):
+        return None
+    if place.hashes(list(manifest.outputs)) != manifest.outputs:
+        return None
+    wanted = {
+        "protocol": "honest",
+        "nulls": True,
+        "rounds": None,
+        "resort": None,
+        "ties": "first",
+        "unit": costs.unit,
+        **json.loads(json.dumps(costs.describe())),
+    }
+    fits = all(manifest.arguments.get(name) == value for name, value in wanted.items())
+    return manifest.result if fits else None
+
+
+def _check_budget(budget: float | None) -> float | None:
+    if budget is not None and not (np.isfinite(budget) and budget > 0):
+        raise ConfigError(f"a budget is a finite number above 0, not {budget}")
+    return budget
+
+
+def _ladder(ladder: Sequence[int] | None, held: dict[str, Any] | None) -> list[int]:
+    """Levels as asked for, or as the run was evaluated with, or the usual ones."""
+    if ladder is None:
+        ladder = DEFAULT_LADDER if held is None else held["ladder"]
+    return list(check_levels(ladder))
+
+
+def _choose(
+    policy: str | None, policies: Sequence[str] | None, held: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Choose the policy that the page is about and those beside it, and say what is left out."""
+    missing = missing_extra()
+    if policy is None:
+        policy = SIMPLE if missing else BEST
+    main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
+    if policy not in main:
+        raise ConfigError(f"a page is about one of {', '.join(main)}, not {policy!r}")
+    known = [*POLICY_FACTORIES, "oracle"]
+    for name in policies or ():
+        if name not in known:
+            raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
+    beside = list(dict.fromkeys(FAST if policies is None else policies))
+    skipped = {name: missing for name in LEARNED if missing} if policies is None else {}
+    if held:
+        skipped = held["skipped"]
+    return {
+        "policy": policy,
+        "policies": [name for name in beside if name not in (policy, "mixture")],
+        "skipped": skipped,
+    }
+
+
+def _document(
+    place: Run,
+    costs: Costs,
+    arguments: dict[str, Any],
+    held: dict[str, Any] | None,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """Compute all that the page says."""
+    progress(arguments["policy"])
+    recorded = encode_samples(place.samples())
+    pool = pool_run(place, costs=costs).even()
+    contest = Experiment(
+        pool,
+        _within(pool, arguments["ladder"]),
+        DEFAULT_BUDGETS,
+        orders=arguments["orders"],
+        seed=arguments["seed"],
+    )
+    budget = arguments["budget"]
+    if budget is None:
+        budget = DRAWS * contest.draw_cost(np.arange(len(pool)))
+    study = study_policy(contest, arguments["policy"])
+    material = _material(place, recorded, pool, arguments)
+    say = partial(summarise, study, material, budget=float(budget), progress=progress)
+    return say(policies=arguments["policies"], held=held)
+
+
+def _within(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
+    """Levels up to half of the samples: the oracle chooses by one half and is scored by the other.
+
+    A dial needs two levels to turn between.
+    """
+    recorded = int(pool.answers.samples[0])
+    kept = tuple(level for level in ladder if level <= recorded // 2)
+    if len(kept) < 2:  # noqa: PLR2004
+        raise DataError(
+            f"{recorded} samples a question leave levels up to {recorded // 2}, fewer than two of "
+            f"{', '.join(map(str, ladder))}: collect more samples, or name other levels"
+        )
+    return kept
+
+
+def _material(place: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, Any]) -> Material:
+    """Return what is known of the questions that are scored, and of the run."""
+    rows = np.flatnonzero(np.isin(recorded.key, pool.key))
+    known = describe_source(place)
+    about = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
+    about["priced"] = arguments["prices"] is not None
+    usual = arguments["ladder"] == list(DEFAULT_LADDER)
+    about["levels"] = None if usual else arguments["ladder"]
+    about["name"] = clean(place.path.resolve().name, NAME)
+    for name in ("model", "grader"):
+        about[name] = clean(str(known[name]), NAME) if known.get(name) else None
+    return Material(
+        id=[recorded.id[q] for q in rows],
+        text=[recorded.text[q] for q in rows],
+        difficulty=[recorded.difficulty[q] for q in rows],
+        rates={"samples": np.ones(len(rows)), **_rates(recorded, pool, arguments["unit"], rows)},
+        about=about,
+    )
+
+
+def _rates(recorded: SampleSet, pool: Pool, unit: str, rows: IntArray) -> dict[str, FloatArray]:
+    """Mean amount a sample of each question: in the unit, in tokens and money where recorded."""
+    answers, found = recorded.answers, {}
+    for name in ("tokens", "money"):
+        values = recorded.numbers(COLUMNS[name])
+        if np.isfinite(values).all() and (values > 0).any():
+            total = np.bincount(answers.question, values, minlength=len(answers))
+            found[name] = (total / np.maximum(1, answers.samples))[rows]
+    if unit != "samples":
+        found[unit] = pool.mean_draw_cost()
+    return found

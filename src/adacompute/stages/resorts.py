@@ -1,0 +1,62 @@
+"""Resorts: samples of a second model on the questions of a run, joined by their ids.
+
+A second run holds what another model answered. Its draws are paid by its own tariff, each with its
+prompt, and the sequential policy may ask for them as its last level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.types import Level
+from adacompute.evaluation.pool import Resort
+from adacompute.storage.store import encode_samples
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray
+    from adacompute.evaluation.costs import Costs
+    from adacompute.storage.store import Run, SampleSet
+
+NAME = "resort"
+"""Model of samples that do not say theirs."""
+
+
+def read_resort(recorded: SampleSet, other: Run, costs: Costs) -> Resort:
+    """Join the samples of another run to recorded questions; every question must have some."""
+    if costs.unit == "samples":
+        raise ConfigError(
+            "samples of two models do not cost the same: name another --unit, such as money"
+        )
+    strong = encode_samples(other.samples())
+    place = {name: row for row, name in enumerate(strong.id)}
+    missing = [name for name in recorded.id if name not in place]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of {len(recorded.id)} questions, such as {missing[0]!r}, have no "
+            "sample of the model of last resort: collect them in its run"
+        )
+    rows = np.array([place[name] for name in recorded.id])
+    answers = replace(strong.answers, score=_call_cost(strong, costs)).take(rows)
+    cost = np.asarray(answers.score, dtype=np.float64)
+    name = _model(strong)
+    level = Level(name=name, samples=1, model=name)
+    return Resort(level, replace(answers, score=None), cost)
+
+
+def _call_cost(strong: SampleSet, costs: Costs) -> FloatArray:
+    """What a call for each sample costs, its prompt included."""
+    draws, prompts = replace(costs, round_cost=0.0).split(strong)
+    paid = np.broadcast_to(np.asarray(prompts, dtype=np.float64), (len(strong.answers),))
+    return np.asarray(draws + paid[strong.answers.question], dtype=np.float64)
+
+
+def _model(strong: SampleSet) -> str:
+    """Return the one model of the samples."""
+    names = [name for name in strong.columns["model"].unique().to_pylist() if name is not None]
+    if len(names) > 1:
+        raise DataError(f"a last resort is one model, not {', '.join(sorted(names))}")
+    return names[0] if names else NAME

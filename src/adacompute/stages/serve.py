@@ -1,0 +1,90 @@
+"""Serving: from options, or a file of them, to a gateway that runs.
+
+It reads the upstream's key from the environment and puts the pieces together; the rest is the
+gateway's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from adacompute.core.errors import ConfigError
+from adacompute.datasets.example import locate_policy
+from adacompute.gateway.config import Config, make_config, read_config
+from adacompute.gateway.server import load_models, run
+from adacompute.policies.bundle import load_bundle
+from adacompute.stages.live import read_key
+
+
+def configure(
+    *,
+    policy: Path | None,
+    budget: float | None,
+    model: str | None,
+    grader: str | None,
+    log: Path | None,
+    config: Path | None,
+    key_env: str,
+    **given: Any,  # noqa: ANN401 - host, port, base_url, workers
+) -> Config:
+    """Put options and a file together; without a file there is one virtual model, the bundle's."""
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if (key := read_key(key_env)) is not None:
+        told["key"] = key
+    if log is not None:
+        told["log"] = {"directory": str(log.resolve())}
+    if policy is not None:
+        told["models"] = _one_model(policy, budget, model, grader)
+    if config is not None:
+        if policy is not None:
+            raise ConfigError("give a policy, or a file that names policies, not both")
+        return read_config(config, told)
+    if "base_url" not in told and os.environ.get("OPENAI_BASE_URL"):
+        told["base_url"] = os.environ["OPENAI_BASE_URL"]
+    if policy is None or "base_url" not in told:
+        raise ConfigError("serve needs --policy, --base-url and --budget, or --config FILE")
+    return make_config(told)
+
+
+def _one_model(
+    policy: Path, budget: float | None, model: str | None, grader: str | None
+) -> dict[str, Any]:
+    if budget is None:
+        raise ConfigError("serve needs --budget: the mean cost a request, such as 2 samples")
+    policy = locate_policy(policy)
+    name = model or load_bundle(policy).model
+    if name is None:
+        raise ConfigError(f"{policy} does not say which model it is for: give --model")
+    return {name: {"policy": str(policy), "budget": budget, "model": name, "grader": grader}}
+
+
+def check_serving(config: Config) -> dict[str, Any]:
+    """Load everything that a gateway would, and say what it would do."""
+    models = load_models(config)
+    return {
+        "base_url": config.base_url,
+        "listen": f"{config.host}:{config.port}",
+        "clients": len(config.keys),
+        "models": [
+            {
+                "name": name,
+                "model": virtual.model,
+                "budget": virtual.budget,
+                "price": virtual.bundle.price_for(virtual.budget),
+                "unit": virtual.bundle.unit,
+                "levels": len(virtual.bundle.policy.levels),
+                "grader": virtual.grader.name,
+                "shadow": virtual.shadow,
+                "holdout": virtual.holdout,
+            }
+            for name, virtual in models.items()
+        ],
+    }
+
+
+def start_serving(config: Config, tell: Callable[[str], None]) -> None:
+    """Serve until told to stop."""
+    run(config, tell)

@@ -1,0 +1,203 @@
+"""Adaptive collection: in rounds by a model that does as it is told, and from a fake upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adacompute.collection.adaptive import Questions, RoundSamples, collect_rounds, plan_round
+from adacompute.collection.collector import Progress
+from adacompute.core.posterior import INITIAL_SAMPLES
+from adacompute.graders.grader import load
+from adacompute.storage.ledger import Ledger, StoredSample
+
+MOST = 12
+
+
+def is_right(name: str, draw: int) -> bool:
+    """Easy questions are always right, hard ones never, others now and then."""
+    kind, number = name.split("/")
+    return kind == "easy" or (
+        kind == "mixed" and (draw * 7 + int(number)) % 5 < 2 + int(number) % 2
+    )
+
+
+@dataclass
+class Told:
+    """Draws into a ledger what it is told to, and counts."""
+
+    ledger: Ledger
+    mode: int
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+    fails: Callable[[str], bool] = lambda _: False
+    stops_after: int | None = None
+
+    async def draw(self, questions: Questions, draws: int) -> Progress:
+        self.rounds.append((len(questions), draws))
+        drawn = 0
+        for name, _ in questions:
+            lacking = self.ledger.claim([name], self.mode, draws).get(name, [])
+            for number in [] if self.fails(name) else lacking:
+                text = "the answer is 7" if is_right(name, number) else "the answer is 8"
+                self.ledger.record([_sampled(name, self.mode, number, text)])
+                drawn += 1
+        stopped = "told to" if self.stops_after == len(self.rounds) else None
+        return Progress(0, 0, drawn=drawn, calls=1, cost=drawn, failed={"x": 1}, stopped=stopped)
+
+
+def _sampled(name: str, mode: int, number: int, text: str) -> StoredSample:
+    return StoredSample(name, mode, number, text, "stop", 1, 0, 1, 0, None, False, 0.0, 1, 1)
+
+
+def collect(path: Path, *, samples: int = MOST, **told: Any) -> tuple[Progress, Told, Counter[str]]:
+    names = [f"{kind}/{i}" for kind in ("easy", "hard", "mixed") for i in range(8)]
+    ledger = Ledger(path / "ledger.sqlite")
+    try:
+        mode = ledger.mode(level="default", model="m", template="t", settings="{}")
+        model = Told(ledger, mode, **told)
+        drawn = RoundSamples(ledger, mode, load("numeric"), dict.fromkeys(names, "7"))
+        asked = [(name, f"text of {name}") for name in names]
+        progress = asyncio.run(
+            collect_rounds(asked, drawn, model.draw, samples=samples, budget=2.0)
+        )
+        return progress, model, Counter(sample.question for sample in ledger.samples(mode))
+    finally:
+        ledger.close()
+
+
+def test_only_undecided_questions_are_drawn_on(tmp_path: Path) -> None:
+    progress, model, counts = collect(tmp_path)
+    assert model.rounds[0] == (24, INITIAL_SAMPLES)
+    assert all(asked < 24 for asked, _ in model.rounds[1:])
+    assert len(counts) == 24
+    assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MOST
+    by_kind = {k: sum(counts[f"{k}/{i}"] for i in range(8)) for k in ("easy", "hard", "mixed")}
+    assert by_kind["mixed"] > max(by_kind["easy"], by_kind["hard"])
+    assert (progress.done, progress.missing, progress.stopped) == (counts.total(), 0, None)
+    assert progress.drawn == progress.cost == counts.total() < 24 * MOST
+
+
+def test_a_stopped_collection_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    _, _, whole = collect(tmp_path / "whole")
+    stopped, _, _ = collect(tmp_path / "parts", stops_after=2)
+    assert stopped.stopped == "told to"
+    assert stopped.missing > 0
+    _, _, rest = collect(tmp_path / "parts")
+    assert rest == whole
+    again, model, _ = collect(tmp_path / "parts")
+    assert (again.drawn, again.missing, model.rounds) == (0, 0, [])
+
+
+@pytest.mark.parametrize("samples", [1, 3, 5])
+def test_it_never_draws_more_than_was_asked_for(tmp_path: Path, samples: int) -> None:
+    progress, _, counts = collect(tmp_path, samples=samples)
+    assert max(counts.values()) <= samples
+    assert min(counts.values()) >= min(INITIAL_SAMPLES, samples)
+    assert progress.missing == 0
+
+
+def test_what_brings_nothing_is_missing_and_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    _, _, whole = collect(tmp_path / "whole")
+    progress, model, counts = collect(tmp_path / "some", fails=lambda name: name == "hard/3")
+    assert progress.missing == INITIAL_SAMPLES
+    assert counts["hard/3"] == 0
+    assert len(counts) == 23
+    assert counts.total() > 23 * INITIAL_SAMPLES
+    assert len(model.rounds) < 4 * MOST
+    assert whole["hard/3"] >= INITIAL_SAMPLES
+    assert progress.failed == {"x": len(model.rounds)}
+
+
+def test_samples_of_other_questions_are_left_aside(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    mode = ledger.mode(level="default", model="m", template="t", settings="{}")
+    ledger.record([_sampled("other", mode, 0, "7"), _sampled("mine", mode, 0, "7")])
+    drawn = RoundSamples(ledger, mode, load("numeric"), {"mine": "7"})
+    assert drawn.read() == {"mine": ([0], [True])}
+    assert plan_round(drawn.read(), ["mine", "new"], samples=1, budget=2.0) == {"new": (1, 0)}
+    ledger.close()
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    asked = [sys.executable, "-m", "adacompute", *map(str, words), "--json"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False)
+
+
+def write(path: Path, gold: list[str | None]) -> Path:
+    rows = [
+        {"question_id": f"q{i:02}", "question": f"What is {i} twice?", "gold": g}
+        for i, g in enumerate(gold)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def test_a_fake_upstream_is_asked_for_less_and_the_line_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
+    from adacompute.testing.fake_openai import FakeSettings, serve  # noqa: PLC0415
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place, size = tmp_path / "run", 30
+    with serve(FakeSettings()) as fake:
+        server = ("--base-url", fake.base_url, "--model", "fake", "--grader", "numeric")
+        blind = write(tmp_path / "blind.parquet", ["1000"] * size)
+        assert run("collect", blind, "--run", tmp_path / "a", *server, "--samples", "1").stdout
+        first = pq.read_table(tmp_path / "a" / "samples.parquet")["answer"].to_pylist()
+        gold = [said if i % 2 else "1000" for i, said in enumerate(first)]
+        drawn_on = ("--samples", str(MOST), "--adaptive", "--budget", "2")
+        source = write(tmp_path / "q.parquet", gold)
+        asked = ("collect", source, "--run", place, *server, *drawn_on)
+        dry = json.loads(run(*asked, "--dry-run").stdout)["levels"][0]
+        assert (dry["samples"], dry["samples_at_least"]) == (size * MOST, size * INITIAL_SAMPLES)
+        before = fake.stats()["choices"]
+        level = json.loads(run(*asked).stdout)["levels"][0]
+        assert level["missing"] == 0
+        assert level["samples"] == level["drawn"] == fake.stats()["choices"] - before
+        assert size * INITIAL_SAMPLES < level["samples"] < size * MOST
+        again = json.loads(run(*asked).stdout)["levels"][0]
+        assert (again["drawn"], again["samples"]) == (0, level["samples"])
+    table = pq.read_table(place / "samples.parquet")
+    counts = Counter(table["question_id"].to_pylist())
+    assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MOST
+    refused = run("estimate", place)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "lower the levels or collect more" in refused.stderr
+    done = run("estimate", place, "--method", "posterior")
+    assert len(json.loads(done.stdout)["levels"]) == 5
+    assert json.loads(run("solve", place, "--budget", "2").stdout)["cost"] <= 2
+    wrong = run("estimate", place, "--method", "posterior", "--vote", "any")
+    assert (wrong.returncode, "'majority' only" in wrong.stderr) == (2, True)
+    scored = run("evaluate", place, "--budgets", "2", "--policies", "mixture,oracle")
+    assert json.loads(scored.stdout)["rows"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "more", "says"),
+    [
+        (["1", None], ("--adaptive",), "'q01' has none: collect without --adaptive"),
+        (["1", "2"], ("--budget", "2"), "add --adaptive"),
+        (["1", "2"], ("--adaptive", "--budget", "0.5"), "from 1 on, not 0.5"),
+    ],
+)
+def test_wrong_use_ends_in_one_sentence(
+    tmp_path: Path, gold: list[str | None], more: tuple[str, ...], says: str
+) -> None:
+    source = write(tmp_path / "q.parquet", gold)
+    server = ("--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--grader", "numeric")
+    done = run("collect", source, "--run", tmp_path / "run", *server, *more)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

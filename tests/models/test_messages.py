@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.models.messages import Capabilities, Prompt, Retries, Sample, Settings, Timeouts
+
+HELLO = ({"role": "user", "content": "hello"},)
+
+
+def capabilities() -> st.SearchStrategy[Capabilities]:
+    types = get_type_hints(Capabilities)
+    fields: dict[str, Any] = {
+        name: st.sampled_from(get_args(kind)) for name, kind in types.items() if name != "n_limit"
+    }
+    return st.builds(Capabilities, **fields, n_limit=st.none() | st.integers(1, 99))
+
+
+def a_draw(**fields: Any) -> Sample:
+    plain = Sample("42", "stop", 9, 0, 3, 0, -0.5, estimated=False, latency_s=0.1, shared=1)
+    return dataclasses.replace(plain, **fields)
+
+
+def test_a_prompt_is_messages_or_text_and_says_where_it_goes() -> None:
+    assert Prompt(messages=HELLO).path == "chat/completions"
+    assert Prompt(text="").path == "completions"
+
+
+@pytest.mark.parametrize("wrong", [{}, {"messages": HELLO, "text": "hello"}, {"messages": ()}])
+def test_a_prompt_that_is_both_or_neither_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="a prompt"):
+        Prompt(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"extra": {"stream": True}}, "stream"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Settings(**wrong)
+
+
+def some_settings() -> st.SearchStrategy[Settings]:
+    extra = st.dictionaries(st.sampled_from("abc"), st.integers(0, 1) | st.text(max_size=1))
+    return st.builds(
+        Settings,
+        temperature=st.sampled_from([0, 0.0, 0.5, 1, 1.0]),
+        top_p=st.sampled_from([None, 0.5, 1]),
+        max_tokens=st.sampled_from([None, 1, 2]),
+        stop=st.lists(st.text(max_size=2), max_size=2).map(tuple),
+        effort=st.sampled_from([None, "low"]),
+        logprobs=st.booleans(),
+        extra=extra,
+    )
+
+
+@given(left=some_settings(), right=some_settings())
+def test_canonical_settings_are_equal_exactly_when_settings_are(
+    left: Settings, right: Settings
+) -> None:
+    assert (left.canonical() == right.canonical()) == (left == right)
+    assert json.loads(left.canonical())["temperature"] == left.temperature
+
+
+def test_canonical_settings_do_not_depend_on_the_order_of_extra_fields() -> None:
+    one = Settings(extra={"a": 1, "b": {"c": 2, "d": 3}})
+    other = Settings(extra={"b": {"d": 3, "c": 2}, "a": 1})
+    assert one.canonical() == other.canonical()
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+def test_settings_that_are_no_json_have_no_key(value: object) -> None:
+    with pytest.raises(ConfigError, match="plain JSON"):
+        Settings(extra={"value": value}).canonical()
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "failed"),
+    [("", "length", True), (" \n", "length", True), ("4", "length", False), ("", "stop", False)],
+)
+def test_a_draw_has_failed_when_reasoning_ate_its_limit(
+    text: str, finish: str, *, failed: bool
+) -> None:
+    assert a_draw(text=text, finish=finish).failed is failed
+
+
+def test_draws_survive_pickling() -> None:
+    assert pickle.loads(pickle.dumps(a_draw())) == a_draw()  # noqa: S301 - our own bytes
+
+
+@given(capabilities())
+def test_capabilities_survive_json(found: Capabilities) -> None:
+    assert Capabilities.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_fields_that_were_never_asked_stay_unknown() -> None:
+    assert Capabilities.from_json({"n": "native"}) == Capabilities(n="native")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [],
+        "x",
+        {"n": "perhaps"},
+        {"n": []},
+        {"n_limit": 0},
+        {"n_limit": True},
+        {"m": "native"},
+    ],
+)
+def test_other_documents_are_no_capabilities(wrong: object) -> None:
+    with pytest.raises(DataError):
+        Capabilities.from_json(wrong)
+
+
+def test_an_unknown_server_is_asked_for_one_draw_a_call() -> None:
+    assert Capabilities().choices(8, temperature=0.7, seeded=False) == 1
+    assert Capabilities().limit_name == "max_tokens"
+
+
+@given(
+    found=capabilities(),
+    count=st.integers(1, 100),
+    temperature=st.sampled_from([0.0, 0.7]),
+    seeded=st.booleans(),
+)
+def test_a_call_never_asks_for_more_than_is_wanted_or_given(
+    found: Capabilities, count: int, temperature: float, *, seeded: bool
+) -> None:
+    asked = found.choices(count, temperature=temperature, seeded=seeded)
+    assert 1 <= asked <= count
+    assert asked <= (found.n_limit or count)
+    if asked > 1:
+        assert found.n in {"native", "limited"}
+        assert temperature > 0 or found.n_at_zero == "accepted"
+        assert not seeded or found.seed == "refused" or found.seed_with_n == "distinct"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("honoured", "honoured", "max_tokens"),
+        ("ignored", "honoured", "max_completion_tokens"),
+        ("refused", "unknown", "max_completion_tokens"),
+        ("honoured", "ignored", "max_tokens"),
+        ("refused", "refused", "max_tokens"),
+        ("unknown", "refused", "max_tokens"),
+    ],
+)
+def test_the_limit_is_sent_under_the_name_that_works(old: Any, new: Any, name: str) -> None:
+    assert Capabilities(max_tokens=old, max_completion_tokens=new).limit_name == name
+
+
+def test_times_and_attempts_out_of_bounds_are_refused() -> None:
+    with pytest.raises(ConfigError, match="above 0"):
+        Timeouts(first_byte_s=0)
+    with pytest.raises(ConfigError, match="attempts"):
+        Retries(attempts=0)
+    with pytest.raises(ConfigError, match="first_s"):
+        Retries(first_s=2, longest_s=1)

@@ -1,0 +1,90 @@
+"""A bundle is calibrated on the run it was trained on, and says what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adacompute.core.errors import BundleError, ConfigError
+from adacompute.policies.bundle import load_bundle
+from adacompute.stages import calibrate as calibrations
+from adacompute.stages.calibrate import calibrate_run
+from adacompute.stages.contests import train_run
+from adacompute.stages.pipeline import import_samples
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, rows: Rows, write: Callable[[Path, Rows], Path]
+) -> tuple[Path, Path]:
+    """Return a run and a bundle of it."""
+    place = tmp_path_factory.mktemp("calibrate")
+    twice = [
+        {**row, "question_id": f"{row['question_id']}/{i}", "question": f"{row['question']} {i}"}
+        for i in range(2)
+        for row in rows
+    ]
+    import_samples(write(place / "source.parquet", twice), place / "run")
+    train_run(place / "run", policy="sequential", out=place / "policy", ladder=(1, 2, 4))
+    return place / "run", place / "policy"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrations, "ORDERS", 4)
+
+
+def test_a_budget_gets_a_price_and_the_bundle_a_frontier(trained: tuple[Path, Path]) -> None:
+    run, policy = trained
+    found = calibrate_run(run, policy=policy, budget=2.0)
+    assert {"verdict", "advice", "gain", "low", "high", "price", "cost"} <= set(found)
+    assert found["cost_high"] <= 2.0 + 1e-9
+    bundle = load_bundle(policy)
+    assert bundle.frontier[0].cost < bundle.frontier[-1].cost
+    assert bundle.notes["calibration"]["price"] == found["price"]
+    near = bundle.price_for(2.0)
+    assert found["price"] / 2 < near < found["price"] * 2
+
+
+def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
+    run, policy = trained
+    found = calibrate_run(run, policy=policy, accuracy_of=4, share=0.6)
+    assert found["share_low"] >= 0.6
+    assert found["cost"] <= found["full_cost"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "name a budget, or the samples"),
+        ({"budget": 2.0, "accuracy_of": 4}, "not both"),
+        ({"budget": float("nan")}, "a budget is a finite number above 0, not nan"),
+        ({"budget": float("inf")}, "a budget is a finite number above 0, not inf"),
+        ({"budget": -1.0}, "a budget is a finite number above 0, not -1"),
+        ({"budget": 2.0, "confidence": 1.0}, "a confidence lies between 0.5 and 1"),
+        ({"budget": 2.0, "confidence": 1 - 1e-16}, "a confidence lies between 0.5 and 1"),
+        ({"budget": 2.0, "confidence": 0.3}, "a confidence lies between 0.5 and 1, not at 0.3"),
+        ({"accuracy_of": 4, "share": 0.0}, "a share lies between 0 and 1"),
+        ({"budget": 2.0, "following": 0}, "at least one question must follow"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    trained: tuple[Path, Path], options: dict[str, Any], why: str
+) -> None:
+    run, policy = trained
+    with pytest.raises(ConfigError, match=why):
+        calibrate_run(run, policy=policy, **options)
+
+
+def test_a_bundle_of_other_samples_is_refused(
+    trained: tuple[Path, Path], tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
+) -> None:
+    _, policy = trained
+    import_samples(write(tmp_path / "other.parquet", rows[:-1]), tmp_path / "run")
+    with pytest.raises(BundleError, match="trained on other samples"):
+        calibrate_run(tmp_path / "run", policy=policy, budget=2.0)

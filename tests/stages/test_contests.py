@@ -1,0 +1,476 @@
+"""Policies are fitted and scored on a run whose truth is known, and a killed run starts again."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adacompute.core.errors import BundleError, ConfigError, DataError, MissingExtra
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
+from adacompute.policies.bundle import load_bundle
+from adacompute.stages import contests
+from adacompute.stages.contests import PROTOCOLS, evaluate_run, train_run
+from adacompute.stages.pipeline import grade_run, import_samples
+
+Rows = list[dict[str, Any]]
+
+SCORED = {
+    "policy",
+    "budget",
+    "cost",
+    "rounds",
+    "accuracy",
+    "low",
+    "high",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "headroom",
+    "relative_gain",
+}
+IMITATED = {"imitation", "oracle_gap", "regret", "regret_bound"}
+QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "ladder": (1, 2, 4), "policies": ("mixture",)}
+
+
+def artifacts(run: Path) -> dict[str, bytes]:
+    found = sorted(path for path in run.iterdir() if not path.name.startswith("."))
+    return {path.name: path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def all_scores(
+    tmp_path_factory: pytest.TempPathFactory, rows: Rows, write: Callable[[Path, Rows], Path]
+) -> dict[str, Any]:
+    """Return the scores of every policy."""
+    place = tmp_path_factory.mktemp("all")
+    import_samples(write(place / "source.parquet", rows), place / "run")
+    return evaluate_run(place / "run", **{**QUICK, "policies": None})
+
+
+@pytest.mark.slow
+def test_every_policy_is_scored_at_every_budget_unless_some_are_named(
+    all_scores: dict[str, Any],
+) -> None:
+    found = [(row["policy"], row["budget"]) for row in all_scores["rows"]]
+    assert found == [(name, budget) for name in PROTOCOLS["honest"] for budget in (1.5, 2.0)]
+    assert all_scores["skipped"] == {}
+    assert set(POLICY_FACTORIES) <= set(PROTOCOLS["honest"])
+
+
+@pytest.mark.slow
+def test_rows_have_the_names_that_other_tools_read(all_scores: dict[str, Any]) -> None:
+    for row in all_scores["rows"]:
+        assert row.keys() >= SCORED
+        assert (row.keys() >= IMITATED) == (row["policy"] in ROUTERS)
+        assert row["low"] <= row["accuracy"] <= row["high"]
+        assert row["difference_low"] <= row["difference_high"]
+
+
+@pytest.mark.slow
+def test_scores_are_what_the_truth_demands(all_scores: dict[str, Any]) -> None:
+    cells = {(row["policy"], row["budget"]): row for row in all_scores["rows"]}
+    fixed = cells["fixed", 1.5]
+    assert (fixed["cost"], fixed["accuracy"]) == (1.0, pytest.approx(0.5))
+    for budget in (1.5, 2.0):
+        mixture, oracle = cells["mixture", budget], cells["oracle", budget]
+        assert mixture["difference"] == 0.0
+        assert oracle["headroom"] is None or oracle["headroom"] == pytest.approx(1.0)
+        assert cells["oracle-in-sample", budget]["accuracy"] > mixture["accuracy"]
+        assert cells["retry", budget]["accuracy"] > mixture["accuracy"]
+    summary = {name: all_scores[name] for name in ("questions", "left_out", "samples", "ladder")}
+    assert summary == {"questions": 24, "left_out": 0, "samples": 8, "ladder": [1, 2, 4]}
+    assert all_scores["levels_left_out"] == []
+    assert all_scores["unreadable_share"] == 18 / 192
+
+
+def test_without_unreadable_samples_retrying_gains_nothing(run: Path) -> None:
+    options = {**QUICK, "budgets": (1.5,), "ladder": (1, 2), "policies": ("retry", "mixture")}
+    retry, mixture = evaluate_run(run, nulls=False, **options)["rows"]
+    assert retry["accuracy"] == pytest.approx(mixture["accuracy"], abs=0.005)
+    with_nulls, _ = evaluate_run(run, **options)["rows"]
+    assert with_nulls["difference"] > 0.01
+
+
+def test_a_finished_evaluation_is_skipped_and_returns_what_it_returned(run: Path) -> None:
+    first = evaluate_run(run, **QUICK)
+    before = {path.name: path.stat().st_mtime_ns for path in run.iterdir()}
+    assert evaluate_run(run, **QUICK) == first
+    assert {path.name: path.stat().st_mtime_ns for path in run.iterdir()} == before
+    assert json.loads((run / "evaluation.json").read_text()) == first
+
+
+@pytest.mark.parametrize("change", [{"budgets": (3.0,)}, {"ladder": (1, 2)}, {"seed": 1}])
+def test_evaluation_runs_again_when_an_argument_changes(run: Path, change: dict[str, Any]) -> None:
+    first = evaluate_run(run, **QUICK)
+    assert evaluate_run(run, **{**QUICK, **change}) != first
+
+
+def test_evaluation_runs_again_when_grades_change(run: Path) -> None:
+    assert evaluate_run(run, **QUICK)["rows"][0]["accuracy"] > 0.5
+    grade_run(run, grader="exact")
+    assert evaluate_run(run, **QUICK)["rows"][0]["accuracy"] == 0.0
+
+
+def test_grades_that_change_while_policies_are_scored_make_the_scores_stale(run: Path) -> None:
+    def disturb(what: str) -> None:
+        if what == "mixture":
+            grade_run(run, grader="exact")
+
+    before = evaluate_run(run, **QUICK, progress=disturb)
+    assert before["rows"][0]["accuracy"] > 0.5
+    assert evaluate_run(run, **QUICK)["rows"][0]["accuracy"] == 0.0
+
+
+def test_progress_names_every_policy(run: Path) -> None:
+    said: list[str] = []
+    evaluate_run(run, **{**QUICK, "policies": ("fixed", "oracle")}, progress=said.append)
+    assert {"fixed", "oracle"} <= set(said)
+
+
+def test_without_an_extra_its_policies_are_left_out_and_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(module: str, *, extra: str) -> None:
+        raise MissingExtra(f"this needs {module}: pip install 'adacompute[{extra}]'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contests, "find_spec", lambda _: None)
+        patch.setattr(contests, "require", refuse)
+        names, skipped = contests._contestants(None, "honest")
+    assert set(skipped) == {*ROUTERS, "sequential"}
+    assert all("adacompute[train]" in sentence for sentence in skipped.values())
+    assert set(names) == set(PROTOCOLS["honest"]) - set(skipped)
+    assert contests._contestants(None, "honest") == (list(PROTOCOLS["honest"]), {})
+    with pytest.raises(ConfigError, match="there is no policy"):
+        evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
+
+
+def test_a_policy_named_twice_is_scored_once(run: Path) -> None:
+    assert len(evaluate_run(run, **{**QUICK, "policies": ("mixture", "mixture")})["rows"]) == 2
+
+
+@pytest.mark.slow
+def test_the_paper_s_protocol_scores_the_paper_s_policies(run: Path) -> None:
+    result = evaluate_run(run, budgets=(1.5, 2.0), protocol="paper")
+    found = [(row["policy"], row["budget"]) for row in result["rows"]]
+    assert found == [(name, budget) for budget in (1.5, 2.0) for name in PROTOCOLS["paper"]]
+    cells = {(row["policy"], row["budget"]): row for row in result["rows"]}
+    assert cells["oracle-in-sample", 2.0]["cost"] <= 2.0
+    assert cells["oracle-in-sample", 2.0]["accuracy"] >= cells["fixed", 2.0]["accuracy"]
+    assert {"held_out_accuracy", "imitation", "low", "high"} <= cells["router", 1.5].keys()
+    few = evaluate_run(run, budgets=(1.5,), protocol="paper", policies=("fixed",), nulls=False)
+    assert [row["policy"] for row in few["rows"]] == ["fixed"]
+    assert few["rows"][0]["accuracy"] == pytest.approx(96 / (192 - 18), abs=0.05)
+    assert few["rows"][0]["accuracy"] > cells["fixed", 1.5]["accuracy"]
+    with pytest.raises(ConfigError, match="there is no policy 'mixture'; there are fixed"):
+        evaluate_run(run, budgets=(1.5,), protocol="paper", policies=("mixture",))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "sentence"),
+    [
+        ({"policies": ("mixture", "psychic")}, ConfigError, "no policy 'psychic'"),
+        ({"protocol": "kind"}, ConfigError, "protocol is 'honest' or 'paper', not 'kind'"),
+        ({"features": "tea-leaves"}, ConfigError, "no feature set 'tea-leaves'"),
+        ({"unit": "bananas"}, ConfigError, "not 'bananas'"),
+        ({"unit": "latency"}, ConfigError, "not 'latency'"),
+        ({"unit": "money"}, ConfigError, "prices of tokens"),
+        ({"budgets": ()}, ConfigError, "no budget is given"),
+        ({"budgets": (math.nan,)}, ConfigError, "finite number above 0, not nan"),
+        ({"budgets": (2.0, math.inf)}, ConfigError, "finite number above 0, not inf"),
+        ({"budgets": (0.0,)}, ConfigError, "finite number above 0, not 0"),
+        ({"budgets": (-1.0,)}, ConfigError, "finite number above 0, not -1"),
+        ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1"),
+        ({"ladder": (2, 1)}, ConfigError, "rising whole numbers"),
+        ({"ladder": ()}, ConfigError, "rising whole numbers"),
+        ({"ladder": (5, 6)}, DataError, "half of the samples a question, 4 of 8, and the"),
+        ({"ladder": (1,)}, DataError, "leaves one level of the ladder 1, and a policy"),
+        ({"ladder": (4, 5, 16)}, DataError, "4 of 8, .* one level of the ladder 4, 5, 16"),
+        ({"seed": -1}, ConfigError, "a seed is a whole number from 0"),
+        ({"seed": 2**32}, ConfigError, "a seed is a whole number from 0"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_in_a_sentence(
+    run: Path, options: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    before = artifacts(run)
+    with pytest.raises(kind, match=sentence):
+        evaluate_run(run, **{**QUICK, **options})
+    assert artifacts(run) == before
+
+
+def test_levels_that_need_more_than_half_of_the_samples_are_named(run: Path) -> None:
+    found = evaluate_run(run, **{**QUICK, "ladder": (1, 4, 5, 16)})
+    assert (found["ladder"], found["levels_left_out"]) == ([1, 4], [5, 16])
+
+
+def test_the_largest_seed_and_budget_are_taken(run: Path) -> None:
+    rows = evaluate_run(run, **{**QUICK, "budgets": (1e300,), "seed": 2**32 - 1})["rows"]
+    assert rows[0]["cost"] <= 4.0 + 1e-9
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_few_questions_are_too_few_to_hold_some_out(
+    rows: Rows, make_run: Callable[[Rows], Path], count: int
+) -> None:
+    names = list(dict.fromkeys(row["question_id"] for row in rows))[:count]
+    run = make_run([row for row in rows if row["question_id"] in names])
+    with pytest.raises(DataError, match=f"{count} different questions are too few"):
+        evaluate_run(run, **QUICK)
+
+
+@pytest.mark.parametrize("ladder", [(1, 2), (2, 4), (1, 4)])
+def test_short_ladders_are_scored(run: Path, ladder: tuple[int, ...]) -> None:
+    policies = ("fixed", "mixture", "random", "retry", "early-stopping", "oracle")
+    rows = evaluate_run(run, budgets=(4.0,), ladder=ladder, policies=policies)["rows"]
+    assert [row["policy"] for row in rows] == list(policies)
+    assert all(row["cost"] <= 4.0 + 1e-9 for row in rows)
+
+
+@pytest.mark.parametrize("answer", ["7", "8", None])
+def test_samples_that_are_all_alike_are_scored(
+    rows: Rows, make_run: Callable[[Rows], Path], answer: str | None
+) -> None:
+    alike = [{**row, "answer": answer, "correct": answer == "7"} for row in rows]
+    policies = ("mixture", "adaptive-consistency", "oracle", "oracle-in-sample")
+    found = evaluate_run(make_run(alike), **{**QUICK, "policies": policies})["rows"]
+    assert {row["accuracy"] for row in found} == {float(answer == "7")}
+    assert {row["headroom"] for row in found} == {None}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize("unit", ["tokens", "characters", "seconds"])
+def test_costs_are_scored_in_their_unit(run: Path, unit: str) -> None:
+    budget = {"tokens": 11.0, "characters": 30.0, "seconds": 2.0}[unit]
+    options = {**QUICK, "policies": ("mixture", "oracle"), "budgets": (budget,)}
+    result = evaluate_run(run, unit=unit, **options)
+    assert result["unit"] == unit
+    assert result["rows"][0]["cost"] == pytest.approx(budget)
+
+
+@pytest.mark.parametrize("unit", ["samples", "tokens", "characters", "seconds"])
+def test_by_default_budgets_are_multiples_of_what_a_sample_costs(
+    run: Path, rows: Rows, tmp_path: Path, unit: str
+) -> None:
+    column = {"tokens": "completion_tokens", "characters": "completion_chars"}.get(unit)
+    column = "latency_s" if unit == "seconds" else column
+    each = 1.0 if column is None else sum(row[column] for row in rows) / len(rows)
+    whole = [float(f"{n * each:.3g}") for n in (1.5, 2, 3, 4, 6)]
+    options: dict[str, Any] = {"ladder": (1, 2, 4), "unit": unit}
+    found = evaluate_run(run, **options, policies=("mixture",))["rows"]
+    assert [row["budget"] for row in found] == pytest.approx(whole)
+    train_run(run, **options, policy="mixture", out=tmp_path / "bundle")
+    trained = load_bundle(tmp_path / "bundle").notes["contest"]["budgets"]
+    assert list(trained) == pytest.approx(whole)
+    if unit != "samples":
+        paid = evaluate_run(run, **options, policies=("mixture",), round_cost=2.5)["rows"]
+        assert [row["budget"] for row in paid] == pytest.approx([n + 2.5 for n in whole])
+
+
+def test_samples_that_cost_nothing_are_refused(
+    rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path
+) -> None:
+    free = make_run([{**row, "completion_tokens": 0} for row in rows])
+    for protocol in ("honest", "paper"):
+        with pytest.raises(DataError, match="cost nothing"):
+            evaluate_run(free, budgets=(2.0,), protocol=protocol, policies=None, unit="tokens")
+    with pytest.raises(DataError, match="cost nothing"):
+        train_run(free, policy="mixture", out=tmp_path / "bundle", unit="tokens")
+    assert not (tmp_path / "bundle").exists()
+    once = [{**row, "completion_tokens": int(i == 0)} for i, row in enumerate(rows)]
+    with pytest.raises(DataError, match="cost nothing"):
+        evaluate_run(make_run(once), **{**QUICK, "ladder": (1, 2)}, unit="tokens")
+
+
+@pytest.mark.parametrize("policy", POLICY_FACTORIES)
+def test_a_bundle_of_every_family_is_written_and_loads(
+    run: Path, tmp_path: Path, policy: str
+) -> None:
+    out = tmp_path / "deep" / "bundle"
+    result = train_run(run, policy=policy, out=out, ladder=(1, 2, 4, 16), budgets=(1.5, 2.0))
+    bundle = load_bundle(out)
+    assert (result["policy"], result["out"]) == (policy, str(out))
+    assert (result["questions"], result["unit"]) == (24, "samples")
+    assert result["levels"] == [level.samples for level in bundle.policy.levels]
+    assert result["levels"][-1] == 4
+    assert (bundle.notes["questions"], bundle.notes["policy"]) == (24, policy)
+    path = result["on_training_questions"]
+    assert all(1.0 <= row["cost"] <= 4.0 and 0.4 <= row["accuracy"] <= 1.0 for row in path)
+    assert path[0]["cost"] <= path[-1]["cost"]
+    assert path[0]["price"] >= path[-1]["price"]
+
+
+@pytest.mark.parametrize("policy", ["mixture", "router"])
+def test_training_again_gives_the_same_bytes(run: Path, tmp_path: Path, policy: str) -> None:
+    places = tmp_path / "one", tmp_path / "two", tmp_path / "one"
+    written = []
+    for place in places:
+        train_run(run, policy=policy, out=place, ladder=(1, 4), budgets=(2.0,))
+        written.append(artifacts(place))
+    assert written[0] == written[1] == written[2]
+    assert "bundle.json" in written[0]
+
+
+def test_a_bundle_records_the_model_and_the_grader_that_graded_last(
+    source: Path, tmp_path: Path
+) -> None:
+    run, out = tmp_path / "named", tmp_path / "bundle"
+    import_samples(source, run, model="m", grader="choice")
+    trained = train_run(run, policy="mixture", out=out)
+    assert (trained["model"], trained["grader"]) == ("m", "choice")
+    before = load_bundle(out).data
+    grade_run(run, grader="numeric")
+    train_run(run, policy="mixture", out=out)
+    assert load_bundle(out).grader == "numeric"
+    assert load_bundle(out).data != before
+    train_run(run, policy="mixture", out=out, model="other", grader="exact")
+    assert (load_bundle(out).model, load_bundle(out).grader) == ("other", "exact")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "sentence"),
+    [
+        ({"policy": "oracle"}, ConfigError, "no policy 'oracle'"),
+        ({"ladder": (9, 16)}, DataError, "a question, 8, is below the ladder's first level, 9:"),
+        ({"ladder": (1, 9)}, DataError, "8, leaves one level of the ladder 1, 9, and a policy"),
+        ({"ladder": ()}, ConfigError, "rising whole numbers"),
+        ({"budgets": (math.nan,)}, ConfigError, "not nan"),
+        ({"seed": -1}, ConfigError, "a seed"),
+        ({"features": "tea-leaves"}, ConfigError, "tea-leaves"),
+        ({"policy": "router", "classifier": "tarot"}, ConfigError, "not 'tarot'"),
+        ({"policy": "router", "classifier": "logistic"}, BundleError, "classifier 'gbm'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_writes_nothing(
+    run: Path, tmp_path: Path, options: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    out = tmp_path / "bundle"
+    with pytest.raises(kind, match=sentence):
+        train_run(run, **{"policy": "mixture", "out": out, "ladder": (1, 4), **options})
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("policy", ["mixture", "early-stopping", "sequential"])
+def test_one_sample_a_question_leaves_a_policy_nothing_to_decide(
+    rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path, policy: str
+) -> None:
+    run, out = make_run([row for row in rows if row["sample"] == 0]), tmp_path / "bundle"
+    with pytest.raises(DataError, match="a question, 1, leaves one level of the ladder 1, 2"):
+        train_run(run, policy=policy, out=out)
+    assert not out.exists()
+
+
+def test_a_bundle_takes_no_place_of_something_else(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(BundleError, match="exists and is not a bundle"):
+        train_run(run, policy="mixture", out=tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.tex").exists()
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_it_evaluates_starts_again_to_equal_bytes(
+    tmp_path: Path, source: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for run in (whole, killed):
+        import_samples(source, run)
+    names = ["mixture", "adaptive-consistency", "oracle"]
+    command = [sys.executable, "-m", "adacompute", "evaluate", str(killed), "--json"]
+    command += ["--budgets", "1.5,2", "--ladder", "1,2,4", "--policies", ",".join(names)]
+    _kill_when_it_says(command, b"Evaluating")
+    assert artifacts(killed).keys() == {"samples.parquet", "import.manifest.json"}
+    again = subprocess.run(command, check=True, capture_output=True, timeout=60)
+    undisturbed = evaluate_run(whole, budgets=(1.5, 2.0), ladder=(1, 2, 4), policies=names)
+    assert json.loads(again.stdout) == undisturbed
+    assert artifacts(killed) == artifacts(whole)
+
+
+def _kill_when_it_says(command: list[str], words: bytes) -> None:
+    """Kill a command, whose standard error is a terminal, once its progress says some words."""
+    ours, its = os.openpty()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its)
+    os.close(its)
+    said = b""
+    with process:
+        while words not in said:
+            said += os.read(ours, 1 << 12)
+        process.send_signal(signal.SIGKILL)
+        printed, _ = process.communicate(timeout=30)
+    os.close(ours)
+    assert process.returncode == -signal.SIGKILL
+    assert printed == b""
+
+
+def test_rounds_are_limited_and_paid_for(run: Path) -> None:
+    options: dict[str, Any] = {**QUICK, "policies": ("mixture", "early-stopping")}
+    free = evaluate_run(run, **options)
+    once = evaluate_run(run, **options, rounds=1)
+    paid = evaluate_run(run, **{**options, "budgets": (2.5, 3.0)}, round_cost=1.0)
+
+    def accuracy(result: dict[str, Any]) -> dict[tuple[str, float], float]:
+        return {(row["policy"], row["budget"]): row["accuracy"] for row in result["rows"]}
+
+    for budget in (1.5, 2.0):  # the one round that every mixture makes costs one more
+        same = pytest.approx(accuracy(free)["mixture", budget])
+        assert accuracy(paid)["mixture", budget + 1] == same
+        assert accuracy(once)["mixture", budget] == same
+    assert accuracy(once)["early-stopping", 2.0] <= accuracy(free)["early-stopping", 2.0]
+    for result in (free, once, paid):
+        rounds = {(row["policy"], row["budget"]): row["rounds"] for row in result["rows"]}
+        assert rounds["mixture", result["rows"][0]["budget"]] == pytest.approx(1.0)
+        if result is free:
+            assert rounds["early-stopping", 2.0] > 1
+        if result is once:
+            assert rounds["early-stopping", 2.0] == pytest.approx(1.0)
+    for wrong in ({"rounds": 0}, {"round_cost": -1.0}, {"rounds": 2, "protocol": "paper"}):
+        with pytest.raises(ConfigError, match="round"):
+            evaluate_run(run, **{**options, "policies": None, **wrong})
+
+
+def test_a_bundle_keeps_what_rounds_cost_when_it_was_trained(run: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"policy": "sequential", "ladder": (1, 2, 4)}
+    paid = train_run(run, out=tmp_path / "paid", **options, round_cost=1.5)
+    bundle = load_bundle(tmp_path / "paid")
+    assert paid["round_cost"] == 1.5
+    assert bundle.notes["costs"] == {"prices": None, "native_n": False, "round_cost": 1.5}
+    assert bundle.policy.round_cost == pytest.approx(1.5)  # type: ignore[attr-defined]
+    free = train_run(run, out=tmp_path / "free", **options)
+    last, least = free["on_training_questions"][-1], paid["on_training_questions"][-1]
+    assert least["rounds"] < last["rounds"]
+    assert free["on_training_questions"][0]["cost"] == pytest.approx(1.0)
+    assert paid["on_training_questions"][0]["cost"] >= 2.5
+    with pytest.raises(ConfigError, match="a round costs a finite number"):
+        train_run(run, out=tmp_path / "none", **options, round_cost=math.inf)
+    with pytest.raises(ConfigError, match="its price is not known"):
+        train_run(run, out=tmp_path / "none", **options, native_n=True)
+
+
+def test_ties_by_log_probability_are_kept_in_the_bundle(run: Path, tmp_path: Path) -> None:
+    made = train_run(run, policy="mixture", out=tmp_path / "bundle", ties="logprob")
+    assert load_bundle(tmp_path / "bundle").ties == "logprob"
+    plain = train_run(run, policy="mixture", out=tmp_path / "plain")
+    assert load_bundle(tmp_path / "plain").ties == "first"
+    assert made["on_training_questions"] != plain["on_training_questions"]
+    scored = evaluate_run(run, **QUICK, ties="logprob")
+    assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]
+    with pytest.raises(ConfigError, match="ties are broken by first or logprob, not 'luck'"):
+        evaluate_run(run, **QUICK, ties="luck")
+
+
+def test_ties_cannot_be_broken_by_what_was_not_recorded(
+    tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
+) -> None:
+    bare = [{**row, "mean_logprob": None} for row in rows]
+    import_samples(write(tmp_path / "bare.parquet", bare), tmp_path / "run")
+    with pytest.raises(DataError, match="have no mean_logprob"):
+        train_run(tmp_path / "run", policy="mixture", out=tmp_path / "b", ties="logprob")

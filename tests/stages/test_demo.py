@@ -1,0 +1,92 @@
+"""The demo goes down the whole line, with what ships or with a file of the user's."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from adacompute.cli.main import cli
+from adacompute.core.errors import DataError
+from adacompute.datasets.example import QUESTIONS, SAMPLES
+from adacompute.stages.demo import BUDGETS, POLICIES, run_demo
+
+Rows = list[dict[str, Any]]
+
+MOST_S = 60
+"""Seconds that the demo may take."""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def test_the_demo_imports_estimates_solves_and_evaluates(source: Path, temporary: Path) -> None:
+    said: list[str] = []
+    result = run_demo(source, progress=said.append)
+    assert said[:3] == ["import", "estimate", "solve"]
+    assert result["import"]["questions"] == 24
+    assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4, 8]
+    assert result["solve"]["cost"] <= 2.0
+    assert [row["policy"] for row in result["evaluate"]["rows"]][::4] == list(POLICIES)
+    assert Path(result["run"]).parent == temporary
+
+
+def test_the_demo_takes_as_many_levels_as_the_question_with_fewest_samples_has(
+    rows: Rows, write: Callable[[Path, Rows], Path], tmp_path: Path
+) -> None:
+    ragged = [row for row in rows if row["sample"] < 5 or row["question_id"] != "fair/0"]
+    result = run_demo(write(tmp_path / "ragged.parquet", ragged))
+    assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4]
+
+
+def test_one_question_with_few_samples_does_not_keep_others_from_being_scored(
+    rows: Rows, write: Callable[[Path, Rows], Path], tmp_path: Path
+) -> None:
+    ragged = [row for row in rows if row["sample"] < 1 or row["question_id"] != "fair/0"]
+    result = run_demo(write(tmp_path / "ragged.parquet", ragged))
+    assert [row["level"] for row in result["estimate"]["levels"]] == [1]
+    assert result["evaluate"]["left_out"] == 1
+    assert result["evaluate"]["ladder"] == [1, 2, 4]
+    assert Path(result["report"]["out"]).exists()
+
+
+@pytest.mark.slow
+def test_a_demo_without_a_file_runs_on_the_samples_that_ship() -> None:
+    began = time.process_time()
+    result = run_demo()
+    assert time.process_time() - began < MOST_S
+    assert result["import"]["questions"] == QUESTIONS
+    assert result["import"]["samples"] == QUESTIONS * SAMPLES
+    assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4, 8, 16]
+    scores = {(row["policy"], row["budget"]): row for row in result["evaluate"]["rows"]}
+    for budget in BUDGETS:
+        assert scores["oracle", budget]["accuracy"] > scores["mixture", budget]["accuracy"]
+        assert scores["early-stopping", budget]["headroom"] > 0
+
+
+def test_the_commands_of_a_demo_do_what_it_did(source: Path) -> None:
+    result = run_demo(source)
+    for name, command in result["commands"].items():
+        words = [*shlex.split(command), "--json"]
+        assert words[:2] == ["adacompute", name]
+        called = CliRunner().invoke(cli, words[1:])
+        assert called.exit_code == 0, called.output
+        assert json.loads(called.stdout) == json.loads(json.dumps(result[name]))
+
+
+def test_a_demo_of_a_wrong_file_leaves_nothing_behind(tmp_path: Path, temporary: Path) -> None:
+    with pytest.raises(DataError, match="there is no file"):
+        run_demo(tmp_path / "missing.parquet")
+    assert list(temporary.iterdir()) == []

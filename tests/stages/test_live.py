@@ -1,0 +1,254 @@
+"""Collection through the command line, from a fake upstream that counts what it served."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
+
+from adacompute.collection.collector import at_risk
+from adacompute.stages import live
+from adacompute.testing.arithmetic import generate
+from adacompute.testing.fake_openai import Fake, FakeSettings, serve
+
+KILLS = int(os.environ.get("ADACOMPUTE_KILLS", "6"))
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write_questions(path: Path, count: int) -> Path:
+    rows = [
+        {"question_id": q.id, "question": q.question, "gold": q.gold, "level": q.kind}
+        for q in generate(count, seed=1)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path / "questions.parquet")
+    return path / "questions.parquet"
+
+
+def command(questions: Path, run: Path, fake: Fake, *more: str) -> list[str]:
+    asked = ("--base-url", fake.base_url, "--model", "fake", "--grader", "numeric")
+    collect = (sys.executable, "-m", "adacompute", "collect", str(questions), "--run", str(run))
+    return [*collect, *asked, *more]
+
+
+def collect(
+    questions: Path, run: Path, fake: Fake, *more: str
+) -> tuple[int, dict[str, object], str]:
+    done = subprocess.run(
+        [*command(questions, run, fake, *more), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    level = json.loads(done.stdout)["levels"][0] if done.stdout else {}
+    return done.returncode, level, done.stderr
+
+
+def samples(run: Path) -> list[tuple[str, int]]:
+    table = pq.read_table(run / "samples.parquet")
+    pairs = zip(table["question_id"].to_pylist(), table["sample"].to_pylist(), strict=True)
+    return sorted(pairs)
+
+
+def test_a_run_is_collected_and_evaluated_by_the_rest_of_the_line(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 24), tmp_path / "run"
+    with serve(FakeSettings()) as fake:
+        code, level, error = collect(questions, run, fake, "--samples", "8")
+        assert (code, level["samples"], level["missing"], error) == (0, 192, 0, "")
+        served = fake.stats()["choices"]
+        code, again, _ = collect(questions, run, fake, "--samples", "8")
+        assert (code, again["drawn"], fake.stats()["choices"]) == (0, 0, served)
+        code, more, _ = collect(questions, run, fake, "--samples", "12")
+        assert (code, more["drawn"], more["samples"]) == (0, 96, 288)
+    assert len(set(samples(run))) == 288
+    estimate = [
+        sys.executable,
+        "-m",
+        "adacompute",
+        "estimate",
+        str(run),
+        "--levels",
+        "1,2",
+        "--json",
+    ]
+    done = subprocess.run(estimate, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["questions"] == 24
+
+
+@pytest.mark.slow
+def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path: Path) -> None:
+    count, run, dice = 8 + 4 * KILLS, tmp_path / "run", random.Random(5)
+    questions, wanted = write_questions(tmp_path, count), 25 * count
+    with serve(FakeSettings(latency_s=0.15, n="ignored")) as fake:
+        more = ("--samples", "25", "--concurrency", "8")
+        live.probe_run(base_url=fake.base_url, model="fake")
+        before = fake.stats()
+        for _ in range(KILLS):
+            calls = fake.stats()["calls"]
+            process = subprocess.Popen(command(questions, run, fake, *more), stderr=subprocess.PIPE)
+            while fake.stats()["calls"] == calls:
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0.0, 1.5))
+            assert process.poll() is None, "killed in the middle"
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        code, level, error = collect(questions, run, fake, *more)
+        assert (code, level["samples"], error) == (0, wanted, "")
+        after = fake.stats()
+        paid = sum(after[name] - before[name] for name in ("choices", "cancelled"))
+    assert level["drawn"] != 0, "the last kill left something to do"
+    assert len(samples(run)) == len(set(samples(run))) == wanted
+    print(f"{KILLS} kills: {wanted} samples, {paid} paid, {paid - wanted} lost in flight")  # noqa: T201
+    assert wanted <= paid <= wanted + at_risk(8) * KILLS
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_work_and_draw_nothing_twice(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 1100), tmp_path / "run"
+    with serve(FakeSettings(latency_s=0.02)) as fake:
+        live.probe_run(base_url=fake.base_url, model="fake")
+        before = fake.stats()["choices"]
+        two = [
+            subprocess.Popen(
+                command(questions, run, fake, "--samples", "4"), stdout=subprocess.PIPE
+            )
+            for _ in range(2)
+        ]
+        for process in two:
+            process.communicate(timeout=120)
+        code, level, _ = collect(questions, run, fake, "--samples", "4")
+        assert (code, level["samples"]) == (0, 4400)
+        assert fake.stats()["choices"] - before == 4400
+
+
+@pytest.mark.slow
+def test_an_interrupted_collection_keeps_what_is_under_way(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 60), tmp_path / "run"
+    with serve(FakeSettings(latency_s=0.2, n="ignored")) as fake:
+        more = ("--samples", "20", "--concurrency", "8")
+        live.probe_run(base_url=fake.base_url, model="fake")
+        before = fake.stats()["choices"]
+        process = subprocess.Popen(
+            command(questions, run, fake, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        while fake.stats()["choices"] - before < 30:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert b"samples are missing: run the same command again" in error
+        assert b"Traceback" not in error
+        assert len(samples(run)) == fake.stats()["choices"] - before
+
+
+def test_a_probe_says_what_the_server_does() -> None:
+    with serve(FakeSettings(n="ignored", usage="none")) as fake:
+        asked = ("probe", "--base-url", fake.base_url, "--model", "fake", "--json")
+        done = subprocess.run(
+            [sys.executable, "-m", "adacompute", *asked], capture_output=True, text=True, check=True
+        )
+    found = json.loads(done.stdout)
+    assert found["capabilities"]["n"] == "ignored"
+    assert found["capabilities"]["usage_counts"] == "absent"
+    assert {"what", "found", "so"} == set(found["findings"][0])
+
+
+def test_a_dry_run_calls_nothing_and_says_what_is_needed_at_most(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 10), tmp_path / "run"
+    (tmp_path / "prices.toml").write_text('[models."fake"]\ninput = 1\noutput = 2\n')
+    with serve(FakeSettings()) as fake:
+        more = ("--dry-run", "--samples", "5", "--tariff", str(tmp_path / "prices.toml"))
+        code, level, _ = collect(questions, run, fake, *more)
+        assert (code, level["samples"], fake.stats()["calls"]) == (0, 50, 0)
+        assert level["completion_tokens_at_most"] == 50 * 1024
+        assert float(str(level["cost_at_most"])) > 50 * 1024 * 2 / 1e6
+    assert not run.exists()
+
+
+def test_the_limit_on_cost_holds(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 30), tmp_path / "run"
+    (tmp_path / "prices.toml").write_text('[models."fake"]\ninput = 0\noutput = 0\ncall = 1\n')
+    with serve(FakeSettings(n="ignored")) as fake:
+        more = ("--samples", "3", "--tariff", str(tmp_path / "prices.toml"), "--max-cost", "20.5")
+        code, level, error = collect(questions, run, fake, *more)
+        assert (code, level["samples"], level["cost"]) == (1, 20, 20.0)
+        assert "may cost more" in str(level["stopped"])
+        assert "70 samples are missing" in error
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--level", "name=a", "--level", "name=a"), "two levels share a name"),
+        (("--level", "model=b"), "a level needs a name"),
+        (("--level", "name=a,colour=b"), "a level has no 'colour'"),
+        (("--level", "name=a,samples=many"), "level 'a'"),
+        (("--max-cost", "3"), "a limit on cost needs prices"),
+        (("--prompt", "nothing"), "must hold {question} once"),
+        (("--shots", "/nowhere"), "/nowhere: No such file"),
+        (("--grader", "none"), "there is no grader 'none'"),
+        (("--level", "oops"), "is not a level such as"),
+    ],
+)
+def test_wrong_use_ends_in_one_sentence_before_anything_is_called(
+    tmp_path: Path, more: tuple[str, ...], says: str
+) -> None:
+    questions, run = write_questions(tmp_path, 3), tmp_path / "run"
+    with serve(FakeSettings()) as fake:
+        code, _, error = collect(questions, run, fake, *more)
+        assert (code, fake.stats()["calls"]) == (2, 0)
+    assert says in error
+    assert "Traceback" not in error
+
+
+def test_levels_are_collected_side_by_side(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 5), tmp_path / "run"
+    with serve(FakeSettings()) as fake:
+        levels = ("--level", "name=small,samples=2", "--level", "name=big,effort=high,samples=1")
+        done = subprocess.run(
+            [*command(questions, run, fake, *levels), "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        rows = json.loads(done.stdout)["levels"]
+    assert [(row["level"], row["samples"]) for row in rows] == [("small", 10), ("big", 5)]
+    assert pq.read_table(run / "samples@big.parquet")["operating_level"].to_pylist() == ["big"] * 5
+
+
+def test_a_run_of_imported_samples_is_not_collected_into(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 3), tmp_path / "run"
+    run.mkdir()
+    (run / "samples.parquet").write_bytes(b"paid for")
+    with serve(FakeSettings()) as fake:
+        code, _, error = collect(questions, run, fake)
+    assert (code, (run / "samples.parquet").read_bytes()) == (1, b"paid for")
+    assert "holds imported samples" in error
+
+
+def test_samples_drawn_in_another_way_are_not_mixed_or_dropped(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 3), tmp_path / "run"
+    with serve(FakeSettings()) as fake:
+        assert collect(questions, run, fake, "--samples", "4")[0] == 0
+        before = (run / "samples.parquet").read_bytes()
+        other = ("--samples", "2", "--temperature", "0.2", "--prompt", "Say: {question}")
+        code, _, error = collect(questions, run, fake, *other)
+        assert code == 1
+        assert "of the level 'default' with another prompt and settings: collect into" in error
+        assert (run / "samples.parquet").read_bytes() == before
+        assert collect(questions, run, fake, "--samples", "5")[0] == 0  # more of the same
+    assert len(samples(run)) == 15
