@@ -72,7 +72,7 @@ def find_pools(samples: Path, *, design: bool) -> Iterator[tuple[str, SampleSet]
                 for exam in EXAMS[2:-1].split("|"):
                     own = pc.starts_with(part["question_id"], exam)
                     yield f"design exams, {exam}", encode_samples(part.filter(own))
-            if design or int(pool.answers.samples.min()) >= LEAST:
+            if design or int(pool.answers.n_samples.min()) >= LEAST:
                 yield name, pool
 
 
@@ -119,7 +119,7 @@ def _split(answers: Answers, budget: float, seed: int) -> dict[str, tuple[FloatA
     place = np.empty_like(order)
     place[order] = answers.rank
     scored = estimate(keep(answers, place, 0, SCORED), LEVELS, errors=False).utility
-    others = answers.samples - SCORED
+    others = answers.n_samples - SCORED
     place = place - SCORED
     every = keep(answers, place, 0, others[answers.question])
     full = mix(estimate(every, LEVELS, errors=False).utility, scored, budget)

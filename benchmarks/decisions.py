@@ -47,7 +47,7 @@ def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) 
         features=policy.prepare_features(rng.random((size, 16), dtype=np.float32)),
         cost=np.broadcast_to(samples, (size, len(samples))),
         draws=ObservedSamples(Record(votes), np.arange(size), np.full(size, drawn)),
-        at=np.full(size, drawn - 1 if drawn else NO_LEVEL),
+        level=np.full(size, drawn - 1 if drawn else NO_LEVEL),
         rounds_left=np.full(size, 16),
     )
 

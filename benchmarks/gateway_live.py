@@ -104,7 +104,7 @@ def recorded(rows: list[dict[str, Any]]) -> Answers:
     ]
     right = [ok for row in rows for ok in row["right"]]
     offsets = np.arange(len(rows) + 1) * SAMPLES
-    return Answers(offsets=offsets, answer=np.array(answer), right=np.array(right))
+    return Answers(offsets=offsets, answer=np.array(answer), correct=np.array(right))
 
 
 def tokens_each(passes: list[list[dict[str, Any]]]) -> np.ndarray[Any, Any]:

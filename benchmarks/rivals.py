@@ -92,7 +92,7 @@ def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     except DataError as error:
         print(f"{name} is left out: {error}", file=sys.stderr)
         return None
-    samples = tuple(n for n in LADDER if n <= int(pool.answers.samples[0]) // 2)
+    samples = tuple(n for n in LADDER if n <= int(pool.answers.n_samples[0]) // 2)
     budgets = tuple(b for b in BUDGETS if b < max(samples, default=0))
     if not budgets or (few and len(pool) < FEW + 20):
         return None

@@ -99,7 +99,7 @@ def compare_votes(recorded: SampleSet) -> None:
 def compare_ladders(recorded: SampleSet) -> None:
     """Print what the best mixture of uniform levels is worth on each ladder, in sample."""
     answers = recorded.answers
-    most = int(answers.samples.min())
+    most = int(answers.n_samples.min())
     for name, ladder in LADDERS.items():
         kept = tuple(n for n in ladder if n <= most)
         mean = estimate(answers, kept, errors=False).utility.mean(axis=0, keepdims=True)
@@ -115,7 +115,7 @@ def compare_policies(samples: Path, name: str) -> None:
         import_samples(next(samples.rglob(f"{name}.parquet")), Path(place, "run"))
         pools = {ties: pool_run(Run(Path(place, "run")), ties=ties).even() for ties in TIE_BREAKS}
     for ties, pool in pools.items():
-        most = int(pool.answers.samples[0]) // 2
+        most = int(pool.answers.n_samples[0]) // 2
         contest = Experiment(pool, tuple(n for n in LADDER if n <= most), BUDGETS, 40, SEED)
         splits = split_folds(assign_folds(pool.group, 5, seed=SEED))
         for policy in POLICIES:

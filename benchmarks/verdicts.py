@@ -89,13 +89,13 @@ def judge(pool: Pool, seed: int) -> dict[str, float | str]:
 
 def choose(pool: Pool, rows: IntArray) -> Pool:
     """Return questions with repetition: copies stay one group, and get keys of their own."""
-    samples = int(pool.answers.samples[0])
+    samples = int(pool.answers.n_samples[0])
     index = (rows[:, None] * samples + np.arange(samples)).ravel()
     answers = replace(
         pool.answers,
         offsets=np.arange(len(rows) + 1) * samples,
         answer=pool.answers.answer[index],
-        right=pool.answers.right[index],
+        correct=pool.answers.correct[index],
     )
     return replace(
         pool,
@@ -194,9 +194,9 @@ def once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayRe
 
 def once_all(later: Pool, seed: int) -> float:
     """Accuracy of one vote of 16 samples on each question, drawn apart from the policy's."""
-    samples = int(later.answers.samples[0])
+    samples = int(later.answers.n_samples[0])
     answer = later.answers.answer.reshape(-1, samples)
-    right = later.answers.right.reshape(-1, samples)
+    right = later.answers.correct.reshape(-1, samples)
     order = np.random.default_rng(seed + 2).random(answer.shape).argsort(axis=1)[:, : LADDER[-1]]
     first = votes.winner(np.take_along_axis(answer, order, axis=1))
     chosen = np.take_along_axis(right, order, axis=1)[np.arange(len(first)), first]

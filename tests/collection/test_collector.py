@@ -45,7 +45,15 @@ class Scripted:
         if isinstance(told, Exception):
             raise told
         return [
-            Sample(f"{seed} {i}", "stop", 20, 0, 5, 0, -0.1, False, 0.001, told)
+            Sample(
+                f"{seed} {i}",
+                -0.1,
+                5,
+                "stop",
+                prompt_tokens=20,
+                latency_s=0.001,
+                samples_per_call=told,
+            )
             for i in range(told)
         ]
 

@@ -18,7 +18,7 @@ def rows(answers: Answers) -> list[list[tuple[int, bool, float]]]:
     """Read an Answers back as plain lists, one for each question."""
     assert answers.score is not None
     flat = list(
-        zip(answers.answer.tolist(), answers.right.tolist(), answers.score.tolist(), strict=True)
+        zip(answers.answer.tolist(), answers.correct.tolist(), answers.score.tolist(), strict=True)
     )
     return [flat[a:b] for a, b in itertools.pairwise(answers.offsets.tolist())]
 
@@ -35,12 +35,12 @@ def numbered(*sizes: int) -> Answers:
 
 
 def test_lists_become_flat_samples() -> None:
-    answers = Answers.of([[0, 1], [], [UNPARSED]], right=[[True, False], [], [False]])
-    assert (len(answers), answers.samples.tolist()) == (3, [2, 0, 1])
-    assert answers.readable.tolist() == [2, 0, 0]
+    answers = Answers.of([[0, 1], [], [UNPARSED]], correct=[[True, False], [], [False]])
+    assert (len(answers), answers.n_samples.tolist()) == (3, [2, 0, 1])
+    assert answers.n_parsed.tolist() == [2, 0, 0]
     assert answers.question.tolist() == [0, 0, 2]
     assert answers.rank.tolist() == [0, 1, 0]
-    assert len(Answers.of([], right=[])) == 0
+    assert len(Answers.of([], correct=[])) == 0
 
 
 @pytest.mark.parametrize("offsets", [[], [0, 2], [1, 3], [0, 4, 3]])
@@ -59,12 +59,12 @@ def test_every_sample_needs_a_grade_and_a_score() -> None:
 
 def test_a_class_below_the_unreadable_one_is_refused() -> None:
     with pytest.raises(DataError, match="-1 or a number from 0 on"):
-        Answers.of([[-2]], right=[[False]])
+        Answers.of([[-2]], correct=[[False]])
 
 
 def test_an_unreadable_sample_cannot_be_right() -> None:
     with pytest.raises(DataError, match="marked as right"):
-        Answers.of([[UNPARSED]], right=[[True]])
+        Answers.of([[UNPARSED]], correct=[[True]])
 
 
 @given(samples)
@@ -101,7 +101,7 @@ def test_the_first_samples_are_the_first_drawn(answers: Answers, number: int) ->
 
 
 def test_samples_without_scores_stay_without() -> None:
-    answers = Answers.of([[0, 1]], right=[[True, False]])
+    answers = Answers.of([[0, 1]], correct=[[True, False]])
     assert answers.first(1).score is None
 
 

@@ -29,9 +29,9 @@ class Problem:
     def __init__(self, utility: FloatArray, costs: list[FloatArray], bounds: list[float]) -> None:
         self.names = list(NAMES[: len(costs) - 1])
         self.table = UtilityTable(
-            utility, costs[0], limited=dict(zip(self.names, costs[1:], strict=True))
+            utility, costs[0], extra_costs=dict(zip(self.names, costs[1:], strict=True))
         )
-        own = [self.table.cost, *(self.table.limited[name] for name in self.names)]
+        own = [self.table.cost, *(self.table.extra_costs[name] for name in self.names)]
         self.costs = [np.broadcast_to(cost, utility.shape) for cost in own]
         self.bounds = bounds
 
@@ -137,7 +137,7 @@ def test_levels_that_trade_one_cost_for_another_are_solved_or_refused(problem: P
     except InfeasibleBudget as error:
         refusal = str(error)
     if found is None and best is None:
-        choices = itertools.product(range(problem.table.levels), repeat=len(problem.table))
+        choices = itertools.product(range(problem.table.n_levels), repeat=len(problem.table))
         assert not any(problem.fits(list(choice)) for choice in choices)
     elif found is None:
         assert "a mixture of levels meets all limits" in refusal
@@ -184,7 +184,9 @@ def test_without_limits_it_is_the_plain_solver() -> None:
 
 def test_a_slack_limit_has_no_price() -> None:
     table = UtilityTable(
-        np.array([[0.0, 1.0], [0.0, 0.5]]), np.array([1, 2]), limited={"latency": np.array([1, 9])}
+        np.array([[0.0, 1.0], [0.0, 0.5]]),
+        np.array([1, 2]),
+        extra_costs={"latency": np.array([1, 9])},
     )
     found = solve_limits(table, 1.5, {"latency": 9.0})
     assert (found.price, found.prices, found.choice.tolist()) == (0.5, {"latency": 0.0}, [1, 0])
@@ -193,7 +195,9 @@ def test_a_slack_limit_has_no_price() -> None:
 
 def test_a_limit_met_exactly_by_one_level_each_needs_no_split() -> None:
     table = UtilityTable(
-        np.array([[0.0, 1.0], [0.0, 0.5]]), np.array([1, 2]), limited={"latency": np.array([1, 3])}
+        np.array([[0.0, 1.0], [0.0, 0.5]]),
+        np.array([1, 2]),
+        extra_costs={"latency": np.array([1, 3])},
     )
     found = solve_limits(table, 2.0, {"latency": 2.0})
     assert (found.choice.tolist(), len(found.split)) == ([1, 0], 0)
@@ -204,7 +208,7 @@ def test_a_limit_met_exactly_by_one_level_each_needs_no_split() -> None:
 def test_a_limit_rounded_below_its_total_is_kept_all_the_same(size: int) -> None:
     """(size + 2) / size as a float may be a little less than it: then not all of it fits."""
     table = UtilityTable(
-        np.tile([0.0, 1.0], (size, 1)), np.array([3, 5]), limited={"latency": np.array([1, 2])}
+        np.tile([0.0, 1.0], (size, 1)), np.array([3, 5]), extra_costs={"latency": np.array([1, 2])}
     )
     limit = (size + 2) / size
     found = solve_limits(table, 5.0, {"latency": limit})
@@ -218,7 +222,7 @@ def test_a_total_beyond_a_limit_by_rounding_alone_is_repaired() -> None:
     table = UtilityTable(
         np.array([[0.0, 1.0], [0.0, 0.5], [0.25, 0.75], [0.0, 1.0], [0.25, 0.0]]),
         np.array([3, 5]),
-        limited={"latency": np.array([1, 2])},
+        extra_costs={"latency": np.array([1, 2])},
     )
     found = solve_limits(table, 4.2, {"latency": 1.4})
     assert Fraction(1.4) * 5 < 7
@@ -231,7 +235,7 @@ def test_a_chance_that_rounds_to_one_is_no_split() -> None:
     """1 / 15 as a float is a little less: the one upgrade fits but for 2 ** -56 of it."""
     utility, cost = np.zeros((15, 2)), np.zeros((15, 2))
     utility[7, 1] = cost[7, 1] = 1.0
-    table = UtilityTable(utility, cost, limited={"latency": np.array([1.0, 1.0])})
+    table = UtilityTable(utility, cost, extra_costs={"latency": np.array([1.0, 1.0])})
     assert 1 - Fraction(1 / 15) * 15 == Fraction(1, 2**56)
     plain, found = solve(table, 1 / 15), solve_limits(table, 1 / 15, {"latency": 1.0})
     assert plain.split.probability.tolist() == [1.0]
@@ -241,7 +245,7 @@ def test_a_chance_that_rounds_to_one_is_no_split() -> None:
 
 def test_limits_that_no_mixture_meets_are_infeasible() -> None:
     table = UtilityTable(
-        np.array([[0.5, 0.5]]), np.array([1, 3]), limited={"latency": np.array([3, 1])}
+        np.array([[0.5, 0.5]]), np.array([1, 3]), extra_costs={"latency": np.array([3, 1])}
     )
     with pytest.raises(InfeasibleBudget, match="no allocation meets all limits at once"):
         solve_limits(table, 1.5, {"latency": 1.5})
@@ -249,7 +253,7 @@ def test_limits_that_no_mixture_meets_are_infeasible() -> None:
 
 def test_limits_that_only_a_mixture_meets_are_refused_as_such() -> None:
     table = UtilityTable(
-        np.array([[0.5, 0.5]]), np.array([1, 3]), limited={"latency": np.array([3, 1])}
+        np.array([[0.5, 0.5]]), np.array([1, 3]), extra_costs={"latency": np.array([3, 1])}
     )
     with pytest.raises(InfeasibleBudget, match="a mixture of levels meets all limits"):
         solve_limits(table, 2.0, {"latency": 2.0})
@@ -260,7 +264,7 @@ def test_a_budget_below_the_least_of_one_cost_is_infeasible(
     budget: float, limit: float, name: str
 ) -> None:
     table = UtilityTable(
-        np.array([[0.0, 1.0]]), np.array([1, 2]), limited={"latency": np.array([1, 2])}
+        np.array([[0.0, 1.0]]), np.array([1, 2]), extra_costs={"latency": np.array([1, 2])}
     )
     with pytest.raises(InfeasibleBudget, match=rf"0\.5 on {name} is below 1, the least"):
         solve_limits(table, budget, {"latency": limit})
@@ -273,7 +277,9 @@ def test_a_limit_on_a_cost_that_is_not_there_is_refused() -> None:
 
 
 def test_limits_that_are_no_finite_numbers_are_refused() -> None:
-    table = UtilityTable(np.array([[0.0]]), np.array([1.0]), limited={"latency": np.array([1.0])})
+    table = UtilityTable(
+        np.array([[0.0]]), np.array([1.0]), extra_costs={"latency": np.array([1.0])}
+    )
     for limit in (np.nan, np.inf):
         with pytest.raises(ConfigError, match="finite"):
             solve_limits(table, 1.0, {"latency": limit})

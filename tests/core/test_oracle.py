@@ -47,7 +47,7 @@ def random_table(seed: int, questions: int, levels: int = 5, *, own: bool = Fals
 def deterministic_values(table: UtilityTable, budget: float) -> Iterator[float]:
     """Value every allocation of one level to each question that is within budget."""
     cost = [[Fraction(float(c)) for c in row] for row in table.costs]
-    for levels in itertools.product(range(table.levels), repeat=len(table)):
+    for levels in itertools.product(range(table.n_levels), repeat=len(table)):
         if sum(row[k] for row, k in zip(cost, levels, strict=True)) <= Fraction(budget) * len(
             table
         ):

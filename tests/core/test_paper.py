@@ -38,7 +38,7 @@ def fuzz(table: UtilityTable, price: float) -> float:
 
 
 def draw_policy(data: st.DataObject, table: UtilityTable) -> IntArray:
-    level = st.integers(0, table.levels - 1)
+    level = st.integers(0, table.n_levels - 1)
     return np.array([data.draw(level) for _ in range(len(table))])
 
 
@@ -149,7 +149,7 @@ def test_weak_duality(
 ) -> None:
     budget = budget_at(table, share)
     above = dual(table, price, budget) + fuzz(table, price)
-    for levels in product(range(table.levels), repeat=len(table)):
+    for levels in product(range(table.n_levels), repeat=len(table)):
         policy = np.array(levels)
         if accuracy(table, policy) > above:
             assert spent(table, policy) > Fraction(budget)

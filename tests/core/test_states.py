@@ -81,8 +81,8 @@ def test_chances_are_those_of_all_subsets(answers: Answers, most: int) -> None:
                 value = majority(picked, one.share[list(subset)][None, :])[0] if size else 0.0
                 right[state] += value / len(subsets)
             layer = every.layer(size)
-            assert known.reached[layer, i] == pytest.approx(reached[layer], abs=1e-12)
-            assert known.right[layer, i] == pytest.approx(right[layer], abs=1e-12)
+            assert known.mass[layer, i] == pytest.approx(reached[layer], abs=1e-12)
+            assert known.correct_mass[layer, i] == pytest.approx(right[layer], abs=1e-12)
 
 
 def test_chances_add_up_to_one_and_to_the_exact_utilities() -> None:
@@ -93,8 +93,10 @@ def test_chances_add_up_to_one_and_to_the_exact_utilities() -> None:
     worth = estimate(answers, range(1, MAX_SAMPLES + 1), errors=False).utility
     for draws in range(1, MAX_SAMPLES + 1):
         layer = every.layer(draws)
-        assert known.reached[layer].sum(axis=0) == pytest.approx(1.0, abs=1e-12)
-        assert known.right[layer].sum(axis=0) == pytest.approx(worth[:, draws - 1], abs=1e-11)
+        assert known.mass[layer].sum(axis=0) == pytest.approx(1.0, abs=1e-12)
+        assert known.correct_mass[layer].sum(axis=0) == pytest.approx(
+            worth[:, draws - 1], abs=1e-11
+        )
 
 
 @pytest.mark.parametrize("most", [0, 4, MAX_SAMPLES + 1])

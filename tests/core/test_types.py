@@ -144,17 +144,17 @@ def test_a_table_refuses_costs_of_another_shape(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="cost must be of shape"):
         UtilityTable(utility, np.ones(shape))
     with pytest.raises(DataError, match="latency must be of shape"):
-        UtilityTable(utility, np.ones(4), limited={"latency": np.ones(shape)})
+        UtilityTable(utility, np.ones(4), extra_costs={"latency": np.ones(shape)})
 
 
 def test_a_table_says_which_cost_is_bad() -> None:
     with pytest.raises(DataError, match="latency: costs run from -1"):
-        UtilityTable(np.zeros((1, 2)), np.ones(2), limited={"latency": np.array([-1.0, 1.0])})
+        UtilityTable(np.zeros((1, 2)), np.ones(2), extra_costs={"latency": np.array([-1.0, 1.0])})
 
 
 def test_a_table_refuses_errors_of_another_shape() -> None:
     with pytest.raises(DataError, match="standard errors"):
-        UtilityTable(np.zeros((1, 2)), np.ones(2), error=np.zeros((2, 2)))
+        UtilityTable(np.zeros((1, 2)), np.ones(2), standard_error=np.zeros((2, 2)))
 
 
 def full_table() -> UtilityTable:
@@ -162,9 +162,9 @@ def full_table() -> UtilityTable:
         np.arange(12.0).reshape(4, 3),
         np.array([1.0, 2.0, 3.0]),
         np.array([9, 8, 7, 6], dtype=np.uint64),
-        limited={"latency": np.arange(12.0).reshape(4, 3), "money": np.array([1.0, 1.0, 2.0])},
+        extra_costs={"latency": np.arange(12.0).reshape(4, 3), "money": np.array([1.0, 1.0, 2.0])},
         continuous=True,
-        error=np.arange(12.0).reshape(4, 3) / 10,
+        standard_error=np.arange(12.0).reshape(4, 3) / 10,
     )
 
 
@@ -179,13 +179,13 @@ def test_taking_questions_takes_all_that_is_theirs(rows: slice) -> None:
     assert part.utility.tolist() == table.utility[rows].tolist()
     assert part.key.tolist() == table.key[rows].tolist()
     assert part.cost.tolist() == [1.0, 2.0, 3.0]
-    assert part.limited["latency"].tolist() == table.limited["latency"][rows].tolist()
-    assert part.limited["money"].tolist() == [1.0, 1.0, 2.0]
+    assert part.extra_costs["latency"].tolist() == table.extra_costs["latency"][rows].tolist()
+    assert part.extra_costs["money"].tolist() == [1.0, 1.0, 2.0]
     assert part.continuous
-    assert table.error is not None
-    assert part.error is not None
-    assert part.error.tolist() == table.error[rows].tolist()
-    assert UtilityTable(table.utility, table.cost).take(rows).error is None
+    assert table.standard_error is not None
+    assert part.standard_error is not None
+    assert part.standard_error.tolist() == table.standard_error[rows].tolist()
+    assert UtilityTable(table.utility, table.cost).take(rows).standard_error is None
 
 
 @given(st.from_type(UtilityTable), st.integers(1, 7))
@@ -201,7 +201,7 @@ def test_blocks_are_the_table_again_in_order(table: UtilityTable, size: int) -> 
 def test_cost_and_utility_of_a_choice_are_looked_up(
     table: UtilityTable, data: st.DataObject
 ) -> None:
-    level = st.integers(0, table.levels - 1)
+    level = st.integers(0, table.n_levels - 1)
     choice = np.array([data.draw(level) for _ in range(len(table))])
     for row, k in enumerate(choice.tolist()):
         assert table.cost_of(choice)[row] == table.costs[row, k]

@@ -29,7 +29,7 @@ Sample = tuple[int, bool, float]
 def pools(answers: Answers) -> list[list[Sample]]:
     """Read samples back as plain lists of (class, right, score), one for each question."""
     score = np.zeros(len(answers.answer)) if answers.score is None else answers.score
-    flat = list(zip(answers.answer.tolist(), answers.right.tolist(), score.tolist(), strict=True))
+    flat = list(zip(answers.answer.tolist(), answers.correct.tolist(), score.tolist(), strict=True))
     return [flat[a:b] for a, b in itertools.pairwise(answers.offsets.tolist())]
 
 
@@ -99,7 +99,7 @@ def draw_population(seed: int, questions: int, samples_each: int, repeats: int) 
 
 @given(samples)
 def test_exact_is_the_average_over_all_subsets(answers: Answers) -> None:
-    levels = tuple(range(1, int(answers.samples.min()) + 1))
+    levels = tuple(range(1, int(answers.n_samples.min()) + 1))
     found = estimate(answers, levels).utility
     for row, pool in enumerate(pools(answers)):
         for k, size in enumerate(levels):
@@ -110,17 +110,17 @@ def test_exact_is_the_average_over_all_subsets(answers: Answers) -> None:
 @pytest.mark.parametrize("vote", ["best-of", "any"])
 @given(answers=samples)
 def test_order_statistics_are_the_average_over_all_subsets(vote: str, answers: Answers) -> None:
-    levels = tuple(range(1, int(answers.samples.min()) + 1))
+    levels = tuple(range(1, int(answers.n_samples.min()) + 1))
     found = estimate(answers, levels, vote=vote)
     for row, pool in enumerate(pools(answers)):
         for k, size in enumerate(levels):
             expected = float(over_subsets(pool, size, vote))
             assert found.utility[row, k] == pytest.approx(expected, abs=1e-12, rel=0)
-    assert np.isnan(found.error).all()
+    assert np.isnan(found.standard_error).all()
 
 
 def test_any_needs_no_score() -> None:
-    answers = Answers.of([[0, 1, 1]], right=[[True, False, False]])
+    answers = Answers.of([[0, 1, 1]], correct=[[True, False, False]])
     assert estimate(answers, (2,), vote="any").utility.tolist() == [[pytest.approx(2 / 3)]]
 
 
@@ -187,25 +187,25 @@ def test_many_questions_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(utility, "ROWS", 5)
     parts = estimate(answers, (1, 4))
     assert np.array_equal(whole.utility, parts.utility)
-    assert np.array_equal(whole.error, parts.error)
+    assert np.array_equal(whole.standard_error, parts.standard_error)
 
 
 def test_questions_may_differ_in_their_number_of_samples() -> None:
-    answers = Answers.of([[0, 1, 1], [0, 0]], right=[[True, False, False], [True, True]])
+    answers = Answers.of([[0, 1, 1], [0, 0]], correct=[[True, False, False], [True, True]])
     assert estimate(answers, (2,)).utility.tolist() == [[pytest.approx(1 / 3)], [1.0]]
     assert estimate(answers, (2,), method="windows").utility.tolist() == [[0.5], [1.0]]
 
 
 def test_samples_of_which_none_could_be_read_are_worth_nothing() -> None:
-    answers = Answers.of([[UNPARSED, UNPARSED, UNPARSED]], right=[[False, False, False]])
+    answers = Answers.of([[UNPARSED, UNPARSED, UNPARSED]], correct=[[False, False, False]])
     found = estimate(answers, (1, 2, 3))
     assert found.utility.tolist() == [[0.0, 0.0, 0.0]]
-    assert found.error[0, :2].tolist() == [0.0, 0.0]
+    assert found.standard_error[0, :2].tolist() == [0.0, 0.0]
 
 
 def test_no_questions_give_an_empty_estimate() -> None:
-    found = estimate(Answers.of([], right=[]), (1, 2))
-    assert found.utility.shape == found.error.shape == (0, 2)
+    found = estimate(Answers.of([], correct=[]), (1, 2))
+    assert found.utility.shape == found.standard_error.shape == (0, 2)
 
 
 @given(samples)
@@ -237,8 +237,8 @@ def delete_one(pool: list[Sample], size: int) -> float:
 
 @given(samples)
 def test_standard_errors_are_the_delete_one_jackknife(answers: Answers) -> None:
-    levels = tuple(range(1, int(answers.samples.min()) + 1))
-    found = estimate(answers, levels).error
+    levels = tuple(range(1, int(answers.n_samples.min()) + 1))
+    found = estimate(answers, levels).standard_error
     for row, pool in enumerate(pools(answers)):
         for k, size in enumerate(levels):
             if size == len(pool):
@@ -249,16 +249,16 @@ def test_standard_errors_are_the_delete_one_jackknife(answers: Answers) -> None:
 
 def test_standard_errors_of_one_sample_are_those_of_a_mean() -> None:
     answers = draw_population(5, questions=10, samples_each=40, repeats=1)
-    right = answers.right.reshape(10, 40)
+    right = answers.correct.reshape(10, 40)
     expected = right.std(axis=1, ddof=1) / math.sqrt(40)
-    assert np.allclose(estimate(answers, (1,)).error[:, 0], expected, atol=1e-9)
+    assert np.allclose(estimate(answers, (1,)).standard_error[:, 0], expected, atol=1e-9)
 
 
 def test_standard_errors_can_be_left_out() -> None:
     answers = draw_population(5, questions=3, samples_each=5, repeats=1)
     with_errors, without = estimate(answers, (1, 2)), estimate(answers, (1, 2), errors=False)
-    assert np.isfinite(with_errors.error).all()
-    assert np.isnan(without.error).all()
+    assert np.isfinite(with_errors.standard_error).all()
+    assert np.isnan(without.standard_error).all()
     assert np.array_equal(with_errors.utility, without.utility)
 
 
@@ -267,17 +267,21 @@ def test_standard_errors_can_be_left_out() -> None:
 
 def test_windows_average_the_votes_of_consecutive_samples() -> None:
     answers = Answers.of(
-        [[0, 0, 1, 1, 1, 0, 2]], right=[[True, True, False, False, False, True, False]]
+        [[0, 0, 1, 1, 1, 0, 2]], correct=[[True, True, False, False, False, True, False]]
     )
     found = estimate(answers, (1, 2, 3, 7), method="windows")
     assert found.utility[0].tolist() == pytest.approx([3 / 7, 0.5, 0.5, 0.5], abs=1e-12)
-    assert np.isnan(found.error).all()
+    assert np.isnan(found.standard_error).all()
 
 
 def test_a_single_trial_is_the_first_window_with_ties_to_the_first_sample() -> None:
     answers = Answers.of(
         [[1, 0, 0, 2], [0, 1, UNPARSED, UNPARSED], [UNPARSED, UNPARSED, 0, 0]],
-        right=[[False, True, True, False], [True, False, False, False], [False, False, True, True]],
+        correct=[
+            [False, True, True, False],
+            [True, False, False, False],
+            [False, False, True, True],
+        ],
     )
     found = estimate(answers, (1, 2, 3), method="single").utility
     assert found.tolist() == [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]
@@ -302,7 +306,7 @@ def test_a_single_trial_of_any_vote_is_one_vote(vote: str, expected: float) -> N
 @given(samples)
 def test_without_nulls_two_samples_are_worth_one(answers: Answers) -> None:
     readable = answers.keep(answers.answer != UNPARSED)
-    readable = readable.take(readable.samples >= 2)
+    readable = readable.take(readable.n_samples >= 2)
     found = estimate(readable, (1, 2)).utility
     assert np.allclose(found[:, 0], found[:, 1], atol=1e-12, rtol=0)
 
@@ -310,7 +314,7 @@ def test_without_nulls_two_samples_are_worth_one(answers: Answers) -> None:
 def test_windows_of_two_are_worth_one_sample_too_when_they_use_all() -> None:
     answers = draw_population(4, questions=100, samples_each=48, repeats=1)
     answers = answers.keep(answers.answer != UNPARSED)
-    answers = answers.take(answers.samples % 2 == 0)
+    answers = answers.take(answers.n_samples % 2 == 0)
     found = estimate(answers, (1, 2), method="windows").utility
     assert len(found) > 20
     assert np.array_equal(found[:, 0], found[:, 1])
@@ -319,10 +323,10 @@ def test_windows_of_two_are_worth_one_sample_too_when_they_use_all() -> None:
 @given(samples)
 def test_with_nulls_two_samples_are_worth_what_redrawing_saves(answers: Answers) -> None:
     """Any classes: of two samples each readable one counts half, or all where the other is null."""
-    answers = answers.take(answers.samples >= 2)
-    size = answers.samples
-    p = np.bincount(answers.question, answers.right, minlength=len(answers)) / size
-    q = 1 - answers.readable / size
+    answers = answers.take(answers.n_samples >= 2)
+    size = answers.n_samples
+    p = np.bincount(answers.question, answers.correct, minlength=len(answers)) / size
+    q = 1 - answers.n_parsed / size
     expected = p * (1 + q * size / (size - 1))
     assert np.allclose(estimate(answers, (2,)).utility[:, 0], expected, atol=1e-12, rtol=0)
 
@@ -333,14 +337,14 @@ def test_with_two_classes_and_no_nulls_an_even_level_is_worth_the_odd_one_below(
 ) -> None:
     answer = [0] * first + [1] * second
     right = [data.draw(st.booleans()) for _ in answer]
-    answers = Answers.of([answer], right=[right])
+    answers = Answers.of([answer], correct=[right])
     found = estimate(answers, range(1, first + second + 1)).utility[0]
     even = found[1::2]
     assert np.allclose(even, found[: 2 * len(even) : 2], atol=1e-12, rtol=0)
 
 
 def test_with_three_classes_an_even_level_can_be_worth_more() -> None:
-    answers = Answers.of([[0, 0, 0, 1, 2, 3, 4, 5]], right=[[True] * 3 + [False] * 5])
+    answers = Answers.of([[0, 0, 0, 1, 2, 3, 4, 5]], correct=[[True] * 3 + [False] * 5])
     three, four = estimate(answers, (3, 4)).utility[0]
     assert four > three + 0.01
 
@@ -350,7 +354,7 @@ def test_levels_of_equal_worth_are_exactly_equal() -> None:
     answers = answers.keep(answers.answer != UNPARSED)
     found = estimate(answers, (1, 2), errors=False).utility
     assert np.array_equal(found[:, 0], found[:, 1])
-    sure = Answers.of([[0] * 9 + [UNPARSED]], right=[[True] * 9 + [False]])
+    sure = Answers.of([[0] * 9 + [UNPARSED]], correct=[[True] * 9 + [False]])
     assert estimate(sure, (2, 3, 5, 8)).utility.tolist() == [[1.0, 1.0, 1.0, 1.0]]
 
 
@@ -358,7 +362,7 @@ def test_levels_of_equal_worth_are_exactly_equal() -> None:
 
 
 def test_an_unknown_method_or_vote_is_refused() -> None:
-    answers = Answers.of([[0]], right=[[True]])
+    answers = Answers.of([[0]], correct=[[True]])
     with pytest.raises(ConfigError, match="'guess'"):
         estimate(answers, (1,), method="guess")
     with pytest.raises(ConfigError, match="'plurality'"):
@@ -368,7 +372,7 @@ def test_an_unknown_method_or_vote_is_refused() -> None:
 @pytest.mark.parametrize("levels", [(1, 3), (0, 1), ()])
 def test_levels_that_the_samples_cannot_fill_are_refused(levels: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="lower the levels or collect more"):
-        estimate(Answers.of([[0, 0]], right=[[True, True]]), levels)
+        estimate(Answers.of([[0, 0]], correct=[[True, True]]), levels)
 
 
 @pytest.mark.parametrize("vote", ["weighted", "best-of"])

@@ -57,7 +57,7 @@ def test_every_recorded_file_of_samples_loads(path: Path) -> None:
     found = pq.read_table(path, partitioning=None)
     assert table["question_id"].to_pylist() == found["question_id"].to_pylist()
     assert table["difficulty"].to_pylist() == found["level"].to_pylist()
-    counts = encode_samples(table).answers.samples
+    counts = encode_samples(table).answers.n_samples
     assert int(counts.min()) == int(counts.max())
     assert int(counts.min()) == 8 if path.parent.name == "n8" else int(counts.min()) >= 16
 

@@ -118,10 +118,10 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(telling: Expe
     held = sweep_prices(telling, find_factory("sequential"), prices)
     rows = np.flatnonzero(held.fold == 0)
     answers = telling.pool.answers
-    right = answers.right.copy()
+    right = answers.correct.copy()
     mine = np.isin(answers.question, rows)
     right[mine] = False  # no policy that scores these may have looked at their key
-    changed = replace(telling.pool, answers=replace(answers, right=right))
+    changed = replace(telling.pool, answers=replace(answers, correct=right))
     other = sweep_prices(replace(telling, pool=changed), find_factory("sequential"), prices)
     for ran, again in zip(held.runs, other.runs, strict=True):
         assert (ran.cost[rows] == again.cost[rows]).all()

@@ -46,7 +46,7 @@ def test_answers_of_held_out_questions_change_nothing_that_is_fitted(
     cost, features = small.draw_cost.copy(), small.features.copy()
     cost[held] = 7.0
     features[~train] = rng.normal(size=features[~train].shape)
-    answers = replace(small.answers, answer=answer, right=answer == 0)
+    answers = replace(small.answers, answer=answer, correct=answer == 0)
     changed = replace(small, answers=answers, draw_cost=cost, features=features)
     first = bundle_bytes(contest_of(small), name, train, tmp_path / "a")
     again = bundle_bytes(contest_of(changed), name, train, tmp_path / "b")
@@ -59,7 +59,7 @@ def test_answers_of_training_questions_change_what_is_fitted(
 ) -> None:
     train = assign_folds(small.group, 5) != 0
     answer = np.random.default_rng(0).permutation(small.answers.answer)
-    answers = replace(small.answers, answer=answer, right=answer == 0)
+    answers = replace(small.answers, answer=answer, correct=answer == 0)
     changed = replace(small, answers=answers)
     first = bundle_bytes(contest_of(small), name, train, tmp_path / "a")
     again = bundle_bytes(contest_of(changed), name, train, tmp_path / "b")

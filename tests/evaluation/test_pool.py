@@ -69,7 +69,7 @@ def test_an_even_pool_keeps_the_first_samples_and_leaves_out_the_shortest_tenth(
     rows[4], rows[9] = [0], []
     even = pool_of_lists(rows).even()
     assert (len(even), even.left_out) == (18, 2)
-    assert (even.answers.samples == 3).all()
+    assert (even.answers.n_samples == 3).all()
     assert (even.answers.answer.reshape(-1, 3) == [0, 1, 2]).all()
     questions = [q for q in range(20) if q not in {4, 9}]
     assert even.key.tolist() == [q + 50 for q in questions]
@@ -83,7 +83,7 @@ def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
     rows[8] = [UNPARSED] * 5
     even = pool_of_lists(rows).even(nulls=False)
     assert (len(even), even.left_out) == (18, 2)
-    assert (even.answers.samples == 3).all()
+    assert (even.answers.n_samples == 3).all()
     by_question = dict(
         zip(even.key.tolist(), even.answers.answer.reshape(-1, 3).tolist(), strict=True)
     )

@@ -47,7 +47,7 @@ def test_draws_come_as_often_as_their_chances_say() -> None:
     shares = [[(row == c).mean() for c in (0, 1, 2, -1)] for row in drawn]
     assert shares[0] == pytest.approx([0.45, 0.27, 0.18, 0.1], abs=0.01)
     assert shares[1] == pytest.approx([0.0, 0.0, 0.9, 0.1], abs=0.01)
-    assert (answers.right == (answers.answer == 0)).all()
+    assert (answers.correct == (answers.answer == 0)).all()
     assert (population.draw(5, seed=1).answer == population.draw(5, seed=1).answer).all()
     assert (population.draw(5, seed=1).answer != population.draw(5, seed=2).answer).any()
 

@@ -102,7 +102,7 @@ def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
 
 
 def test_ties_broken_by_log_probability_are_replayed_and_known_to_the_states(small: Pool) -> None:
-    right = small.answers.right
+    right = small.answers.correct
     telling = replace(small, logprob=np.where(right, -0.1, -0.9))
     plain, better = (Replay(p, 12, 6).run(alone(FixedRule(2)), 1.0) for p in (small, telling))
     assert better.accuracy.mean() > plain.accuracy.mean() + 0.02
@@ -112,7 +112,9 @@ def test_ties_broken_by_log_probability_are_replayed_and_known_to_the_states(sma
     tied = [len(v) > 1 and v[0] == v[1] for v in states().votes[: len(gains)]]
     assert (gains[~np.array(tied)] == 0).all()
     two = states().layer(2)
-    assert (known.right[two] + gains[two]).sum() == pytest.approx(better.accuracy.sum(), rel=0.02)
+    assert (known.correct_mass[two] + gains[two]).sum() == pytest.approx(
+        better.accuracy.sum(), rel=0.02
+    )
     some = telling.take(np.array([1, 7])).keep(np.arange(24) % 2 == 0)
     assert some.logprob is not None
     assert len(some.logprob) == len(some.answers.answer) == 12

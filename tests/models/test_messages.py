@@ -24,7 +24,7 @@ def capabilities() -> st.SearchStrategy[Capabilities]:
 
 
 def a_draw(**fields: Any) -> Sample:
-    plain = Sample("42", "stop", 9, 0, 3, 0, -0.5, estimated=False, latency_s=0.1, shared=1)
+    plain = Sample("42", -0.5, 3, "stop", prompt_tokens=9, latency_s=0.1)
     return dataclasses.replace(plain, **fields)
 
 

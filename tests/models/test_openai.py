@@ -307,7 +307,7 @@ def test_a_server_that_wants_a_longer_wait_than_allowed_is_given_up_at_once(faul
     async def fail(upstream: Upstream, fake: Fake) -> None:
         with pytest.raises(RateLimited) as caught:
             await one(upstream, fake)
-        assert pickle.loads(pickle.dumps(caught.value)).after_s == 3600  # noqa: S301 - our own
+        assert pickle.loads(pickle.dumps(caught.value)).retry_after_s == 3600  # noqa: S301 - our own
 
     _, stats = ask(FakeSettings(faults={fault: 1.0}, retry_after_s=3600), fail)
     assert stats["calls"] == 1
@@ -434,7 +434,7 @@ def test_completions_are_drawn_in_the_old_format() -> None:
 
     draws, _ = ask(FakeSettings(), use, capabilities=NATIVE)
     assert len({draw.text for draw in draws}) == 3
-    assert all(draw.logprob is not None and draw.shared == 3 for draw in draws)
+    assert all(draw.mean_logprob is not None and draw.samples_per_call == 3 for draw in draws)
 
 
 # Tokens, as they come over the wire
@@ -449,7 +449,7 @@ def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
     draws, stats = ask(FakeSettings(usage=usage, tokens=9), use, capabilities=NATIVE)
     assert [draw.completion_tokens for draw in draws] == [9] * 4
     assert stats["tokens"] == 36
-    assert not any(draw.estimated for draw in draws)
+    assert not any(draw.is_estimated for draw in draws)
     assert all((draw.prompt_tokens is None) == (usage == "none") for draw in draws)
 
 
@@ -462,7 +462,7 @@ def test_without_logprobs_tokens_add_up_and_are_marked(usage: Any, counts: Any) 
     known = dataclasses.replace(NATIVE, usage_counts=counts)
     draws, stats = ask(FakeSettings(usage=usage, tokens=9, logprobs=False), use, capabilities=known)
     spent = sum(draw.completion_tokens or 0 for draw in draws)
-    assert all(draw.estimated for draw in draws)
+    assert all(draw.is_estimated for draw in draws)
     assert spent == stats["tokens"] if usage == "all" else abs(spent - stats["tokens"]) < 18
 
 

@@ -78,8 +78,8 @@ def choice(text: str, tokens: int | None = None, **fields: Any) -> dict[str, Any
 
 def counts(document: Any, usage_counts: str = "unknown") -> tuple[list[int | None], bool]:
     draws = parse_samples(document, usage_counts=usage_counts)
-    assert len({draw.estimated for draw in draws}) == 1
-    return [draw.completion_tokens for draw in draws], draws[0].estimated
+    assert len({draw.is_estimated for draw in draws}) == 1
+    return [draw.completion_tokens for draw in draws], draws[0].is_estimated
 
 
 # Requests
@@ -180,9 +180,14 @@ def test_a_chat_reply_is_read_with_its_bill() -> None:
         completion_tokens_details={"reasoning_tokens": 1},
     )
     (draw,) = parse_samples(reply, latency_s=0.25)
-    assert (draw.text, draw.finish, draw.logprob, draw.shared) == ("four", "stop", -0.5, 1)
+    assert (draw.text, draw.finish_reason, draw.mean_logprob, draw.samples_per_call) == (
+        "four",
+        "stop",
+        -0.5,
+        1,
+    )
     assert (draw.prompt_tokens, draw.cached_tokens, draw.latency_s) == (11, 8, 0.25)
-    assert (draw.completion_tokens, draw.reasoning_tokens, draw.estimated) == (2, 1, False)
+    assert (draw.completion_tokens, draw.reasoning_tokens, draw.is_estimated) == (2, 1, False)
 
 
 def test_a_completion_reply_is_read_in_the_old_form() -> None:
@@ -191,7 +196,12 @@ def test_a_completion_reply_is_read_in_the_old_form() -> None:
         "usage": {"completion_tokens": 3},
     }
     (draw,) = parse_samples(reply)
-    assert (draw.text, draw.logprob, draw.completion_tokens, draw.finish) == (" 4", -2.0, 3, None)
+    assert (draw.text, draw.mean_logprob, draw.completion_tokens, draw.finish_reason) == (
+        " 4",
+        -2.0,
+        3,
+        None,
+    )
 
 
 def test_choices_come_in_the_order_of_their_indices() -> None:
@@ -214,7 +224,7 @@ def test_logprobs_that_are_no_numbers_do_not_count_in_the_mean() -> None:
     values = [-1.0, None, float("nan"), float("-inf"), True, "x", 10**400, -2]
     reply = chat_reply(choice("x", logprobs={"content": [{"logprob": v} for v in values]}))
     (draw,) = parse_samples(reply)
-    assert draw.logprob == -1.5
+    assert draw.mean_logprob == -1.5
     assert draw.completion_tokens == len(values)
 
 
@@ -335,7 +345,7 @@ def test_any_json_gives_draws_or_is_malformed(document: object) -> None:
     for draw in draws:
         assert draw.completion_tokens is not None
         assert 0 <= draw.reasoning_tokens <= draw.completion_tokens
-        assert draw.shared == len(draws)
+        assert draw.samples_per_call == len(draws)
 
 
 @given(st.binary(max_size=40) | documents.map(lambda value: json.dumps(value).encode()))
@@ -409,7 +419,7 @@ def test_long_messages_are_cut_to_one_line() -> None:
 def test_statuses_that_may_pass_are_worth_another_attempt(status: int) -> None:
     with pytest.raises(TransientFailure, match=f"answered {status}: busy") as caught:
         read_reply(status, {"Retry-After": "7"}, b"busy")
-    assert caught.value.after_s == 7
+    assert caught.value.retry_after_s == 7
     assert caught.value.error is (RateLimited if status in {429, 529} else ModelError)
 
 

@@ -117,7 +117,7 @@ def test_a_loaded_policy_decides_bit_for_bit_as_the_saved_one(
         features=loaded.prepare_features(rng.normal(size=(500, 2)).astype(np.float32)),
         cost=rng.random((500, 3)),
         draws=ObservedSamples(Record(sequences), np.arange(500), np.array([0, 1, 2, 4])[at + 1]),
-        at=at,
+        level=at,
         rounds_left=np.ones(500, dtype=np.int64),
     )
     for price in (1.0, 0.3, 0.15, 0.07, 0.001):

@@ -83,7 +83,7 @@ def test_a_decision_is_a_level_for_each_question_and_not_below_the_one_it_is_at(
         level = fitted.policy.decide(state, price)
         assert level.shape == (len(state),)
         assert np.issubdtype(level.dtype, np.integer)
-        assert (level >= np.maximum(state.at, 0)).all()
+        assert (level >= np.maximum(state.level, 0)).all()
         assert (level < len(fitted.policy.levels)).all()
 
 
@@ -147,8 +147,8 @@ def test_only_a_stopping_rule_goes_on_after_its_first_level(
 ) -> None:
     rises: list[IntArray] = []
     for state, price in states(contest, fitted):
-        there = state.at != NO_LEVEL
-        rises.append((fitted.policy.decide(state, price) - state.at)[there])
+        there = state.level != NO_LEVEL
+        rises.append((fitted.policy.decide(state, price) - state.level)[there])
     went_on = np.concatenate(rises) > 0
     assert len(went_on) > 0
     assert not went_on.all()

@@ -55,7 +55,7 @@ def test_a_block_ends_as_its_questions_do_one_by_one(answer: IntArray) -> None:
         alone = play(begin(answer[i : i + 1]).decide())
         assert alone.state.draws.size[0] == block.state.draws.size[i]
         assert alone.winner()[0] == block.winner()[i]
-        assert alone.state.at[0] == block.state.at[i]
+        assert alone.state.level[0] == block.state.level[i]
 
 
 @given(records)
@@ -93,7 +93,7 @@ def test_what_a_level_costs_is_told_from_here_on() -> None:
     assert episode.wanted.tolist() == [4]
     fed = episode.feed(episode.state.draws.record)
     assert fed.state.cost.tolist() == [[0, 0, 0, 0, 2, 4]]
-    assert fed.state.at.tolist() == [3]
+    assert fed.state.level.tolist() == [3]
 
 
 def test_nobody_draws_for_longer_than_the_rounds_that_are_left() -> None:
@@ -106,7 +106,7 @@ def test_nobody_draws_for_longer_than_the_rounds_that_are_left() -> None:
 
 def test_a_question_without_a_draw_has_no_level_and_no_answer() -> None:
     ended = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), rounds=0).decide()
-    assert ended.state.at.tolist() == [NO_LEVEL]
+    assert ended.state.level.tolist() == [NO_LEVEL]
     assert ended.winner().tolist() == [-1]
     assert ended.feed(ended.state.draws.record).state.cost.tolist() == ended.cost.tolist()
 

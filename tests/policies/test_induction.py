@@ -22,14 +22,14 @@ def mixture(answer: IntArray, most: int) -> StateMeasure:
     """Mix questions of which class 0 is right."""
     known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
     return StateMeasure(
-        known.reached.mean(axis=1, keepdims=True), known.right.mean(axis=1, keepdims=True)
+        known.mass.mean(axis=1, keepdims=True), known.correct_mass.mean(axis=1, keepdims=True)
     )
 
 
 def occupancy(known: StateMeasure, go: FloatArray, most: int) -> tuple[float, float]:
     """Utility and mean number of draws of the rule that goes on in these states."""
     every = states()
-    chance, right, worth, spent = known.reached[:, 0], known.right[:, 0], 0.0, 0.0
+    chance, right, worth, spent = known.mass[:, 0], known.correct_mass[:, 0], 0.0, 0.0
     open_ = np.ones(1)  # share of each state's chance that gets there
     for draws in range(most + 1):
         here = every.layer(draws)
@@ -54,10 +54,10 @@ answers3 = arrays(np.int64, (BLOCK_SIZE, 4), elements=st.integers(UNPARSED, 2))
 @given(answers3, st.floats(1e-4, 0.5))
 def test_the_index_rule_is_as_good_as_the_best_of_all_rules(answer: IntArray, price: float) -> None:
     known, every = mixture(answer, 3), states()
-    deciding = np.flatnonzero(every.draws[: len(known.reached)] < 3)
+    deciding = np.flatnonzero(every.draws[: len(known.mass)] < 3)
     best = -np.inf
     for rule in itertools.product((0.0, 1.0), repeat=len(deciding)):
-        go = np.zeros(len(known.reached))
+        go = np.zeros(len(known.mass))
         go[deciding] = rule
         worth, spent = occupancy(known, go, 3)
         best = max(best, worth - price * spent)
@@ -71,7 +71,7 @@ def test_going_back_from_the_chances_of_one_more_draw_gives_those_before() -> No
     answer = np.random.default_rng(0).integers(UNPARSED, 5, (40, 20))
     known = mixture(answer, MAX_SAMPLES)
     for draws in range(MAX_SAMPLES):
-        later, here = (known.reached[states().layer(n)] for n in (draws + 1, draws))
+        later, here = (known.mass[states().layer(n)] for n in (draws + 1, draws))
         assert continuation_value(later, draws) == pytest.approx(here, abs=1e-12)
 
 
@@ -96,13 +96,13 @@ def test_at_no_price_it_goes_on_wherever_more_draws_are_predicted_to_help() -> N
     training = np.random.default_rng(1).integers(UNPARSED, 4, (25, 16))
     known, every = mixture(training, MAX_SAMPLES), states()
     index = indices(known)[:, 0]
-    best = known.right[every.layer(MAX_SAMPLES)]
+    best = known.correct_mass[every.layer(MAX_SAMPLES)]
     for draws in range(MAX_SAMPLES - 1, -1, -1):
         here = every.layer(draws)
         going, stop, chance = (
             continuation_value(best, draws),
-            known.right[here],
-            known.reached[here],
+            known.correct_mass[here],
+            known.mass[here],
         )
         gain = (going - stop)[:, 0]
         helps = gain > (MAX_SAMPLES - draws) * 1e-6 * chance[:, 0] + 1e-12
@@ -122,6 +122,6 @@ def test_a_settled_and_a_hopeless_question_have_no_index() -> None:
     settled = mixture(np.zeros((4, 16), dtype=np.int64), MAX_SAMPLES)
     hopeless = mixture(np.ones((4, 16), dtype=np.int64), MAX_SAMPLES)
     every = states()
-    drawn = every.draws[: len(settled.reached)] > 0
+    drawn = every.draws[: len(settled.mass)] > 0
     assert (indices(settled)[drawn] == 0).all()
     assert (indices(hopeless) == 0).all()

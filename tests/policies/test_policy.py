@@ -29,7 +29,7 @@ def count(answers: list[int]) -> tuple[int, int, int, int]:
 
 
 def counted(draws: ObservedSamples) -> list[tuple[int, ...]]:
-    columns = draws.leading, draws.runner_up, draws.readable, draws.streak
+    columns = draws.leading, draws.runner_up, draws.n_parsed, draws.streak
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
 
 
@@ -63,7 +63,7 @@ def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
         features=np.arange(6, dtype=np.float32).reshape(3, 2),
         cost=np.arange(3.0)[:, None],
         draws=ObservedSamples(record, np.arange(3), np.array([2, 2, 1])),
-        at=np.array([1, 1, NO_LEVEL]),
+        level=np.array([1, 1, NO_LEVEL]),
         rounds_left=np.array([3, 2, 1]),
     )
     taken = state.take(np.array([2, 0]))
@@ -74,7 +74,7 @@ def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
     assert taken.cost.tolist() == [[2], [0]]
     assert taken.draws.row.tolist() == [2, 0]
     assert counted(taken.draws) == [(0, 0, 0, 0), (2, 0, 2, 2)]
-    assert taken.at.tolist() == [NO_LEVEL, 1]
+    assert taken.level.tolist() == [NO_LEVEL, 1]
     assert taken.rounds_left.tolist() == [1, 3]
 
 

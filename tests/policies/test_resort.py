@@ -30,7 +30,7 @@ def mixture(seed: int, most: int = MAX_SAMPLES, questions: int = 12) -> StateMea
     rng = np.random.default_rng(seed)
     answer = rng.integers(UNPARSED, 3, (questions, most + 2))
     known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
-    known = replace(known, resort=known.reached * rng.random(questions))
+    known = replace(known, resort=known.mass * rng.random(questions))
     return known.map(lambda table: table.mean(axis=1, keepdims=True))
 
 
@@ -40,7 +40,7 @@ def moves(known: StateMeasure, here: dict[int, float]) -> dict[int, float]:
     every = states()
     for s, weight in here.items():
         for t, back in zip(every.after[s], every.back[s], strict=True):
-            move = back * known.reached[t, 0] / known.reached[s, 0] if back else 0.0
+            move = back * known.mass[t, 0] / known.mass[s, 0] if back else 0.0
             if move > 0:
                 after[int(t)] = after.get(int(t), 0.0) + weight * move
     return after
@@ -56,9 +56,9 @@ def worth(
     """What the best plan is worth from a state on, by trying everything, or after a first step."""
     assert known.resort is not None
     price, fee, resort = paid
-    every, chance = states(), known.reached[state, 0]
-    stop = float(known.right[state, 0] / chance)
-    last = int(every.draws[len(known.reached) - 1])
+    every, chance = states(), known.mass[state, 0]
+    stop = float(known.correct_mass[state, 0] / chance)
+    last = int(every.draws[len(known.mass) - 1])
     found = {0: stop}
     if rounds:
         found[RESORT] = float(known.resort[state, 0] / chance) - resort - fee
@@ -81,7 +81,7 @@ def test_the_plan_is_as_good_as_trying_everything(
 ) -> None:
     known, (price, fee, resort) = mixture(seed), paid
     made = plan(known, price=price, round_price=fee, rounds=rounds, resort_price=resort)
-    for state in np.flatnonzero(known.reached[:, 0] > 0)[1:12]:
+    for state in np.flatnonzero(known.mass[:, 0] > 0)[1:12]:
         step = int(made[rounds, state, 0])
         best = worth(known, int(state), rounds, paid, None)
         assert worth(known, int(state), rounds, paid, step) == pytest.approx(best, abs=1e-9)
@@ -97,13 +97,13 @@ def test_single_steps_are_the_plan_of_many_free_rounds(
     many = plan(known, price=price, round_price=0.0, rounds=MAX_SAMPLES + 1, resort_price=resort)[
         -1
     ]
-    seen = known.reached > 0
+    seen = known.mass > 0
     assert (np.sign(many) == alone)[seen].all()
 
 
 def test_a_resort_for_nothing_that_is_always_right_is_taken_at_once_and_a_dear_one_never() -> None:
     known = mixture(1)
-    sure = replace(known, resort=known.reached)
+    sure = replace(known, resort=known.mass)
     assert plan_singly(sure, price=0.01, resort_price=0.0)[0, 0, 0] == RESORT
     assert not (plan_singly(sure, price=0.01, resort_price=1.5) == RESORT).any()
 
@@ -167,7 +167,7 @@ def fit(seed: int = 0, *, resort_cost: float = 5.0) -> SequentialPolicy:
     answer = np.where(hard[:, None], rng.integers(0, 4, (80, 8)), 0)
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
     known = measure_states(answers, MAX_SAMPLES)
-    known = replace(known, resort=known.reached * np.where(hard, 0.9, 0.6))
+    known = replace(known, resort=known.mass * np.where(hard, 0.9, 0.6))
     features = rng.normal(size=(80, 3)).astype(np.float32)
     return fit_sequential(features, answers, known, LEVELS, resort_cost=resort_cost)
 
@@ -215,7 +215,7 @@ def test_a_bundle_keeps_the_resort(tmp_path: Path) -> None:
         for price in (0.05, 0.005, 0.0005):
             ours, theirs = (played(p, row, price) for p in (policy, loaded))
             assert ours.state.draws.size == theirs.state.draws.size
-            assert ours.state.at == theirs.state.at
+            assert ours.state.level == theirs.state.level
 
 
 @pytest.mark.parametrize(

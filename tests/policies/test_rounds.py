@@ -17,16 +17,16 @@ def mixture(seed: int, most: int, questions: int = 12) -> StateMeasure:
     answer = np.random.default_rng(seed).integers(UNPARSED, 3, (questions, most + 2))
     known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
     return StateMeasure(
-        known.reached.mean(axis=1, keepdims=True), known.right.mean(axis=1, keepdims=True)
+        known.mass.mean(axis=1, keepdims=True), known.correct_mass.mean(axis=1, keepdims=True)
     )
 
 
 def best_worth(known: StateMeasure, state: int, rounds: int, price: float, fee: float) -> float:
     """What the best plan is worth from a state on, by trying everything, given that it is there."""
     every = states()
-    chance = known.reached[state, 0]
-    stop = known.right[state, 0] / chance
-    last = int(every.draws[len(known.reached) - 1])
+    chance = known.mass[state, 0]
+    stop = known.correct_mass[state, 0] / chance
+    last = int(every.draws[len(known.mass) - 1])
     if rounds == 0 or every.draws[state] == last:
         return float(stop)
     best, here = float(stop), {state: 1.0}
@@ -34,7 +34,7 @@ def best_worth(known: StateMeasure, state: int, rounds: int, price: float, fee: 
         after: dict[int, float] = {}
         for s, weight in here.items():
             for t, back in zip(every.after[s], every.back[s], strict=True):
-                move = back * known.reached[t, 0] / known.reached[s, 0] if back else 0.0
+                move = back * known.mass[t, 0] / known.mass[s, 0] if back else 0.0
                 if move > 0:
                     after[int(t)] = after.get(int(t), 0.0) + weight * move
         here = after
@@ -50,14 +50,14 @@ def test_the_plan_is_as_good_as_trying_everything(
 ) -> None:
     known = mixture(seed, 4)
     asked = plan(known, price=price, round_price=fee, rounds=rounds)[rounds, :, 0].astype(int)
-    for state in np.flatnonzero(known.reached[:8, 0] > 0)[1:]:
+    for state in np.flatnonzero(known.mass[:8, 0] > 0)[1:]:
         best = best_worth(known, int(state), rounds, price, fee)
         here = {int(state): 1.0}
         for _ in range(asked[state]):
             after: dict[int, float] = {}
             for s, weight in here.items():
                 for t, back in zip(states().after[s], states().back[s], strict=True):
-                    move = back * known.reached[t, 0] / known.reached[s, 0] if back else 0.0
+                    move = back * known.mass[t, 0] / known.mass[s, 0] if back else 0.0
                     if move > 0:
                         after[int(t)] = after.get(int(t), 0.0) + weight * move
             here = after

@@ -50,7 +50,7 @@ def state_of(features: FloatArray | Float32Array, at: IntArray | None = None) ->
         draws=ObservedSamples(
             Record(np.zeros((size, 4), np.int64)), np.arange(size), np.zeros(size, int)
         ),
-        at=np.full(size, NO_LEVEL) if at is None else at,
+        level=np.full(size, NO_LEVEL) if at is None else at,
         rounds_left=np.ones(size, dtype=np.int64),
     )
 

@@ -24,7 +24,7 @@ def fresh(length: IntArray) -> State:
         draws=ObservedSamples(
             Record(np.zeros((size, 8), np.int64)), np.arange(size), np.zeros(size, int)
         ),
-        at=np.full(size, NO_LEVEL),
+        level=np.full(size, NO_LEVEL),
         rounds_left=np.ones(size, dtype=np.int64),
     )
 
@@ -64,7 +64,7 @@ def test_a_ladder_that_lacks_the_number_takes_the_next_one_and_ends_at_its_last(
     for size, at in ((0, NO_LEVEL), (1, 0), (4, 1), (6, 2)):
         state = at_size(size, at)
         draws = ObservedSamples(record, np.zeros(1, np.int64), np.array([size]))
-        state = State(state.key, state.features, state.cost, draws, state.at, state.rounds_left)
+        state = State(state.key, state.features, state.cost, draws, state.level, state.rounds_left)
         levels += policy.decide(state, 1.0).tolist()
     assert levels == [1, 1, 2, 2]
 

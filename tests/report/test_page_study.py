@@ -26,7 +26,7 @@ def study() -> Study:
     answer[:, 5][::3] = -1
     right[answer < 0] = False
     pool = Pool(
-        answers=Answers.of(answer.tolist(), right=right.tolist()),
+        answers=Answers.of(answer.tolist(), correct=right.tolist()),
         key=np.arange(QUESTIONS, dtype=np.uint64),
         group=np.arange(QUESTIONS, dtype=np.uint64),
         features=np.zeros((QUESTIONS, 1), dtype=np.float32),

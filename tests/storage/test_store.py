@@ -229,7 +229,7 @@ def reference(rows: Rows) -> dict[str, list[tuple[int, int, bool]]]:
 def as_lists(found: SampleSet) -> dict[str, list[tuple[int, int, bool]]]:
     numbers = np.asarray(found.columns["sample"])[found.order]
     answers = found.answers
-    parts = zip(numbers.tolist(), answers.answer.tolist(), answers.right.tolist(), strict=True)
+    parts = zip(numbers.tolist(), answers.answer.tolist(), answers.correct.tolist(), strict=True)
     flat, ends = list(parts), answers.offsets.tolist()
     return {name: flat[a:b] for name, a, b in zip(found.id, ends[:-1], ends[1:], strict=True)}
 

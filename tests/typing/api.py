@@ -35,7 +35,7 @@ from adacompute import (
 utility = np.array([[0.9, 0.9], [0.2, 0.8]])
 table = UtilityTable(utility, np.array([1.0, 4.0]))
 assert_type(len(table), int)
-assert_type(table.levels, int)
+assert_type(table.n_levels, int)
 
 found = solve(table, budget=2.5)
 assert_type(found, Allocation)
@@ -51,21 +51,21 @@ assert_type(found.shares(2), NDArray[np.float64])
 assert_type(solve(table, 2.5, method="bisect"), Allocation)
 assert_type(dual(table, 0.1, 2.5), float)
 
-limited = UtilityTable(
+extra_costs = UtilityTable(
     utility,
     np.array([[1.0, 4.0], [1.0, 2.0]]),
     np.array([7, 8], dtype=np.uint64),
-    limited={"latency": np.array([1.0, 2.0])},
+    extra_costs={"latency": np.array([1.0, 2.0])},
 )
-assert_type(solve_limits(limited, 4.0, {"latency": 1.5}).prices, Mapping[str, float])
+assert_type(solve_limits(extra_costs, 4.0, {"latency": 1.5}).prices, Mapping[str, float])
 
 curve = frontier(table)
 assert_type(curve, Frontier)
 assert_type(curve.utility_at(2.0), float)
 assert_type(curve.price_at(2.0), float)
 
-answers = Answers.of([[0, 0, 1, -1]], right=[[True, True, False, False]])
-assert_type(answers.samples, NDArray[np.int64])
+answers = Answers.of([[0, 0, 1, -1]], correct=[[True, True, False, False]])
+assert_type(answers.n_samples, NDArray[np.int64])
 worth = estimate(answers, (1, 2, 4), method="windows", vote="majority")
 assert_type(worth, Estimate)
 assert_type(worth.utility, NDArray[np.float64])

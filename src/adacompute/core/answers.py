@@ -28,14 +28,14 @@ UNPARSED = -1
 class Answers:
     """Samples of N questions; those of question i are ``offsets[i]:offsets[i + 1]``.
 
-    >>> answers = Answers.of([[0, 0, 1]], right=[[True, True, False]])
-    >>> len(answers), answers.samples.tolist()
+    >>> answers = Answers.of([[0, 0, 1]], correct=[[True, True, False]])
+    >>> len(answers), answers.n_samples.tolist()
     (1, [3])
     """
 
     offsets: IntArray
     answer: IntArray
-    right: BoolArray
+    correct: BoolArray
     score: FloatArray | None = None
 
     def __post_init__(self) -> None:
@@ -43,38 +43,38 @@ class Answers:
         fits = len(ends) > 0 and ends[0] == 0 and ends[-1] == size
         if not fits or bool((np.diff(ends) < 0).any()):
             raise DataError("the offsets of the questions do not match the number of samples")
-        if len(self.right) != size or (self.score is not None and len(self.score) != size):
+        if len(self.correct) != size or (self.score is not None and len(self.score) != size):
             raise DataError(f"{size} samples need as many grades and, where there are any, scores")
         if self.answer.min(initial=UNPARSED) < UNPARSED:
             raise DataError(f"an answer class is {UNPARSED} or a number from 0 on")
-        if bool((self.right & (self.answer == UNPARSED)).any()):
+        if bool((self.correct & (self.answer == UNPARSED)).any()):
             raise DataError("a sample whose answer could not be read is marked as right")
 
     @staticmethod
-    def of(answer: list[list[int]], right: list[list[bool]]) -> Answers:
+    def of(answer: list[list[int]], correct: list[list[bool]]) -> Answers:
         """Build from one list per question."""
         sizes = [len(row) for row in answer]
         return Answers(
             offsets=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
             answer=np.array([a for row in answer for a in row], dtype=np.int64),
-            right=np.array([r for row in right for r in row], dtype=np.bool_),
+            correct=np.array([r for row in correct for r in row], dtype=np.bool_),
         )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @property
-    def samples(self) -> IntArray:
+    def n_samples(self) -> IntArray:
         """Number of samples of each question."""
         return np.diff(self.offsets)
 
     @cached_property
     def question(self) -> IntArray:
         """Question of each sample."""
-        return np.repeat(np.arange(len(self)), self.samples)
+        return np.repeat(np.arange(len(self)), self.n_samples)
 
     @property
-    def readable(self) -> IntArray:
+    def n_parsed(self) -> IntArray:
         """Number of samples of each question with a readable answer."""
         return np.bincount(self.question[self.answer != UNPARSED], minlength=len(self))
 
@@ -92,12 +92,12 @@ class Answers:
         """
         _, inverse = np.unique(self._class, return_inverse=True)
         size = np.bincount(inverse)
-        return (np.bincount(inverse, weights=self.right) / size)[inverse]
+        return (np.bincount(inverse, weights=self.correct) / size)[inverse]
 
     def take(self, rows: IntArray | BoolArray) -> Answers:
         """Return these questions."""
         rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        sizes = self.samples[rows]
+        sizes = self.n_samples[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         index = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
         return self._pick(np.repeat(self.offsets[rows], sizes) + index, offsets)
@@ -120,7 +120,7 @@ class Answers:
         return Answers(
             offsets=offsets.astype(np.int64),
             answer=self.answer[index],
-            right=self.right[index],
+            correct=self.correct[index],
             score=None if self.score is None else self.score[index],
         )
 
@@ -129,13 +129,13 @@ class Answers:
         order = np.lexsort((rng.random(len(self.answer)), self.question))
         place = np.empty_like(order)
         place[order] = self.rank
-        half = (self.samples // 2)[self.question]
+        half = (self.n_samples // 2)[self.question]
         return self.keep(place < half), self.keep((place >= half) & (place < 2 * half))
 
     def groups(self) -> Iterator[tuple[IntArray, IntArray]]:
         """Questions with equally many samples: their rows, and the (n, R) indices of samples."""
-        for size in np.unique(self.samples):
-            rows = np.flatnonzero(self.samples == size)
+        for size in np.unique(self.n_samples):
+            rows = np.flatnonzero(self.n_samples == size)
             yield rows, self.offsets[rows][:, None] + np.arange(size)
 
 
@@ -146,7 +146,7 @@ def order_samples(answers: Answers, *, orders: int, length: int, seed: int) -> I
     form a Latin design, in which every sample comes about equally often at every place. That
     halves the noise of independent orders.
     """
-    short = int(answers.samples.min(initial=length))
+    short = int(answers.n_samples.min(initial=length))
     if short < length:
         raise DataError(f"{length} samples are needed of every question, one has {short}")
     rng = np.random.default_rng(seed)

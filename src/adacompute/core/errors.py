@@ -57,10 +57,10 @@ class ModelError(AdaComputeError):
 class RateLimited(ModelError):  # noqa: N818 - it names the state, not a fault
     """An upstream that still asked to slow down after the last attempt.
 
-    ``after_s`` is how long it asked to wait, 0 where it does not say.
+    ``retry_after_s`` is how long it asked to wait, 0 where it does not say.
     """
 
-    after_s: float = 0.0
+    retry_after_s: float = 0.0
 
 
 class ModelTimeout(ModelError):  # noqa: N818 - it names what happened

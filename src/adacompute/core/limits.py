@@ -57,17 +57,17 @@ def solve_limits(table: UtilityTable, budget: float, limits: Mapping[str, float]
     >>> solve_limits(table, 4.0, {"latency": 1.5}).choice.tolist()
     [1, 0]
     """
-    unknown = set(limits) - set(table.limited)
+    unknown = set(limits) - set(table.extra_costs)
     if unknown:
         raise ConfigError(
             f"there is no cost named {min(unknown)!r} to limit; "
-            f"this table has {sorted(table.limited) or 'none'}"
+            f"this table has {sorted(table.extra_costs) or 'none'}"
         )
     names = list(limits)
     bounds = np.array([budget, *(limits[name] for name in names)], dtype=np.float64)
     if not np.isfinite(bounds).all():
         raise ConfigError(f"budgets are finite numbers, not {bounds.tolist()}")
-    of = [table.cost, *(table.limited[name] for name in names)]
+    of = [table.cost, *(table.extra_costs[name] for name in names)]
     costs = np.stack([np.broadcast_to(cost, table.utility.shape) for cost in of])
     for name, cost, bound, room in zip(
         ["cost", *names], costs, bounds, _totals(costs, bounds), strict=True
@@ -111,7 +111,7 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
 
     def at(price: float) -> tuple[_Mixed, float, float]:
         """Inner optimum at a price, the dual there, and its slope."""
-        inner = replace(table, utility=table.utility - price * last, limited={})
+        inner = replace(table, utility=table.utility - price * last, extra_costs={})
         mixed = _solve_mixed(inner, costs[:-1], bounds[:-1])
         slope = bound - _mean(last, mixed)
         value = _mean(inner.utility, mixed) + price * bound
@@ -209,7 +209,7 @@ def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _M
     spent = [sum_cost(cost[fixed, choice[fixed]]) for cost in costs]
     room = [total - used for total, used in zip(_totals(costs, bounds), spent, strict=True)]
     best = -np.inf
-    for levels in itertools.product(range(table.levels), repeat=len(rows)):
+    for levels in itertools.product(range(table.n_levels), repeat=len(rows)):
         pick = np.array(levels, dtype=np.int64)
         value = float(table.utility[rows, pick].sum())
         extra = [sum_cost(cost[rows, pick]) for cost in costs]

@@ -145,14 +145,14 @@ def tally(answers: Answers) -> IntArray:
     The last two are draws with any other wrong answer, and how many different ones there are.
     """
     size = len(answers)
-    wrong = (answers.answer != UNPARSED) & ~answers.right
+    wrong = (answers.answer != UNPARSED) & ~answers.correct
     width = max(SLOTS + 1, int(answers.answer.max(initial=0)) + 1)
     cell = answers.question[wrong] * width + answers.answer[wrong]
     votes = np.bincount(cell, minlength=size * width).reshape(size, width)
     votes = -np.sort(-votes, axis=1)
     other = votes[:, SLOTS:]
-    right = np.bincount(answers.question[answers.right], minlength=size)
-    unread = answers.samples - answers.readable
+    right = np.bincount(answers.question[answers.correct], minlength=size)
+    unread = answers.n_samples - answers.n_parsed
     columns = [right, unread, votes[:, :SLOTS], other.sum(axis=1), (other > 0).sum(axis=1)]
     return np.column_stack(columns).astype(np.int64)
 
@@ -213,7 +213,7 @@ class Posterior:
     @property
     def utility(self) -> FloatArray:
         """Expected utility of each level on each question, its own draws counted too, (N, K)."""
-        trust = (self.answers.samples / (self.answers.samples + SHRINKAGE))[:, None]
+        trust = (self.answers.n_samples / (self.answers.n_samples + SHRINKAGE))[:, None]
         alone = _alone(self.answers, self.levels)
         return np.asarray(trust * alone + (1.0 - trust) * self.together)
 
@@ -252,9 +252,9 @@ def _alone(answers: Answers, levels: tuple[int, ...]) -> FloatArray:
     That is, but for a little, subsets of many copies of them; nothing is said without any draws.
     """
     utility = np.zeros((len(answers), len(levels)))
-    rows = np.flatnonzero(answers.samples)
+    rows = np.flatnonzero(answers.n_samples)
     some = answers.take(rows)
-    answer, right = np.repeat(some.answer, COPIES), np.repeat(some.right, COPIES)
+    answer, right = np.repeat(some.answer, COPIES), np.repeat(some.correct, COPIES)
     copies = Answers(some.offsets * COPIES, answer, right)
     utility[rows] = estimate(copies, levels, errors=False).utility
     return utility

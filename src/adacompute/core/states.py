@@ -166,14 +166,14 @@ class StateMeasure:
     ``resort``, where there is one, is that it is reached and another model would be right there.
     """
 
-    reached: FloatArray
-    right: FloatArray
+    mass: FloatArray
+    correct_mass: FloatArray
     resort: FloatArray | None = None
 
     def map(self, change: Callable[[FloatArray], FloatArray]) -> StateMeasure:
         """Return them with every table changed alike."""
         resort = None if self.resort is None else change(self.resort)
-        return StateMeasure(change(self.reached), change(self.right), resort)
+        return StateMeasure(change(self.mass), change(self.correct_mass), resort)
 
 
 def measure_states(answers: Answers, most: int) -> StateMeasure:
@@ -181,7 +181,7 @@ def measure_states(answers: Answers, most: int) -> StateMeasure:
 
     Ties are broken uniformly; a class is as right as the share of its samples that are.
     """
-    short = int(answers.samples.min(initial=most))
+    short = int(answers.n_samples.min(initial=most))
     if not 0 < most <= min(MAX_SAMPLES, short):
         raise DataError(
             f"states of {most} draws need at least as many samples of every question, "
@@ -194,7 +194,7 @@ def measure_states(answers: Answers, most: int) -> StateMeasure:
         some = answers.take(rows)
         count, share = _classes(some)
         votes, value = _split(count, share, most)
-        factor = _null_chances(some.samples - count.sum(axis=1), some.samples, most)
+        factor = _null_chances(some.n_samples - count.sum(axis=1), some.n_samples, most)
         which = _partition_of(most)
         reached[:, rows], right[:, rows] = votes[which] * factor, value[which] * factor
     return StateMeasure(reached, right)
@@ -207,7 +207,7 @@ def _classes(answers: Answers) -> tuple[IntArray, FloatArray]:
     width = int(answer.max(initial=0)) + 1
     cell = question * width + answer
     count = np.bincount(cell, minlength=len(answers) * width).reshape(-1, width)
-    right = np.bincount(cell, answers.right[read], minlength=len(answers) * width)
+    right = np.bincount(cell, answers.correct[read], minlength=len(answers) * width)
     share = right.reshape(-1, width) / np.maximum(count, 1)
     order = np.argsort(-count, axis=1, kind="stable")
     count = np.take_along_axis(count, order, axis=1)

@@ -148,23 +148,23 @@ class UtilityTable:
     """What every level is worth and costs on every question.
 
     ``utility`` is (N, K) in any unit; ``cost`` is (K,) when it is the same for all questions, else
-    (N, K). ``key`` names each question for breaking ties, by default its row number; ``limited``
+    (N, K). ``key`` names each question for breaking ties, by default its row number; ``extra_costs``
     holds further costs by name, each (K,) or (N, K), for budgets on several things at once. With
     ``continuous`` the levels are knots of a piecewise linear utility and may be left in between.
     ``rounding`` is how much less than here the cheapest levels cost on average before costs were
     rounded up.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
-    >>> len(table), table.levels
+    >>> len(table), table.n_levels
     (2, 2)
     """
 
     utility: FloatArray
     cost: FloatArray
     key: KeyArray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
-    limited: Mapping[str, FloatArray] = field(default_factory=dict)
+    extra_costs: Mapping[str, FloatArray] = field(default_factory=dict)
     continuous: bool = False
-    error: FloatArray | None = None
+    standard_error: FloatArray | None = None
     rounding: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -180,9 +180,11 @@ class UtilityTable:
             key = np.arange(len(utility), dtype=np.uint64)
         if key.shape != (len(utility),):
             raise DataError(f"{len(utility)} questions need as many keys, not {key.shape}")
-        if self.error is not None and np.shape(self.error) != utility.shape:
+        if self.standard_error is not None and np.shape(self.standard_error) != utility.shape:
             raise DataError(f"{utility.shape} utilities need as many standard errors")
-        limited = {name: self._costs(name, c, utility.shape) for name, c in self.limited.items()}
+        limited = {
+            name: self._costs(name, c, utility.shape) for name, c in self.extra_costs.items()
+        }
         given = np.asarray(self.cost, dtype=np.float64)
         cost = self._costs("cost", given, utility.shape)
         if cost is not given and cost.size:
@@ -191,7 +193,7 @@ class UtilityTable:
         object.__setattr__(self, "utility", utility)
         object.__setattr__(self, "cost", cost)
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "limited", limited)
+        object.__setattr__(self, "extra_costs", limited)
 
     @staticmethod
     def _costs(name: str, cost: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
@@ -207,7 +209,7 @@ class UtilityTable:
         return len(self.utility)
 
     @property
-    def levels(self) -> int:
+    def n_levels(self) -> int:
         """How many levels there are."""
         return int(self.utility.shape[1])
 
@@ -226,9 +228,9 @@ class UtilityTable:
             utility=self.utility[rows],
             cost=of(self.cost),
             key=self.key[rows],
-            limited={name: of(cost) for name, cost in self.limited.items()},
+            extra_costs={name: of(cost) for name, cost in self.extra_costs.items()},
             continuous=self.continuous,
-            error=None if self.error is None else self.error[rows],
+            standard_error=None if self.standard_error is None else self.standard_error[rows],
             rounding=self.rounding,
         )
 
@@ -255,9 +257,9 @@ def join_tables(tables: Sequence[UtilityTable]) -> UtilityTable:
         utility=np.concatenate([table.utility for table in tables]),
         cost=first if shared else np.concatenate([table.costs for table in tables]),
         key=np.concatenate([table.key for table in tables]),
-        limited={},
+        extra_costs={},
         continuous=False,
-        error=None,
+        standard_error=None,
     )
 
 

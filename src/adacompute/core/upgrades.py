@@ -113,7 +113,7 @@ def envelope(table: UtilityTable) -> tuple[IntArray, Upgrades]:
     last = np.full(len(table), np.inf)
     found: list[tuple[IntArray, ...]] = []
     ratios, extras, gains = [], [], []
-    for step in range(table.levels - 1):
+    for step in range(table.n_levels - 1):
         at = np.arange(len(rows)), here
         gain = utility - utility[at][:, None]
         extra = cost - cost[at][:, None]
@@ -166,7 +166,7 @@ def _choose_at(table: UtilityTable, prices: tuple[float, ...]) -> list[tuple[Int
     largest = max(float(columns.max(initial=0.0)), -float(columns.min(initial=0.0)))
     dearest = float(table.cost.max(initial=0.0))
     shared = table.cost.ndim == 1
-    order = np.argsort(table.cost, kind="stable") if shared else np.arange(table.levels)
+    order = np.argsort(table.cost, kind="stable") if shared else np.arange(table.n_levels)
     columns, cost = columns[order], table.cost.T[order]
     chosen = []
     for price in prices:

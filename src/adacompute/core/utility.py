@@ -52,7 +52,7 @@ class Estimate:
     """
 
     utility: FloatArray
-    error: FloatArray
+    standard_error: FloatArray
 
 
 def estimate(
@@ -75,7 +75,7 @@ def estimate(
             f"method must be one of {METHODS} and vote one of {VOTES}, not {method!r} and {vote!r}"
         )
     most = max(samples, default=0)
-    short = int(answers.samples.min(initial=most))
+    short = int(answers.n_samples.min(initial=most))
     if short < most or min(samples, default=0) < 1:
         raise DataError(
             f"levels {tuple(samples)} need {max(1, most)} samples of every question and one has "
@@ -104,7 +104,7 @@ def _scored(answers: Answers) -> bool:
 
 def _valuer(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
     """Value of votes over the samples at (M, n) indices."""
-    right = answers.right.astype(np.float64)
+    right = answers.correct.astype(np.float64)
     score = np.zeros(len(right)) if answers.score is None else answers.score
     rules: dict[str, Callable[[IntArray], FloatArray]] = {
         "majority": lambda i: votes.majority(answers.answer[i], answers.share[i]),
@@ -133,7 +133,7 @@ def _trials(answers: Answers, samples: Sequence[int], *, vote: str, every: bool)
             if not every and vote == "majority":
                 # Where nothing was readable −1 is the last sample, which is not right either.
                 first = votes.winner(answers.answer[cut])
-                utility[rows, k] = answers.right[cut[np.arange(len(cut)), first]]
+                utility[rows, k] = answers.correct[cut[np.arange(len(cut)), first]]
             else:
                 utility[rows, k] = value(cut).reshape(len(rows), windows).mean(axis=1)
     return utility
@@ -155,7 +155,7 @@ def _subsets(answers: Answers, samples: Sequence[int], *, seed: int) -> FloatArr
 def _order_statistics(answers: Answers, samples: Sequence[int], *, vote: str) -> FloatArray:
     """Best-of-n and pass@n in closed form: a subset's best sample is the one of largest rank."""
     utility = np.empty((len(answers), len(samples)))
-    right = answers.right.astype(np.float64)
+    right = answers.correct.astype(np.float64)
     rank_by = right if answers.score is None or vote == "any" else answers.score
     rank_by = np.where(answers.answer == UNPARSED, -np.inf, rank_by)
     for rows, index in _blocks(answers):
@@ -218,8 +218,8 @@ def count_classes(answers: Answers) -> tuple[FloatArray, FloatArray, FloatArray]
     shape = (len(answers), width)
     cell = answers.question[valid] * width + answers.answer[valid]
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-    right = np.bincount(cell[answers.right[valid]], minlength=shape[0] * shape[1]).reshape(shape)
-    nulls = answers.samples - answers.readable
+    right = np.bincount(cell[answers.correct[valid]], minlength=shape[0] * shape[1]).reshape(shape)
+    nulls = answers.n_samples - answers.n_parsed
     return counts.astype(np.float64), right.astype(np.float64), nulls.astype(np.float64)
 
 

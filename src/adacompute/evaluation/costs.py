@@ -142,7 +142,7 @@ def call_costs(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray,
     prompt, completion = _priced(recorded, prices)
     answers = recorded.answers
     total = np.bincount(answers.question, prompt, minlength=len(answers))
-    return completion, np.asarray(total / np.maximum(1, answers.samples))
+    return completion, np.asarray(total / np.maximum(1, answers.n_samples))
 
 
 def _recorded_costs(recorded: SampleSet, unit: str) -> FloatArray:
@@ -230,7 +230,7 @@ def level_costs(
         return np.stack([_slowest(recorded, values, size) for size in samples], axis=1)
     values, answers = draw_costs(recorded, unit, prices), recorded.answers
     total = np.bincount(answers.question, values, minlength=len(answers))
-    return np.asarray((total / answers.samples)[:, None] * np.asarray(samples))
+    return np.asarray((total / answers.n_samples)[:, None] * np.asarray(samples))
 
 
 def _slowest(recorded: SampleSet, values: FloatArray, size: int) -> FloatArray:

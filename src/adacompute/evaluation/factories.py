@@ -75,10 +75,10 @@ class Experiment:
         most = min(MAX_SAMPLES, max(self.samples))
         known = measure_states(self.pool.answers, most)
         if self.pool.logprob is not None:
-            known = replace(known, right=known.right + self.replay.tie_gains(most))
+            known = replace(known, correct_mass=known.correct_mass + self.replay.tie_gains(most))
         if self.pool.resort is None:
             return known
-        return replace(known, resort=known.reached * self.pool.resort.utility)
+        return replace(known, resort=known.mass * self.pool.resort.utility)
 
     @property
     def levels(self) -> tuple[Level, ...]:

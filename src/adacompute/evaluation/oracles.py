@@ -41,7 +41,7 @@ def cross_fitted_oracle(
 
 def in_sample(pool: Pool, budgets: tuple[float, ...]) -> dict[float, tuple[float, FloatArray]]:
     """Cost, and utility of each question, under the oracle as the paper scores it, by budget."""
-    most = int(pool.answers.samples.min())
+    most = int(pool.answers.n_samples.min())
     table = pool.table(tuple(n for n in PAPER_LEVELS if n <= most), method="windows")
     found = {budget: solve(table, budget) for budget in budgets}
     return {

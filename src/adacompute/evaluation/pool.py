@@ -43,7 +43,7 @@ class Resort:
     draw_cost: FloatArray
 
     def __post_init__(self) -> None:
-        fewest = int(self.answers.samples.min(initial=self.level.samples))
+        fewest = int(self.answers.n_samples.min(initial=self.level.samples))
         if fewest < self.level.samples:
             raise DataError(
                 f"a last resort of {self.level.samples} samples is recorded with {fewest} of some "
@@ -70,7 +70,7 @@ class Resort:
 def _mean_cost(answers: Answers, draw_cost: FloatArray) -> FloatArray:
     """Mean cost of a sample of each question."""
     total = np.bincount(answers.question, draw_cost, minlength=len(answers))
-    return np.asarray(total / np.maximum(1, answers.samples), dtype=np.float64)
+    return np.asarray(total / np.maximum(1, answers.n_samples), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ class Pool:
         count and are kept.
         """
         read = self.answers.answer != UNPARSED
-        counts = self.answers.samples if nulls else self.answers.readable
+        counts = self.answers.n_samples if nulls else self.answers.n_parsed
         most = equalise_samples(counts)
         if most < 1:
             raise DataError(

@@ -96,7 +96,7 @@ def evaluate(
                 row |= imitate(contest, curve, budget)
             rows.append(row)
     dropped = tuple(sorted(set(ladder) - set(samples)))
-    return Scores(rows, len(even), even.left_out, int(even.answers.samples[0]), samples, dropped)
+    return Scores(rows, len(even), even.left_out, int(even.answers.n_samples[0]), samples, dropped)
 
 
 def _names(policies: Sequence[str] | None) -> list[str]:
@@ -109,7 +109,7 @@ def _names(policies: Sequence[str] | None) -> list[str]:
 
 
 def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
-    recorded, least = int(pool.answers.samples[0]), min(ladder, default=1)
+    recorded, least = int(pool.answers.n_samples[0]), min(ladder, default=1)
     half = recorded // 2
     kept = tuple(n for n in sorted(set(ladder)) if n <= half)
     if not kept:

@@ -240,7 +240,7 @@ def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any
             "completion": _writable(drawn.draw.text) if texts else None,
             "completion_chars": len(drawn.draw.text),
             "completion_tokens": drawn.draw.completion_tokens,
-            "mean_logprob": drawn.draw.logprob,
+            "mean_logprob": drawn.draw.mean_logprob,
         }
         for drawn, answer in zip(purse.drawn, decision.spelled, strict=False)
     ]

@@ -229,7 +229,7 @@ class Gateway:
             case TimeoutError():
                 await self._refuse(exchange, 408, "the request took too long to arrive", "slow")
             case RateLimited():
-                after = [(b"retry-after", b"%d" % max(1, math.ceil(error.after_s)))]
+                after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
                 failed = isinstance(error, Unavailable)
                 status, kind = (503, "upstream_error") if failed else (429, "rate_limit_error")
                 await exchange.fail(status, str(error), kind, headers=after)

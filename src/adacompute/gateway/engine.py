@@ -241,7 +241,7 @@ class Engine:
         """
         start, wanted = time.perf_counter(), int(episode.wanted[0])
         decision.rounds += 1
-        resort = self.virtual.bundle.policy.levels[int(episode.state.at[0])].model
+        resort = self.virtual.bundle.policy.levels[int(episode.state.level[0])].model
         model = resort if episode.resorted[0] else None
         bought = purse.buy(wanted - len(decision.answers), model=model)
         try:
@@ -364,7 +364,9 @@ def _record(answers: list[int], purse: RequestModel | None = None) -> Record:
     answer = np.array([answers], dtype=np.int64).reshape(1, -1)
     if purse is None:
         return Record(answer)
-    told = [math.nan if one.draw.logprob is None else one.draw.logprob for one in purse.drawn]
+    told = [
+        math.nan if one.draw.mean_logprob is None else one.draw.mean_logprob for one in purse.drawn
+    ]
     return Record(answer, logprob=np.array([told[: len(answers)]]))
 
 

@@ -144,7 +144,7 @@ class RequestModel:
         told = document.usage if isinstance(document, ParsedStream) else parse_usage(document)
         usage = clean_usage(told)
         tokens = sum(draw.completion_tokens or 0 for draw in reply.draws)
-        estimated = "prompt_tokens" not in usage or any(draw.estimated for draw in reply.draws)
+        estimated = "prompt_tokens" not in usage or any(draw.is_estimated for draw in reply.draws)
         bill = {"prompt_tokens": len(payload), **usage, "completion_tokens": tokens}
         self.bills.append(CallUsage(bill, estimated))
         if isinstance(document, ParsedStream):
@@ -195,7 +195,7 @@ def _telling(headers: Mapping[str, str]) -> Headers:
 
 def _weight(error: BaseException) -> tuple[bool, bool, float]:
     """Which of several failures is told: our own, what no waiting mends, the longest wait."""
-    wait = error.after_s if isinstance(error, RateLimited) else -1.0
+    wait = error.retry_after_s if isinstance(error, RateLimited) else -1.0
     return not isinstance(error, ModelError), isinstance(error, UpstreamRejected), wait
 
 

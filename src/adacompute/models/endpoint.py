@@ -204,12 +204,17 @@ class Endpoint(ConnectionOwner):
             if failure.lost and state.attempt_number == 1:
                 return 0.0
             own: float = jitter(state)
-            return own if failure.after_s is None else failure.after_s + min(own, bounds.first_s)
+            return (
+                own
+                if failure.retry_after_s is None
+                else failure.retry_after_s + min(own, bounds.first_s)
+            )
 
         def useful(state: tenacity.RetryCallState) -> bool:
             failure = _failure(state)
             return (
-                isinstance(failure, TransientFailure) and (failure.after_s or 0) <= bounds.longest_s
+                isinstance(failure, TransientFailure)
+                and (failure.retry_after_s or 0) <= bounds.longest_s
             )
 
         def tell(state: tenacity.RetryCallState) -> None:
@@ -290,12 +295,12 @@ class Endpoint(ConnectionOwner):
 
     def _final(self, failure: Failure) -> ModelError:
         """What leaves when no attempt could mend it; told before it is raised."""
-        after_s = failure.after_s if isinstance(failure, TransientFailure) else None
-        waits = after_s is not None and failure.error is ModelError
+        retry_after_s = failure.retry_after_s if isinstance(failure, TransientFailure) else None
+        waits = retry_after_s is not None and failure.error is ModelError
         kind = Unavailable if waits else failure.error
         error = kind(f"{self.base_url} {self._clean(str(failure))}")
         if isinstance(error, RateLimited):
-            error.after_s = after_s or 0.0
+            error.retry_after_s = retry_after_s or 0.0
         self._tell("failed", cause=str(error))
         return error
 

@@ -46,7 +46,7 @@ class Failure(Exception):  # noqa: N818 - the others name what happened
 class TransientFailure(Failure):
     """A failure worth another attempt.
 
-    `after_s` is how long the server asked to wait. `lost` says that the connection was lost before
+    `retry_after_s` is how long the server asked to wait. `lost` says that the connection was lost before
     a reply began, as happens to idle ones; the first time that is worth another attempt at once.
     `stale` says that it had been closed before the request came.
     """
@@ -58,12 +58,12 @@ class TransientFailure(Failure):
         cause: str,
         error: type[ModelError] = ModelError,
         *,
-        after_s: float | None = None,
+        retry_after_s: float | None = None,
         lost: bool = False,
         paid: bool = False,
     ) -> None:
         super().__init__(cause, error, paid=paid)
-        self.after_s = after_s
+        self.retry_after_s = retry_after_s
         self.lost = lost
 
 
@@ -97,9 +97,9 @@ def check_reply(status: int, headers: Mapping[str, str], body: bytes, *, kind: s
         return
     said = f"answered {status}: {read_message(body)}"
     if status in RETRIED:
-        after_s = read_retry_after(headers.get("Retry-After"), datetime.now(UTC))
+        retry_after_s = read_retry_after(headers.get("Retry-After"), datetime.now(UTC))
         raise TransientFailure(
-            said, RateLimited if status in _LIMITED else ModelError, after_s=after_s
+            said, RateLimited if status in _LIMITED else ModelError, retry_after_s=retry_after_s
         )
     if status in _MOVED:
         to = headers.get("Location", "another address")

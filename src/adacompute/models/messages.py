@@ -101,20 +101,20 @@ class Sample:
     """
 
     text: str
-    finish: str | None
-    prompt_tokens: int | None
-    cached_tokens: int
-    completion_tokens: int | None
-    reasoning_tokens: int
-    logprob: float | None
-    estimated: bool
-    latency_s: float
-    shared: int
+    mean_logprob: float | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    is_estimated: bool = False
+    latency_s: float = 0.0
+    samples_per_call: int = 1
 
     @property
     def failed(self) -> bool:
         """Whether hidden reasoning ate the whole limit: paid for, and nothing to read."""
-        return self.finish == "length" and not self.text.strip()
+        return self.finish_reason == "length" and not self.text.strip()
 
 
 @dataclass(frozen=True)

@@ -122,15 +122,15 @@ def parse_samples(
     return [
         Sample(
             text=choice.text,
-            finish=choice.finish,
+            finish_reason=choice.finish,
             prompt_tokens=_count(usage.get("prompt_tokens")) or None,
             cached_tokens=cached,
             completion_tokens=own,
             reasoning_tokens=hidden,
-            logprob=choice.logprob,
-            estimated=estimated,
+            mean_logprob=choice.logprob,
+            is_estimated=estimated,
             latency_s=latency_s,
-            shared=len(choices),
+            samples_per_call=len(choices),
         )
         for choice, own, hidden in zip(choices, tokens, reasoning, strict=True)
     ]

@@ -41,17 +41,17 @@ class ParsedStream:
         told = read_count(self.usage, "completion_tokens")
         return Sample(
             text=self.text,
-            finish=self.finish,
+            finish_reason=self.finish,
             prompt_tokens=read_count(self.usage, "prompt_tokens"),
             cached_tokens=0,
             completion_tokens=max(len(self.events), estimate_tokens(self.text))
             if told is None
             else told,
             reasoning_tokens=0,
-            logprob=None,
-            estimated=told is None,
+            mean_logprob=None,
+            is_estimated=told is None,
             latency_s=latency_s,
-            shared=1,
+            samples_per_call=1,
         )
 
 

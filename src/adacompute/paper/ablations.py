@@ -111,7 +111,7 @@ def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
     held = {BY_ROW: row_split, BY_QUESTION: [np.tile(group, len(BUDGETS)) for group in groups]}
     features = np.tile(subject.drafted, (len(BUDGETS), 1))
     trials: list[Trial] = []
-    confusion = {name: np.zeros((table.levels, table.levels)) for name in held}
+    confusion = {name: np.zeros((table.n_levels, table.n_levels)) for name in held}
     left_out: dict[str, str] = {}
     for kind in CLASSIFIERS:
         for split_by, masks in held.items():
@@ -121,7 +121,7 @@ def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
                         model = fit_classifier(
                             features[~mask],
                             label[~mask],
-                            levels=table.levels,
+                            levels=table.n_levels,
                             kind=kind,
                             seed=seed,
                         )

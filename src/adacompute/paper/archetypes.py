@@ -119,8 +119,8 @@ def find_archetypes(subject: Subject) -> Archetypes:
         again_told=np.stack([told.utility[rows].mean(axis=0) for rows in mine]),
         bands=bands.names,
         composition=shares_by(bands.band, len(bands.names), whole.cluster, kinds),
-        given=shares_by(whole.cluster, kinds, choice, table.levels),
-        given_again=shares_by(half.cluster, len(mine), choice_again, scored.levels),
+        given=shares_by(whole.cluster, kinds, choice, table.n_levels),
+        given_again=shares_by(half.cluster, len(mine), choice_again, scored.n_levels),
         absorbed=_absorb(whole, choice, subject.levels),
         absorbed_again=_absorb(half, choice_again, subject.half_levels),
     )

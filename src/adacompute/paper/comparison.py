@@ -258,7 +258,7 @@ def map_labels(subject: Subject, budgets: tuple[float, ...] = HEAT_BUDGETS) -> H
     table, bands = subject.windows, subject.bands
 
     def share(choices: Sequence[Any]) -> FloatArray:
-        counted = [shares_by(bands.band, len(bands.names), c, table.levels) for c in choices]
+        counted = [shares_by(bands.band, len(bands.names), c, table.n_levels) for c in choices]
         return np.stack(counted)
 
     return HeatMap(

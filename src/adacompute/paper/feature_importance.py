@@ -60,7 +60,7 @@ def weigh_features(subject: Subject) -> Features:
     lost = np.zeros((2, count))
     for fold in range(FOLDS):
         held = subject.fold == fold
-        model = fit_classifier(features[~held], label[~held], levels=table.levels, seed=SEED)
+        model = fit_classifier(features[~held], label[~held], levels=table.n_levels, seed=SEED)
         for i, rows in enumerate((np.flatnonzero(~held), np.flatnonzero(held))):
             rng = np.random.default_rng(fold)
             right = (model.predict(features[rows]).argmax(axis=1) == label[rows]).mean()
@@ -70,7 +70,7 @@ def weigh_features(subject: Subject) -> Features:
                     mixed[:, f] = rng.permutation(mixed[:, f])
                     still = (model.predict(mixed).argmax(axis=1) == label[rows]).mean()
                     lost[i, f] += (right - still) / (SHUFFLES * FOLDS)
-    means = np.full((count, table.levels), np.nan)
+    means = np.full((count, table.n_levels), np.nan)
     for k in np.unique(label).tolist():
         means[:, k] = features[label == k].mean(axis=0)
     centre = np.nanmean(means, axis=1, keepdims=True)

@@ -80,7 +80,7 @@ def trace_scaling(subject: Subject) -> Scaling:
         levels=subject.levels,
         windows=subject.windows.utility[question],
         exact=found.utility,
-        error=found.error,
+        error=found.standard_error,
     )
 
 
@@ -263,11 +263,11 @@ def scatter_choices(subject: Subject, budgets: tuple[float, ...] = BUDGETS) -> S
         chosen=np.asarray(subject.levels)[np.stack(choices)],
         place=_means(tenth, FINE_PARTS, single),
         mean=np.stack([_means(tenth, FINE_PARTS, table.cost_of(c)) for c in choices]),
-        shares=np.stack([shares_by(fifth, PARTS, c, table.levels) for c in choices]),
+        shares=np.stack([shares_by(fifth, PARTS, c, table.n_levels) for c in choices]),
         spent=np.stack([_means(fifth, PARTS, table.cost_of(c)) for c in choices]),
         fair_place=_means(fair_tenth, FINE_PARTS, fair),
         fair_mean=np.stack([_means(fair_tenth, FINE_PARTS, told.cost_of(c)) for c in fairly]),
-        fair_shares=np.stack([shares_by(fair_fifth, PARTS, c, told.levels) for c in fairly]),
+        fair_shares=np.stack([shares_by(fair_fifth, PARTS, c, told.n_levels) for c in fairly]),
         fair_spent=np.stack([_means(fair_fifth, PARTS, told.cost_of(c)) for c in fairly]),
     )
 
@@ -365,7 +365,7 @@ def show_mechanism(subject: Subject) -> Mechanism:
         choice=choice,
         single=table.utility[:, 0],
         shares=np.stack(
-            [np.bincount(column, minlength=table.levels) / len(table) for column in choice.T]
+            [np.bincount(column, minlength=table.n_levels) / len(table) for column in choice.T]
         ),
         question=question,
         id=subject.ids[question],

@@ -40,7 +40,7 @@ def evaluate_paper(
 ) -> list[dict[str, Any]]:
     """Score the paper's policies by its protocol; ``low`` and ``high`` are ± one deviation."""
     even = pool.even()
-    samples = tuple(n for n in PAPER_LEVELS if n <= int(even.answers.samples[0]))
+    samples = tuple(n for n in PAPER_LEVELS if n <= int(even.answers.n_samples[0]))
     table = even.table(samples, method="windows")
     rows = []
     for budget in sorted(set(budgets)):
@@ -74,7 +74,7 @@ def decide_once(policy: Policy, pool: Pool, price: float, table: UtilityTable) -
         cost=np.broadcast_to(table.cost, table.utility.shape),
         record=nothing,
     )
-    return start.decide().state.at
+    return start.decide().state.level
 
 
 def _uniform(

@@ -109,7 +109,7 @@ class Subject:
     @property
     def samples(self) -> int:
         """Samples of each question."""
-        return int(self.pool.answers.samples[0])
+        return int(self.pool.answers.n_samples[0])
 
     @property
     def levels(self) -> tuple[int, ...]:

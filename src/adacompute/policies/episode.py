@@ -75,7 +75,7 @@ class Episode:
             features=features,
             cost=cost,
             draws=ObservedSamples(record, np.arange(size), none),
-            at=np.full(size, NO_LEVEL, dtype=np.int64),
+            level=np.full(size, NO_LEVEL, dtype=np.int64),
             rounds_left=np.full(size, rounds, dtype=np.int64),
         )
         samples = np.array([level.samples for level in policy.levels])
@@ -106,19 +106,21 @@ class Episode:
             return self
         state = self.state.take(self.open)
         level = self.policy.decide(state, self.price)
-        goes_on = (level > state.at) & (state.rounds_left > 0)
-        at = self.state.at.copy()
+        goes_on = (level > state.level) & (state.rounds_left > 0)
+        at = self.state.level.copy()
         at[self.open[goes_on]] = level[goes_on]
         wanted = self.state.draws.size.copy()
         rows, level = self.open[goes_on], level[goes_on]
         wanted[rows] = wanted[rows] * self.apart[level] + self.samples[level]
-        moved = replace(self.state, at=at)
+        moved = replace(self.state, level=at)
         return replace(self, state=moved, open=rows, wanted=wanted)
 
     @property
     def resorted(self) -> BoolArray:
         """Which questions are at a level whose draws answer alone."""
-        return np.asarray(self.apart[self.state.at] & (self.state.at != NO_LEVEL), dtype=np.bool_)
+        return np.asarray(
+            self.apart[self.state.level] & (self.state.level != NO_LEVEL), dtype=np.bool_
+        )
 
     def feed(self, record: Record) -> Episode:
         """Take the draws that were wanted: ``record`` holds all draws so far, row by question.
@@ -134,8 +136,8 @@ class Episode:
         rounds = self.state.rounds_left.copy()
         rounds[self.open] -= 1
         here = np.where(
-            self.state.at >= 0,
-            np.take_along_axis(self.cost, np.maximum(self.state.at, 0)[:, None], axis=1)[:, 0],
+            self.state.level >= 0,
+            np.take_along_axis(self.cost, np.maximum(self.state.level, 0)[:, None], axis=1)[:, 0],
             0.0,
         )
         state = replace(
@@ -154,7 +156,7 @@ class Episode:
         """
         draws = self.state.draws
         answer = draws.record.answer[draws.row]
-        first = np.where(self.resorted, draws.size - self.samples[self.state.at], 0)
+        first = np.where(self.resorted, draws.size - self.samples[self.state.level], 0)
         place = np.arange(answer.shape[1])
         seen = (place >= first[:, None]) & (place < draws.size[:, None])
         logprob = draws.record.logprob if ties == LOGPROB else None

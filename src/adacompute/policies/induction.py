@@ -33,7 +33,7 @@ def indices(known: StateMeasure, prices: FloatArray = PRICES) -> FloatArray:
 
     States of the largest number of draws cannot go on: their index is 0.
     """
-    reached, right = known.reached, known.right
+    reached, right = known.mass, known.correct_mass
     index = np.zeros(reached.shape)
     every = states()
     last = int(every.draws[len(reached) - 1])

@@ -95,7 +95,7 @@ class ObservedSamples:
         return self.record.tally.runner_up[self.row, self.size]
 
     @property
-    def readable(self) -> IntArray:
+    def n_parsed(self) -> IntArray:
         """Draws with a readable answer."""
         return self.record.tally.readable[self.row, self.size]
 
@@ -119,7 +119,7 @@ class State:
     """What is known of N questions when a decision is due.
 
     ``key`` seeds deterministic mixing; ``features`` are as the policy digested them; ``cost``
-    (N, K) is what each level costs from here on; ``at`` is the level each question is at;
+    (N, K) is what each level costs from here on; ``level`` is the level each question is at;
     ``rounds_left`` how often it may still be drawn for.
     """
 
@@ -127,7 +127,7 @@ class State:
     features: Float32Array
     cost: FloatArray
     draws: ObservedSamples
-    at: IntArray
+    level: IntArray
     rounds_left: IntArray
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class State:
             features=self.features[rows],
             cost=self.cost[rows],
             draws=self.draws.take(rows),
-            at=self.at[rows],
+            level=self.level[rows],
             rounds_left=self.rounds_left[rows],
         )
 

@@ -81,13 +81,13 @@ def response_profile(answers: Answers, most: int) -> FloatArray:
     """What matters of each question, (N, 5), from its recorded samples."""
     levels = sorted({1, min(3, most), most})
     worth = estimate(answers, levels, errors=False).utility
-    pairs = answers.samples * np.maximum(answers.samples - 1, 1)
+    pairs = answers.n_samples * np.maximum(answers.n_samples - 1, 1)
     question = answers.question[answers.answer >= 0]
     width = int(answers.answer.max(initial=0)) + 1
     cell = question * width + answers.answer[answers.answer >= 0]
     votes = np.bincount(cell, minlength=len(answers) * width).reshape(len(answers), width)
     agree = (votes * (votes - 1)).sum(axis=1) / pairs
-    unread = 1.0 - answers.readable / answers.samples
+    unread = 1.0 - answers.n_parsed / answers.n_samples
     gain = worth - worth[:, :1]
     return np.column_stack([worth[:, 0], gain[:, 1:], agree, unread])
 

@@ -39,7 +39,7 @@ def plan(
     Prices are in utility, for one draw, one round and one resort. Of equals the fewest draws are
     asked for. The first round is made in any case, so there only its draws are weighed.
     """
-    worth = known.right
+    worth = known.correct_mass
     begun = states().draws[: len(worth), None] > 0
     dearer = np.where(begun, resort_price + round_price, resort_price)
     asked = np.zeros((rounds + 1, *worth.shape), dtype=np.int8)
@@ -59,14 +59,14 @@ def _one_more_round(
     """Worth of each state with one more round to go, and the draws to ask for in it."""
     every = states()
     last = int(every.draws[len(worth) - 1])
-    best, asked = known.right.copy(), np.zeros(worth.shape, dtype=np.int64)
+    best, asked = known.correct_mass.copy(), np.zeros(worth.shape, dtype=np.int64)
     best[every.layer(0)] = -np.inf
     for goal in range(1, last + 1):
         later = worth[every.layer(goal)]
         for draws in range(goal - 1, -1, -1):
             later = continuation_value(later, draws)
             here, more = every.layer(draws), goal - draws
-            chance = known.reached[here]
+            chance = known.mass[here]
             net = later - (price * more + (round_price if draws else 0.0)) * chance
             better = net > best[here] + DUST * chance
             best[here] = np.where(better, net, best[here])
@@ -80,13 +80,13 @@ def plan_singly(known: StateMeasure, *, price: float, resort_price: float) -> In
     It is the plan for more rounds than draws, where rounds are for nothing, and faster made.
     """
     every = states()
-    last = int(every.draws[len(known.right) - 1])
-    best, asked = known.right.copy(), np.zeros((1, *known.right.shape), dtype=np.int8)
+    last = int(every.draws[len(known.correct_mass) - 1])
+    best, asked = known.correct_mass.copy(), np.zeros((1, *known.correct_mass.shape), dtype=np.int8)
     best[every.layer(0)] = -np.inf
     for draws in range(last, -1, -1):
         here = every.layer(draws)
         if draws < last:
-            chance = known.reached[here]
+            chance = known.mass[here]
             net = continuation_value(best[every.layer(draws + 1)], draws) - price * chance
             asked[0, here] = net > best[here] + DUST * chance
             best[here] = np.where(asked[0, here], net, best[here])
@@ -100,7 +100,7 @@ def _resort(
     """Ask the other model in these states, wherever that is worth more."""
     if known.resort is None:
         return
-    chance = known.reached[here]
+    chance = known.mass[here]
     net = known.resort[here] - price * chance
     better = net > best[here] + DUST * chance
     best[here] = np.where(better, net, best[here])

@@ -42,8 +42,8 @@ class RouterPolicy:
 
     def decide(self, state: State, price: float) -> IntArray:
         """Take the level that the price's classifier scores highest."""
-        new = np.flatnonzero(state.at == NO_LEVEL)
-        level = state.at.copy()
+        new = np.flatnonzero(state.level == NO_LEVEL)
+        level = state.level.copy()
         place = self.dial.turn(price, mixing_uniform(state.key[new]))
         for setting in np.unique(place):
             rows = new[place == setting]
@@ -65,8 +65,8 @@ class ValueRouterPolicy:
 
     def decide(self, state: State, price: float) -> IntArray:
         """Take the level of largest predicted utility − price × cost, ties to the cheaper one."""
-        new = np.flatnonzero(state.at == NO_LEVEL)
-        level = state.at.copy()
+        new = np.flatnonzero(state.level == NO_LEVEL)
+        level = state.level.copy()
         if len(new):
             value = state.features[new].astype(np.float64)
             level[new] = choose(UtilityTable(value, state.cost[new]), price)

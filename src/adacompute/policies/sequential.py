@@ -57,8 +57,8 @@ COARSE = np.geomspace(0.5, 3e-4, 16)
 DRAWN = (1.5, 2.0, 3.0, 4.0, 6.0)
 
 PRIOR = ("mean", "scale", "slope", "place")
-CHANCES = ("reached", "right")
-TABLES = ("index", *PRIOR, *CHANCES)
+MEASURES = ("mass", "correct_mass")
+TABLES = ("index", *PRIOR, *MEASURES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class SequentialPolicy:
         going = state.draws.size < len(self.levels)  # with a last resort, all of them
         if going.all():
             return self._go_on(state, price)
-        level, rows = state.at.copy(), np.flatnonzero(going)
+        level, rows = state.level.copy(), np.flatnonzero(going)
         level[rows] = self._go_on(state.take(rows), price)
         return level
 
@@ -105,14 +105,14 @@ class SequentialPolicy:
         # Level n costs this much more than n draws did; what the last resort costs never changes.
         due = state.cost[:, -1] / self.resort_cost if resort else state.cost[np.arange(len(at)), at]
         worth = price * due * price_jitter(state.key)
-        first = state.at == NO_LEVEL
+        first = state.level == NO_LEVEL
         free = self.round_cost == 0 and bool((state.rounds_left >= len(self.levels) - at).all())
         if free and not resort:
             more = self.index[state.draws.states, place] > worth
-            return np.where(more | first, at, state.at)
+            return np.where(more | first, at, state.level)
         asked = self._ask(state, place, worth, free=free)
         asked = np.where(first & (asked == 0), 1, asked)
-        ahead = np.where(asked > 0, at + asked - 1, state.at)
+        ahead = np.where(asked > 0, at + asked - 1, state.level)
         return np.where(asked == RESORT, len(self.levels) - 1, ahead)
 
     def _ask(self, state: State, place: IntArray, price: FloatArray, *, free: bool) -> IntArray:
@@ -159,7 +159,7 @@ def save_tables(policy: SequentialPolicy) -> bytes:
     """Everything a sequential policy looks up, as one file of plain arrays."""
     held = io.BytesIO()
     prior = {name: getattr(policy.prior, name) for name in PRIOR}
-    known = {name: getattr(policy.known, name).astype(np.float32) for name in CHANCES}
+    known = {name: getattr(policy.known, name).astype(np.float32) for name in MEASURES}
     if policy.known.resort is not None:
         known["resort"] = policy.known.resort.astype(np.float32)
     np.savez_compressed(held, index=policy.index, **prior, **known)
@@ -184,7 +184,7 @@ def load_tables(
     if apart.any() and not (math.isfinite(resort_cost) and resort_cost > 0):
         raise BundleError(f"a last resort cannot cost {resort_cost} draws: train the policy again")
     prior = Prior(**{name: table[name] for name in PRIOR})
-    known = StateMeasure(*(table[name].astype(np.float64) for name in CHANCES))
+    known = StateMeasure(*(table[name].astype(np.float64) for name in MEASURES))
     if apart.any():
         known = replace(known, resort=table["resort"].astype(np.float64))
     return SequentialPolicy(levels, prior, table["index"], known, round_cost, resort_cost)
@@ -258,7 +258,7 @@ def _select_shrinkage(
     for f in range(LENT_FOLDS):
         train, held = fold != f, fold == f
         seen, unseen = (
-            StateMeasure(known.reached[:, rows], known.right[:, rows]) for rows in (train, held)
+            StateMeasure(known.mass[:, rows], known.correct_mass[:, rows]) for rows in (train, held)
         )
         _, left = np.unique(group[train], return_inverse=True)
         prior, weight, _ = fit_prior(
@@ -279,7 +279,7 @@ def _value(index: FloatArray, known: StateMeasure, place: IntArray) -> float:
     right, drawn = np.zeros(len(COARSE)), np.zeros(len(COARSE))
     for at in np.unique(place):
         rows = place == at
-        right += known.right[:, rows].sum(axis=1) @ stop[:, at]
-        drawn += known.reached[:, rows].sum(axis=1) @ go[:, at]
+        right += known.correct_mass[:, rows].sum(axis=1) @ stop[:, at]
+        drawn += known.mass[:, rows].sum(axis=1) @ go[:, at]
     drawn, right = np.maximum.accumulate(drawn / len(place)), right / len(place)
     return float(np.interp(DRAWN, drawn, right).mean())

@@ -44,7 +44,7 @@ class RetryRule:
 
     def reach(self, draws: ObservedSamples) -> IntArray:
         """Draw at once what is missing."""
-        missing = np.maximum(0, self.readable - draws.readable)
+        missing = np.maximum(0, self.readable - draws.n_parsed)
         return np.maximum(draws.size, np.minimum(self.cap, draws.size + missing))
 
 
@@ -94,7 +94,7 @@ class RulePolicy:
         level = np.searchsorted(self._samples, reach)
         # A ladder that lacks the number takes the next one; a question that stops stays.
         level = np.minimum(level, len(self.levels) - 1)
-        return np.where(reach > state.draws.size, level, state.at)
+        return np.where(reach > state.draws.size, level, state.level)
 
     def _tickets(self, state: State) -> FloatArray:
         if self.ticket == "none":

@@ -180,5 +180,5 @@ def count_unreadable(study: Study) -> dict[str, float]:
         "samples": int(unread.sum()),
         "share": float((answers.answer == UNPARSED).mean()),
         "questions": int((unread > 0).sum()),
-        "most": int((2 * unread > answers.samples).sum()),
+        "most": int((2 * unread > answers.n_samples).sum()),
     }

@@ -99,7 +99,7 @@ def summarise(
         "questions": len(study.contest.pool),
         "groups": study.groups,
         "left_out": study.contest.pool.left_out,
-        "samples": int(study.contest.pool.answers.samples[0]),
+        "samples": int(study.contest.pool.answers.n_samples[0]),
         "budget": budget,
         "at": at,
         **_judge(study, here, gains[:, at], unread["share"]),

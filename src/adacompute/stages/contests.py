@@ -201,7 +201,7 @@ def _label(level: Level) -> int | str:
 
 def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
     """Levels for which there are enough samples."""
-    most = int(pool.answers.samples[0])
+    most = int(pool.answers.n_samples[0])
     kept = tuple(n for n in ladder if n <= most)
     if not kept:
         raise DataError(
@@ -216,7 +216,7 @@ def _refuse_alone(fitted: FittedPolicy, pool: Pool, ladder: tuple[int, ...]) -> 
     if len(fitted.policy.levels) > 1:
         return fitted
     raise DataError(
-        f"the number of samples a question, {pool.answers.samples[0]}, leaves one level of the "
+        f"the number of samples a question, {pool.answers.n_samples[0]}, leaves one level of the "
         f"ladder {', '.join(map(str, ladder))}, and a policy needs two to decide between: collect "
         "more samples a question, or name more levels by --ladder"
     )
@@ -228,7 +228,7 @@ def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
         return None
     answers = pool.answers
     agree = response_profile(answers, 1)[:, -2]
-    read, made = (count * (count - 1.0) for count in (answers.readable, answers.samples))
+    read, made = (count * (count - 1.0) for count in (answers.n_parsed, answers.n_samples))
     return Baseline(
         mean=tuple(features.mean(axis=0, dtype=np.float64).tolist()),
         spread=tuple(features.std(axis=0, dtype=np.float64).tolist()),

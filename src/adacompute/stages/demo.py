@@ -78,7 +78,7 @@ def steps(
     Every question is estimated, by the samples of the one with fewest; few with fewer than others
     are left out of the scores.
     """
-    fewest, usual = int(answers.samples.min()), equalise_samples(answers.samples)
+    fewest, usual = int(answers.n_samples.min()), equalise_samples(answers.n_samples)
     levels, scored_levels = (
         tuple(level for level in DEFAULT_LADDER if level <= most) for most in (fewest, usual)
     )

@@ -79,7 +79,7 @@ def import_samples(
         "samples": table.num_rows,
         **left_out,
         "unreadable": int(table["answer"].null_count),
-        "correct": int(recorded.answers.right.sum()),
+        "correct": int(recorded.answers.correct.sum()),
         "model": model or _only(table["model"]),
         "grader": grader,
     }
@@ -196,7 +196,7 @@ def estimate_run(
     columns: dict[str, Any] = {"question_id": recorded.id}
     for k, level in enumerate(levels):
         columns[f"utility_{level}"] = found.utility[:, k]
-        columns[f"error_{level}"] = found.error[:, k]
+        columns[f"error_{level}"] = found.standard_error[:, k]
     cost = np.broadcast_to(level_costs(recorded, unit, levels, prices), found.utility.shape)
     rows = [
         {
@@ -308,7 +308,7 @@ def solve_run(
         np.stack([np.asarray(utility[name]) for name in names], axis=1),
         level_costs(recorded, unit, levels, prices),
         recorded.key,
-        limited={name: level_costs(recorded, name, levels, prices) for name in limits or {}},
+        extra_costs={name: level_costs(recorded, name, levels, prices) for name in limits or {}},
     )
     found = solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
     result = {**_describe(found, recorded.id, levels), "unit": unit}

@@ -224,7 +224,7 @@ def _within(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
 
     A dial needs two levels to turn between.
     """
-    recorded = int(pool.answers.samples[0])
+    recorded = int(pool.answers.n_samples[0])
     kept = tuple(level for level in ladder if level <= recorded // 2)
     if len(kept) < 2:  # noqa: PLR2004
         raise DataError(
@@ -261,7 +261,7 @@ def _rates(recorded: SampleSet, pool: Pool, unit: str, rows: IntArray) -> dict[s
         values = recorded.numbers(COLUMNS[name])
         if np.isfinite(values).all() and (values > 0).any():
             total = np.bincount(answers.question, values, minlength=len(answers))
-            found[name] = (total / np.maximum(1, answers.samples))[rows]
+            found[name] = (total / np.maximum(1, answers.n_samples))[rows]
     if unit != "samples":
         found[unit] = pool.mean_draw_cost()
     return found

@@ -57,7 +57,7 @@ class Population:
         return Answers(
             offsets=np.arange(len(self) + 1) * samples,
             answer=answer.ravel(),
-            right=answer.ravel() == 0,
+            correct=answer.ravel() == 0,
         )
 
     def true_utility(self, samples: Sequence[int]) -> FloatArray:
