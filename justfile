@@ -5,9 +5,14 @@ python := env("PYTHON", "python")
 # Everything that must pass before a commit
 default: lint types layers test docs
 
-# The README's tree, from the modules' docstrings
-readme:
-    {{python}} docs/readme.py
+# The tree in docs/architecture.md, from the modules' docstrings
+tree:
+    {{python}} scripts/write_architecture.py
+
+# The figures in the documentation
+figures:
+    {{python}} scripts/draw_curve.py
+    {{python}} scripts/take_screenshot.py
 
 # Format, then lint what is left
 fmt:
@@ -19,11 +24,11 @@ lint:
     ruff format --check .
     ruff check .
 
-# Types of the package, the tests and the benchmarks
+# Types of the package, the tests, the benchmarks, the examples and the scripts
 types:
     mypy
 
-# The layer contract: folders import only downwards, one library has one door
+# The layer contract: folders import only downwards, and each library is imported in one place
 layers:
     lint-imports
 
@@ -37,7 +42,7 @@ test *ARGS:
 quick *ARGS:
     {{python}} -m pytest -n 2 -m "not slow" {{ARGS}}
 
-# The documentation, its examples run; warnings are errors
+# The documentation; warnings are errors
 docs:
     {{python}} -m sphinx -W --keep-going -q -b html docs docs/_build/html
     {{python}} -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
@@ -51,7 +56,7 @@ bench:
     {{python}} benchmarks/clients.py
     {{python}} benchmarks/collection.py
 
-# The versions that CI installs, resolved again
+# Resolve again the versions that CI installs
 pins:
-    (echo "# Versions that CI installs; plain pins, by name. 'just pins' writes them again."; \
+    (echo "# Versions that CI installs. 'just pins' writes them again."; \
      uv pip compile -q pyproject.toml --all-extras --group dev --no-annotate --no-header) > constraints.txt

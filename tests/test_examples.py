@@ -1,7 +1,10 @@
-"""The scripts in examples/ do what they say."""
+"""The programs in examples/ and scripts/ do what they say."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,26 +13,82 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.datasets.example import SEED
+from adacompute.gateway.config import make_config
 from adacompute.stages.pipeline import estimate_run
+from adacompute.testing import gateways
 from adacompute.testing.arithmetic import generate
+from adacompute.testing.fake_openai import serve
 from adacompute.testing.llama import Llama, missing
 
-MAKE_SAMPLES = Path(__file__).parents[1] / "examples" / "make_samples.py"
+ROOT = Path(__file__).resolve().parent.parent
+MAKE_SAMPLES = ROOT / "scripts" / "make_samples.py"
+
+
+def run_program(path: Path, *arguments: str, **environment: str) -> str:
+    """Run a program in a process of its own and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_allocate() -> None:
+    printed = run_program(ROOT / "examples" / "allocate.py")
+    assert "[1, 4, 1]" in printed
+    assert "0.600" in printed
+
+
+def test_gateway_client(tmp_path: Path) -> None:
+    gateways.make_policy(tmp_path / "policy")
+    with serve() as fake:
+        model = {"policy": str(tmp_path / "policy"), "budget": 2.0, "grader": "numeric"}
+        model["model"] = "my-model"
+        settings = {"base_url": fake.base_url, "probe": False, "models": {"my-model": model}}
+        with gateways.run(make_config(settings)) as port:
+            printed = run_program(
+                ROOT / "examples" / "gateway_client.py",
+                "my-model",
+                "What is 17 + 25?",
+                OPENAI_BASE_URL=f"http://127.0.0.1:{port}/v1",
+                OPENAI_API_KEY="none",
+            )
+    spent = re.findall(r"budget (\d+): (\d+) samples, (\d+) tokens", printed)
+    assert [budget for budget, _, _ in spent] == ["2", "4"]
+    assert all(1 <= int(samples) <= 4 and int(tokens) > 0 for _, samples, tokens in spent)
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert {f"test_{name}" for name in names} <= set(globals())
+
+
+def test_the_tree_in_the_documentation_is_up_to_date() -> None:
+    path = ROOT / "scripts" / "write_architecture.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shown = module.PAGE.read_text().split(module.BEGIN)[1].split(module.END)[0]
+    assert shown == module.tree(), "run 'python scripts/write_architecture.py'"
 
 
 @pytest.mark.slow
-def test_a_fresh_sample_is_drawn_from_the_real_model(tmp_path: Path) -> None:
+def test_make_samples_collects_from_the_real_model(tmp_path: Path) -> None:
     if reason := missing():
         pytest.skip(reason)
-    command = [sys.executable, str(MAKE_SAMPLES), str(tmp_path), "4", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_program(MAKE_SAMPLES, str(tmp_path), "4", "3")
     rows = pq.read_table(tmp_path / "run" / "samples.parquet").to_pylist()
-    asked = {one.id: one for one in generate(4, seed=SEED)}
-    drawn = {(row["question_id"], row["sample"]) for row in rows}
-    assert drawn == {(name, number) for name in asked for number in range(3)}
+    questions = {one.id: one for one in generate(4, seed=SEED)}
+    collected = {(row["question_id"], row["sample"]) for row in rows}
+    assert collected == {(name, number) for name in questions for number in range(3)}
     for row in rows:
-        assert row["question"] == asked[row["question_id"]].question
+        assert row["question"] == questions[row["question_id"]].question
         assert row["correct"] == (row["answer"] == row["gold"])
         assert row["mean_logprob"] < 0 < row["completion_tokens"] <= 20
         assert row["temperature"] == pytest.approx(0.7)
@@ -39,7 +98,7 @@ def test_a_fresh_sample_is_drawn_from_the_real_model(tmp_path: Path) -> None:
     assert levels[0]["utility"] == pytest.approx(sum(row["correct"] for row in rows) / len(rows))
 
 
-def test_without_a_place_the_script_says_what_it_takes() -> None:
+def test_make_samples_without_an_output_directory_prints_its_usage() -> None:
     done = subprocess.run(
         [sys.executable, str(MAKE_SAMPLES)], capture_output=True, text=True, check=False
     )

@@ -1,8 +1,8 @@
 """Example: samples and a policy that ship with the package, of a small real model.
 
 300 generated questions in twelve classes, 48 samples each, as ``collect`` drew them; the card
-beside them says how, and what they are good for. ``examples/make_samples.py`` draws them again, and
-``examples/make_policy.py`` trains the policy on them.
+beside them says how, and what they are good for. ``scripts/make_samples.py`` draws them again, and
+``scripts/make_policy.py`` trains the policy on them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Policy: the bundle that ships in the package, trained on the example set.
 
-``python examples/make_policy.py OUT`` imports the samples that ship, trains a sequential policy on
-them, calibrates it at two samples a question, and adds the prompt that they were drawn with.
+``python scripts/make_policy.py OUT`` imports the shipped samples, trains a sequential policy on
+them, calibrates it at two samples per question, and adds the prompt that was used to collect them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FORM = "Question: {question}\nAnswer:"
 def main() -> None:
     """Write the bundle to OUT."""
     out = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as place:
-        run = Path(place) / "run"
+    with tempfile.TemporaryDirectory() as directory:
+        run = Path(directory) / "run"
         import_samples(find_example(), run, grader="numeric")
         train_run(run, policy="sequential", out=out)
         calibrate_run(run, policy=out, budget=2.0)

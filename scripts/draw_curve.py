@@ -1,6 +1,6 @@
-"""Curve: the picture on top of the README, drawn from the README's own table.
+"""Curve: the figure at the top of the README, drawn from the README's own table.
 
-Run it with ``python docs/curve.py`` after the table has changed.
+Run it with ``python scripts/draw_curve.py`` after the table has changed.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from pathlib import Path
 from adacompute.report.plot_style import COLOURS, QUIET, panels
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACE = ROOT / "docs" / "_static" / "curve.svg"
-SHOWN = {
-    "sequential": ("sequential: one price for every draw", COLOURS[0], "-", 2.6),
+OUT = ROOT / "docs" / "_static" / "curve.svg"
+CURVES = {
+    "sequential": ("sequential: one price for every sample", COLOURS[0], "-", 2.6),
     "adaptive-consistency": ("Adaptive-Consistency", COLOURS[1], "-", 1.6),
     "early-stopping": ("early stopping (ESC)", COLOURS[4], "-", 1.6),
     "mixture": ("best mixture of uniform n", QUIET, "-", 1.6),
     "router": ("the paper's router", COLOURS[3], "--", 1.6),
     "oracle, cross-fitted": ("oracle that knows every question's curve", "#222222", ":", 1.4),
 }
+"""Label, colour, line style and line width of each policy in the figure."""
 
 
 def read_table(name: str) -> tuple[list[float], dict[str, list[float]]]:
-    """Budgets and accuracies of a table of the README, by policy."""
+    """Return the budgets and, by policy, the accuracies of a table of the README."""
     text = (ROOT / "README.md").read_text()
     table = text.split(f"<!-- {name}: begin -->\n")[1].split(f"<!-- {name}: end -->")[0]
     head, _, *rows = [
@@ -35,18 +36,18 @@ def read_table(name: str) -> tuple[list[float], dict[str, list[float]]]:
 
 
 def main() -> None:
-    """Draw the curve."""
+    """Draw the figure."""
     budgets, accuracy = read_table("no-nulls")
     with panels(width=8.2, height=4.4) as (figure, (axes,)):
-        for name, (label, colour, line, width) in SHOWN.items():
+        for name, (label, colour, line, width) in CURVES.items():
             value = [100 * one for one in accuracy[name]]
             axes.plot(budgets, value, line, color=colour, linewidth=width, label=label)
-        axes.set_xlabel("mean samples a question")
+        axes.set_xlabel("mean samples per question")
         axes.set_ylabel("held-out accuracy, %")
         axes.set_xticks(budgets)
-        axes.set_title("1,000 exam questions, gpt-3.5-turbo, unreadable samples removed")
+        axes.set_title("1,000 exam questions, gpt-3.5-turbo, unparsed samples removed")
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-        figure.savefig(PLACE, format="svg", facecolor="white", metadata={"Date": None})
+        figure.savefig(OUT, format="svg", facecolor="white", metadata={"Date": None})
 
 
 if __name__ == "__main__":

