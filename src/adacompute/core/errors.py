@@ -5,12 +5,13 @@ AdaComputeError
 ├── DataError          samples, questions or tables that cannot be used   (ValueError)
 │   └── BundleError    a policy bundle that cannot be loaded or does not fit
 ├── InfeasibleBudget   a budget below what the cheapest choice costs      (ValueError)
+├── NotFittedError     an estimator that is used before fit               (ValueError)
 ├── MissingExtra       an optional dependency that is not installed       (ImportError)
 ├── GraderError        a grader of the user's own that failed
 └── ModelError         an upstream that failed, with its own message in ours
     ├── RateLimited    it still asked to slow down when patience ran out
     ├── ModelTimeout   it did not answer in time
-    └── RequestRefused it will not take this request, however often it is asked
+    └── RequestRejected it will not take this request, however often it is asked
 
 Each takes one message and no other argument, so that it survives pickling across processes. A
 message says what, the value, the bound and the remedy. It knows nothing of who prints it.
@@ -40,6 +41,10 @@ class BundleError(DataError):
 
 class InfeasibleBudget(AdaComputeError, ValueError):  # noqa: N818 - it names the state, not a fault
     """A budget below what the cheapest choice of every question costs."""
+
+
+class NotFittedError(AdaComputeError, ValueError, AttributeError):
+    """An estimator that is used before it was fitted, as scikit-learn's error of this name."""
 
 
 class MissingExtra(AdaComputeError, ImportError):  # noqa: N818 - it names what is missing

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute import __version__
 from adacompute.core.errors import ConfigError, DataError, require
 from adacompute.evaluation.costs import COLUMNS, Costs, read_token_prices
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
@@ -84,7 +84,7 @@ def report_run(
     held = _held(place, costs)
     arguments = {
         "format": FORMAT,
-        "version": __version__,
+        "version": version("adacompute"),
         "path": str(run),
         "budget": _check_budget(budget),
         **_choose(policy, policies, held),

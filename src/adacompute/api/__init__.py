@@ -1,0 +1,1 @@
+"""API: the estimators and functions that `adacompute` exports."""
