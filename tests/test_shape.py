@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ SOURCE = Path(__file__).parents[1] / "src" / "adacompute"
 MODULES = sorted(SOURCE.rglob("*.py"))
 FILE_LINES, FUNCTION_LINES = 400, 50
 NO_NOUNS = {"utils", "util", "helpers", "helper", "common", "base", "manager"}
-# One word for each idea: a question is no instance, λ is the price.
-BANNED = {"instance", "instances", "datapoint", "lambda", "lmbda", "lam", "multiplier", "impl"}
-BANNED |= {"utils", "util", "manager", "abstract"}
 
 every_module = pytest.mark.parametrize(
     "path", MODULES, ids=lambda path: str(path.relative_to(SOURCE))
@@ -24,23 +20,6 @@ every_module = pytest.mark.parametrize(
 
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
-
-
-def identifiers(tree: ast.Module) -> Iterator[str]:
-    """Names that a module gives to things of its own."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.id if isinstance(node, ast.Name) else node.attr
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.asname
-
-
-def words(name: str) -> set[str]:
-    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
 @every_module
@@ -77,14 +56,5 @@ def test_no_exception_is_caught_blindly_unless_it_is_raised_again(path: Path) ->
             assert again or "BaseException" not in kind, f"line {node.lineno}"
 
 
-@every_module
-def test_names_keep_to_the_vocabulary(path: Path) -> None:
-    used = {name: words(name) & BANNED for name in identifiers(parse(path))}
-    assert {name for name, found in used.items() if found} == set()
-
-
-def test_the_checks_see_what_they_look_for() -> None:
-    assert words("best_instance") & BANNED
-    assert words("ModelManager") & BANNED
-    assert set(identifiers(ast.parse("def f(lam): x = 1; y.z = 2"))) == {"f", "lam", "x", "z"}
-    assert len(MODULES) > 40
+def test_the_checks_see_every_module() -> None:
+    assert len(MODULES) > 100
