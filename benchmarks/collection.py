@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from adacompute.collection.collector import Collector
 from adacompute.collection.limits import AdaptiveLimiter
-from adacompute.collection.modes import CollectionLevel
+from adacompute.collection.plan import CollectionLevel
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import request_body
@@ -96,7 +96,7 @@ async def collected(url: str, samples: int, at_once: int) -> Timed:
             prices = TokenPrices(input=1.0, output=2.0)
             mode = CollectionLevel("default", "m", model, Template(), SETTINGS, prices, DRAWS)
             collector = Collector(
-                ledger, mode, asked(samples), Meter(10**18), AdaptiveLimiter(most=at_once)
+                ledger, mode, asked(samples), Meter(10**18), AdaptiveLimiter(max_calls=at_once)
             )
             found = await timed(samples, collector.run)
         assert (collector.progress.done, collector.progress.missing) == (samples, 0)

@@ -27,8 +27,8 @@ from adacompute.evaluation.curves import Curve, cross_validate, read_curve, spli
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.pool import assign_folds
-from adacompute.stages.contests import pool_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Scored:
 def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     """Fit and score every policy; with ``few`` training questions only, the two that matter."""
     try:
-        pool = pool_run(Run(run)).even(nulls=nulls)
+        pool = read_pool(Run(run)).even(nulls=nulls)
     except DataError as error:
         print(f"{name} is left out: {error}", file=sys.stderr)
         return None

@@ -29,8 +29,8 @@ from adacompute.evaluation.scores import resample
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.spending.token_prices import TokenPrices
-from adacompute.stages.contests import pool_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run, encode_samples
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read_exams(samples: Path) -> tuple[Pool, FloatArray, FloatArray]:
         pq.write_table(table, Path(place, "part.parquet"))
         import_samples(Path(place, "part.parquet"), Path(place, "run"))
         run = Run(Path(place, "run"))
-        pool, recorded = pool_run(run), encode_samples(run.samples())
+        pool, recorded = read_pool(run), encode_samples(run.samples())
     length = recorded.numbers("completion_chars")
     length = np.where(np.isnan(length), np.nanmean(length), length) / CHARACTERS
     prompt = np.array([len(text or "") for text in recorded.text]) / CHARACTERS

@@ -32,8 +32,8 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.evaluation.pool import assign_folds
 from adacompute.evaluation.scores import resample
 from adacompute.policies.episode import TIE_BREAKS
-from adacompute.stages.contests import pool_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run, SampleSet, encode_samples
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def compare_policies(samples: Path, name: str) -> None:
     curves: dict[tuple[str, str], Curve] = {}
     with TemporaryDirectory() as place:
         import_samples(next(samples.rglob(f"{name}.parquet")), Path(place, "run"))
-        pools = {ties: pool_run(Run(Path(place, "run")), ties=ties).even() for ties in TIE_BREAKS}
+        pools = {ties: read_pool(Run(Path(place, "run")), ties=ties).even() for ties in TIE_BREAKS}
     for ties, pool in pools.items():
         most = int(pool.answers.n_samples[0]) // 2
         contest = Experiment(pool, tuple(n for n in LADDER if n <= most), BUDGETS, 40, SEED)

@@ -31,8 +31,8 @@ from adacompute.evaluation.pool import Pool, Resort, assign_folds
 from adacompute.evaluation.scores import resample
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.router import fit_value_router
-from adacompute.stages.contests import pool_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run, encode_samples
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_model(samples: Path, model: str, ratio: float | None, cheap: str) -> Po
     with TemporaryDirectory() as place:
         import_samples(samples / SET.format(model), Path(place, "run"))
         run = Run(Path(place, "run"))
-        pool, recorded = pool_run(run), encode_samples(run.samples())
+        pool, recorded = read_pool(run), encode_samples(run.samples())
     sent, drawn = LIST[model]
     if ratio is not None and model != cheap:
         sent, drawn = (ratio * price for price in LIST[cheap])

@@ -15,8 +15,8 @@ from adacompute.datasets.example import find_example
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import load_bundle, save_bundle
 from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.contests import train_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 from adacompute.testing.arithmetic import SHOTS
 
 FORM = "Question: {question}\nAnswer:"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from adacompute.datasets.rows import SAMPLES
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
 
 settings.register_profile("adacompute", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=500)

@@ -14,7 +14,7 @@ import pytest
 
 from adacompute.datasets.example import SEED
 from adacompute.gateway.config import make_config
-from adacompute.stages.pipeline import estimate_run
+from adacompute.stages.estimate import estimate_run
 from adacompute.testing import gateways
 from adacompute.testing.arithmetic import generate
 from adacompute.testing.fake_openai import serve

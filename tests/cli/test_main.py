@@ -20,10 +20,11 @@ import pytest
 
 import adacompute
 from adacompute.cli import main as cli
-from adacompute.cli import tables
+from adacompute.cli import output
 from adacompute.features.text import FEATURE_SETS
-from adacompute.stages import pipeline as stages
-from adacompute.stages.contests import train_run
+from adacompute.stages import estimate as estimate_stage
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 from adacompute.storage import store
 from adacompute.storage.decisions import DecisionLog
 
@@ -136,8 +137,8 @@ def source(tmp_path: Path) -> Path:
 def run(tmp_path: Path, source: Path) -> Path:
     """Return a run that was imported and estimated."""
     place = tmp_path / "run"
-    stages.import_samples(source, place)
-    stages.estimate_run(place, levels=(1, 2, 4))
+    import_samples(source, place)
+    estimate_stage.estimate_run(place, levels=(1, 2, 4))
     return place
 
 
@@ -153,14 +154,14 @@ EVALUATE = ("--budgets", "1.5,2", "--ladder", "1,2", "--policies", "fixed,mixtur
 
 
 OFFLINE = [name for name in COMMANDS if name != "probe"]
-"""Commands that need no server; those that do are run against one in tests/runs/test_live.py."""
+"""Commands that need no server; tests/stages/test_collect.py runs the others against one."""
 
 
 @cache
 def trained() -> tuple[Path, Path]:
     """Return a run that is large enough to calibrate on, and a bundle of it."""
     place = Path(tempfile.mkdtemp())
-    stages.import_samples(write(place / "many.parquet", population(45)), place / "run")
+    import_samples(write(place / "many.parquet", population(45)), place / "run")
     train_run(place / "run", policy="mixture", out=place / "bundle", ladder=(1, 2))
     return place / "run", place / "bundle"
 
@@ -295,7 +296,7 @@ def test_the_installed_command_works_in_a_process_of_its_own(source: Path, tmp_p
 def test_an_interrupt_ends_in_one_word_and_code_130(
     call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "estimate", _interrupt)
+    monkeypatch.setattr(estimate_stage, "estimate", _interrupt)
     assert refused(call("estimate", run, "--levels", "1"), 130) == "adacompute: stopped"
 
 
@@ -475,7 +476,7 @@ def test_too_little_memory_ends_in_one_sentence(
     def exhaust(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(stages, "estimate", exhaust)
+    monkeypatch.setattr(estimate_stage, "estimate", exhaust)
     assert "more memory than there is" in refused(call("estimate", run, "--levels", "1"))
 
 
@@ -624,7 +625,7 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
         "skipped": {"router": "this needs xgboost"},
         "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],
     }
-    tables.show_scores(result)
+    output.show_scores(result)
     printed = " ".join(capsys.readouterr().out.split())
     assert "by mean budget in tokens, unreadable samples removed" in printed
     assert "20 questions (3 left out) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
@@ -636,14 +637,14 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
     assert "@: what was spent, where it is less than 95% of the budget" in printed
     assert "12.5% of the samples could not be read" in printed
     assert "router was left out: this needs xgboost" in printed
-    tables.show_scores({**result, "protocol": "paper", "skipped": {}})
+    output.show_scores({**result, "protocol": "paper", "skipped": {}})
     printed = " ".join(capsys.readouterr().out.split())
     assert "the paper's protocol" in printed
     assert "@ 4" in printed
     assert "left out" not in printed
     for cost, shown in ((5.97e-7, "@ 5.97e-07"), (307500.0, "@ 307500"), (12.345, "@ 12.35")):
         dear = row("router", 2.0, 0.0) | {"cost": cost}
-        tables.show_scores({**result, "protocol": "paper", "rows": [dear]})
+        output.show_scores({**result, "protocol": "paper", "rows": [dear]})
         assert shown in " ".join(capsys.readouterr().out.split())
 
 
@@ -660,7 +661,7 @@ def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixt
     ],
 )
 def test_a_cell_says_what_was_spent_and_what_is_certain(change: dict[str, Any], shown: str) -> None:
-    cell = tables._cell(row("retry", 4.0, -0.05) | change, honest=True)
+    cell = output._cell(row("retry", 4.0, -0.05) | change, honest=True)
     assert " ".join(cell.plain.split()) == shown
 
 
@@ -676,8 +677,8 @@ def test_a_cell_says_what_was_spent_and_what_is_certain(change: dict[str, Any], 
 def test_titles_say_a_budget_with_its_noun(
     call: Call, tmp_path: Path, options: tuple[str, ...], title: str
 ) -> None:
-    stages.import_samples(write(tmp_path / "s.parquet", population(cost=1.5)), tmp_path / "run")
-    stages.estimate_run(tmp_path / "run", levels=(1, 2))
+    import_samples(write(tmp_path / "s.parquet", population(cost=1.5)), tmp_path / "run")
+    estimate_stage.estimate_run(tmp_path / "run", levels=(1, 2))
     assert title in " ".join(call("solve", tmp_path / "run", *options).out.split())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from adacompute.collection.collector import Collector, Progress
 from adacompute.collection.limits import AdaptiveLimiter
-from adacompute.collection.modes import CollectionLevel, prompt_size
+from adacompute.collection.plan import CollectionLevel, prompt_size
 from adacompute.core.errors import DataError, ModelError, ModelTimeout, RateLimited, RequestRejected
 from adacompute.models.messages import Prompt, Sample, Settings
 from adacompute.models.templates import Template
@@ -100,7 +100,7 @@ def collect(
             if stop_after is not None and now.drawn >= stop_after:
                 collector.stop("told to")
 
-        places = concurrency or AdaptiveLimiter(most=8)
+        places = concurrency or AdaptiveLimiter(max_calls=8)
         collector = Collector(ledger, mode, asked, meter, places, report=report)
         try:
             progress = await collector.run()
@@ -185,7 +185,7 @@ def test_what_fails_for_now_is_tried_again_and_not_for_ever(tmp_path: Path) -> N
 
 def test_waits_between_attempts_are_no_sign_of_a_slow_server(tmp_path: Path) -> None:
     patient = Scripted(waits=lambda call: 0.03 if call % 3 == 0 else 0.001)
-    places = AdaptiveLimiter(most=8)
+    places = AdaptiveLimiter(max_calls=8)
     collect(tmp_path, patient, questions=20, concurrency=places)
     assert places.growing
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
-from adacompute.stages.pipeline import estimate_run
+from adacompute.stages.estimate import estimate_run
 from adacompute.testing.fake_answers import score_of
 from adacompute.testing.fake_openai import Fake, FakeSettings, serve
 

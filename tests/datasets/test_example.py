@@ -14,7 +14,8 @@ from adacompute.core.utility import estimate
 from adacompute.datasets.example import QUESTIONS, SAMPLES, SEED, find_card, find_example
 from adacompute.datasets.rows import read_samples
 from adacompute.datasets.sources import locate, read_question_source, read_source
-from adacompute.stages.pipeline import grade_run, import_samples
+from adacompute.stages.grade import grade_run
+from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
 from adacompute.testing.arithmetic import CLASSES, generate
 

@@ -12,8 +12,11 @@ from adacompute.evaluation.costs import Costs, call_costs, draw_costs, level_cos
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.contests import evaluate_run, pool_run, train_run
-from adacompute.stages.pipeline import estimate_run, solve_run
+from adacompute.stages.estimate import estimate_run
+from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.inputs import read_pool
+from adacompute.stages.solve import solve_run
+from adacompute.stages.train import train_run
 from adacompute.storage.store import Run, SampleSet, encode_samples
 
 Rows = list[dict[str, Any]]
@@ -146,7 +149,7 @@ def test_with_native_n_a_prompt_is_paid_once_a_round(make_run: Make, rows: Rows)
     assert prompt == pytest.approx(np.full(len(prompt), call))
     assert draw == pytest.approx(np.full(len(rows), own))
     costs = Costs("money", {"small": TARIFF}, native_n=True, round_cost=0.5)
-    pool = pool_run(Run(place), costs=costs)
+    pool = read_pool(Run(place), costs=costs)
     four = pool.level_cost((4,))
     assert four == pytest.approx(call + 0.5 + 4 * own)
     kept = Costs.read("money", costs.describe())

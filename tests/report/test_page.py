@@ -21,8 +21,8 @@ from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.report.page import render
 from adacompute.report.wording import clean
 from adacompute.stages import report as reports
-from adacompute.stages.contests import evaluate_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
 
 pytest.importorskip("jinja2")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
 
 pytest.importorskip("jinja2")

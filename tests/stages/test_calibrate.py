@@ -12,8 +12,8 @@ from adacompute.core.errors import BundleError, ConfigError
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import calibrate as calibrations
 from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.contests import train_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 
 Rows = list[dict[str, Any]]
 

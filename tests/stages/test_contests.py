@@ -17,9 +17,11 @@ import pytest
 from adacompute.core.errors import BundleError, ConfigError, DataError, MissingExtra
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.policies.bundle import load_bundle
-from adacompute.stages import contests
-from adacompute.stages.contests import PROTOCOLS, evaluate_run, train_run
-from adacompute.stages.pipeline import grade_run, import_samples
+from adacompute.stages import evaluate, inputs
+from adacompute.stages.evaluate import PROTOCOLS, evaluate_run
+from adacompute.stages.grade import grade_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
 
 Rows = list[dict[str, Any]]
 
@@ -143,13 +145,13 @@ def test_without_an_extra_its_policies_are_left_out_and_named(
         raise MissingExtra(f"this needs {module}: pip install 'adacompute[{extra}]'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(contests, "find_spec", lambda _: None)
-        patch.setattr(contests, "require", refuse)
-        names, skipped = contests._contestants(None, "honest")
+        patch.setattr(inputs, "find_spec", lambda _: None)
+        patch.setattr(inputs, "require", refuse)
+        names, skipped = evaluate._contestants(None, "honest")
     assert set(skipped) == {*ROUTERS, "sequential"}
     assert all("adacompute[train]" in sentence for sentence in skipped.values())
     assert set(names) == set(PROTOCOLS["honest"]) - set(skipped)
-    assert contests._contestants(None, "honest") == (list(PROTOCOLS["honest"]), {})
+    assert evaluate._contestants(None, "honest") == (list(PROTOCOLS["honest"]), {})
     with pytest.raises(ConfigError, match="there is no policy"):
         evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
 

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.collection.collector import at_risk
-from adacompute.stages import live
+from adacompute.stages.probe import probe_run
 from adacompute.testing.arithmetic import generate
 from adacompute.testing.fake_openai import Fake, FakeSettings, serve
 
@@ -95,7 +95,7 @@ def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path:
     questions, wanted = write_questions(tmp_path, count), 25 * count
     with serve(FakeSettings(latency_s=0.15, n="ignored")) as fake:
         more = ("--samples", "25", "--concurrency", "8")
-        live.probe_run(base_url=fake.base_url, model="fake")
+        probe_run(base_url=fake.base_url, model="fake")
         before = fake.stats()
         for _ in range(KILLS):
             calls = fake.stats()["calls"]
@@ -120,7 +120,7 @@ def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path:
 def test_two_processes_share_the_work_and_draw_nothing_twice(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 1100), tmp_path / "run"
     with serve(FakeSettings(latency_s=0.02)) as fake:
-        live.probe_run(base_url=fake.base_url, model="fake")
+        probe_run(base_url=fake.base_url, model="fake")
         before = fake.stats()["choices"]
         two = [
             subprocess.Popen(
@@ -140,7 +140,7 @@ def test_an_interrupted_collection_keeps_what_is_under_way(tmp_path: Path) -> No
     questions, run = write_questions(tmp_path, 60), tmp_path / "run"
     with serve(FakeSettings(latency_s=0.2, n="ignored")) as fake:
         more = ("--samples", "20", "--concurrency", "8")
-        live.probe_run(base_url=fake.base_url, model="fake")
+        probe_run(base_url=fake.base_url, model="fake")
         before = fake.stats()["choices"]
         process = subprocess.Popen(
             command(questions, run, fake, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE

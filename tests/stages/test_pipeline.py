@@ -15,7 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError, GraderError, InfeasibleBudget
-from adacompute.stages.pipeline import estimate_run, grade_run, import_samples, solve_run
+from adacompute.stages.estimate import estimate_run
+from adacompute.stages.grade import grade_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.solve import solve_run
 from adacompute.storage import store
 
 Rows = list[dict[str, Any]]

@@ -14,7 +14,7 @@ import pytest
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.paper.exhibits import EXHIBITS
 from adacompute.stages import reproduce as reproductions
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.import_samples import import_samples
 from adacompute.stages.reproduce import (
     find_sources,
     name_sources,

@@ -15,9 +15,11 @@ from adacompute.policies.bundle import load_bundle
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.stages.calibrate import calibrate_run
-from adacompute.stages.contests import evaluate_run, pool_run, train_run
-from adacompute.stages.pipeline import import_samples
+from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import read_pool
 from adacompute.stages.resorts import NAME, read_resort
+from adacompute.stages.train import train_run
 from adacompute.storage.store import Run, encode_samples
 
 Rows = list[dict[str, Any]]
@@ -69,7 +71,7 @@ def test_the_other_runs_samples_are_joined_by_id(runs: tuple[Path, Path, Path]) 
     cheap, strong, _ = runs
     for native_n in (False, True):
         costs = Costs("money", TARIFFS, native_n=native_n, round_cost=7.0)
-        pool = pool_run(Run(cheap), costs=costs, resort=strong)
+        pool = read_pool(Run(cheap), costs=costs, resort=strong)
         assert pool.resort is not None
         assert pool.resort.level.model == "big"
         assert pool.resort.utility.tolist() == [1.0] * 60

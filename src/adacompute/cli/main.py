@@ -1,4 +1,4 @@
-"""Command line: one command a stage; parse, call, print.
+"""Main: the group of all commands, and how expected failures end.
 
 Every command prints a table for people, or with ``--json`` one JSON document on standard output
 and nothing else there. Progress goes to standard error, and only to a terminal. Exit codes: 0 done,
@@ -9,33 +9,11 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
-from typing import Any
 
 import click
 
-from adacompute.cli.operations import replay, report, reproduce, serve
-from adacompute.cli.options import (
-    FEATURES,
-    KEY_ENV,
-    LADDER,
-    MODEL,
-    NAMES,
-    NATIVE_N,
-    NUMBERS,
-    RESORT,
-    ROUND_COST,
-    RUN,
-    SEED,
-    TARIFF,
-    TIES,
-    UNIT,
-    WHOLE_NUMBERS,
-    Limit,
-    collecting,
-    common,
-)
-from adacompute.cli.output import fail, progress, show
+from adacompute.cli import analysis, live, pipeline
+from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
 
 
@@ -45,297 +23,23 @@ def cli() -> None:
     """Spend an LLM inference budget where it buys accuracy."""
 
 
-@cli.command("import")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option("--run", required=True, type=RUN, help="Directory of the run.")
-@MODEL
-@click.option("--grader", help="Grader that the answers were, or will be, graded by.")
-@click.option(
-    "--gold", help="Questions with reference answers, to grade by; else the file's own column gold."
-)
-@common
-def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Bring recorded samples into a run: a file, logs, or 'example'."""
-    from adacompute.stages.pipeline import import_samples  # noqa: PLC0415
-
-    show(import_samples(source, run, **options), "Imported", as_json=as_json)
-
-
-@cli.command("grade")
-@click.argument("run", metavar="DIR", type=RUN)
-@click.option(
-    "--grader", required=True, help="numeric, math, choice, exact, or cmd:COMMAND for your own."
-)
-@common
-def grade(*, run: Path, grader: str, as_json: bool) -> None:
-    """Grade samples (again), from their completions where these are recorded."""
-    from adacompute.stages.pipeline import grade_run  # noqa: PLC0415
-
-    with progress("Grading") as report:
-        result = grade_run(run, grader=grader, progress=report)
-    show(result, "Graded", as_json=as_json)
-
-
-@cli.command("estimate")
-@click.argument("run", metavar="DIR", type=RUN)
-@click.option(
-    "--levels",
-    type=WHOLE_NUMBERS,
-    default="1,2,4,8,16",
-    show_default=True,
-    help="Numbers of samples to estimate.",
-)
-@click.option(
-    "--method",
-    type=click.Choice(["exact", "windows", "single", "posterior"]),
-    default="exact",
-    show_default=True,
-    help="All subsets, the paper's windows, one trial, or for few samples what all tell together.",
-)
-@click.option(
-    "--vote",
-    type=click.Choice(["majority", "weighted", "best-of", "any"]),
-    default="majority",
-    show_default=True,
-    help="How samples become one answer.",
-)
-@UNIT
-@TARIFF
-@common
-def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
-    """Estimate what each number of samples is worth on each question."""
-    from adacompute.stages.pipeline import estimate_run  # noqa: PLC0415
-
-    result = estimate_run(run, **options)
-    show(result, "Utility by level", as_json=as_json, rows="levels")
-
-
-@cli.command("solve")
-@click.argument("run", metavar="DIR", type=RUN)
-@click.option("--budget", required=True, type=float, help="Allowed mean cost a question.")
-@click.option(
-    "--limit",
-    "limits",
-    type=Limit(),
-    multiple=True,
-    help="Allowed mean of a further cost, such as latency=3; may be repeated.",
-)
-@click.option(
-    "--method",
-    type=click.Choice(["exact", "bisect"]),
-    default="exact",
-    show_default=True,
-    help="Exact, or the paper's bisection.",
-)
-@UNIT
-@TARIFF
-@common
-def solve(
-    *,
-    run: Path,
-    budget: float,
-    limits: tuple[tuple[str, float], ...],
-    unit: str,
-    as_json: bool,
-    **options: Any,  # noqa: ANN401 - as declared above
-) -> None:
-    """Allocate a mean budget as well as can be, with a proof of how good it is."""
-    from adacompute.stages.pipeline import solve_run  # noqa: PLC0415
-
-    if len(dict(limits)) < len(limits):
-        raise click.UsageError("a limit is given twice: name each cost once")
-    result = solve_run(run, budget=budget, unit=unit, limits=dict(limits), **options)
-    if as_json:
-        show(result, "", as_json=True)
-    else:
-        from adacompute.cli.tables import count, show_result  # noqa: PLC0415
-
-        show_result(result, f"Best allocation of {count(budget, unit)} a question")
-
-
-@cli.command("train")
-@click.argument("run", metavar="DIR", type=RUN)
-@click.option("--policy", required=True, help="Name of the policy, such as router.")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Where the bundle goes."
-)
-@LADDER
-@click.option(
-    "--budgets",
-    type=NUMBERS,
-    help="Budgets that the paper's router is trained for; what 1.5,2,3,4,6 samples cost if none.",
-)
-@click.option(
-    "--classifier",
-    default="gbm",
-    show_default=True,
-    help="Classifier of the paper's router; only gbm can be bundled.",
-)
-@click.option("--cost-sensitive", is_flag=True, help="Weigh questions by what a mistake costs.")
-@UNIT
-@TARIFF
-@ROUND_COST
-@NATIVE_N
-@RESORT
-@TIES
-@FEATURES
-@MODEL
-@click.option("--grader", help="Grader whose answers the policy will count.")
-@SEED
-@common
-def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
-    """Fit a policy to a run and write its bundle."""
-    from adacompute.stages.contests import train_run  # noqa: PLC0415
-
-    with progress("Training") as report:
-        report(options["policy"])
-        result = train_run(run, **options)
-    title = f"Trained {options['policy']}"
-    show(result, title, as_json=as_json, rows="on_training_questions", most=12)
-
-
-@cli.command("calibrate")
-@click.argument("run", metavar="DIR", type=RUN)
-@click.option(
-    "--policy", required=True, type=click.Path(path_type=Path), help="Bundle to calibrate."
-)
-@click.option("--budget", type=float, help="Mean budget that the price must hold.")
-@click.option("--accuracy-of", type=int, help="Or keep a share of the accuracy of so many samples.")
-@click.option("--share", type=float, default=0.95, show_default=True, help="Share of it to keep.")
-@click.option(
-    "--confidence", type=float, default=0.95, show_default=True, help="Of every statement made."
-)
-@click.option("--following", type=int, help="Questions that it must hold for; the long run if not.")
-@RESORT
-@common
-def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
-    """Set a policy's price on held-out questions, and judge it there."""
-    from adacompute.stages.calibrate import calibrate_run  # noqa: PLC0415
-
-    with progress("Calibrating") as report:
-        result = calibrate_run(run, progress=report, **options)
-    show(result, f"Calibrated {result['policy']}", as_json=as_json)
-
-
-@cli.command("evaluate")
-@click.argument("run", metavar="DIR", type=RUN)
-@click.option(
-    "--budgets",
-    type=NUMBERS,
-    help="Mean budgets to score at; what 1.5,2,3,4,6 samples cost if none are given.",
-)
-@LADDER
-@click.option(
-    "--policies", type=NAMES, help="Names of policies, separated by commas; all by default."
-)
-@click.option("--no-nulls", is_flag=True, help="Leave out samples that could not be read.")
-@click.option(
-    "--protocol",
-    type=click.Choice(["honest", "paper"]),
-    default="honest",
-    show_default=True,
-    help="Held out and at equal cost, or as the paper does.",
-)
-@UNIT
-@TARIFF
-@FEATURES
-@SEED
-@common
-@click.option("--rounds", type=int, help="How often a question may be drawn for at most.")
-@ROUND_COST
-@NATIVE_N
-@RESORT
-@TIES
-def evaluate(
-    *,
-    run: Path,
-    no_nulls: bool,
-    as_json: bool,
-    **options: Any,  # noqa: ANN401 - as declared above
-) -> None:
-    """Score policies on questions they have not seen."""
-    from adacompute.stages.contests import evaluate_run  # noqa: PLC0415
-
-    with progress("Evaluating") as report:
-        result = evaluate_run(run, nulls=not no_nulls, progress=report, **options)
-    if as_json:
-        show(result, "", as_json=True)
-    else:
-        from adacompute.cli.tables import show_scores  # noqa: PLC0415
-
-        show_scores(result)
-
-
-@cli.command("probe")
-@click.option("--base-url", required=True, envvar="OPENAI_BASE_URL", help="The server's /v1.")
-@click.option("--model", required=True, help="Model to ask.")
-@KEY_ENV
-@common
-def probe(*, base_url: str, model: str, key_env: str, as_json: bool) -> None:
-    """Find out what a server really does with n, seeds, usage and limits."""
-    from adacompute.stages.live import probe_run  # noqa: PLC0415
-
-    with progress("Probing") as report:
-        report(base_url)
-        result = probe_run(base_url=base_url, model=model, key_env=key_env)
-    show(result, f"{model} at {base_url}", as_json=as_json, rows="findings")
-
-
-@cli.command("collect")
-@click.argument("questions", metavar="QUESTIONS")
-@click.option("--run", required=True, type=RUN, help="Directory of the run.")
-@collecting
-@click.option("--dry-run", is_flag=True, help="Say what it would need at most; call nothing.")
-@common
-def collect(
-    *,
-    questions: str,
-    run: Path,
-    dry_run: bool,
-    as_json: bool,
-    **options: Any,  # noqa: ANN401 - as declared above
-) -> None:
-    """Draw the samples that a run still lacks from any OpenAI-compatible server."""
-    from adacompute.collection.plan import estimate_cost, read_plan  # noqa: PLC0415
-    from adacompute.stages.live import collect_run  # noqa: PLC0415
-
-    plan = read_plan(questions, **options)
-    if dry_run:
-        show(estimate_cost(plan), "At most", as_json=as_json, rows="levels")
-        return
-    with progress("Collecting") as report:
-        result = collect_run(plan, run, report=lambda level, now: report(f"{level}: {now}"))
-    show(result, "Collected", as_json=as_json, rows="levels")
-    lacking = {
-        what: sum(level[name] for level in result["levels"])
-        for name, what in (("missing", "samples"), ("unscored", "scores"))
-    }
-    if said := " and ".join(f"{count} {what}" for what, count in lacking.items() if count):
-        click.echo(f"adacompute: {said} are missing: run the same command again", err=True)
-        sys.exit(1)
-
-
-@cli.command("demo")
-@click.argument("samples", type=click.Path(path_type=Path), required=False)
-@common
-def demo(*, samples: Path | None, as_json: bool) -> None:
-    """Run the whole line on the samples that ship, or on a file of yours."""
-    from adacompute.stages.demo import run_demo  # noqa: PLC0415
-
-    with progress("Demo") as report:
-        result = run_demo(samples, progress=report)
-    if as_json:
-        show(result, "", as_json=True)
-    else:
-        from adacompute.cli.tables import show_demo  # noqa: PLC0415
-
-        show_demo(result)
-
-
-cli.add_command(serve)
-cli.add_command(replay)
-cli.add_command(report)
-cli.add_command(reproduce)
+for command in (
+    pipeline.demo,
+    pipeline.import_,
+    live.collect,
+    live.probe,
+    pipeline.grade,
+    pipeline.estimate,
+    pipeline.solve,
+    pipeline.train,
+    pipeline.calibrate,
+    pipeline.evaluate,
+    pipeline.report,
+    live.serve,
+    analysis.replay,
+    analysis.reproduce,
+):
+    cli.add_command(command)
 
 
 def main() -> None:

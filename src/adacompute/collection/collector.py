@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from adacompute.collection.limits import AdaptiveLimiter
-from adacompute.collection.modes import CollectionLevel, prompt_size
+from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
+from adacompute.collection.plan import CollectionLevel, prompt_size
 from adacompute.core.errors import (
     DataError,
     ModelError,
@@ -49,13 +49,6 @@ T = TypeVar("T")
 def at_risk(calls: int) -> int:
     """What the end of a process can lose at most: calls under way, and an eighth to be written."""
     return calls + max(1, calls // 8)
-
-
-class Pace(Protocol):
-    """Limits of requests and tokens a minute."""
-
-    async def wait(self, tokens: int) -> None:
-        """Wait until one request of so many tokens may start."""
 
 
 @dataclass
@@ -113,7 +106,7 @@ class Collector:
     questions: Sequence[tuple[str, str]]
     meter: Meter
     concurrency: AdaptiveLimiter
-    pace: Pace | None = None
+    rate_limiter: RateLimiter | None = None
     report: Callable[[Progress], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -130,7 +123,7 @@ class Collector:
         self._writing: asyncio.Task[None] | None = None
         self._again: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unfinished = asyncio.Semaphore(at_risk(self.concurrency.most))
+        self._unfinished = asyncio.Semaphore(at_risk(self.concurrency.max_calls))
         self._fault: BaseException | None = None
 
     def stop(self, why: str) -> None:
@@ -200,11 +193,11 @@ class Collector:
                 self.stop(f"the next call may cost more than is left of {self.meter.limit}")
                 return
             await self._one_done()
-        if self.pace is not None and work.draws:
-            await self.pace.wait(size // 4 + len(work.draws) * self._usual_tokens())
+        if self.rate_limiter is not None and work.draws:
+            await self.rate_limiter.acquire(size // 4 + len(work.draws) * self._usual_tokens())
         await self._unfinished.acquire()
         if work.draws:
-            await self.concurrency.enter()
+            await self.concurrency.acquire()
         task = asyncio.create_task(self._work(work, prompt, most))
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -261,7 +254,7 @@ class Collector:
             )
             seconds = draws[0].latency_s  # of the attempt that went well, without the waits
         finally:
-            self.concurrency.leave(seconds)
+            self.concurrency.release(seconds)
         return draws
 
     def _cost(self, draws: Sequence[Sample]) -> int:
@@ -308,7 +301,7 @@ class Collector:
             if useless and sum(self.progress.failed.values()) >= REFUSALS:
                 self.stop(f"every call is refused: {what}")
         elif isinstance(error, RateLimited | ModelTimeout):
-            self.concurrency.trouble()
+            self.concurrency.back_off()
 
     def _samples(self, work: Work, draws: Sequence[Sample], cost: int) -> tuple[StoredSample, ...]:
         shares = split_cost(cost, max(1, len(draws)))

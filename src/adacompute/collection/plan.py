@@ -6,19 +6,19 @@ plan can say what it needs at most without a single call. It knows nothing of se
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from adacompute.collection.modes import prompt_size
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.core.types import MAX_LEVEL
 from adacompute.datasets.sources import choose_questions, read_question_source
 from adacompute.graders.grader import load
-from adacompute.models.messages import Settings, Timeouts
+from adacompute.models.messages import Prompt, Sample, Settings, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
 from adacompute.spending.token_prices import (
@@ -39,6 +39,15 @@ BUDGET = 2.0
 MOST_AT_ONCE = 16
 """Draws asked for in one call at most: a call that fails loses them all."""
 
+WRAPPING = 32
+"""Tokens that a server's own form adds to a message, as a rule fewer."""
+
+SEEDS = 2**31
+"""Seeds that every server takes."""
+
+MOST_TOKENS = 32_768
+"""Length of a completion where no limit is set, for the worst case."""
+
 LEVEL_KEYS = (
     "name",
     "model",
@@ -49,6 +58,22 @@ LEVEL_KEYS = (
     "max_tokens",
     "temperature",
 )
+
+
+class Model(Protocol):
+    """What draws: one call, as many samples as it returns."""
+
+    async def call(
+        self, prompt: Prompt, settings: Settings, *, count: int = 1, seed: int | None = None
+    ) -> list[Sample]:
+        """Draw up to ``count`` samples in one call."""
+
+
+class Scorer(Protocol):
+    """What says how good a text answers a question."""
+
+    async def score(self, question: str, text: str) -> float:
+        """Score a text as an answer to a question."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +87,48 @@ class LevelSpec:
     samples: int = 48
     settings: Settings = field(default_factory=Settings)
     tariff: TokenPrices = field(default_factory=TokenPrices)
+
+
+@dataclass(frozen=True, eq=False)
+class CollectionLevel:
+    """One operating level: a model, how it is asked, how often, and what it costs."""
+
+    level: str
+    model_name: str
+    model: Model
+    template: Template
+    settings: Settings
+    tariff: TokenPrices
+    draws: int
+    at_once: int = 1
+    seed: int | None = 0
+    scorer: Scorer | None = None
+    score_price: int = 0
+
+    def seed_of(self, question: str, draw: int) -> int | None:
+        """The seed of a draw, or of a call whose first draw it is.
+
+        Each question has seeds of its own: with the same ones, a draw would be lucky or unlucky on
+        all questions at once, and means over questions would vary far more than they seem to.
+        """
+        if self.seed is None:
+            return None
+        own = hashlib.blake2b(f"{self.level}\n{question}".encode(), digest_size=4).digest()
+        return (self.seed + int.from_bytes(own, "big") + draw) % SEEDS
+
+    def most(self, prompt_bytes: int, draws: int) -> int:
+        """What a call can cost at most, without the scores of its draws."""
+        length = self.settings.max_tokens or MOST_TOKENS
+        return self.tariff.most(prompt_bytes=prompt_bytes, draws=draws, max_tokens=length)
+
+
+def prompt_size(prompt: Prompt) -> int:
+    """Bytes of a prompt, and what a server may wrap a message in: no model makes more tokens."""
+    if prompt.text is not None:
+        return len(prompt.text.encode())
+    return sum(
+        len(str(message["content"]).encode()) + WRAPPING for message in prompt.messages or ()
+    )
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from adacompute.evaluation.calibration import calibrate, calibrate_share
 from adacompute.evaluation.costs import Costs, check_budgets
 from adacompute.evaluation.factories import Experiment
 from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
-from adacompute.stages.contests import ORDERS, hash_resort, hash_run, pool_run
-from adacompute.stages.pipeline import no_progress
+from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
+from adacompute.stages.train import ORDERS
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _contest(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment
             "by --resort, or train it again"
         )
     known: dict[str, Any] = {"features": features, "resort": resort, "ties": bundle.ties}
-    pool = pool_run(place, costs=costs, **known).even()
+    pool = read_pool(place, costs=costs, **known).even()
     if bundle.data != hash_run(place):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"

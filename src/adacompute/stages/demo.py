@@ -16,15 +16,12 @@ from adacompute.core.errors import MissingExtra
 from adacompute.datasets.example import NAME
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import equalise_samples
-from adacompute.stages.contests import evaluate_run
-from adacompute.stages.pipeline import (
-    DEFAULT_LADDER,
-    estimate_run,
-    import_samples,
-    no_progress,
-    solve_run,
-)
+from adacompute.stages.estimate import estimate_run
+from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import DEFAULT_LEVELS, no_progress
 from adacompute.stages.report import check_extra, report_run
+from adacompute.stages.solve import solve_run
 from adacompute.storage.store import encode_samples
 
 if TYPE_CHECKING:
@@ -80,7 +77,7 @@ def steps(
     """
     fewest, usual = int(answers.n_samples.min()), equalise_samples(answers.n_samples)
     levels, scored_levels = (
-        tuple(level for level in DEFAULT_LADDER if level <= most) for most in (fewest, usual)
+        tuple(level for level in DEFAULT_LEVELS if level <= most) for most in (fewest, usual)
     )
     scored = {"budgets": BUDGETS, "ladder": scored_levels, "policies": POLICIES}
     return {

@@ -22,16 +22,18 @@ from adacompute.report.page import render
 from adacompute.report.study import study_policy
 from adacompute.report.summary import Material, summarise
 from adacompute.report.wording import clean, headline
-from adacompute.stages.contests import (
+from adacompute.stages.evaluate import EVALUATION
+from adacompute.stages.inputs import (
     DEFAULT_BUDGETS,
-    EVALUATION,
+    DEFAULT_LEVELS,
     LEARNED,
+    check_levels,
     check_seed,
     describe_source,
     missing_extra,
-    pool_run,
+    no_progress,
+    read_pool,
 )
-from adacompute.stages.pipeline import DEFAULT_LADDER, check_levels, no_progress
 from adacompute.storage.manifest import write_atomically
 from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
 
@@ -163,7 +165,7 @@ def _check_budget(budget: float | None) -> float | None:
 def _ladder(ladder: Sequence[int] | None, held: dict[str, Any] | None) -> list[int]:
     """Levels as asked for, or as the run was evaluated with, or the usual ones."""
     if ladder is None:
-        ladder = DEFAULT_LADDER if held is None else held["ladder"]
+        ladder = DEFAULT_LEVELS if held is None else held["ladder"]
     return list(check_levels(ladder))
 
 
@@ -202,7 +204,7 @@ def _document(
     """Compute all that the page says."""
     progress(arguments["policy"])
     recorded = encode_samples(place.samples())
-    pool = pool_run(place, costs=costs).even()
+    pool = read_pool(place, costs=costs).even()
     contest = Experiment(
         pool,
         _within(pool, arguments["ladder"]),
@@ -240,7 +242,7 @@ def _material(place: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, 
     known = describe_source(place)
     about = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
     about["priced"] = arguments["prices"] is not None
-    usual = arguments["ladder"] == list(DEFAULT_LADDER)
+    usual = arguments["ladder"] == list(DEFAULT_LEVELS)
     about["levels"] = None if usual else arguments["ladder"]
     about["name"] = clean(place.path.resolve().name, NAME)
     for name in ("model", "grader"):

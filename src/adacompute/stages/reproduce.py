@@ -26,8 +26,8 @@ from adacompute.paper.subject import Subject
 from adacompute.report.plot_style import save_figure
 from adacompute.report.table_files import escape_markdown, save_table, to_csv
 from adacompute.report.wording import counted
-from adacompute.stages.contests import pool_run
-from adacompute.stages.pipeline import import_samples, no_progress
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import no_progress, read_pool
 from adacompute.storage.store import SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ def open_run(place: Path) -> Iterator[Run]:
 def read_subject(run: Run, name: str) -> Subject:
     """Read a run as both protocols need it; costs are samples, as in the paper."""
     recorded = encode_samples(run.samples())
-    drafted = pool_run(run, draft=True).features
+    drafted = read_pool(run, draft=True).features
     known: dict[str, Any] = {"ids": recorded.id, "difficulty": recorded.difficulty}
-    return Subject.of(name, pool_run(run), drafted=drafted, **known)
+    return Subject.of(name, read_pool(run), drafted=drafted, **known)
 
 
 def _exhibit(subject: Subject, made: Made, progress: Callable[[str], None]) -> list[Row]:

@@ -16,7 +16,7 @@ from adacompute.datasets.example import locate_policy
 from adacompute.gateway.config import Config, make_config, read_config
 from adacompute.gateway.server import load_models, run
 from adacompute.policies.bundle import load_bundle
-from adacompute.stages.live import read_key
+from adacompute.stages.inputs import read_key
 
 
 def configure(

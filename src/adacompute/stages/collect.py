@@ -1,14 +1,13 @@
-"""Live: the stages that talk to a model, probe and collect.
+"""Collect: the stage that samples what a run still lacks from an OpenAI-compatible server.
 
-They read questions, build the modes that were asked for, draw what the run lacks into its ledger,
-and export it graded. Keys are read from the environment here, in one function, and go nowhere else.
+Samples go to the ledger of the run as they are paid for, and are exported graded at the end. API
+keys are read from the environment and are not stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,58 +20,24 @@ from typing import Any
 from adacompute.collection.adaptive import RoundSamples, collect_rounds
 from adacompute.collection.collector import Collector, Progress
 from adacompute.collection.export import export
-from adacompute.collection.limits import AdaptiveLimiter
-from adacompute.collection.modes import CollectionLevel
-from adacompute.collection.plan import KEY_VARIABLE, MOST_AT_ONCE, LevelSpec, Plan
-from adacompute.collection.rate_limiter import RateLimiter
+from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
+from adacompute.collection.plan import MOST_AT_ONCE, CollectionLevel, LevelSpec, Plan
 from adacompute.core.errors import DataError
 from adacompute.graders.grader import load
-from adacompute.models.capabilities_cache import cache_path, describe, load_cached, save_cached
-from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
-from adacompute.models.probe import probe
 from adacompute.models.scorer import Scorer
 from adacompute.spending.meter import Meter
 from adacompute.spending.token_prices import NANO, Usage
+from adacompute.stages.inputs import (
+    read_key,
+)
+from adacompute.stages.probe import find_capabilities
 from adacompute.storage.ledger import Ledger
 from adacompute.storage.store import SAMPLES, Run
 
 LEDGER, LOG = "ledger.sqlite", "collect.log"
-PROBE_TTL_S = 7 * 24 * 3600.0
 BUSY = ("answered 429", "answered 503", "answered 529", "did not begin")
 """How the client words that a server has too much to do."""
-
-
-def read_key(variable: str) -> str | None:
-    """The one place where an API key is read."""
-    return os.environ.get(variable) or None
-
-
-async def find_capabilities(
-    upstream: Upstream, spec: LevelSpec, *, fresh: bool = False
-) -> Capabilities:
-    """What was found out about a server lately, or what it answers now."""
-    place = cache_path()
-    known = None if fresh else load_cached(place, spec.base_url, spec.model)
-    if known is None:
-        known = await probe(upstream)
-        save_cached(place, spec.base_url, spec.model, known, ttl_s=PROBE_TTL_S)
-    return known
-
-
-def probe_run(*, base_url: str, model: str, key_env: str = KEY_VARIABLE) -> dict[str, Any]:
-    """Find out what an upstream really does, in words and as the other stages use it."""
-    spec = LevelSpec("probe", model, base_url, key_env)
-
-    async def ask() -> Capabilities:
-        async with Upstream(base_url, model, key=read_key(key_env)) as upstream:
-            return await find_capabilities(upstream, spec, fresh=True)
-
-    found = asyncio.run(ask())
-    words = ("what", "found", "so")
-    findings = [dict(zip(words, row, strict=True)) for row in describe(found)]
-    asked = {"base_url": base_url, "model": model}
-    return {**asked, "capabilities": found.to_json(), "findings": findings}
 
 
 def collect_run(
@@ -145,12 +110,12 @@ async def _collect(
 ) -> list[Progress]:
     limit = None if plan.most_cost is None else int(plan.most_cost * NANO)
     meter = Meter(limit, spent=ledger.totals()["cost"])
-    pace = None
+    rate_limiter = None
     if plan.requests_per_minute or plan.tokens_per_minute:
-        pace = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
+        rate_limiter = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
     done: list[Progress] = []
     for spec in plan.levels:
-        concurrency = AdaptiveLimiter(most=plan.concurrency)
+        concurrency = AdaptiveLimiter(max_calls=plan.concurrency)
         log = _Log(write, concurrency)
         async with AsyncExitStack() as stack:
             upstream = await stack.enter_async_context(
@@ -168,7 +133,9 @@ async def _collect(
             if plan.scorer is not None:
                 scorer = await stack.enter_async_context(_scorer(plan, plan.scorer, log))
             mode = _mode(plan, spec, upstream, scorer)
-            level = _Level(ledger, mode, meter, concurrency, pace, partial(report, spec.name))
+            level = _Level(
+                ledger, mode, meter, concurrency, rate_limiter, partial(report, spec.name)
+            )
             done.append(await _collect_level(plan, spec, level))
         if done[-1].stopped:
             break
@@ -183,14 +150,20 @@ class _Level:
     mode: CollectionLevel
     meter: Meter
     concurrency: AdaptiveLimiter
-    pace: RateLimiter | None
+    rate_limiter: RateLimiter | None
     report: Callable[[Progress], None]
 
     async def draw(self, questions: Sequence[tuple[str, str]], draws: int) -> Progress:
         """Bring questions to so many draws each."""
         mode = replace(self.mode, draws=draws)
         collector = Collector(
-            self.ledger, mode, questions, self.meter, self.concurrency, self.pace, self.report
+            self.ledger,
+            mode,
+            questions,
+            self.meter,
+            self.concurrency,
+            self.rate_limiter,
+            self.report,
         )
         with _Interrupts(collector):
             return await collector.run()
@@ -254,7 +227,7 @@ class _Log:
 
     def __call__(self, event: str, fields: Mapping[str, object]) -> None:
         if event == "retry" and str(fields.get("cause")).startswith(BUSY):
-            self.concurrency.trouble()
+            self.concurrency.back_off()
         line = {"time": round(time.time(), 3), "event": event, **fields}
         self.write(json.dumps(line, default=str) + "\n")
 

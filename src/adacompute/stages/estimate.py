@@ -1,0 +1,128 @@
+"""Estimate: the stage that computes the utility of every level on every question.
+
+It reads graded samples and writes the utility table, with standard errors and mean costs. It does
+not know which level will be chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.posterior import fit_posterior
+from adacompute.core.utility import DIGITS, Estimate, estimate
+from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
+from adacompute.stages.inputs import (
+    DEFAULT_LEVELS,
+    check_levels,
+)
+from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet, encode_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UTILITY = "utility.parquet"
+
+
+def estimate_run(
+    run: Path,
+    *,
+    levels: Sequence[int] = DEFAULT_LEVELS,
+    method: str = "exact",
+    vote: str = "majority",
+    unit: str = "samples",
+    tariff: Path | None = None,
+) -> dict[str, Any]:
+    """Estimate what each level is worth on each question, and what it costs on the average."""
+    place, prices = Run(run), read_token_prices(tariff, [unit])
+    levels = check_levels(levels)
+    arguments = {
+        "levels": list(levels),
+        "method": method,
+        "vote": vote,
+        "unit": unit,
+        "prices": describe_token_prices(prices),
+    }
+    inputs = place.hashes([SAMPLES, GRADES])
+    done = place.finished("estimate", arguments, inputs)
+    if done:
+        return done.result
+    recorded = encode_samples(place.samples())
+    answers = _scored(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
+    found = _estimate(answers, levels, method, vote)
+    columns: dict[str, Any] = {"question_id": recorded.id}
+    for k, level in enumerate(levels):
+        columns[f"utility_{level}"] = found.utility[:, k]
+        columns[f"error_{level}"] = found.standard_error[:, k]
+    cost = np.broadcast_to(level_costs(recorded, unit, levels, prices), found.utility.shape)
+    rows = [
+        {
+            "level": level,
+            "cost": float(cost[:, k].mean()),
+            "utility": float(found.utility[:, k].mean()),
+            "standard_error": _spread(found.utility[:, k], recorded.group),
+        }
+        for k, level in enumerate(levels)
+    ]
+    result = {"questions": len(answers), "method": method, "vote": vote, "unit": unit}
+    result["levels"] = rows
+    place.finish(
+        "estimate",
+        arguments=arguments,
+        inputs=inputs,
+        outputs={UTILITY: pa.table(columns)},
+        result=result,
+    )
+    return result
+
+
+def _estimate(answers: Answers, levels: tuple[int, ...], method: str, vote: str) -> Estimate:
+    """Estimate utilities from the samples of each question alone, or from all together."""
+    if method != "posterior":
+        return estimate(answers, levels, method=method, vote=vote)
+    if vote != "majority":
+        raise ConfigError(f"the method 'posterior' knows the vote 'majority' only, not {vote!r}")
+    utility = np.round(fit_posterior(answers, levels).utility, DIGITS)
+    return Estimate(utility, np.full(utility.shape, np.nan))
+
+
+def _scored(recorded: SampleSet, vote: str) -> Answers:
+    """Answers with their scores, or without any, their mean log-probabilities.
+
+    As weights of votes, scores are taken as they are and log-probabilities as probabilities.
+    """
+    answers = recorded.answers
+    read = answers.answer != UNPARSED
+    column, score = "score", recorded.numbers("score")
+    if np.isnan(score[read]).all():
+        column, score = "mean_logprob", recorded.numbers("mean_logprob")
+    missing = int(np.isnan(score[read]).sum())
+    if missing:
+        raise DataError(
+            f"vote {vote!r} needs {column} of every sample that could be read, and {missing} "
+            "have none: use another vote"
+        )
+    if vote == "weighted" and column == "score" and bool((score[read] < 0).any()):
+        raise DataError("votes cannot be weighed by a score below 0: use --vote best-of")
+    if vote == "weighted" and column == "mean_logprob":
+        with np.errstate(over="ignore"):  # what is infinite is refused as a score
+            score = np.exp(score)
+    return replace(answers, score=score)
+
+
+def _spread(
+    values: np.typing.NDArray[np.float64], group: np.typing.NDArray[np.uint64]
+) -> float | None:
+    """Standard error of a mean over questions, copies of one text counted together."""
+    _, inverse = np.unique(group, return_inverse=True)
+    groups = int(inverse.max()) + 1
+    if groups < 2:  # noqa: PLR2004 - one question has no spread
+        return None
+    sums = np.bincount(inverse, values - values.mean(), minlength=groups)
+    return float(np.sqrt((sums**2).sum() * groups / (groups - 1)) / len(values))

@@ -1,0 +1,164 @@
+"""Evaluate: the stage that scores policies on questions they were not fitted to.
+
+It scores by the held-out protocol, or by the paper's own. The scores stay in the run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adacompute.core.answers import UNPARSED
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.evaluation.costs import Costs, read_token_prices
+from adacompute.evaluation.factories import (
+    POLICY_FACTORIES,
+)
+from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scores import ORACLES, evaluate
+from adacompute.paper.protocol import evaluate_paper
+from adacompute.policies.episode import FIRST_SEEN
+from adacompute.stages.inputs import (
+    DEFAULT_LEVELS,
+    LEARNED,
+    check_levels,
+    check_seed,
+    check_ties,
+    hash_resort,
+    missing_extra,
+    no_progress,
+    read_pool,
+    resolve_budgets,
+)
+from adacompute.storage.store import GRADES, SAMPLES, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+EVALUATION = "evaluation.json"
+FORMAT = 2
+"""Version of the scores that are kept in the run."""
+
+PROTOCOLS = {
+    "honest": (*POLICY_FACTORIES, *ORACLES),
+    "paper": ("fixed", "random", "longest-first", "router", "oracle-in-sample"),
+}
+"""Policies that each protocol scores."""
+
+
+def evaluate_run(
+    run: Path,
+    *,
+    budgets: Sequence[float] | None = None,
+    ladder: Sequence[int] = DEFAULT_LEVELS,
+    policies: Sequence[str] | None = None,
+    nulls: bool = True,
+    protocol: str = "honest",
+    unit: str = "samples",
+    tariff: Path | None = None,
+    native_n: bool = False,
+    resort: Path | None = None,
+    ties: str = FIRST_SEEN,
+    features: str = "paper",
+    rounds: int | None = None,
+    round_cost: float = 0.0,
+    seed: int = 0,
+    progress: Callable[[str], None] = no_progress,
+) -> dict[str, Any]:
+    """Score policies on questions they have not seen, or by the paper's own protocol.
+
+    Without ``policies`` those that lack an optional dependency are left out, and named. A question
+    is drawn for ``rounds`` times at most, each for ``round_cost`` and, with ``native_n``, a prompt.
+    """
+    place, costs = Run(run), Costs(unit, read_token_prices(tariff, [unit]), native_n, round_cost)
+    names, skipped = _contestants(policies, protocol)
+    arguments = {
+        "format": FORMAT,
+        "budgets": list(resolve_budgets(place, costs, budgets)),
+        "ladder": list(check_levels(ladder)),
+        "policies": names,
+        "nulls": nulls,
+        "protocol": protocol,
+        "unit": unit,
+        "features": features,
+        "rounds": _check_rounds(rounds, costs, protocol),
+        **costs.describe(),
+        "resort": hash_resort(resort),
+        "ties": check_ties(ties),
+        "seed": check_seed(seed),
+    }
+    inputs = place.hashes([SAMPLES, GRADES])
+    if done := place.finished("evaluate", arguments, inputs):
+        return done.result
+    known: dict[str, Any] = {"features": features, "resort": resort, "ties": ties}
+    pool = read_pool(place, costs=costs, draft=protocol == "paper", **known)
+    result = _score(pool, arguments, progress) | {"skipped": skipped}
+    outputs = {EVALUATION: result}
+    place.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+    return result
+
+
+def _check_rounds(rounds: int | None, costs: Costs, protocol: str) -> int | None:
+    """What was asked about rounds, or a refusal."""
+    if rounds is not None and rounds < 1:
+        raise ConfigError(f"a question needs at least one round, not {rounds}")
+    if protocol == "paper" and (rounds is not None or costs.round_cost or costs.native_n):
+        raise ConfigError("the paper's protocol knows no rounds: use the honest one")
+    return rounds
+
+
+def _score(
+    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Score by the protocol that was asked for, and say on what."""
+    score = _score_as_paper if arguments["protocol"] == "paper" else _score_honestly
+    return {
+        **{name: arguments[name] for name in ("protocol", "unit", "nulls")},
+        **score(pool, arguments, progress),
+        "unreadable_share": float((pool.answers.answer == UNPARSED).mean()),
+    }
+
+
+def _score_honestly(
+    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    wanted = ("budgets", "ladder", "policies", "nulls", "rounds", "seed")
+    scores = evaluate(pool, **{name: arguments[name] for name in wanted}, progress=progress)
+    return {
+        "questions": scores.questions,
+        "left_out": scores.left_out,
+        "samples": scores.samples,
+        "ladder": list(scores.ladder),
+        "levels_left_out": list(scores.levels_left_out),
+        "rows": scores.rows,
+    }
+
+
+def _score_as_paper(
+    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    even = pool.even(nulls=arguments["nulls"])
+    if not even.draw_cost.any():
+        raise DataError("the samples cost nothing at all: use another unit")
+    rows = evaluate_paper(even, budgets=arguments["budgets"], progress=progress)
+    return {
+        "questions": len(even),
+        "left_out": even.left_out,
+        "rows": [row for row in rows if row["policy"] in arguments["policies"]],
+    }
+
+
+def _contestants(policies: Sequence[str] | None, protocol: str) -> tuple[list[str], dict[str, str]]:
+    """Policies to score, and those that are left out with the reason."""
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"protocol is 'honest' or 'paper', not {protocol!r}")
+    known = PROTOCOLS[protocol]
+    if policies is not None:
+        for name in policies:
+            if name not in known:
+                raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
+        return list(dict.fromkeys(policies)), {}
+    missing = None if protocol == "paper" else missing_extra()
+    skipped = {name: missing for name in LEARNED if missing}
+    return [name for name in known if name not in skipped], skipped

@@ -1,0 +1,80 @@
+"""Grade: the stage that grades the samples of a run, for the first time or again.
+
+It reads completions where all samples have one, and recorded answers otherwise. The samples
+themselves stay as they are: grades are an artifact of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from adacompute.core.errors import DataError
+from adacompute.graders.grader import grade, load
+from adacompute.stages.inputs import (
+    no_progress,
+)
+from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet, encode_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def grade_run(
+    run: Path, *, grader: str, progress: Callable[[str], None] = no_progress
+) -> dict[str, Any]:
+    """Grade the samples again, from their completions where these are recorded."""
+    place = Run(run)
+    samples = place.drawn()
+    arguments, inputs = {"grader": grader}, place.hashes([SAMPLES])
+    done = place.finished("grade", arguments, inputs)
+    if done and not grader.startswith("cmd:"):  # a program of the user's own may have changed
+        return done.result
+    recorded = encode_samples(samples)
+    column = "completion" if samples["completion"].null_count == 0 else "answer"
+    answers, right = _judge(grader, samples, recorded, column, progress)
+    back = np.argsort(recorded.order)
+    table = pa.table(
+        {"answer": pa.array(answers, pa.string()), "correct": pa.array(right, pa.bool_())}
+    ).take(pa.array(back))
+    before = np.asarray(samples["correct"])
+    result = {
+        "samples": len(answers),
+        "correct": int(sum(right)),
+        "unreadable": answers.count(None),
+        "unreadable_share": answers.count(None) / max(1, len(answers)),
+        "changed": int((np.asarray(table["correct"]) != before).sum()),
+        "from": column,
+    }
+    place.finish(
+        "grade", arguments=arguments, inputs=inputs, outputs={GRADES: table}, result=result
+    )
+    return result
+
+
+def _judge(
+    grader: str,
+    samples: pa.Table,
+    recorded: SampleSet,
+    column: str,
+    progress: Callable[[str], None],
+) -> tuple[list[str | None], list[bool]]:
+    """Grade every question's texts: their answers, and whether they are right."""
+    judge = load(grader)
+    texts: list[str | None] = samples[column].take(pa.array(recorded.order)).to_pylist()
+    gold = samples["gold"].take(pa.array(recorded.order[recorded.first_samples()])).to_pylist()
+    answers: list[str | None] = []
+    right: list[bool] = []
+    offsets = recorded.answers.offsets
+    for i, name in enumerate(recorded.id):
+        progress(f"{i + 1} of {len(recorded.id)} questions")
+        try:
+            graded = grade(judge, texts[offsets[i] : offsets[i + 1]], gold[i])
+        except DataError as error:
+            raise DataError(f"question {name!r}: {error}") from None
+        answers += graded.answer
+        right += graded.right
+    return answers, right

@@ -1,0 +1,159 @@
+"""Inputs: what several stages read or check before they start.
+
+The samples of a run as policies see them, the options that commands share, and API keys from the
+environment. It computes no result of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from adacompute.core.errors import ConfigError, DataError, MissingExtra, require
+from adacompute.core.types import MAX_LEVEL
+from adacompute.evaluation.costs import BY_SAMPLES, Costs, check_budgets
+from adacompute.evaluation.factories import (
+    ROUTERS,
+)
+from adacompute.evaluation.pool import Pool
+from adacompute.features.text import FEATURE_SETS, extract
+from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
+from adacompute.stages.resorts import read_resort
+from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adacompute.core.types import FloatArray
+    from adacompute.storage.store import SampleSet
+
+
+DEFAULT_LEVELS = (1, 2, 4, 8, 16)
+DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
+"""In samples; in another unit, times what a sample costs."""
+
+SEEDS = 2**32
+LEARNED = (*ROUTERS, "sequential")
+TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
+"""What learned policies need beyond the base install."""
+
+
+def no_progress(_: str) -> None:
+    """Report nothing."""
+
+
+def read_key(variable: str) -> str | None:
+    """The one place where an API key is read."""
+    return os.environ.get(variable) or None
+
+
+def read_pool(
+    place: Run,
+    *,
+    costs: Costs = BY_SAMPLES,
+    features: str = "paper",
+    resort: Path | None = None,
+    ties: str = FIRST_SEEN,
+    draft: bool = False,
+) -> Pool:
+    """Return the samples of a run with all that a policy may know, and those of a last resort.
+
+    With ``draft`` the first sample's log-probability is a feature, as in the paper; it is then
+    known before anything is paid for, so honest scores do without it.
+    """
+    recorded = encode_samples(place.samples())
+    logprob = recorded.numbers("mean_logprob")[recorded.first_samples()] if draft else None
+    text = pa.array(recorded.text, pa.string())
+    draw_cost, round_cost = costs.split(recorded)
+    likely = _logprobs(recorded) if check_ties(ties) == LOGPROB else None
+    return Pool(
+        answers=recorded.answers,
+        key=recorded.key,
+        group=recorded.group,
+        features=extract(text, features=features, draft_logprob=logprob),
+        draw_cost=draw_cost,
+        round_cost=round_cost,
+        resort=None if resort is None else read_resort(recorded, Run(resort), costs),
+        logprob=likely,
+        length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
+        words=extract(text, features="words"),
+    )
+
+
+def _logprobs(recorded: SampleSet) -> FloatArray:
+    """Mean log-probability of every sample, or a refusal."""
+    logprob = recorded.numbers("mean_logprob")
+    missing = int(np.isnan(logprob).sum())
+    if missing:
+        raise DataError(
+            f"{missing} of {len(logprob)} samples have no mean_logprob, so ties cannot be broken "
+            "by it: leave --ties at 'first'"
+        )
+    return logprob
+
+
+def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
+    """Return levels as rising numbers of samples, or refuse them."""
+    checked = tuple(levels)
+    rising = list(checked) == sorted(set(checked))
+    if not checked or not rising or checked[0] < 1 or checked[-1] > MAX_LEVEL:
+        raise ConfigError(
+            f"levels are rising whole numbers from 1 to {MAX_LEVEL}, not {list(levels)}"
+        )
+    return checked
+
+
+def check_ties(ties: str) -> str:
+    """Return a known way to break ties, or refuse it."""
+    if ties not in TIE_BREAKS:
+        raise ConfigError(f"ties are broken by {' or '.join(TIE_BREAKS)}, not {ties!r}")
+    return ties
+
+
+def check_seed(seed: int) -> int:
+    """Return a seed that every generator takes, or refuse it."""
+    if not 0 <= seed < SEEDS:
+        raise ConfigError(f"a seed is a whole number from 0 to {SEEDS - 1}, not {seed}")
+    return seed
+
+
+def resolve_budgets(place: Run, costs: Costs, budgets: Sequence[float] | None) -> tuple[float, ...]:
+    """Budgets as they are asked for; by default, multiples of what a sample costs."""
+    if budgets is not None:
+        return check_budgets(budgets)
+    if costs.unit == "samples":
+        return DEFAULT_BUDGETS
+    return check_budgets(costs.multiply(encode_samples(place.samples()), DEFAULT_BUDGETS))
+
+
+def describe_source(place: Run) -> dict[str, Any]:
+    """Model and grader that a run was imported with, and the grader that graded it last."""
+    imported, graded = place.manifest(place.source), place.manifest("grade")
+    known = dict(imported.result) if imported else {}
+    return known | (graded.arguments if graded else {})
+
+
+def hash_run(place: Run) -> str:
+    """Hash what a policy is fitted to."""
+    return "+".join(place.hashes([SAMPLES, GRADES]).values())
+
+
+def hash_resort(resort: Path | None) -> str | None:
+    """Hash the samples of a last resort, where there is one."""
+    return None if resort is None else hash_run(Run(resort))
+
+
+def missing_extra() -> str | None:
+    """What a learned model lacks here, in one sentence."""
+    try:
+        for module in TRAINING:
+            if find_spec(module) is None:  # importing them takes seconds
+                require(module, extra="train")
+    except MissingExtra as error:
+        return str(error)
+    return None

@@ -1,0 +1,171 @@
+"""Train: the stage that fits a policy to all questions of a run and writes its bundle.
+
+The bundle goes where the user says; it records how the policy was fitted, so that `calibrate` can
+refit it on parts of the questions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.core.answers import UNPARSED
+from adacompute.core.errors import DataError
+from adacompute.evaluation.costs import Costs, read_token_prices
+from adacompute.evaluation.curves import run_fitted
+from adacompute.evaluation.factories import (
+    Experiment,
+    FittedPolicy,
+    find_factory,
+)
+from adacompute.evaluation.pool import Pool
+from adacompute.features.text import VERSION
+from adacompute.policies.bundle import Baseline, Bundle, read_template, save_bundle
+from adacompute.policies.episode import FIRST_SEEN
+from adacompute.policies.prior import response_profile
+from adacompute.stages.inputs import (
+    DEFAULT_LEVELS,
+    check_levels,
+    check_seed,
+    describe_source,
+    hash_resort,
+    hash_run,
+    read_pool,
+    resolve_budgets,
+)
+from adacompute.storage.store import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adacompute.core.types import Float32Array, Level
+
+ORDERS = 40
+
+
+def train_run(
+    run: Path,
+    *,
+    policy: str,
+    out: Path,
+    ladder: Sequence[int] = DEFAULT_LEVELS,
+    budgets: Sequence[float] | None = None,
+    unit: str = "samples",
+    tariff: Path | None = None,
+    native_n: bool = False,
+    round_cost: float = 0.0,
+    resort: Path | None = None,
+    ties: str = FIRST_SEEN,
+    features: str = "paper",
+    classifier: str = "gbm",
+    cost_sensitive: bool = False,
+    model: str | None = None,
+    grader: str | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Fit a policy to all questions of a run and write its bundle, with the costs it is for."""
+    family, ladder, place = find_factory(policy), check_levels(ladder), Run(run)
+    costs = Costs(unit, read_token_prices(tariff, [unit]), native_n, round_cost)
+    pool = read_pool(place, costs=costs, features=features, resort=resort, ties=ties).even()
+    settings: dict[str, Any] = {
+        "samples": _within(pool, ladder),
+        "budgets": resolve_budgets(place, costs, budgets),
+        "classifier": classifier,
+        "cost_sensitive": cost_sensitive,
+        "seed": check_seed(seed),
+    }
+    contest = Experiment(pool, orders=ORDERS, **settings)
+    fitted = _refuse_alone(family(contest, np.arange(len(pool))), pool, ladder)
+    about = {"policy": policy, "questions": len(pool)}
+    notes = {**about, "features": features, "resort": hash_resort(resort), "contest": settings}
+    bundle = replace(
+        _bundle(place, contest, fitted, notes | {"costs": costs.describe()}), unit=unit, ties=ties
+    )
+    bundle = replace(bundle, model=model or bundle.model, grader=grader or bundle.grader)
+    save_bundle(bundle, out)
+    return {
+        **about,
+        "out": str(out),
+        "levels": [_label(level) for level in fitted.policy.levels],
+        "model": bundle.model,
+        "grader": bundle.grader,
+        "unit": unit,
+        "round_cost": contest.round_cost(np.arange(len(pool))),
+        "on_training_questions": _rerun(contest, fitted),
+    }
+
+
+def _bundle(place: Run, contest: Experiment, fitted: FittedPolicy, notes: dict[str, Any]) -> Bundle:
+    """A fitted policy with what the run and its questions say."""
+    pool, known = contest.pool, describe_source(place)
+    words = notes["policy"] == "sequential"
+    return Bundle(
+        policy=fitted.policy,
+        features="words" if words else notes["features"],
+        feature_version=VERSION,
+        model=known.get("model"),
+        grader=known.get("grader"),
+        data=hash_run(place),
+        draw_cost=contest.draw_cost(np.arange(len(pool))),
+        template=None if known.get("template") is None else read_template(known["template"]),
+        baseline=_baseline(pool.words if words else pool.features, pool),
+        notes=notes,
+    )
+
+
+def _label(level: Level) -> int | str:
+    """Return what tells a level apart: its samples, or the model it resorts to."""
+    return level.samples if level.model is None else level.name
+
+
+def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
+    """Levels for which there are enough samples."""
+    most = int(pool.answers.n_samples[0])
+    kept = tuple(n for n in ladder if n <= most)
+    if not kept:
+        raise DataError(
+            f"the number of samples a question, {most}, is below the ladder's first level, "
+            f"{ladder[0]}: collect more samples a question, or name lower levels by --ladder"
+        )
+    return kept
+
+
+def _refuse_alone(fitted: FittedPolicy, pool: Pool, ladder: tuple[int, ...]) -> FittedPolicy:
+    """Return a policy that has levels to choose from, or refuse it."""
+    if len(fitted.policy.levels) > 1:
+        return fitted
+    raise DataError(
+        f"the number of samples a question, {pool.answers.n_samples[0]}, leaves one level of the "
+        f"ladder {', '.join(map(str, ladder))}, and a policy needs two to decide between: collect "
+        "more samples a question, or name more levels by --ladder"
+    )
+
+
+def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
+    """What the questions are like, for those who must notice when others come."""
+    if features is None:
+        return None
+    answers = pool.answers
+    agree = response_profile(answers, 1)[:, -2]
+    read, made = (count * (count - 1.0) for count in (answers.n_parsed, answers.n_samples))
+    return Baseline(
+        mean=tuple(features.mean(axis=0, dtype=np.float64).tolist()),
+        spread=tuple(features.std(axis=0, dtype=np.float64).tolist()),
+        agreement=float((agree * made).sum() / max(1.0, read.sum())),
+        unreadable=float((answers.answer == UNPARSED).mean()),
+    )
+
+
+def _rerun(contest: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
+    """Cost and accuracy of a policy along its prices on the questions it was fitted to."""
+    told = contest.draw_cost(np.arange(len(contest.pool)))
+    rows = []
+    for price in fitted.prices:
+        ran = run_fitted(contest, fitted, price, told)
+        cost, accuracy = float(ran.cost.mean()), float(ran.accuracy.mean())
+        rounds = float(ran.rounds.mean())
+        rows.append({"price": price, "cost": cost, "accuracy": accuracy, "rounds": rounds})
+    return rows
