@@ -281,7 +281,7 @@ def test_the_paper_map_names_every_exhibit_and_only_what_exists() -> None:
     for exhibit in EXHIBITS:
         assert f"`{exhibit.name}`" in text, exhibit.name
         module = exhibit.compute.__module__.rpartition(".")[2]
-        assert f"`report/{module}.{exhibit.compute.__name__}`" in text, exhibit.name
+        assert f"`paper/{module}.{exhibit.compute.__name__}`" in text, exhibit.name
         assert exhibit.source in text
     for folder, module, name in re.findall(r"`(\w+)/(\w+)\.(\w+)`", text):
         path = ROOT / "src" / "adacompute" / folder / f"{module}.py"
