@@ -34,11 +34,11 @@ CONFIG = """
 base_url = "{base_url}"
 port = {port}
 probe = false
-first_byte_s = 1.0
+first_byte_timeout_s = 1.0
 timeout_s = 3.0
-attempts = 3
+max_attempts = 3
 [serve.models.fake]
-policy = "policy"
+bundle = "policy"
 budget = 2
 grader = "numeric"
 model = "fake"
@@ -160,7 +160,9 @@ def run(faults: str, requests: int, *, voted: bool) -> None:
     estimated = total(page, "adacompute_estimated_tokens_total", "completion")
     print("voted" if voted else "passed", f"{requests / took:.0f}/s", dict(found))
     print(f"  served {served['tokens']}, accounted {billed}, exactly {billed - estimated}")
-    print(f"  under way {re.findall('adacompute_open_requests (.*)', page)}, {before} -> {after}")
+    print(
+        f"  under way {re.findall('adacompute_requests_in_flight (.*)', page)}, {before} -> {after}"
+    )
     assert not [what for what in found if what.isupper() or what.split()[0].isupper()]
     assert billed - estimated <= served["tokens"] <= billed
 

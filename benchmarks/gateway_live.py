@@ -170,7 +170,7 @@ def start_gateway(
     most = "" if rounds is None else f"max_rounds = {rounds}\n"
     config.write_text(
         f'[serve]\nbase_url = "{llama.base_url}"\nport = {port}\n'
-        f'[serve.models."{llama.model}"]\npolicy = "{Path(bundle).resolve()}"\n'
+        f'[serve.models."{llama.model}"]\nbundle = "{Path(bundle).resolve()}"\n'
         f'budget = {budget}\ngrader = "numeric"\n{most}'
     )
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]

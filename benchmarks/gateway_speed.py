@@ -43,7 +43,7 @@ base_url = "http://127.0.0.1:{upstream}/v1"
 port = {port}
 probe = false
 [serve.models.fake]
-policy = "policy"
+bundle = "policy"
 budget = 2
 grader = "numeric"
 model = "fake"

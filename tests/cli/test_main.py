@@ -172,7 +172,7 @@ def logged() -> Path:
     features = [0.0] * len(FEATURE_SETS["words"])
     place = Path(tempfile.mkdtemp())
     decision = {"id": "d", "time": 0.0, "key": 1, "features": features, "answers": [0] * 16}
-    DecisionLog(place).append({**decision, "decided": 1, "holdout": True, "shadow": False})
+    DecisionLog(place).append({**decision, "samples_used": 1, "audit": True, "shadow": False})
     return place
 
 

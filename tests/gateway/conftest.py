@@ -27,22 +27,22 @@ Launch = Callable[..., AbstractContextManager[int]]
 CONFIG = """
 [serve]
 base_url = "{base_url}"
-key = "sk-upstream-0123456789abcdef"
+upstream_api_key = "sk-upstream-0123456789abcdef"
 port = {port}
 workers = {workers}
 probe = false
-attempts = 1
-keep_alive_s = 0.2
+max_attempts = 1
+sse_keepalive_s = 0.2
 {settings}
 
 [serve.models.thrifty]
-policy = "two"
+bundle = "two"
 budget = 2
 model = "real"
 grader = "numeric"
 
 [serve.models.single]
-policy = "one"
+bundle = "one"
 budget = 1
 model = "real"
 grader = "numeric"

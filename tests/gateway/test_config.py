@@ -18,7 +18,7 @@ from adacompute.testing.gateways import free_port
 from adacompute.testing.scripted import Scripted
 
 GOOD = 'base_url = "http://127.0.0.1:1/v1"'
-MODEL = '[serve.models.m]\npolicy = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'
+MODEL = '[serve.models.m]\nbundle = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'
 DIGEST = "0123456789abcdef" * 4
 
 
@@ -29,7 +29,7 @@ def write(place: Path, *lines: str) -> Path:
 
 
 WRONG = {
-    "unknown": ([GOOD, "portt = 1"], "serve has no 'portt'; it has attempts, base_url"),
+    "unknown": ([GOOD, "portt = 1"], "serve has no 'portt'; it has base_url, body_timeout_s"),
     "unknown-in-model": ([GOOD, MODEL, "budge = 1"], "models.m has no 'budge'"),
     "unknown-in-log": ([GOOD, "[serve.log]", 'directory = "x"', "tekst = 1"], "log has no 'tekst'"),
     "text-for-port": ([GOOD, 'port = "8000"'], "serve.port must be int, not '8000'"),
@@ -38,38 +38,62 @@ WRONG = {
     "fraction": ([GOOD, "workers = 1.5"], "serve.workers must be int, not 1.5"),
     "number-for-flag": ([GOOD, "forward_key = 1"], "serve.forward_key must be bool, not 1"),
     "list-for-host": ([GOOD, "host = []"], "serve.host must be str, not []"),
-    "date": ([GOOD, "body_s = 2026-01-01"], "serve.body_s must be float"),
-    "zero": ([GOOD, "body_s = 0"], "body_s must be a number above 0, not 0.0"),
+    "date": ([GOOD, "body_timeout_s = 2026-01-01"], "serve.body_timeout_s must be float"),
+    "zero": ([GOOD, "body_timeout_s = 0"], "body_timeout_s must be a number above 0, not 0.0"),
     "endless": ([GOOD, "max_body_mb = inf"], "max_body_mb must be a number above 0, not inf"),
     "no-number": ([GOOD, "drain_s = nan"], "drain_s must be a number above 0, not nan"),
-    "no-pause": ([GOOD, "pause_s = -1"], "pause_s must be a number from 0 on, not -1"),
+    "no-pause": (
+        [GOOD, "shutdown_delay_s = -1"],
+        "shutdown_delay_s must be a number from 0 on, not -1",
+    ),
     "negative": ([GOOD, "workers = -1"], "workers must be a number above 0, not -1"),
     "no-url": ([], "serve lacks 'base_url'"),
     "bad-url": (['base_url = "ftp://x"'], "a base URL looks like http://host:port/v1"),
     "key-in-url": (['base_url = "http://a:secret@b/v1"'], "a base URL holds no credentials"),
-    "no-policy": ([GOOD, "[serve.models.m]", "budget = 2"], "models.m lacks 'policy'"),
-    "no-both": ([GOOD, "[serve.models.m]"], "models.m lacks 'policy' and 'budget'"),
+    "no-policy": ([GOOD, "[serve.models.m]", "budget = 2"], "models.m lacks 'bundle'"),
+    "no-both": ([GOOD, "[serve.models.m]"], "models.m lacks 'bundle' and 'budget'"),
     "no-budget": ([GOOD, MODEL.replace("budget = 2", "")], "models.m lacks 'budget'"),
     "bad-budget": ([GOOD, MODEL.replace("= 2", "= -2")], "models.m: budget must be a number above"),
     "text-budget": ([GOOD, MODEL.replace("= 2", '= "2"')], "models.m.budget must be float"),
-    "bad-holdout": ([GOOD, MODEL, "holdout = 2"], "models.m: holdout is a share from 0 to 1"),
+    "bad-audit-share": (
+        [GOOD, MODEL, "audit_share = 2"],
+        "models.m: audit_share is a share from 0 to 1",
+    ),
     "bad-rounds": ([GOOD, MODEL, "max_rounds = 0"], "models.m: max_rounds must be a number above"),
     "no-table": ([GOOD, "models = 3"], "models must be a table, not 3"),
     "no-model": ([GOOD, "[serve.models]", "m = 3"], "models.m must be a table, not 3"),
-    "no-keys": ([GOOD, 'keys = "x"'], "keys must be a table"),
+    "no-keys": ([GOOD, 'client_keys = "x"'], "client_keys must be a table"),
     "no-log": ([GOOD, "log = 3"], "log must be a table, not 3"),
     "bad-log": ([GOOD, "[serve.log]", 'directory = "x"', "keep_mb = 0"], "log: keep_mb must be"),
     "name": ([GOOD, MODEL.replace("models.m", 'models."a@b"')], "without spaces, quotes and '@'"),
-    "plain-key": ([GOOD, "[serve.keys]", 'ann = "sk-plain-1"'], "the key of 'ann' must be its SHA"),
-    "short-key": ([GOOD, "[serve.keys]", f'ann = "{DIGEST[:-1]}"'], "the key of 'ann' must be"),
-    "number-key": ([GOOD, "[serve.keys]", "ann = 5"], "the key of 'ann' must be"),
-    "public": ([GOOD, 'host = "0.0.0.0"'], "host 0.0.0.0 can be reached from outside and no keys"),
+    "plain-key": (
+        [GOOD, "[serve.client_keys]", 'ann = "sk-plain-1"'],
+        "the key of 'ann' must be its SHA",
+    ),
+    "short-key": (
+        [GOOD, "[serve.client_keys]", f'ann = "{DIGEST[:-1]}"'],
+        "the key of 'ann' must be",
+    ),
+    "number-key": ([GOOD, "[serve.client_keys]", "ann = 5"], "the key of 'ann' must be"),
+    "public": (
+        [GOOD, 'host = "0.0.0.0"'],
+        "host 0.0.0.0 can be reached from outside and no client keys",
+    ),
     "public-6": ([GOOD, 'host = "::"'], "host :: can be reached from outside"),
     "public-name": ([GOOD, 'host = "example.org"'], "host example.org can be reached"),
-    "no-host": ([GOOD, 'host = ""'], "can be reached from outside and no keys are set"),
-    "variable": ([GOOD, 'key = "${NOT_SET_9}"'], "the environment variable NOT_SET_9 is not set"),
-    "key-type": ([GOOD, "key = 123456789"], "serve.key must be str, not int"),
-    "key-lines": ([GOOD, 'key = "sk-1\\nX: sk-plain-1"'], "key holds characters that no header"),
+    "no-host": ([GOOD, 'host = ""'], "can be reached from outside and no client keys are set"),
+    "variable": (
+        [GOOD, 'upstream_api_key = "${NOT_SET_9}"'],
+        "the environment variable NOT_SET_9 is not set",
+    ),
+    "key-type": (
+        [GOOD, "upstream_api_key = 123456789"],
+        "serve.upstream_api_key must be str, not int",
+    ),
+    "key-lines": (
+        [GOOD, 'upstream_api_key = "sk-1\\nX: sk-plain-1"'],
+        "upstream_api_key holds characters that no header",
+    ),
 }
 
 
@@ -111,9 +135,15 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_9", "sk-9")
-    path = write(tmp_path, GOOD, 'key = "${SECRET_9}"', "[serve.log]", 'directory = "${SECRET_9}"')
+    path = write(
+        tmp_path,
+        GOOD,
+        'upstream_api_key = "${SECRET_9}"',
+        "[serve.log]",
+        'directory = "${SECRET_9}"',
+    )
     config = read_config(path, {})
-    assert config.key == "sk-9"
+    assert config.upstream_api_key == "sk-9"
     assert config.log is not None
     assert config.log.directory == str(tmp_path / "sk-9")
     assert "sk-9" not in repr(config).replace(config.log.directory, "")
@@ -127,12 +157,14 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
 
 def test_paths_are_taken_from_the_file_that_names_them(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, GOOD, MODEL), {})
-    assert config.models["m"].policy == str(tmp_path / "two")
+    assert config.models["m"].bundle == str(tmp_path / "two")
 
 
 def test_a_public_gateway_has_keys() -> None:
     config = {"base_url": "http://127.0.0.1:1/v1", "host": "0.0.0.0"}  # noqa: S104 - the point
-    assert make_config({**config, "keys": {"ann": DIGEST.upper()}}).keys == {"ann": DIGEST}
+    assert make_config({**config, "client_keys": {"ann": DIGEST.upper()}}).client_keys == {
+        "ann": DIGEST
+    }
 
 
 @pytest.mark.parametrize(
@@ -168,7 +200,7 @@ def test_a_check_says_what_would_be_served_and_starts_nothing(
     policies: Path, upstream: Scripted
 ) -> None:
     port, before = free_port(), upstream.connections
-    key = 'key = "sk-secret-9"'
+    key = 'upstream_api_key = "sk-secret-9"'
     path = write(policies, f'base_url = "{upstream.base_url}"', f"port = {port}", key, MODEL)
     done = check(path, "--check", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -68,15 +68,15 @@ def evil() -> Iterator[Scripted]:
 @pytest.fixture(scope="module")
 def strict(upstream: Scripted, policies: Path) -> Iterator[int]:
     """A gateway with keys and narrow limits."""
-    model = {"policy": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
+    model = {"bundle": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
     config = make_config(
         {
             "base_url": upstream.base_url,
-            "key": UPSTREAM,
-            "keys": {"ann": hashlib.sha256(CLIENT.encode()).hexdigest(), "bob": "ab" * 32},
+            "upstream_api_key": UPSTREAM,
+            "client_keys": {"ann": hashlib.sha256(CLIENT.encode()).hexdigest(), "bob": "ab" * 32},
             "max_body_mb": LIMIT / 1e6,
-            "body_s": BODY_S,
-            "attempts": 1,
+            "body_timeout_s": BODY_S,
+            "max_attempts": 1,
             "probe": False,
             "models": {"thrifty": model},
         }
@@ -632,7 +632,7 @@ def test_the_clients_key_is_sent_on_only_where_that_is_configured(
     upstream: Scripted,
 ) -> None:
     upstream.answer(OK)
-    config = {"base_url": upstream.base_url, "forward_key": forward, "key": UPSTREAM}
+    config = {"base_url": upstream.base_url, "forward_key": forward, "upstream_api_key": UPSTREAM}
     with run(make_config(config)) as port:
         send(port, "POST", CHAT, headers=[BEARER], body=b"{}")
         send(port, "POST", CHAT, body=b"{}")
@@ -761,7 +761,7 @@ def test_half_a_character_can_be_answered_and_written_down(
     policies: Path,
     tmp_path: Path,
 ) -> None:
-    model = {"policy": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
+    model = {"bundle": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
     config = {
         "base_url": upstream.base_url,
         "probe": False,

@@ -41,7 +41,7 @@ def test_every_query_of_the_dashboard_names_metrics_that_exist() -> None:
 def test_the_page_for_operators_names_every_metric_and_no_other() -> None:
     page = (ROOT / "docs" / "operate.md").read_text()
     told = {name.removeprefix(PREFIX) for name in _NAME.findall(page)}
-    assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES, "open_requests"}
+    assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES, "requests_in_flight"}
 
 
 def test_the_configuration_that_is_deployed_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_stop_is_announced_before_the_port_closes(
                 seen.update((status, gateways.send(port, "GET", "/v1/x").status + 1000))
                 time.sleep(0.02)
 
-    with launch(workers=workers, settings="pause_s = 1.5") as port:
+    with launch(workers=workers, settings="shutdown_delay_s = 1.5") as port:
         thread = threading.Thread(target=watch)
         thread.start()
         time.sleep(0.2)
@@ -106,7 +106,8 @@ def test_requests_of_a_worker_that_was_killed_are_no_longer_under_way(tmp_path: 
         "from adacompute.gateway.metrics import Metrics\n"
         "metrics = Metrics()\n"
         "metrics.enter(int(sys.argv[1]))\n"
-        "print(metrics.scrape().decode().rpartition('open_requests ')[2].strip(), flush=True)\n"
+        "shown = metrics.scrape().decode()\n"
+        "print(shown.rpartition('requests_in_flight ')[2].strip(), flush=True)\n"
         "sys.stdin.read()\n"
     )
     own = {**os.environ, SHARED: str(tmp_path)}

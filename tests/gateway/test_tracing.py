@@ -20,13 +20,13 @@ def test_a_span_says_what_a_request_cost_in_the_clients_own_trace() -> None:
         budget=2.0,
         price=0.1,
         question="a secret question",
-        source="message",
+        question_source="message",
         features=np.zeros(1, dtype=np.float32),
         key=1,
         begun=1000.0,
-        decided=3,
+        samples_used=3,
         rounds=2,
-        seconds=1.5,
+        latency_s=1.5,
         parent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
     usage = {"prompt_tokens": 21, "completion_tokens": 15}

@@ -85,21 +85,30 @@ def stream(*words: str, usage: bool = True) -> Reply:
 
 @contextmanager
 def serving(policy: Path, **options: Any) -> Iterator[tuple[Scripted, int]]:
-    model = {"policy": str(policy), "budget": 1.0, "model": "real", "grader": "numeric"}
+    model = {"bundle": str(policy), "budget": 1.0, "model": "real", "grader": "numeric"}
     own = {name: options.pop(name) for name in list(options) if name in OWN}
     with scripted.serve() as upstream:
         content = {
             "base_url": upstream.base_url,
             "models": {"virtual": {**model, **own}},
             "probe": False,
-            "attempts": 1,
+            "max_attempts": 1,
             **options,
         }
         with gateways.run(make_config(content)) as port:
             yield upstream, port
 
 
-OWN = ("budget", "max_rounds", "latency_s", "shadow", "holdout", "holdout_most", "grader", "scorer")
+OWN = (
+    "budget",
+    "max_rounds",
+    "deadline_s",
+    "shadow",
+    "audit_share",
+    "audit_max_share",
+    "grader",
+    "scorer",
+)
 
 
 def ask(port: int, **options: Any) -> gateways.Answer:
@@ -335,7 +344,7 @@ def test_a_draw_that_is_billed_with_its_last_choice_shows_no_second_bill(
 def test_a_waiting_client_is_kept_awake(three: Path) -> None:
     slow = reply("4")
     slow = Reply(200, EVENTS, [0.7, *stream("4").parts], framing="chunked")
-    with serving(three, keep_alive_s=0.1) as (upstream, port):
+    with serving(three, sse_keepalive_s=0.1) as (upstream, port):
         upstream.answer(slow)
         answer = ask(port, stream=True)
     assert answer.body.count(b": still drawing") >= 2
@@ -360,7 +369,8 @@ def test_the_question_is_what_the_template_was_filled_with(tmp_path: Path) -> No
         other = ask(port, adacompute={"debug": True})
         none = ask(port, messages=[{"role": "system", "content": "2"}], adacompute={"debug": True})
     found = [
-        json.loads(a.values("x-adacompute-debug")[0])["question"] for a in (whole, other, none)
+        json.loads(a.values("x-adacompute-debug")[0])["question_source"]
+        for a in (whole, other, none)
     ]
     assert found == ["template", "message", "none"]
 
@@ -375,22 +385,22 @@ def test_shadow_mode_answers_with_one_draw_and_notes_what_it_would_have_drawn(
         assert len(upstream.received) == 1
     assert answer.body == reply("4").body
     (row,) = read_decisions(tmp_path / "log").to_pylist()
-    assert (row["shadow"], row["decided"], row["wanted"]) == (True, 1, 3)
+    assert (row["shadow"], row["samples_used"], row["samples_planned"]) == (True, 1, 3)
 
 
-def test_the_holdout_draws_on_after_the_answer_and_is_capped(tmp_path: Path) -> None:
+def test_the_audit_draws_on_after_the_answer_and_is_capped(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1))
     log = {"directory": str(tmp_path / "log")}
-    with serving(policy, holdout=1.0, holdout_most=0.5, log=log) as (upstream, port):
+    with serving(policy, audit_share=1.0, audit_max_share=0.5, log=log) as (upstream, port):
         upstream.answer(reply("4"))
         for _ in range(20):
             ask(port)
     rows = read_decisions(tmp_path / "log").to_pylist()
-    held = [row for row in rows if row["holdout"]]
+    held = [row for row in rows if row["audit"]]
     assert len(rows) == 20
     assert 2 <= len(held) <= 8  # half of the draws, three a request
     assert {len(row["answers"]) for row in held} == {4}
-    assert all(row["decided"] == 1 for row in rows)
+    assert all(row["samples_used"] == 1 for row in rows)
 
 
 def log_of(policy: Path, place: Path, answers: Sequence[str], **options: Any) -> None:
@@ -406,18 +416,18 @@ def test_a_log_is_decided_again_bit_for_bit(tmp_path: Path) -> None:
     log_of(policy, place, ["4", "no number", "7"], budget=2.0)
     rows = read_decisions(place).to_pylist()
     again = decide_again(load_bundle(policy), rows, [row["price"] for row in rows])
-    assert again.tolist() == [row["decided"] for row in rows]
+    assert again.tolist() == [row["samples_used"] for row in rows]
     once = replay_log(place, policy, budget=1.0)
     assert (once["cost"], once["saved"]) == (1.0, 0.75)
     assert once["counterfactual"] == "4 samples for every request"
-    served = sum(row["decided"] for row in rows) / len(rows)
+    served = sum(row["samples_used"] for row in rows) / len(rows)
     assert once["saved_of_served"] == pytest.approx(1 - 1 / served)
     assert replay_log(place, policy, budget=2.0)["saved_of_served"] == 0
 
 
 def test_a_log_of_shadows_is_refused_with_what_it_can_tell(three: Path, tmp_path: Path) -> None:
     log_of(three, tmp_path / "log", ["4", "5"], shadow=True)
-    with pytest.raises(DataError, match=r"only 2 of shadow mode.*at least \(wanted\)"):
+    with pytest.raises(DataError, match=r"only 2 of shadow mode.*samples_planned"):
         replay_log(tmp_path / "log", three, budget=1.0)
 
 
@@ -432,15 +442,15 @@ def test_a_policy_of_another_model_than_the_logs_is_warned_of(tmp_path: Path) ->
         assert not warned or "other, and the log holds answers of real" in told
 
 
-def test_draws_that_were_never_made_come_from_the_holdout_alone(tmp_path: Path) -> None:
+def test_draws_that_were_never_made_come_from_the_audit_alone(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(3))
     log_of(policy, tmp_path / "none", ["4"])
     with pytest.raises(Exception, match="never made"):
         replay_log(tmp_path / "none", policy, budget=2.0)
-    log_of(policy, tmp_path / "none", ["4", "5"], holdout=1.0, holdout_most=1.0)
+    log_of(policy, tmp_path / "none", ["4", "5"], audit_share=1.0, audit_max_share=1.0)
     found = replay_log(tmp_path / "none", policy, budget=2.0)
     assert found["requests"] == 2
-    assert (found["source"], found["cost"], found["agreement"]) == ("holdout", 3.0, 1.0)
+    assert (found["source"], found["cost"], found["agreement"]) == ("audit", 3.0, 1.0)
 
 
 def metrics(port: int) -> str:
@@ -479,7 +489,7 @@ def test_a_scorer_that_fails_costs_no_answer(three: Path, tmp_path: Path) -> Non
     assert (answer.status, texts(answer)) == (200, "none")
     assert 'adacompute_scorer_failures_total{model="virtual"} 1.0' in seen
     (row,) = read_decisions(tmp_path / "log").to_pylist()
-    assert (row["decided"], row["chosen"]) == (3, -1)
+    assert (row["samples_used"], row["chosen"]) == (3, -1)
     assert "out of memory" in row["scorer_error"]
 
 
@@ -538,7 +548,7 @@ def test_failures_are_counted_under_the_models_name(three: Path) -> None:
 
 def test_when_time_is_up_what_came_answers_in_the_first_round_too(three: Path) -> None:
     slow = Reply(200, JSON, [5.0, b"{}"])
-    with serving(three, latency_s=0.3) as (upstream, port):
+    with serving(three, deadline_s=0.3) as (upstream, port):
         upstream.answer(reply("4"), slow)
         begun = time.monotonic()
         answer = ask(port, adacompute={"debug": True})
@@ -558,18 +568,18 @@ for line in sys.stdin:
 """
 
 
-def test_what_was_not_read_in_time_is_drawn_again_for_the_holdout(
+def test_what_was_not_read_in_time_is_drawn_again_for_the_audit(
     three: Path, tmp_path: Path
 ) -> None:
     program, log = tmp_path / "grader.py", {"directory": str(tmp_path / "log")}
     program.write_text(READS)
-    options = {"latency_s": 0.5, "holdout": 1.0, "holdout_most": 1.0, "log": log}
+    options = {"deadline_s": 0.5, "audit_share": 1.0, "audit_max_share": 1.0, "log": log}
     with serving(three, grader=f"cmd:{sys.executable} {program}", **options) as (upstream, port):
         upstream.answer(reply("4"), late(reply("slow")), late(reply("slow")), reply("4"))
         answer = ask(port)
     assert answer.values("x-adacompute-samples") == ["1"]
     (row,) = read_decisions(tmp_path / "log").to_pylist()
-    assert (row["decided"], row["holdout"], len(row["answers"])) == (1, True, 4)
+    assert (row["samples_used"], row["audit"], len(row["answers"])) == (1, True, 4)
 
 
 def test_draws_are_accounted_for_a_client_that_leaves_in_the_middle_of_a_stream(
@@ -590,9 +600,9 @@ def test_draws_are_accounted_for_a_client_that_leaves_in_the_middle_of_a_stream(
         end = time.monotonic() + 10
         while 'status="200"' not in metrics(port) and time.monotonic() < end:
             time.sleep(0.05)
-        assert 'adacompute_draws_total{model="virtual"} ' in metrics(port)
+        assert 'adacompute_samples_total{model="virtual"} ' in metrics(port)
     (row,) = read_decisions(tmp_path / "log").to_pylist()
-    assert row["decided"] >= 2
+    assert row["samples_used"] >= 2
 
 
 def test_a_live_stream_without_a_bill_is_charged_for_its_prompt(tmp_path: Path) -> None:
@@ -617,7 +627,7 @@ def test_a_header_that_is_sent_twice_is_not_lost(three: Path) -> None:
 def test_a_log_that_cannot_be_sealed_spoils_no_answer(
     three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = {"directory": str(tmp_path / "log"), "roll_mb": 1e-6}
+    log = {"directory": str(tmp_path / "log"), "rotate_mb": 1e-6}
     with serving(three, log=log) as (upstream, port), monkeypatch.context() as patch:
 
         def fail(_: DecisionLog) -> None:
@@ -642,7 +652,7 @@ def test_a_gateway_has_decided_once_before_it_is_ready(
         assert gateways.send(port, "GET", "/ready").status == 200
         assert len(opened) == 1
         assert upstream.received == []
-        assert "adacompute_draws_total{" not in metrics(port)
+        assert "adacompute_samples_total{" not in metrics(port)
 
 
 def buy(upstream: Scripted, known: Capabilities, count: int, **options: Any) -> RequestModel:

@@ -52,9 +52,9 @@ def test_a_file_is_full_by_its_size(tmp_path: Path) -> None:
 
 def test_a_decision_that_was_written_again_counts_once(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
-    log.append(record(0, holdout=False))
-    log.append(record(0, holdout=True))
-    assert read_decisions(tmp_path)["holdout"].to_pylist() == [True]
+    log.append(record(0, audit=False))
+    log.append(record(0, audit=True))
+    assert read_decisions(tmp_path)["audit"].to_pylist() == [True]
 
 
 def test_rolled_samples_are_a_file_that_a_run_can_read(tmp_path: Path) -> None:
@@ -176,12 +176,12 @@ def test_a_file_in_use_is_left_alone_even_if_its_process_cannot_be_seen(
 
 def test_a_decision_that_was_written_again_after_a_roll_counts_once(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
-    log.append(record(0, holdout=False))
-    log.append(record(1, holdout=False))
+    log.append(record(0, audit=False))
+    log.append(record(1, audit=False))
     log.seal()
     log.roll()
-    log.append(record(0, holdout=True))
-    assert read_decisions(tmp_path)["holdout"].to_pylist() == [True, False]
+    log.append(record(0, audit=True))
+    assert read_decisions(tmp_path)["audit"].to_pylist() == [True, False]
 
 
 def test_tables_that_lack_a_newer_column_are_read(tmp_path: Path) -> None:
@@ -200,3 +200,18 @@ def test_an_absurd_bill_does_not_keep_a_file_from_being_rolled(tmp_path: Path) -
     log.append(record(0, samples=[{"answer": "4", "completion_tokens": 10**12}]))
     log.seal()
     assert log.roll() == 1
+
+
+@pytest.mark.parametrize("pattern", ["full-*.jsonl", "decisions-*.parquet"])
+def test_a_log_of_another_format_is_refused(tmp_path: Path, pattern: str) -> None:
+    log = DecisionLog(tmp_path)
+    log.append(record(0, format=1))
+    log.seal()
+    if pattern.endswith("parquet"):
+        (path,) = tmp_path.glob("full-*")
+        path.unlink()
+        pq.write_table(pa.table({"id": ["d0"]}), tmp_path / "decisions-1-1.parquet")
+    with pytest.raises(DataError, match="format 1"):
+        read_decisions(tmp_path)
+    assert log.roll() == 0
+    assert list(tmp_path.glob(pattern))  # it is kept as it was

@@ -47,7 +47,7 @@ class Account:
         if log is not None:
             self._log = DecisionLog(
                 Path(log.directory),
-                roll_bytes=int(log.roll_mb * MB),
+                roll_bytes=int(log.rotate_mb * MB),
                 keep_days=log.keep_days,
                 keep_bytes=int(log.keep_mb * MB),
             )
@@ -81,7 +81,7 @@ class Account:
         count = self.metrics.count
 
         def tell(passed: Forwarded) -> None:
-            count("passed_total", model, why)
+            count("passthrough_requests_total", model, why)
             usage = {"prompt": passed.prompt_tokens, "completion": passed.completion_tokens}
             self._count_tokens(model, usage, estimated=passed.estimated)
 
@@ -92,26 +92,26 @@ class Account:
         decision, model = outcome.decision, outcome.decision.model
         metrics = self.metrics
         self._bill(engine, outcome.purse.bills, model)
-        metrics.count("draws_total", model, by=decision.decided)
+        metrics.count("samples_total", model, by=decision.samples_used)
         if unread := decision.answers.count(-1):
-            metrics.count("unreadable_total", model, by=unread)
+            metrics.count("unparsed_samples_total", model, by=unread)
         if decision.incomplete:
-            metrics.count("incomplete_total", model)
+            metrics.count("incomplete_requests_total", model)
         if decision.scorer_error is not None:
             metrics.count("scorer_failures_total", model)
-        if decision.source == "none":
+        if decision.question_source == "none":
             if model not in self._puzzled:
                 self._puzzled.add(model)
                 LOG.warning(
                     "%s: a prompt does not fit the bundle's template; its text is unused", model
                 )
-            metrics.count("no_question_total", model)
-        metrics.observe("decision_seconds", model, decision.deciding_s)
-        metrics.observe("request_seconds", model, decision.seconds)
-        metrics.observe("draws_per_request", model, decision.decided)
+            metrics.count("unmatched_prompts_total", model)
+        metrics.observe("decision_duration_seconds", model, decision.decision_s)
+        metrics.observe("request_duration_seconds", model, decision.latency_s)
+        metrics.observe("samples_per_request", model, decision.samples_used)
         if decision.agreement is not None:
             metrics.observe("agreement", model, decision.agreement)
-        self._draws[model] = self._draws.get(model, 0) + decision.decided
+        self._draws[model] = self._draws.get(model, 0) + decision.samples_used
         self._drift(engine, decision)
         self._write(engine, outcome)
         if self._spans is not None:
@@ -121,30 +121,30 @@ class Account:
     def lost(self, engine: Engine, purse: RequestModel) -> None:
         """Account draws that nobody was given."""
         self._bill(engine, purse.bills, engine.virtual.name)
-        self.metrics.count("draws_total", engine.virtual.name, by=len(purse.drawn))
+        self.metrics.count("samples_total", engine.virtual.name, by=len(purse.drawn))
 
     def held(self, engine: Engine, outcome: Outcome, before: int) -> None:
-        """Account what the holdout drew beyond what was served."""
+        """Account what an audit drew beyond what was served."""
         decision, model = outcome.decision, outcome.decision.model
-        more = len(decision.answers) - decision.decided
+        more = len(decision.answers) - decision.samples_used
         self._bill(engine, outcome.purse.bills[before:], model)
         self._held[model] = self._held.get(model, 0) + more
-        self.metrics.count("holdout_draws_total", model, by=more)
-        if not decision.holdout:
-            return  # half a holdout is paid for and says nothing
-        self.metrics.count("holdout_total", model)
+        self.metrics.count("audit_samples_total", model, by=more)
+        if not decision.is_audit:
+            return  # half an audit is paid for and says nothing
+        self.metrics.count("audit_requests_total", model)
         read = [answer for answer in decision.answers if answer >= 0]
         if read:
             votes = np.bincount(read)
             given = decision.answers[decision.chosen] if decision.chosen >= 0 else -1
             if given >= 0 and votes[given] == votes.max():
-                self.metrics.count("holdout_agreed_total", model)
+                self.metrics.count("audit_agreements_total", model)
         self._write(engine, outcome)
 
     def may_hold(self, virtual: VirtualModel) -> bool:
-        """Whether the holdout has not yet taken its share of all draws."""
+        """Whether audits have not yet taken their share of all draws."""
         so_far = self._draws.get(virtual.name, 0) + virtual.bundle.most_samples
-        allowed = virtual.holdout_most * so_far
+        allowed = virtual.audit_max_share * so_far
         return self._held.get(virtual.name, 0) <= allowed
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Account:
             self._count_tokens(model, usage, estimated=bill.estimated)
         money = engine.money(bills)
         if money is not None:
-            count("money_total", model, by=money)
+            count("cost_total", model, by=money)
 
     def _count_tokens(self, model: str, usage: Mapping[str, int], *, estimated: bool) -> None:
         for kind, tokens in usage.items():
@@ -176,10 +176,10 @@ class Account:
         """Show how far the last requests are from what the policy was trained on."""
         virtual, model = engine.virtual, decision.model
         spent = self._spent.setdefault(model, deque(maxlen=LAST))
-        spent.append(decision.decided * virtual.bundle.draw_cost)
-        self.metrics.show("spent_mean", model, sum(spent) / len(spent))
+        spent.append(decision.samples_used * virtual.bundle.draw_cost)
+        self.metrics.show("request_cost_mean", model, sum(spent) / len(spent))
         baseline = virtual.bundle.baseline
-        if baseline is None or decision.source == "none":
+        if baseline is None or decision.question_source == "none":
             return
         away = self._away.setdefault(model, deque(maxlen=LAST))
         away.append(_distance(decision.features, baseline))
@@ -242,7 +242,7 @@ def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any
             "completion_tokens": drawn.draw.completion_tokens,
             "mean_logprob": drawn.draw.mean_logprob,
         }
-        for drawn, answer in zip(purse.drawn, decision.spelled, strict=False)
+        for drawn, answer in zip(purse.drawn, decision.canonical_answers, strict=False)
     ]
     return {
         "id": decision.id,
@@ -256,19 +256,19 @@ def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any
         "price": decision.price,
         "max_rounds": engine.virtual.max_rounds,
         "answers": decision.answers,
-        "decided": decision.decided,
-        "wanted": decision.wanted,
+        "samples_used": decision.samples_used,
+        "samples_planned": decision.samples_planned,
         "chosen": decision.chosen,
         "rounds": decision.rounds,
         "calls": len(purse.bills),
         **_total(purse.bills),
         "estimated": any(bill.estimated for bill in purse.bills),
-        "money": engine.money(purse.bills),
-        "seconds": decision.seconds,
-        "deciding_s": decision.deciding_s,
-        "source": decision.source,
+        "cost": engine.money(purse.bills),
+        "latency_s": decision.latency_s,
+        "decision_s": decision.decision_s,
+        "question_source": decision.question_source,
         "incomplete": decision.incomplete,
-        "holdout": decision.holdout,
+        "audit": decision.is_audit,
         "shadow": decision.shadow,
         "scorer_error": decision.scorer_error,
         "samples": samples,

@@ -76,7 +76,7 @@ class Gateway:
         self.stopping = False
         self._open = 0
         self._names = tuple(models)
-        self._keys = [bytes.fromhex(digest) for digest in config.keys.values()]
+        self._keys = [bytes.fromhex(digest) for digest in config.client_keys.values()]
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
 
@@ -84,14 +84,19 @@ class Gateway:
         config = self.config
         limits = config.timeouts
         self.relay = await self._stack.enter_async_context(
-            Relay(config.base_url, key=config.key, forward_key=config.forward_key, timeouts=limits)
+            Relay(
+                config.base_url,
+                key=config.upstream_api_key,
+                forward_key=config.forward_key,
+                timeouts=limits,
+            )
         )
         for name, virtual in self.models.items():
             upstream = Upstream(
                 config.base_url,
                 virtual.model,
                 capabilities=virtual.capabilities,
-                key=config.key,
+                key=config.upstream_api_key,
                 timeouts=limits,
                 retries=config.retries,
                 connections=config.max_concurrency,
@@ -102,7 +107,7 @@ class Gateway:
                 await self._stack.enter_async_context(virtual.scorer)
             engine = Engine(virtual, upstream)
             await engine.warm_up()
-            self._voting[name] = Voting(engine, self.relay, self.account, config.keep_alive_s)
+            self._voting[name] = Voting(engine, self.relay, self.account, config.sse_keepalive_s)
             self.account.introduce(engine)
         return self
 
@@ -118,10 +123,13 @@ class Gateway:
 
         def pause() -> None:
             if callable(stop) and not self.stopping:
-                loop.call_later(self.config.pause_s, stop, signal.SIGTERM, None)
+                loop.call_later(self.config.shutdown_delay_s, stop, signal.SIGTERM, None)
             self.stopping = True
 
-        if self.config.pause_s > 0 and threading.current_thread() is threading.main_thread():
+        if (
+            self.config.shutdown_delay_s > 0
+            and threading.current_thread() is threading.main_thread()
+        ):
             signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(pause))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,7 +159,7 @@ class Gateway:
             await self._refuse(exchange, *wrong)
             return
         body = await exchange.read(
-            most=int(self.config.max_body_mb * MB), within_s=self.config.body_s
+            most=int(self.config.max_body_mb * MB), within_s=self.config.body_timeout_s
         )
         asked = None
         if exchange.method == "POST" and exchange.path in VOTED:
@@ -194,7 +202,7 @@ class Gateway:
         return kind.lower() == "bearer" and any(known)
 
     async def _refuse(self, exchange: Exchange, status: int, message: str, code: str) -> None:
-        self.account.metrics.count("refused_total", code)
+        self.account.metrics.count("rejected_requests_total", code)
         kind = {401: "authentication_error", 503: "server_error"}.get(
             status, "invalid_request_error"
         )

@@ -31,6 +31,17 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PORTS = 65_535
 _LONGEST_WAIT_S = 10.0
+_POSITIVE = (
+    "workers",
+    "max_body_mb",
+    "max_concurrency",
+    "timeout_s",
+    "first_byte_timeout_s",
+    "body_timeout_s",
+    "max_attempts",
+    "drain_s",
+    "sse_keepalive_s",
+)
 
 MB = 1_000_000
 """Bytes of what settings count in MB."""
@@ -40,28 +51,29 @@ MB = 1_000_000
 class ModelConfig:
     """A virtual model: its policy, what it may spend, and how its answers are read.
 
-    ``model`` is the upstream's name, ``holdout`` the share of requests drawn to the largest level,
-    ``holdout_most`` how many draws that may take, as a share of those that were served.
+    ``model`` is the upstream's name for the model. ``audit_share`` is the share of requests that
+    are sampled to the largest level after the answer; ``audit_max_share`` limits what that may
+    take, as a share of the samples that were served.
     """
 
-    policy: str
+    bundle: str
     budget: float
     model: str | None = None
     grader: str | None = None
     max_rounds: int | None = None
-    latency_s: float | None = None
+    deadline_s: float | None = None
     shadow: bool = False
-    holdout: float = 0.0
-    holdout_most: float = 0.05
+    audit_share: float = 0.0
+    audit_max_share: float = 0.05
     tariff: str | None = None
     scorer: str | None = None
 
     def __post_init__(self) -> None:
         _above(self.budget, "budget")
-        for name in ("max_rounds", "latency_s"):
+        for name in ("max_rounds", "deadline_s"):
             if (value := getattr(self, name)) is not None:
                 _above(value, name)
-        for name in ("holdout", "holdout_most"):
+        for name in ("audit_share", "audit_max_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is a share from 0 to 1, not {getattr(self, name)}")
 
@@ -72,12 +84,12 @@ class LogConfig:
 
     directory: str
     texts: bool = False
-    roll_mb: float = 64.0
+    rotate_mb: float = 64.0
     keep_days: float = 30.0
     keep_mb: float = 10_000.0
 
     def __post_init__(self) -> None:
-        for name in ("roll_mb", "keep_days", "keep_mb"):
+        for name in ("rotate_mb", "keep_days", "keep_mb"):
             _above(getattr(self, name), name)
 
 
@@ -85,11 +97,11 @@ class LogConfig:
 class Config:
     """A gateway: its upstream, its models, who may use it, and its limits.
 
-    ``keys`` are SHA-256 digests of clients' keys by the client's name.
+    ``client_keys`` are SHA-256 digests of clients' keys by the client's name.
     """
 
     base_url: str
-    key: str | None = field(default=None, repr=False)
+    upstream_api_key: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
@@ -97,32 +109,34 @@ class Config:
     max_body_mb: float = 32.0
     max_concurrency: int = 10_000
     timeout_s: float = 600.0
-    first_byte_s: float = 120.0
-    body_s: float = 30.0
-    attempts: int = 3
-    pause_s: float = 0.0
+    first_byte_timeout_s: float = 120.0
+    body_timeout_s: float = 30.0
+    max_attempts: int = 3
+    shutdown_delay_s: float = 0.0
     drain_s: float = 30.0
-    keep_alive_s: float = 5.0
+    sse_keepalive_s: float = 5.0
     probe: bool = True
     traces: bool = False
-    keys: Mapping[str, str] = field(default_factory=dict)
+    client_keys: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     log: LogConfig | None = None
 
     def __post_init__(self) -> None:
         check_url(self.base_url)
-        if self.key and not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
-            raise ConfigError("key holds characters that no header can carry")
-        names = "workers max_body_mb max_concurrency timeout_s first_byte_s body_s attempts drain_s"
-        for name in (*names.split(), "keep_alive_s"):
+        key = self.upstream_api_key
+        if key and not (key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigError("upstream_api_key holds characters that no header can carry")
+        for name in _POSITIVE:
             _above(getattr(self, name), name)
-        if not 0 <= self.pause_s < math.inf:
-            raise ConfigError(f"pause_s must be a number from 0 on, not {self.pause_s}")
+        if not 0 <= self.shutdown_delay_s < math.inf:
+            raise ConfigError(
+                f"shutdown_delay_s must be a number from 0 on, not {self.shutdown_delay_s}"
+            )
         if not 0 <= self.port <= _PORTS:
             raise ConfigError(f"port is a number from 0 to {_PORTS}, not {self.port}")
         for name in self.models:
             check_name(name)
-        for client, digest in self.keys.items():
+        for client, digest in self.client_keys.items():
             if not _DIGEST.fullmatch(digest):
                 raise ConfigError(
                     f"the key of {client!r} must be its SHA-256 in 64 hexadecimal digits, as "
@@ -134,21 +148,21 @@ class Config:
                 f"base_url {self.base_url} is where this gateway itself would listen: "
                 "name the server behind it, or another port"
             )
-        if not self.keys and not is_loopback(self.host):
+        if not self.client_keys and not is_loopback(self.host):
             raise ConfigError(
-                f"host {self.host} can be reached from outside and no keys are set: "
-                "add a table [serve.keys], or bind to 127.0.0.1"
+                f"host {self.host} can be reached from outside and no client keys are set: "
+                "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
 
     @property
     def timeouts(self) -> Timeouts:
         """How long one attempt of a call may take."""
-        return Timeouts(first_byte_s=self.first_byte_s, total_s=self.timeout_s)
+        return Timeouts(first_byte_s=self.first_byte_timeout_s, total_s=self.timeout_s)
 
     @property
     def retries(self) -> Retries:
         """How often a call is attempted while a client waits."""
-        return Retries(attempts=self.attempts, longest_s=_LONGEST_WAIT_S)
+        return Retries(attempts=self.max_attempts, longest_s=_LONGEST_WAIT_S)
 
 
 def is_loopback(host: str) -> bool:
@@ -181,13 +195,13 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
     values = {name.replace("-", "_"): value for name, value in content.items()}
     models = _table(values.get("models", {}), "models")
     values["models"] = {
-        name: _build(ModelConfig, _place(table, where, ("policy", "tariff"), beside), where)
+        name: _build(ModelConfig, _place(table, where, ("bundle", "tariff"), beside), where)
         for name, table in models.items()
         for where in [f"models.{name}"]
     }
-    values["keys"] = {
+    values["client_keys"] = {
         client: str(digest).lower()
-        for client, digest in _table(values.get("keys", {}), "keys").items()
+        for client, digest in _table(values.get("client_keys", {}), "client_keys").items()
     }
     if values.get("log") is not None:
         values["log"] = _build(
@@ -238,7 +252,7 @@ def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value
     if isinstance(value, plain) and not (isinstance(value, bool) and bool not in plain):
         return value
     expected = " or ".join(one.__name__ for one in plain if one is not type(None))
-    shown = type(value).__name__ if name.endswith(".key") else repr(value)
+    shown = type(value).__name__ if name.endswith(".upstream_api_key") else repr(value)
     raise ConfigError(f"{name} must be {expected}, not {shown}")
 
 

@@ -44,7 +44,7 @@ QUICK = ("numeric", "choice", "exact")
 LARGE = 50_000
 """Characters that are read within milliseconds: what is longer needs a thread."""
 
-Source = Literal["template", "message", "none"]
+QuestionSource = Literal["template", "message", "none"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +57,10 @@ class VirtualModel:
     budget: float
     grader: Grader
     max_rounds: int | None = None
-    latency_s: float | None = None
+    deadline_s: float | None = None
     shadow: bool = False
-    holdout: float = 0.0
-    holdout_most: float = 0.05
+    audit_share: float = 0.0
+    audit_max_share: float = 0.05
     tariff: TokenPrices | None = None
     scorer: Scorer | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -75,20 +75,20 @@ class Decision:
     budget: float
     price: float
     question: str | None
-    source: Source
+    question_source: QuestionSource
     features: Float32Array
     key: int
     begun: float
     answers: list[int] = field(default_factory=list)
-    spelled: list[str | None] = field(default_factory=list)
+    canonical_answers: list[str | None] = field(default_factory=list)
     rounds: int = 0
     chosen: int = -1
-    decided: int = 0
-    wanted: int = 0
-    seconds: float = 0.0
-    deciding_s: float = 0.0
+    samples_used: int = 0
+    samples_planned: int = 0
+    latency_s: float = 0.0
+    decision_s: float = 0.0
     incomplete: bool = False
-    holdout: bool = False
+    is_audit: bool = False
     shadow: bool = False
     scorer_error: str | None = None
     parent: str | None = None
@@ -159,7 +159,7 @@ class Engine:
             budget=budget,
             price=price,
             question=question,
-            source=source,
+            question_source=source,
             features=features[0],
             key=key,
             begun=time.time(),
@@ -174,7 +174,7 @@ class Engine:
             record=_record([]),
             rounds=self._rounds(),
         ).decide()
-        decision.deciding_s = time.perf_counter() - begun
+        decision.decision_s = time.perf_counter() - begun
         return decision, episode
 
     async def begin(self, asked: VirtualRequest) -> tuple[Decision, Episode]:
@@ -202,7 +202,7 @@ class Engine:
         """Draw and decide until the policy stops, then choose."""
         begun = time.perf_counter()
         now = asyncio.get_running_loop().time
-        deadline = None if self.virtual.latency_s is None else now() + self.virtual.latency_s
+        deadline = None if self.virtual.deadline_s is None else now() + self.virtual.deadline_s
         try:
             while len(episode.open):
                 await self._round(purse, decision, episode, deadline)
@@ -210,7 +210,7 @@ class Engine:
                 if len(decision.answers) < int(episode.wanted[0]):
                     break  # nothing that is missing can change the vote, or time is up
                 episode = episode.feed(_record(decision.answers, purse)).decide()
-                decision.deciding_s += time.perf_counter() - start
+                decision.decision_s += time.perf_counter() - start
                 if deadline is not None and now() > deadline:
                     break
         except ModelError:
@@ -218,19 +218,19 @@ class Engine:
                 raise
             decision.incomplete = True  # what came is better than nothing
         drawn = await self._choose(purse, decision, episode)
-        decision.decided = decision.wanted = len(decision.answers)
-        decision.seconds = time.perf_counter() - begun
+        decision.samples_used = decision.samples_planned = len(decision.answers)
+        decision.latency_s = time.perf_counter() - begun
         return Outcome(drawn, decision, purse)
 
     async def complete(self, outcome: Outcome) -> None:
-        """Draw up to the largest level after the answer was given, for the holdout."""
+        """Draw up to the largest level after the answer was given, for an audit."""
         decision, purse = outcome.decision, outcome.purse
         missing = self.virtual.bundle.most_samples - len(purse.drawn)
         if missing > 0:
             async for drawn in purse.buy(missing):
                 for one in drawn:
                     await self._read(decision, one)
-        decision.holdout = True
+        decision.is_audit = True
 
     async def _round(
         self, purse: RequestModel, decision: Decision, episode: Episode, deadline: float | None
@@ -262,13 +262,13 @@ class Engine:
 
     async def _read(self, decision: Decision, drawn: SampledChoice) -> None:
         """Extract a draw's answer and give it the class of those that equal it."""
-        known = [answer for answer in decision.spelled if answer is not None]
+        known = [answer for answer in decision.canonical_answers if answer is not None]
         text = "" if drawn.draw.failed else drawn.draw.text
         answer = await self._spell(text, known)
         classes = list(dict.fromkeys(known))
         if answer is not None and answer not in classes:
             classes.append(answer)
-        decision.spelled.append(answer)
+        decision.canonical_answers.append(answer)
         decision.answers.append(-1 if answer is None else classes.index(answer))
 
     async def _spell(self, text: str, known: list[str]) -> str | None:
@@ -310,11 +310,11 @@ class Engine:
     def _rounds(self) -> int:
         """Rounds that a request may take: as allowed, and as fit into its time."""
         most = self.virtual.max_rounds or UNLIMITED_ROUNDS
-        if self.virtual.latency_s is not None and self._round_s > 0:
-            most = min(most, max(1, int(self.virtual.latency_s / self._round_s)))
+        if self.virtual.deadline_s is not None and self._round_s > 0:
+            most = min(most, max(1, int(self.virtual.deadline_s / self._round_s)))
         return most
 
-    def _question(self, prompt: Prompt) -> tuple[str | None, Source]:
+    def _question(self, prompt: Prompt) -> tuple[str | None, QuestionSource]:
         template = self.virtual.bundle.template
         if template is not None and (found := template.find(prompt)) is not None:
             return found, "template"
@@ -336,11 +336,11 @@ class Engine:
         """Take note of a single draw that answers, and of what the policy would draw after it."""
         await self._read(decision, drawn)
         decision.chosen, decision.rounds = min(0, decision.answers[0]), 1
-        decision.wanted = int(episode.wanted[0])
-        if decision.wanted == 1:
+        decision.samples_planned = int(episode.wanted[0])
+        if decision.samples_planned == 1:
             after = episode.feed(_record(decision.answers)).decide()
-            decision.wanted = max(1, int(after.wanted[0]))
-        decision.decided = 1
+            decision.samples_planned = max(1, int(after.wanted[0]))
+        decision.samples_used = 1
 
     def money(self, bills: list[CallUsage]) -> float | None:
         """What calls cost in money, None without a tariff."""

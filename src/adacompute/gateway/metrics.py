@@ -24,36 +24,48 @@ COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "requests_total": ("Requests by model, path and status.", ("model", "path", "status")),
-    "passed_total": ("Requests passed on as they were, by why.", ("model", "why")),
-    "draws_total": ("Samples drawn.", ("model",)),
+    "passthrough_requests_total": (
+        "Requests passed on as they were, by reason.",
+        ("model", "reason"),
+    ),
+    "samples_total": ("Samples drawn.", ("model",)),
     "calls_total": ("Calls made to the upstream for draws.", ("model",)),
     "tokens_total": ("Tokens billed, by kind: prompt or completion.", ("model", "kind")),
     "estimated_tokens_total": (
         "Those of them that the upstream did not account: at most so many.",
         ("model", "kind"),
     ),
-    "money_total": ("Money spent, by the tariff.", ("model",)),
-    "unreadable_total": ("Draws whose answer could not be read.", ("model",)),
-    "incomplete_total": ("Requests answered with fewer draws than were wanted.", ("model",)),
-    "no_question_total": ("Requests whose question could not be told.", ("model",)),
-    "holdout_draws_total": ("Samples drawn for the holdout alone.", ("model",)),
-    "holdout_agreed_total": ("Holdout requests answered as by all draws.", ("model",)),
-    "holdout_total": ("Holdout requests.", ("model",)),
+    "cost_total": ("Money spent, by the tariff.", ("model",)),
+    "unparsed_samples_total": ("Draws whose answer could not be read.", ("model",)),
+    "incomplete_requests_total": (
+        "Requests answered with fewer draws than were wanted.",
+        ("model",),
+    ),
+    "unmatched_prompts_total": ("Requests whose question could not be told.", ("model",)),
+    "audit_samples_total": ("Samples drawn only for audits.", ("model",)),
+    "audit_agreements_total": (
+        "Audited requests whose answer agrees with that of the largest level.",
+        ("model",),
+    ),
+    "audit_requests_total": (
+        "Requests audited: sampled to the largest level after the answer.",
+        ("model",),
+    ),
     "scorer_failures_total": ("Requests whose draws the scorer failed to score.", ("model",)),
-    "refused_total": ("Requests refused by the gateway, by why.", ("why",)),
+    "rejected_requests_total": ("Requests refused by the gateway, by reason.", ("reason",)),
     "upstream_failures_total": ("Calls that failed for good.", ("model",)),
     "retries_total": ("Calls that were attempted again.", ("model",)),
 }
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    "decision_seconds": ("Time to decide, all decisions of a request together.", QUICK),
-    "request_seconds": ("Time from a request to its answer.", SECONDS),
-    "draws_per_request": ("Samples drawn for a request.", COUNTS),
+    "decision_duration_seconds": ("Time to decide, all decisions of a request together.", QUICK),
+    "request_duration_seconds": ("Time from a request to its answer.", SECONDS),
+    "samples_per_request": ("Samples drawn for a request.", COUNTS),
     "agreement": ("Share of the readable answers that agree with the one given.", SHARES),
 }
 GAUGES: Mapping[str, str] = {
     "price": "Price of the default budget.",
     "budget": "Default budget, in the unit of the bundle.",
-    "spent_mean": "Mean cost of the last thousand requests, in the unit of the bundle.",
+    "request_cost_mean": "Mean cost of the last thousand requests, in the unit of the bundle.",
     "feature_drift": "Mean squared distance of features from the training questions', 1 if none.",
     "agreement_drift": "Agreement of two samples over that of the training questions, 1 if none.",
 }
@@ -62,7 +74,7 @@ GAUGES: Mapping[str, str] = {
 def names() -> list[str]:
     """Every name as it is scraped, with the parts that histograms have."""
     parts = [f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "sum", "count")]
-    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *parts, "open_requests")]
+    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *parts, "requests_in_flight")]
 
 
 class Metrics:
@@ -91,7 +103,7 @@ class Metrics:
             for name, text in GAUGES.items()
         }
         self._open = prometheus.Gauge(
-            f"{PREFIX}open_requests", "Requests under way.", multiprocess_mode="livesum", **own
+            f"{PREFIX}requests_in_flight", "Requests under way.", multiprocess_mode="livesum", **own
         )
         self._children: dict[tuple[str, ...], Any] = {}
 

@@ -53,12 +53,12 @@ def load_models(config: Config) -> dict[str, VirtualModel]:
 
 
 def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
-    bundle = load_bundle(locate_policy(Path(given.policy)))
+    bundle = load_bundle(locate_policy(Path(given.bundle)))
     model, grader = given.model or bundle.model, given.grader or bundle.grader
     if model is None:
-        raise BundleError(f"{given.policy} does not say which model it is for: give its name")
+        raise BundleError(f"{given.bundle} does not say which model it is for: give its name")
     if grader is None:
-        raise BundleError(f"{given.policy} does not say how answers are read: give a grader")
+        raise BundleError(f"{given.bundle} does not say how answers are read: give a grader")
     tariff = None
     if given.tariff is not None:
         tariff = find_token_prices(parse_token_prices(Path(given.tariff)), model)
@@ -72,10 +72,10 @@ def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
         budget=given.budget,
         grader=load(grader),
         max_rounds=given.max_rounds,
-        latency_s=given.latency_s,
+        deadline_s=given.deadline_s,
         shadow=given.shadow,
-        holdout=given.holdout,
-        holdout_most=given.holdout_most,
+        audit_share=given.audit_share,
+        audit_max_share=given.audit_max_share,
         tariff=tariff,
         scorer=scorer,
         capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
@@ -93,7 +93,7 @@ async def probe_models(
             continue
         tell(f"probing {config.base_url} for {name}")
         try:
-            async with Upstream(config.base_url, name, key=config.key) as upstream:
+            async with Upstream(config.base_url, name, key=config.upstream_api_key) as upstream:
                 found = await probe(upstream)
         except AdaComputeError as error:
             tell(f"could not be probed, one call a draw: {error}")

@@ -50,13 +50,13 @@ class Spans:
                 "gen_ai.usage.input_tokens": usage["prompt_tokens"],
                 "gen_ai.usage.output_tokens": usage["completion_tokens"],
                 "adacompute.decision": decision.id,
-                "adacompute.samples": decision.decided,
+                "adacompute.samples": decision.samples_used,
                 "adacompute.rounds": decision.rounds,
                 "adacompute.price": decision.price,
                 "adacompute.budget": decision.budget,
             },
         )
-        span.end(begun + int(decision.seconds * _NANO))
+        span.end(begun + int(decision.latency_s * _NANO))
 
     def close(self) -> None:
         """Send what is left."""

@@ -42,17 +42,19 @@ from adacompute.policies.episode import Episode
 IDEMPOTENT = ("idempotency-key", "x-idempotency-key")
 """Headers by which a server knows a request again, and answers as it did before."""
 
-_HOLDOUT_SCALE = 2**32
+_AUDIT_SCALE = 2**32
 
 
 class Voting:
     """Serves the requests of one virtual model that may be voted on."""
 
-    def __init__(self, engine: Engine, relay: Relay, account: Account, keep_alive_s: float) -> None:
+    def __init__(
+        self, engine: Engine, relay: Relay, account: Account, sse_keepalive_s: float
+    ) -> None:
         self.engine = engine
         self._relay = relay
         self._account = account
-        self._keep_alive_s = keep_alive_s
+        self._keep_alive_s = sse_keepalive_s
         self._later: set[asyncio.Task[None]] = set()
 
     def plain(self, asked: VirtualRequest) -> bytes:
@@ -164,7 +166,7 @@ class Voting:
         except BaseException:
             self._account.lost(self.engine, purse)
             raise
-        decision.seconds = time.perf_counter() - begun
+        decision.latency_s = time.perf_counter() - begun
         drawn = _read_passed(passed)
         if drawn is None:
             self._account.lost(self.engine, purse)
@@ -174,9 +176,9 @@ class Voting:
         self._close(Outcome(drawn, decision, purse))
 
     def _close(self, outcome: Outcome) -> None:
-        """Account a decision, and draw on for the holdout where it was chosen for it."""
+        """Account a decision, and draw on where it is to be audited."""
         decision, virtual = outcome.decision, self.engine.virtual
-        chosen = int(decision.id[:8], 16) < virtual.holdout * _HOLDOUT_SCALE
+        chosen = int(decision.id[:8], 16) < virtual.audit_share * _AUDIT_SCALE
         held = chosen and not decision.shadow and self._account.may_hold(virtual)
         self._account.decided(self.engine, outcome)
         if held:
@@ -190,24 +192,28 @@ class Voting:
         try:
             await self.engine.complete(outcome)
         except ModelError:
-            return  # half a holdout says nothing; its bill is in the purse
+            return  # half an audit says nothing; its bill is in the purse
         finally:
             self._account.held(self.engine, outcome, before)
 
     def _headers(self, asked: VirtualRequest, outcome: Outcome) -> Headers:
         decision = outcome.decision
         own = outcome.drawn.headers
-        headers = [*own, *_known(decision), (b"x-adacompute-samples", b"%d" % decision.decided)]
+        headers = [
+            *own,
+            *_known(decision),
+            (b"x-adacompute-samples", b"%d" % decision.samples_used),
+        ]
         if asked.debug:
             told = {
-                "answers": decision.spelled,
+                "answers": decision.canonical_answers,
                 "rounds": decision.rounds,
                 "calls": len(outcome.purse.bills),
                 "budget": decision.budget,
-                "question": decision.source,
+                "question_source": decision.question_source,
                 "incomplete": decision.incomplete,
-                "deciding_ms": round(decision.deciding_s * 1e3, 3),
-                "money": self.engine.money(outcome.purse.bills),
+                "decision_ms": round(decision.decision_s * 1e3, 3),
+                "cost": self.engine.money(outcome.purse.bills),
             }
             headers.append((b"x-adacompute-debug", json.dumps(told).encode()))
         return headers

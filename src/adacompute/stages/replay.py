@@ -3,7 +3,7 @@
 Every logged decision is made again from what was known then: its features, its key, its draws in
 the order in which they came. At the price it was made at the result is the same, bit for bit. A
 higher price needs no draws that were not made; a lower one may, and those exist only where a
-request was chosen for the holdout, so then the holdout alone is looked at, and the answer says so.
+request was audited, so then only audited requests are used, and the answer says so.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
     price = bundle.price_for(budget)
     again, source = decide_again(bundle, rows, [price] * len(rows)), "all"
     if (again < 0).any():
-        rows, source = [row for row in rows if row["holdout"]], "holdout"
+        rows, source = [row for row in rows if row["audit"]], "audit"
         if not rows:
             raise DataError(
                 f"a budget of {budget:g} wants draws that were never made, and the log has no "
-                "holdout: serve with a holdout share, or ask for a smaller budget"
+                "audited requests: serve with an audit_share, or ask for a smaller budget"
             )
         again = decide_again(bundle, rows, [price] * len(rows))
     served = _served(rows, bundle)
@@ -76,17 +76,16 @@ def _read_voted(ledger: Path) -> list[dict[str, Any]]:
     told = f"{ledger} holds no request that was voted on"
     if shadows := sum(bool(row["shadow"]) for row in logged):
         told += (
-            f", only {shadows} of shadow mode: they tell one answer each, and how many draws the "
-            "policy would want at least (wanted), but not what those draws would have answered, so "
-            "neither what it would cost nor how often it would agree; serve without shadow, "
-            "with a holdout"
+            f", only {shadows} of shadow mode. Those hold one answer each and a lower bound of the "
+            "samples that the policy would draw (samples_planned), which is not enough to replay "
+            "them: serve without shadow, with an audit_share"
         )
     raise DataError(told)
 
 
 def _served(rows: list[dict[str, Any]], bundle: Bundle) -> float | None:
     """Mean cost of what these requests were really served with; None where the log lacks it."""
-    decided = [row["decided"] for row in rows]
+    decided = [row["samples_used"] for row in rows]
     return None if None in decided else float(np.mean(decided)) * bundle.draw_cost
 
 
@@ -129,10 +128,10 @@ def _follow(episode: Episode, record: Record) -> int:
 
 
 def _agreements(rows: list[dict[str, Any]], again: IntArray) -> FloatArray:
-    """Whether each request of the holdout would be answered as all of its draws answer it."""
+    """Whether each audited request would be answered as all of its draws answer it."""
     agreed = []
     for row, size in zip(rows, again.tolist(), strict=True):
-        if row["holdout"] and size > 0:
+        if row["audit"] and size > 0:
             answers = np.array([row["answers"]])
             whole, part = votes.winner(answers)[0], votes.winner(answers[:, :size])[0]
             agreed.append(part >= 0 and answers[0, part] == answers[0, whole])

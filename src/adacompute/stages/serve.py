@@ -33,7 +33,7 @@ def configure(
     """Put options and a file together; without a file there is one virtual model, the bundle's."""
     told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if (key := read_key(key_env)) is not None:
-        told["key"] = key
+        told["upstream_api_key"] = key
     if log is not None:
         told["log"] = {"directory": str(log.resolve())}
     if policy is not None:
@@ -58,7 +58,7 @@ def _one_model(
     name = model or load_bundle(policy).model
     if name is None:
         raise ConfigError(f"{policy} does not say which model it is for: give --model")
-    return {name: {"policy": str(policy), "budget": budget, "model": name, "grader": grader}}
+    return {name: {"bundle": str(policy), "budget": budget, "model": name, "grader": grader}}
 
 
 def check_serving(config: Config) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def check_serving(config: Config) -> dict[str, Any]:
     return {
         "base_url": config.base_url,
         "listen": f"{config.host}:{config.port}",
-        "clients": len(config.keys),
+        "clients": len(config.client_keys),
         "models": [
             {
                 "name": name,
@@ -78,7 +78,7 @@ def check_serving(config: Config) -> dict[str, Any]:
                 "levels": len(virtual.bundle.policy.levels),
                 "grader": virtual.grader.name,
                 "shadow": virtual.shadow,
-                "holdout": virtual.holdout,
+                "audit_share": virtual.audit_share,
             }
             for name, virtual in models.items()
         ],

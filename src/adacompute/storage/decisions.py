@@ -26,6 +26,10 @@ import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
 
+FORMAT = 2
+"""Version of the log's fields; a log of another version is refused."""
+
+_FORMAT_KEY = b"adacompute.log_format"
 ACTIVE, FULL = "active-*.jsonl", "full-*.jsonl"
 DAY_S = 86_400.0
 
@@ -41,20 +45,20 @@ DECISIONS = pa.schema(
         ("price", pa.float64()),
         ("max_rounds", pa.int32()),
         ("answers", pa.list_(pa.int32())),
-        ("decided", pa.int32()),
-        ("wanted", pa.int32()),
+        ("samples_used", pa.int32()),
+        ("samples_planned", pa.int32()),
         ("chosen", pa.int32()),
         ("rounds", pa.int32()),
         ("calls", pa.int32()),
         ("prompt_tokens", pa.int64()),
         ("completion_tokens", pa.int64()),
         ("estimated", pa.bool_()),
-        ("money", pa.float64()),
-        ("seconds", pa.float64()),
-        ("deciding_s", pa.float64()),
-        ("source", pa.string()),
+        ("cost", pa.float64()),
+        ("latency_s", pa.float64()),
+        ("decision_s", pa.float64()),
+        ("question_source", pa.string()),
         ("incomplete", pa.bool_()),
-        ("holdout", pa.bool_()),
+        ("audit", pa.bool_()),
         ("shadow", pa.bool_()),
         ("scorer_error", pa.string()),
         ("upstream_model", pa.string()),
@@ -103,6 +107,7 @@ class DecisionLog:
         """Write one decision; whether the file is full and should be rolled."""
         if self._handle < 0:
             self._open()
+        record = {"format": FORMAT, **record}
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         line = b"\n" + line if self._torn else line  # what a full disk cut off costs itself alone
         self._torn = os.write(self._handle, line) < len(line)
@@ -135,6 +140,8 @@ class DecisionLog:
         rolled = 0
         with self._alone():
             for path in sorted(self.directory.glob(FULL)):
+                if _read_format(path) != FORMAT:
+                    continue
                 name = path.stem.removeprefix("full-")
                 records = _records(path)
                 _write(self.directory / f"decisions-{name}.parquet", _decisions(records))
@@ -165,6 +172,7 @@ class DecisionLog:
 
 def read_decisions(directory: Path) -> pa.Table:
     """All decisions of a log, rolled or not, by time; one that was written again counts once."""
+    check_format(directory)
     loose: list[pa.Table] = []
     for pattern in (ACTIVE, FULL):  # the way that files go, meanwhile too
         for path in sorted(directory.glob(pattern), reverse=True):
@@ -177,6 +185,29 @@ def read_decisions(directory: Path) -> pa.Table:
     table = pa.concat_tables(tables, promote_options="default")
     last = {name: row for row, name in enumerate(table["id"].to_pylist())}
     return table.take(pa.array(last.values(), pa.int64())).sort_by("time")
+
+
+def check_format(log: Path) -> None:
+    """Raise DataError for a log, or one of its files, that another version of the format wrote."""
+    files = [log] if log.is_file() else sorted({*log.glob("*-*.jsonl"), *log.glob("*-*.parquet")})
+    for path in files:
+        if (found := _read_format(path)) != FORMAT:
+            raise DataError(
+                f"{path} is a log of format {found} and this version reads format {FORMAT}: "
+                "read it with the version that wrote it, or move it out of the directory"
+            )
+
+
+def _read_format(path: Path) -> int:
+    """Version of the format of a file; 1 is the one that did not say so."""
+    if path.suffix == ".parquet":
+        metadata = pq.read_schema(path).metadata or {}
+        return int(metadata.get(_FORMAT_KEY, b"1"))
+    try:
+        first = next(_lines(path), {"format": FORMAT})
+    except FileNotFoundError:  # it was renamed or turned into tables just now
+        return FORMAT
+    return int(first.get("format", 1))
 
 
 def _is_locked(path: Path) -> bool:
@@ -235,5 +266,6 @@ def _samples(records: list[dict[str, Any]]) -> pa.Table:
 def _write(path: Path, table: pa.Table) -> None:
     """Write a table whole or not at all."""
     beside = path.with_suffix(".part")
+    table = table.replace_schema_metadata({_FORMAT_KEY: str(FORMAT).encode()})
     pq.write_table(table, beside, compression="zstd")
     beside.replace(path)
