@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adacompute.core.errors import DataError
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.records import open_parquet, reason_of
 from adacompute.datasets.text_rows import Found, read_csv, read_jsonl
 
@@ -81,7 +81,12 @@ TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], Found]] = {
 
 def read_samples(path: Path) -> pa.Table:
     """Read recorded samples, one row a sample, in the order of the file."""
-    return check_samples(_unread_blanks(read_columns(path, SAMPLES)), path)
+    return finish_samples(read_columns(path, SAMPLES), path)
+
+
+def finish_samples(table: pa.Table, source: object) -> pa.Table:
+    """Return tidy samples with blank answers as nulls and characters counted, or refuse them."""
+    return check_samples(_unread_blanks(table), source)
 
 
 def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
@@ -93,7 +98,7 @@ def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
     return check_samples(table, source)
 
 
-def check_samples(table: pa.Table, source: Path) -> pa.Table:
+def check_samples(table: pa.Table, source: object) -> pa.Table:
     """Return samples with their characters counted, or say what no sample can be."""
     if table.num_rows == 0:
         raise DataError(f"{source} holds no samples")
@@ -142,15 +147,56 @@ def check_questions(table: pa.Table, source: Path) -> pa.Table:
     return table
 
 
-def read_columns(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read the known columns as they should be; the names of the directories add none."""
+def read_columns(
+    path: Path, schema: pa.Schema, renames: Mapping[str, str] | None = None
+) -> pa.Table:
+    """Read the known columns as they should be; the names of the directories add none.
+
+    ``renames`` maps names of the file to names of the schema.
+    """
     if not path.is_file():
         raise DataError(f"there is no file {path}")
+    renames = _check_renames(renames, schema)
     types = {field.name: field.type for field in schema}
     types |= {SOURCE_NAMES[name]: types[name] for name in SOURCE_NAMES if name in types}
+    types |= {name: types[ours] for name, ours in renames.items()}
     read = TEXT_READERS.get(path.suffix.lower(), _read_parquet)
-    found, names = read(path, types)
-    return pa.table([_column(path, found, field, names) for field in schema], schema=schema)
+    return _select(*read(path, types), schema, path, renames)
+
+
+def select_columns(
+    found: pa.Table, schema: pa.Schema, source: object, renames: Mapping[str, str] | None = None
+) -> pa.Table:
+    """Select the known columns of a table in memory; ``source`` names it in messages."""
+    renames = _check_renames(renames, schema)
+    return _select(found, found.column_names, schema, source, renames)
+
+
+def _check_renames(renames: Mapping[str, str] | None, schema: pa.Schema) -> Mapping[str, str]:
+    unknown = [ours for ours in (renames or {}).values() if ours not in schema.names]
+    if unknown:
+        raise ConfigError(
+            f"there is no column {unknown[0]!r} to map to; there are {', '.join(schema.names)}"
+        )
+    return renames or {}
+
+
+def _select(
+    found: pa.Table,
+    names: list[str],
+    schema: pa.Schema,
+    source: object,
+    renames: Mapping[str, str],
+) -> pa.Table:
+    """Rename columns and make each of the schema; a renamed one replaces one of its new name."""
+    if missing := [name for name in renames if name not in names]:
+        raise DataError(f"{source} has no column {missing[0]!r}; it has {names}")
+    replaced = set(renames.values()) - set(renames)
+    kept = [i for i, name in enumerate(found.column_names) if name not in replaced]
+    found = found.select(kept)
+    found = found.rename_columns([renames.get(name, name) for name in found.column_names])
+    names = [renames.get(name, name) for name in names if name not in replaced]
+    return pa.table([_column(source, found, field, names) for field in schema], schema=schema)
 
 
 def _read_parquet(path: Path, types: Mapping[str, pa.DataType]) -> Found:
@@ -161,29 +207,28 @@ def _read_parquet(path: Path, types: Mapping[str, pa.DataType]) -> Found:
     return Found(found, names)
 
 
-def _column(path: Path, found: pa.Table, field: pa.Field, names: list[str]) -> pa.ChunkedArray:
+def _column(source: object, found: pa.Table, field: pa.Field, names: list[str]) -> pa.ChunkedArray:
     name = field.name
-    source = SOURCE_NAMES.get(name, name)
-    present = name if name in names else source
+    present = name if name in names else SOURCE_NAMES.get(name, name)
     count = names.count(present)
     if count == 0:
         if not field.nullable:
             remedy = _REMEDIES.get(name, "")
-            raise DataError(f"{path} has no column {name!r}; it has {names}{remedy}")
+            raise DataError(f"{source} has no column {name!r}; it has {names}{remedy}")
         return pa.chunked_array([pa.nulls(found.num_rows, field.type)])
     if count > 1:
-        raise DataError(f"{path} has {count} columns named {present!r}")
+        raise DataError(f"{source} has {count} columns named {present!r}")
     column = found[present]
     try:
         made = _cast(column, field.type)
     except (pa.ArrowException, ValueError) as error:
         raise DataError(
-            f"column {present!r} of {path} is {column.type} and cannot be {field.type}: "
+            f"column {present!r} of {source} is {column.type} and cannot be {field.type}: "
             f"{reason_of(error)}"
         ) from None
     if not field.nullable and made.null_count:
         raise DataError(
-            f"column {present!r} of {path} is null in {made.null_count} rows"
+            f"column {present!r} of {source} is null in {made.null_count} rows"
             + _REMEDIES.get(name, "")
         )
     return made

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 LOGGED = "samples-*.parquet"
 """Files of a gateway's log that hold samples."""
 
-_OPEN = SAMPLES.set(
+UNGRADED = SAMPLES.set(
     SAMPLES.get_field_index("correct"), pa.field("correct", pa.bool_(), nullable=True)
 ).append(pa.field("decision_id", pa.string()))
+"""Columns of samples that may have no grade."""
 
 
 class Keyed(NamedTuple):
@@ -44,7 +45,7 @@ def find_logged(path: Path) -> list[Path]:
 
 def holds_key(path: Path) -> bool:
     """Whether tidy samples have reference answers, and no grade at all."""
-    found = read_columns(path, pa.schema([_OPEN.field("gold"), _OPEN.field("correct")]))
+    found = read_columns(path, pa.schema([UNGRADED.field("gold"), UNGRADED.field("correct")]))
     gold, correct = found["gold"], found["correct"]
     return bool(correct.null_count == len(correct) and gold.null_count < len(gold))
 
@@ -54,7 +55,20 @@ def read_ungraded(path: Path, key: pa.Table | None, grade: Grading) -> Keyed:
 
     Without one they are graded by the first reference answer that their question's samples hold.
     """
-    samples = _read_questions(path)
+    return _grade(_read_questions(path), key, grade, path)
+
+
+def grade_table(table: pa.Table, key: pa.Table | None, grade: Grading, source: object) -> Keyed:
+    """Grade a table with the columns of `UNGRADED`, as `read_ungraded` grades a file."""
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        samples.setdefault(row["question_id"], []).append(row)
+    return _grade(samples, key, grade, source)
+
+
+def _grade(
+    samples: dict[str, list[dict[str, Any]]], key: pa.Table | None, grade: Grading, source: object
+) -> Keyed:
     known = _own_key(samples) if key is None else _index(key)
     rows: list[dict[str, Any]] = []
     left: list[int] = []
@@ -73,9 +87,9 @@ def read_ungraded(path: Path, key: pa.Table | None, grade: Grading) -> Keyed:
             rows.append({**row, **about, "answer": answer, "correct": right})
     if not rows:
         raise DataError(
-            f"none of the {len(samples)} questions of {path} has a reference answer in the key"
+            f"none of the {len(samples)} questions of {source} has a reference answer in the key"
         )
-    table = check_samples(pa.Table.from_pylist(rows, schema=SAMPLES), path)
+    table = check_samples(pa.Table.from_pylist(rows, schema=SAMPLES), source)
     return Keyed(table, len(left), sum(left))
 
 
@@ -117,7 +131,7 @@ def _read_decisions(files: Sequence[Path]) -> list[dict[str, Any]]:
     decisions: dict[str, list[dict[str, Any]]] = {}
     for file in files:
         found: dict[str, list[dict[str, Any]]] = {}
-        for row in read_columns(file, _OPEN).to_pylist():
+        for row in read_columns(file, UNGRADED).to_pylist():
             found.setdefault(row["decision_id"] or file.name, []).append(row)
         decisions |= found
     return [row for rows in decisions.values() for row in rows]
