@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.sources import is_tidy, locate, read_question_source, read_source
 from adacompute.datasets.ungraded import find_logged, holds_key, read_ungraded
-from adacompute.graders.grader import Graded, grade, load
+from adacompute.graders.grader import Grader, grade, load
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import pyarrow as pa
 
 
@@ -39,15 +37,12 @@ def import_samples(
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
     place, source = Run(run), locate(source)
-    key: str | None = None
-    left_out: dict[str, int] = {}
-    if gold is None and not (grader and is_tidy(source) and holds_key(source)):
-        table = read_source(source, grade=_grading(grader))
-        read = hash_path(source)
-    else:
-        read = "+".join(map(hash_path, find_logged(source)))  # before more is logged
-        table, left_out = _read_ungraded(source, gold, grader)
-        key = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
+    judge = load(grader) if grader else None
+    # Hashed before they are read: a gateway may log more in the meantime.
+    graded = _has_grades(source, judge, gold)
+    read = hash_path(source) if graded else "+".join(map(hash_path, find_logged(source)))
+    table, left_out = read_graded(source, judge, gold)
+    key = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments = {"source": read, "model": model, "grader": grader, "gold": key}
     done = place.finished("import", arguments, {})
     if done:
@@ -71,24 +66,29 @@ def import_samples(
     return result
 
 
-def _read_ungraded(
-    source: Path, gold: str | None, grader: str | None
+def read_graded(
+    source: Path, grader: Grader | None, gold: str | None
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Grade samples by a key, or by their own; how many questions and samples it leaves out."""
-    if grader is None:
+    """Read samples and grade those that have no grade; count what a question set leaves out.
+
+    ``gold`` names a question set. Without it, samples are graded by their own reference answers.
+    """
+    grading = None if grader is None else partial(grade, grader)
+    if _has_grades(source, grader, gold):
+        return read_source(source, grade=grading), {}
+    if grading is None:
         raise ConfigError("a key of reference answers needs --grader, to compare answers with it")
     key = None if gold is None else read_question_source(gold)
-    found = read_ungraded(source, key, partial(grade, load(grader)))
-    left_out = {"left_out": found.left_out, "left_out_samples": found.left_out_samples}
-    return found.samples, left_out
+    found = read_ungraded(source, key, grading)
+    return found.samples, {"left_out": found.left_out, "left_out_samples": found.left_out_samples}
+
+
+def _has_grades(source: Path, grader: Grader | None, gold: str | None) -> bool:
+    """Whether samples have grades already, or are logs, which are graded as they are read."""
+    return gold is None and not (grader and is_tidy(source) and holds_key(source))
 
 
 def _only(names: pa.ChunkedArray) -> str | None:
     """Return the one name that all rows have."""
     found: list[str | None] = names.unique().to_pylist()
     return found[0] if len(found) == 1 else None
-
-
-def _grading(grader: str | None) -> Callable[[Sequence[str | None], str | None], Graded] | None:
-    """How to grade what a log does not say is right."""
-    return None if grader is None else partial(grade, load(grader))

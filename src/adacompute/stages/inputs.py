@@ -17,10 +17,8 @@ import pyarrow as pa
 from adacompute.core.errors import ConfigError, DataError, MissingExtra, require
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import BY_SAMPLES, Costs, check_budgets
-from adacompute.evaluation.factories import (
-    ROUTERS,
-)
-from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.factories import ROUTERS
+from adacompute.evaluation.pool import Pool, Resort
 from adacompute.features.text import FEATURE_SETS, extract
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
@@ -61,12 +59,27 @@ def read_pool(
     ties: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
-    """Return the samples of a run with all that a policy may know, and those of a last resort.
-
-    With ``draft`` the first sample's log-probability is a feature, as in the paper; it is then
-    known before anything is paid for, so honest scores do without it.
-    """
+    """Return the samples of a run as a pool, with those of a last resort where it is given."""
     recorded = encode_samples(place.samples())
+    other = None if resort is None else read_resort(recorded, Run(resort), costs)
+    known: dict[str, Any] = {"features": features, "resort": other, "ties": ties, "draft": draft}
+    return make_pool(recorded, costs=costs, **known)
+
+
+def make_pool(
+    recorded: SampleSet,
+    *,
+    costs: Costs = BY_SAMPLES,
+    features: str = "paper",
+    resort: Resort | None = None,
+    ties: str = FIRST_SEEN,
+    draft: bool = False,
+) -> Pool:
+    """Return recorded samples with everything that a policy may know of their questions.
+
+    With ``draft`` the log-probability of the first sample is a feature, as in the paper. It is then
+    known before that sample is paid for, so the held-out protocol does not use it.
+    """
     logprob = recorded.numbers("mean_logprob")[recorded.first_samples()] if draft else None
     text = pa.array(recorded.text, pa.string())
     draw_cost, round_cost = costs.split(recorded)
@@ -78,7 +91,7 @@ def read_pool(
         features=extract(text, features=features, draft_logprob=logprob),
         draw_cost=draw_cost,
         round_cost=round_cost,
-        resort=None if resort is None else read_resort(recorded, Run(resort), costs),
+        resort=resort,
         logprob=likely,
         length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
         words=extract(text, features="words"),
@@ -122,13 +135,16 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def resolve_budgets(place: Run, costs: Costs, budgets: Sequence[float] | None) -> tuple[float, ...]:
-    """Budgets as they are asked for; by default, multiples of what a sample costs."""
+def resolve_budgets(
+    source: Run | SampleSet, costs: Costs, budgets: Sequence[float] | None
+) -> tuple[float, ...]:
+    """Return the budgets that are given; by default, multiples of the mean cost of a sample."""
     if budgets is not None:
         return check_budgets(budgets)
     if costs.unit == "samples":
         return DEFAULT_BUDGETS
-    return check_budgets(costs.multiply(encode_samples(place.samples()), DEFAULT_BUDGETS))
+    recorded = encode_samples(source.samples()) if isinstance(source, Run) else source
+    return check_budgets(costs.multiply(recorded, DEFAULT_BUDGETS))
 
 
 def describe_source(place: Run) -> dict[str, Any]:

@@ -16,11 +16,7 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
 from adacompute.evaluation.costs import Costs, read_token_prices
 from adacompute.evaluation.curves import run_fitted
-from adacompute.evaluation.factories import (
-    Experiment,
-    FittedPolicy,
-    find_factory,
-)
+from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import VERSION
 from adacompute.policies.bundle import Baseline, Bundle, read_template, save_bundle
@@ -71,20 +67,27 @@ def train_run(
     costs = Costs(unit, read_token_prices(tariff, [unit]), native_n, round_cost)
     pool = read_pool(place, costs=costs, features=features, resort=resort, ties=ties).even()
     settings: dict[str, Any] = {
-        "samples": _within(pool, ladder),
+        "samples": limit_levels(pool, ladder),
         "budgets": resolve_budgets(place, costs, budgets),
         "classifier": classifier,
         "cost_sensitive": cost_sensitive,
         "seed": check_seed(seed),
     }
     contest = Experiment(pool, orders=ORDERS, **settings)
-    fitted = _refuse_alone(family(contest, np.arange(len(pool))), pool, ladder)
+    fitted = check_choice(family(contest, np.arange(len(pool))), pool, ladder)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "contest": settings}
+    source = describe_source(place)
+    template = source.get("template")
     bundle = replace(
-        _bundle(place, contest, fitted, notes | {"costs": costs.describe()}), unit=unit, ties=ties
+        make_bundle(contest, fitted, notes | {"costs": costs.describe()}),
+        unit=unit,
+        ties=ties,
+        data=hash_run(place),
+        model=model or source.get("model"),
+        grader=grader or source.get("grader"),
+        template=None if template is None else read_template(template),
     )
-    bundle = replace(bundle, model=model or bundle.model, grader=grader or bundle.grader)
     save_bundle(bundle, out)
     return {
         **about,
@@ -98,19 +101,15 @@ def train_run(
     }
 
 
-def _bundle(place: Run, contest: Experiment, fitted: FittedPolicy, notes: dict[str, Any]) -> Bundle:
-    """A fitted policy with what the run and its questions say."""
-    pool, known = contest.pool, describe_source(place)
+def make_bundle(contest: Experiment, fitted: FittedPolicy, notes: dict[str, Any]) -> Bundle:
+    """Return a bundle of a fitted policy, with the costs and the baseline of its questions."""
+    pool = contest.pool
     words = notes["policy"] == "sequential"
     return Bundle(
         policy=fitted.policy,
         features="words" if words else notes["features"],
         feature_version=VERSION,
-        model=known.get("model"),
-        grader=known.get("grader"),
-        data=hash_run(place),
         draw_cost=contest.draw_cost(np.arange(len(pool))),
-        template=None if known.get("template") is None else read_template(known["template"]),
         baseline=_baseline(pool.words if words else pool.features, pool),
         notes=notes,
     )
@@ -121,8 +120,8 @@ def _label(level: Level) -> int | str:
     return level.samples if level.model is None else level.name
 
 
-def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
-    """Levels for which there are enough samples."""
+def limit_levels(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the levels for which there are enough samples."""
     most = int(pool.answers.n_samples[0])
     kept = tuple(n for n in ladder if n <= most)
     if not kept:
@@ -133,7 +132,7 @@ def _within(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
     return kept
 
 
-def _refuse_alone(fitted: FittedPolicy, pool: Pool, ladder: tuple[int, ...]) -> FittedPolicy:
+def check_choice(fitted: FittedPolicy, pool: Pool, ladder: tuple[int, ...]) -> FittedPolicy:
     """Return a policy that has levels to choose from, or refuse it."""
     if len(fitted.policy.levels) > 1:
         return fitted
