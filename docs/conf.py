@@ -1,4 +1,4 @@
-"""Sphinx: the documentation, in Markdown; the command line's page is made from its own help."""
+"""Sphinx: configuration of the documentation; the page of commands is made from their help."""
 
 from __future__ import annotations
 
@@ -23,34 +23,38 @@ html_css_files = ["wide.css"]
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-doctest_test_doctest_blocks = ""  # those in docstrings are run by pytest
+doctest_test_doctest_blocks = ""  # pytest runs those in docstrings
 
 
-def write_commands(place: Path) -> None:
-    """Write the help of every command as a page."""
+def write_commands(path: Path) -> None:
+    """Write a page with the help of every command."""
     lines = ["# Command line", "", COMMANDS, ""]
     for name, command in sorted(cli.commands.items()):
         context = click.Context(command, info_name=f"adacompute {name}", max_content_width=96)
         lines += [f"## {name}", "", "```text", command.get_help(context), "```", ""]
-    place.write_text("\n".join(lines))
+    path.write_text("\n".join(lines))
 
 
-COMMANDS = """Every command prints a table for people, or with `--json` one JSON document on
-standard output and nothing else there. Progress goes to standard error, and only to a terminal.
-Exit codes: 0 done, 2 wrong use, 1 failed, with one sentence that says what, which value, which
-bound, what to do.
+COMMANDS = """Every command prints a table. With `--json` it prints one JSON document on standard
+output, and nothing else there. Progress goes to standard error, and only if that is a terminal.
 
-Every command takes its options from a TOML file as well (`--config FILE`), from the table named
-after the command; what is given on the command line goes before it. A key that the command does not
-take is refused with a list of those it does:
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed; one sentence says what failed, the value, the bound and what to do |
+| 2 | wrong usage |
+
+Every command also takes its options from a TOML file (`--config FILE`), from the table named after
+the command. Options on the command line win. An unknown key is rejected, with a list of the known
+ones:
 
 ```toml
 [evaluate]
 budgets = [1.5, 2, 3]
-ladder = [1, 2, 3, 4, 6, 8]
-no-nulls = true
+levels = [1, 2, 3, 4, 6, 8]
+drop-unparsed = true
 ```
 
-This page is made from the commands' own help."""
+This page is made from the help of the commands."""
 
 write_commands(Path(__file__).parent / "cli.md")
