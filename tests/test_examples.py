@@ -46,7 +46,7 @@ def test_allocate() -> None:
 def test_gateway_client(tmp_path: Path) -> None:
     gateways.make_policy(tmp_path / "policy")
     with serve() as fake:
-        model = {"policy": str(tmp_path / "policy"), "budget": 2.0, "grader": "numeric"}
+        model = {"bundle": str(tmp_path / "policy"), "budget": 2.0, "grader": "numeric"}
         model["model"] = "my-model"
         settings = {"base_url": fake.base_url, "probe": False, "models": {"my-model": model}}
         with gateways.run(make_config(settings)) as port:

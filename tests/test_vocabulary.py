@@ -111,7 +111,7 @@ METRICS = {
     "request_seconds": "request_duration_seconds",
     "draws_per_request": "samples_per_request",
     "holdout_draws_total": "audit_samples_total",
-    "holdout_agreed_total": "audit_agreed_total",
+    "holdout_agreed_total": "audit_agreements_total",
     "holdout_total": "audit_requests_total",
 }
 """Metrics: in gateway/metrics.py, in deploy/ and in the documentation."""
