@@ -30,7 +30,7 @@ from adacompute.core.posterior import (
     INITIAL_SAMPLES,
     LEVELS,
     SAMPLES_PER_ROUND,
-    SETTLED,
+    SETTLED_THRESHOLD,
     find_undecided,
     fit_posterior,
 )
@@ -49,7 +49,7 @@ EXAMS = "^(aqua-rat|hellaswag|lsat-ar|lsat-rc|sat-en)"
 DESIGN = ("arith110", "design exams")
 SCORED, LEAST, SPLITS, RESAMPLINGS = 16, 50, 4, 1000
 WITHIN = 0.002
-THRESHOLDS = (0.03, 0.02, 0.015, 0.0125, 0.01, 0.0075, SETTLED, 0.003, 0.002, 0.001)
+THRESHOLDS = (0.03, 0.02, 0.015, 0.0125, 0.01, 0.0075, SETTLED_THRESHOLD, 0.003, 0.002, 0.001)
 SHARES = np.array([0.12, 0.18, 0.24, 0.3, 0.36, 0.42, 0.48, 0.6, 0.72, 0.84, 1.0])
 
 
@@ -117,12 +117,12 @@ def _split(answers: Answers, budget: float, seed: int) -> dict[str, tuple[FloatA
     rng = np.random.default_rng(seed)
     order = np.lexsort((rng.random(len(answers.answer)), answers.question))
     place = np.empty_like(order)
-    place[order] = answers.rank
-    scored = estimate(keep(answers, place, 0, SCORED), LEVELS, errors=False).utility
+    place[order] = answers.position
+    scored = estimate(keep(answers, place, 0, SCORED), LEVELS, standard_errors=False).utility
     others = answers.n_samples - SCORED
     place = place - SCORED
     every = keep(answers, place, 0, others[answers.question])
-    full = mix(estimate(every, LEVELS, errors=False).utility, scored, budget)
+    full = mix(estimate(every, LEVELS, standard_errors=False).utility, scored, budget)
     fair = mix(fit_posterior(every).utility, scored, budget)
     found: dict[str, list[tuple[FloatArray, FloatArray]]] = {"exact": [], "uniform": []}
     for share in SHARES:
@@ -131,7 +131,7 @@ def _split(answers: Answers, budget: float, seed: int) -> dict[str, tuple[FloatA
         score = mix(fit_posterior(some).utility, scored, budget)
         found["uniform"].append((count / others, score - full))
         if count.min() >= max(LEVELS):
-            score = mix(estimate(some, LEVELS, errors=False).utility, scored, budget)
+            score = mix(estimate(some, LEVELS, standard_errors=False).utility, scored, budget)
         else:  # exact subsets of 16 need 16
             score = full - 1.0
         found["exact"].append((count / others, score - full))
@@ -150,7 +150,7 @@ def _adapt(
     for settled in THRESHOLDS:
         while True:
             some = keep(answers, place, 0, count[answers.question])
-            open_ = find_undecided(some, budget, settled=settled)
+            open_ = find_undecided(some, budget, threshold=settled)
             open_ = open_[count[open_] < others[open_]]
             if len(open_) == 0:
                 break
@@ -186,7 +186,7 @@ def report(curves: Curves, budget: float) -> None:
         each = np.array([needed(a, b) for a, b in zip(spent, score, strict=True)])
         cells.append(f"{kind} {_interval(100 * each, '3.0f')}")
         if kind == "adaptive":
-            at = THRESHOLDS.index(SETTLED)
+            at = THRESHOLDS.index(SETTLED_THRESHOLD)
             kept = f"kept: {_interval(100 * spent[:, at], '3.0f')} % of draws, "
             kept += f"{_interval(100 * score[:, at], '+.2f')} points"
     print(f"{curves.name:40} B={budget:g}  " + "  ".join(cells) + "  " + kept, flush=True)

@@ -155,7 +155,7 @@ def measure_memory(questions: int) -> None:
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description="What collecting costs.")
-    parser.add_argument("--memory", type=int, metavar="BLOCK_SIZE", help="measure memory instead")
+    parser.add_argument("--memory", type=int, metavar="QUESTIONS", help="measure memory instead")
     parser.add_argument("--samples", type=int, default=20_480, help="of the test with latency")
     options = parser.parse_args()
     if options.memory:

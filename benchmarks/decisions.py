@@ -17,7 +17,7 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import extract
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
-from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, Record, State
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 
 LADDER = (1, 2, 4, 8, 16)
 TIMES = 5_000
@@ -40,13 +40,13 @@ def pool(questions: int, samples: int, rng: np.random.Generator) -> Pool:
 
 def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) -> State:
     """Questions before their first draw, or after some; nothing of their votes is counted yet."""
-    samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
+    samples = np.array([level.n_samples for level in policy.levels], dtype=np.float64)
     votes = rng.integers(-1, 3, (size, max(1, drawn)))
     return State(
         key=rng.integers(0, 2**63, size).astype(np.uint64),
         features=policy.prepare_features(rng.random((size, 16), dtype=np.float32)),
         cost=np.broadcast_to(samples, (size, len(samples))),
-        draws=ObservedSamples(Record(votes), np.arange(size), np.full(size, drawn)),
+        observed=ObservedSamples(SampleMatrix(votes), np.arange(size), np.full(size, drawn)),
         level=np.full(size, drawn - 1 if drawn else NO_LEVEL),
         rounds_left=np.full(size, 16),
     )

@@ -33,7 +33,7 @@ def main() -> None:
     answers = draw(population(1000, rng), 50, rng)
     for errors in (False, True):
         seconds = -time.perf_counter()
-        estimate(answers, LEVELS, errors=errors)
+        estimate(answers, LEVELS, standard_errors=errors)
         seconds += time.perf_counter()
         what = "with standard errors" if errors else "utilities alone"
         print(f"1,000 x 50 x 5, {what:22} {seconds:6.3f} s")
@@ -41,7 +41,7 @@ def main() -> None:
     exact, windows = [], []
     for _ in range(200):
         drawn = draw(chance, 48, rng)
-        exact.append(estimate(drawn, (16,), errors=False).utility[:, 0])
+        exact.append(estimate(drawn, (16,), standard_errors=False).utility[:, 0])
         windows.append(estimate(drawn, (16,), method="windows").utility[:, 0])
     ratio = np.var(windows, axis=0).mean() / np.var(exact, axis=0).mean()
     print(f"variance at R = 48, b = 16: windows / exact subsets = {ratio:.2f}")

@@ -1,6 +1,6 @@
 """Gateway, live: new questions to a real model through the gateway, against the best mixture.
 
-``python benchmarks/gateway_live.py BUNDLE OUT [BLOCK_SIZE] [PASSES]`` starts a llama.cpp server and
+``python benchmarks/gateway_live.py BUNDLE OUT [QUESTIONS] [PASSES]`` starts a llama.cpp server and
 a gateway, and asks 300 generated questions that the policy has not seen, three times over at each
 budget, with the official client. The mixture of uniform numbers of samples is read from 16 samples
 of each question, drawn past the gateway, at equal completion tokens. What came is kept in OUT, so
@@ -122,7 +122,7 @@ def compare(
     """Gain over the best mixture at equal completion tokens, with its interval."""
     answers = recorded(base)
     levels = list(range(1, SAMPLES + 1))
-    utility = estimate(answers, levels, errors=False).utility
+    utility = estimate(answers, levels, standard_errors=False).utility
     right = np.mean([[row["right"][0] for row in rows] for rows in passes], axis=0)
     spent = np.mean([[row["completion_tokens"] for row in rows] for rows in passes], axis=0)
     rng = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Solver: 10 million questions × 5 levels against the paper's bisection and one memory pass.
 
-Run it with ``python benchmarks/solver.py [BLOCK_SIZE]``.
+Run it with ``python benchmarks/solver.py [QUESTIONS]``.
 """
 
 from __future__ import annotations

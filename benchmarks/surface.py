@@ -104,8 +104,8 @@ def set_scene(scene: Scene, pool: Pool, prompt: FloatArray, length: FloatArray) 
     price = scene.tariff.cached_input if scene.cached else scene.tariff.input
     sent, drawn = tokens * (price or 0.0) / 1e3, length * scene.tariff.output / 1e3
     if scene.native_n:
-        return replace(pool, draw_cost=drawn, round_cost=sent)
-    return replace(pool, draw_cost=drawn + sent[pool.answers.question])
+        return replace(pool, sample_cost=drawn, round_cost=sent)
+    return replace(pool, sample_cost=drawn + sent[pool.answers.question])
 
 
 def fit_careless(contest: Experiment, train: IntArray) -> FittedPolicy:

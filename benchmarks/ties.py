@@ -84,8 +84,8 @@ def compare_votes(recorded: SampleSet) -> None:
     rng = np.random.default_rng(SEED)
     weights = rng.multinomial(len(answers), np.full(len(answers), 1 / len(answers)), RESAMPLINGS)
     for size in SIZES:
-        index = order_samples(answers, orders=ORDERS, length=size, seed=SEED).reshape(-1, size)
-        drawn = answers.answer[index], answers.share[index], logprob[index]
+        index = order_samples(answers, n_orders=ORDERS, length=size, seed=SEED).reshape(-1, size)
+        drawn = answers.answer[index], answers.class_accuracy[index], logprob[index]
         cells, base = [], np.zeros(0)
         for how in ("uniform", "mean", "best", "weighted", "one"):
             value = vote(*drawn, how).reshape(len(answers), -1).mean(axis=1)
@@ -102,7 +102,7 @@ def compare_ladders(recorded: SampleSet) -> None:
     most = int(answers.n_samples.min())
     for name, ladder in LADDERS.items():
         kept = tuple(n for n in ladder if n <= most)
-        mean = estimate(answers, kept, errors=False).utility.mean(axis=0, keepdims=True)
+        mean = estimate(answers, kept, standard_errors=False).utility.mean(axis=0, keepdims=True)
         table = UtilityTable(mean, np.array(kept, dtype=np.float64))
         found = [solve(table, budget=min(b, kept[-1])).mixed_utility for b in BUDGETS]
         print(f"| {name} |", " | ".join(f"{100 * value:.2f}" for value in found), "|")

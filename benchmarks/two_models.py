@@ -81,21 +81,23 @@ def read_model(samples: Path, model: str, ratio: float | None, cheap: str) -> Po
     length = np.where(np.isnan(length), np.nanmean(length), length) / CHARACTERS
     prompt = np.array([len(text or "") for text in recorded.text]) / CHARACTERS
     cost = (length * drawn + prompt[pool.answers.question] * sent) / 1e3
-    return replace(pool, draw_cost=cost)
+    return replace(pool, sample_cost=cost)
 
 
 def join(cheap: Pool, strong: Pool, model: str) -> Pool:
     """The cheap model's pool with the other as its last resort; questions are the same."""
     if not np.array_equal(cheap.group, strong.group):
         raise SystemExit("the two sets are not of the same questions in the same order")
-    level = Level(name=model, samples=1, model=model)
-    return replace(cheap, resort=Resort(level, strong.answers, strong.draw_cost))
+    level = Level(name=model, n_samples=1, model=model)
+    return replace(cheap, resort=Resort(level, strong.answers, strong.sample_cost))
 
 
 def uniform(cheap: Pool, strong: Pool) -> Setting:
     """Every uniform level of both models."""
     parts = [(cheap, CHEAP_LADDER), (strong, STRONG_LADDER)]
-    worth = [estimate(pool.answers, levels, errors=False).utility for pool, levels in parts]
+    worth = [
+        estimate(pool.answers, levels, standard_errors=False).utility for pool, levels in parts
+    ]
     cost = [pool.mean_draw_cost()[:, None] * np.array(levels) for pool, levels in parts]
     return Setting(np.hstack(cost), np.hstack(worth))
 
@@ -159,7 +161,7 @@ def follow(
 ) -> tuple[Line, FloatArray]:
     """The sequential policy along its prices, and the share of questions that it resorts on."""
     fitted = POLICY_FACTORIES["sequential"](contest, train)
-    told = contest.draw_cost(train)
+    told = contest.sample_cost(train)
     runs = [run_fitted(contest, fitted, price, told) for price in fitted.prices]
     spent = np.maximum.accumulate([run.cost[train].mean() for run in runs])
     columns = [

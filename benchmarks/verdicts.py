@@ -61,7 +61,7 @@ def read(table: pa.Table) -> Pool:
         key=recorded.key,
         group=recorded.group,
         features=extract(text),
-        draw_cost=np.ones(len(recorded.answers.answer)),
+        sample_cost=np.ones(len(recorded.answers.answer)),
         words=extract(text, features="words"),
     )
     return pool.even(nulls=False)
@@ -103,7 +103,7 @@ def choose(pool: Pool, rows: IntArray) -> Pool:
         key=hash_keys(np.arange(len(rows), dtype=np.uint64)),
         group=pool.group[rows],
         features=pool.features[rows],
-        draw_cost=pool.draw_cost[index],
+        sample_cost=pool.sample_cost[index],
         words=None if pool.words is None else pool.words[rows],
     )
 
@@ -134,7 +134,7 @@ def draw_pool(questions: int, seed: int) -> Pool:
         key=key,
         group=key,
         features=population.features,
-        draw_cost=np.ones(len(answers.answer)),
+        sample_cost=np.ones(len(answers.answer)),
         words=population.features,
     )
 
@@ -155,7 +155,7 @@ def synthetic(pools: int) -> Iterator[tuple[bool, str]]:
         contest = Experiment(pool, LADDER, (BUDGET,), ORDERS, seed)
         policy = find_factory("sequential")(contest, np.arange(SMALL)).policy
         digested = policy.prepare_features(unseen.features)
-        ran = replay.run(policy, float(said["price"]), draw_cost=1.0, features=digested)
+        ran = replay.run(policy, float(said["price"]), sample_cost=1.0, features=digested)
         gain = float(ran.accuracy.mean()) - mixtures.utility_at(float(ran.cost.mean()))
         yield float(said["low"]) <= gain <= float(said["high"]), f"{gain:.4f} {_shown(said)}"
 
@@ -189,7 +189,7 @@ def once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayRe
     words = later.features if later.words is None else later.words
     digested = fitted.policy.prepare_features(words)
     replay = Replay(later, 1, LADDER[-1], seed + 1)
-    return replay.run(fitted.policy, price, draw_cost=1.0, features=digested)
+    return replay.run(fitted.policy, price, sample_cost=1.0, features=digested)
 
 
 def once_all(later: Pool, seed: int) -> float:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from adacompute.core.oracle import Frontier, dual, frontier, solve
     from adacompute.core.types import Allocation, Level, Split, UtilityTable, make_levels
     from adacompute.core.utility import Estimate, estimate
-    from adacompute.policies.policy import ObservedSamples, Policy, Record, State
+    from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
 
     __version__: str
 
@@ -54,8 +54,8 @@ __all__ = [
     "ObservedSamples",
     "Policy",
     "RateLimited",
-    "Record",
     "RequestRejected",
+    "SampleMatrix",
     "Split",
     "State",
     "UtilityTable",
@@ -76,7 +76,7 @@ _MODULES = {
     "core.oracle": "Frontier dual frontier solve",
     "core.types": "Allocation Level Split UtilityTable make_levels",
     "core.utility": "Estimate estimate",
-    "policies.policy": "ObservedSamples Policy Record State",
+    "policies.policy": "ObservedSamples Policy SampleMatrix State",
 }
 """Modules of the package, and the public names that each defines."""
 

@@ -39,7 +39,7 @@ def test_lists_become_flat_samples() -> None:
     assert (len(answers), answers.n_samples.tolist()) == (3, [2, 0, 1])
     assert answers.n_parsed.tolist() == [2, 0, 0]
     assert answers.question.tolist() == [0, 0, 2]
-    assert answers.rank.tolist() == [0, 1, 0]
+    assert answers.position.tolist() == [0, 1, 0]
     assert len(Answers.of([], correct=[])) == 0
 
 
@@ -69,7 +69,7 @@ def test_an_unreadable_sample_cannot_be_right() -> None:
 
 @given(samples)
 def test_a_class_is_as_right_as_the_share_of_its_samples(answers: Answers) -> None:
-    share = iter(answers.share.tolist())
+    share = iter(answers.class_accuracy.tolist())
     for row in rows(answers):
         for answer, _, _ in row:
             own = [right for other, right, _ in row if other == answer]
@@ -143,34 +143,34 @@ def test_orders_draw_a_questions_own_samples_without_repetition(
     sizes: list[int], orders: int, length: int, seed: int
 ) -> None:
     answers = numbered(*sizes)
-    index = order_samples(answers, orders=orders, length=length, seed=seed)
+    index = order_samples(answers, n_orders=orders, length=length, seed=seed)
     assert index.shape == (len(sizes), orders, length)
     for q, own in enumerate(index):
         assert ((own >= answers.offsets[q]) & (own < answers.offsets[q + 1])).all()
         assert all(len(set(order)) == length for order in own.tolist())
-    again = order_samples(answers, orders=orders, length=length, seed=seed)
+    again = order_samples(answers, n_orders=orders, length=length, seed=seed)
     assert np.array_equal(index, again)
 
 
 def test_every_order_is_equally_likely() -> None:
-    index = order_samples(numbered(*[3] * 6000), orders=1, length=3, seed=0)
+    index = order_samples(numbered(*[3] * 6000), n_orders=1, length=3, seed=0)
     counts = Counter(tuple((order[0] % 3).tolist()) for order in index)
     assert len(counts) == 6
     assert all(850 < count < 1150 for count in counts.values())
 
 
 def test_as_many_orders_as_samples_put_each_sample_at_each_place_once() -> None:
-    index = order_samples(numbered(5, 5, 4), orders=5, length=4, seed=1)
+    index = order_samples(numbered(5, 5, 4), n_orders=5, length=4, seed=1)
     for own in index[:2]:
         for place in own.T:
             assert len(set(place.tolist())) == 5
 
 
 def test_orders_are_no_rotations_of_each_other() -> None:
-    index = order_samples(numbered(*[9] * 20), orders=2, length=9, seed=2)
+    index = order_samples(numbered(*[9] * 20), n_orders=2, length=9, seed=2)
     assert not any(two[:-1].tolist() == one[1:].tolist() for one, two in index)
 
 
 def test_orders_longer_than_the_samples_are_refused() -> None:
     with pytest.raises(DataError, match="4 samples are needed of every question, one has 3"):
-        order_samples(numbered(5, 3), orders=2, length=4, seed=0)
+        order_samples(numbered(5, 3), n_orders=2, length=4, seed=0)

@@ -408,7 +408,7 @@ class Brackets:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sample: int) -> None:
         self.seen: list[tuple[float, float]] = []
         monkeypatch.setattr(oracle, "SAMPLE", sample)
-        monkeypatch.setattr(oracle, "BLOCK", 700)
+        monkeypatch.setattr(oracle, "BLOCK_SIZE", 700)
         monkeypatch.setattr(oracle, "scan", self.scan)
 
     def scan(self, block: UtilityTable, *, low: float, high: float) -> Scan:

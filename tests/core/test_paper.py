@@ -260,7 +260,9 @@ def test_the_oracle_is_optimistic_where_all_questions_are_alike() -> None:
     costs = np.array(levels, dtype=np.float64)
     best = frontier(UtilityTable(truth.utility, costs)).utility_at(3.0)
     one, two = answers.halves(rng)
-    chosen_on, scored_on = (estimate(half, levels, errors=False).utility for half in (one, two))
+    chosen_on, scored_on = (
+        estimate(half, levels, standard_errors=False).utility for half in (one, two)
+    )
     found = solve(UtilityTable(chosen_on, costs), 3.0)
     cross_fitted_oracle = float(scored_on[np.arange(questions), found.choice].mean())
     assert found.utility > best + 0.03

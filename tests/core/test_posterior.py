@@ -11,11 +11,11 @@ from adacompute.core import posterior as adaptive
 from adacompute.core.answers import Answers
 from adacompute.core.posterior import (
     LEVELS,
-    SETTLED,
+    SETTLED_THRESHOLD,
+    count_answers,
     find_undecided,
     fit_posterior,
-    make_kinds,
-    tally,
+    make_question_types,
 )
 from adacompute.core.utility import estimate
 
@@ -40,17 +40,17 @@ def draw(share: float, draws: int, questions: int, seed: int) -> Answers:
 
 @pytest.mark.parametrize("kind", [0, 37, 200, 333, 503])
 def test_what_a_kind_is_worth_is_what_many_samples_of_it_say(kind: int) -> None:
-    kinds = make_kinds()
+    kinds = make_question_types()
     shares = kinds.share[kind]
     grains = [shares[5] / adaptive.GRAINS] * adaptive.GRAINS
-    exact = estimate(one_of_each([*shares[:5], *grains]), LEVELS, errors=False).utility[0]
+    exact = estimate(one_of_each([*shares[:5], *grains]), LEVELS, standard_errors=False).utility[0]
     assert kinds.utility[kind] == pytest.approx(exact, abs=0.02)
     assert kinds.utility[kind][0] == pytest.approx(shares[0])
 
 
 def test_draws_are_counted_by_what_they_are() -> None:
     answers = Answers.of([[0, 1, 1, 2, 3, 4, 4, 4, 5, -1], []], [[True, *[False] * 9], []])
-    assert tally(answers).tolist() == [[1, 1, 3, 2, 1, 2, 2], [0] * 7]
+    assert count_answers(answers).tolist() == [[1, 1, 3, 2, 1, 2, 2], [0] * 7]
 
 
 @settings(max_examples=40, deadline=None)
@@ -61,7 +61,7 @@ def test_beliefs_are_chances_and_doubt_is_never_negative(answers: Answers) -> No
     assert belief.utility.shape == (len(answers), len(LEVELS))
     assert ((belief.utility > 0) & (belief.utility < 1)).all()
     for price in (0.0, 0.01, 0.3):
-        assert (belief.doubt(price, np.array(LEVELS)) >= 0).all()
+        assert (belief.expected_value_of_information(price, np.array(LEVELS)) >= 0).all()
 
 
 def test_beliefs_do_not_depend_on_the_names_of_answers_or_the_order_of_questions() -> None:
@@ -75,7 +75,7 @@ def test_beliefs_do_not_depend_on_the_names_of_answers_or_the_order_of_questions
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
 def test_many_draws_are_believed(share: float) -> None:
     answers = draw(share, 300, 3, seed=1)
-    told = estimate(answers, LEVELS, errors=False).utility
+    told = estimate(answers, LEVELS, standard_errors=False).utility
     assert fit_posterior(answers).utility == pytest.approx(told, abs=0.12)
 
 
@@ -87,8 +87,10 @@ def test_easy_and_hopeless_questions_are_settled_before_mixed_ones() -> None:
     left = find_undecided(answers, 2.0)
     assert left.size > 0
     assert set(left.tolist()) <= set(range(40, 48))
-    assert len(find_undecided(answers, 2.0, settled=1.0)) == 0
-    assert set(left.tolist()) <= set(find_undecided(answers, 2.0, settled=SETTLED / 10).tolist())
+    assert len(find_undecided(answers, 2.0, threshold=1.0)) == 0
+    assert set(left.tolist()) <= set(
+        find_undecided(answers, 2.0, threshold=SETTLED_THRESHOLD / 10).tolist()
+    )
 
 
 def test_with_many_draws_little_is_left_undecided() -> None:
@@ -99,7 +101,7 @@ def test_with_many_draws_little_is_left_undecided() -> None:
 def test_many_states_are_worked_on_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = draw(0.5, 12, 40, seed=2)
     whole = fit_posterior(answers).utility
-    monkeypatch.setattr(adaptive, "MOST_STATES", 4)
+    monkeypatch.setattr(adaptive, "MAX_STATES", 4)
     assert fit_posterior(answers).utility == pytest.approx(whole, abs=0.1)
 
 

@@ -14,7 +14,7 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
 from adacompute.core.states import MAX_SAMPLES, measure_states, states, vote_keys
 from adacompute.core.utility import estimate
-from adacompute.core.votes import majority
+from adacompute.core.votes import majority_accuracy
 
 Drawn = list[int]
 drawn = st.lists(st.integers(UNPARSED, 4), min_size=1, max_size=MAX_SAMPLES)
@@ -29,9 +29,9 @@ def test_there_are_as_many_states_as_partitions_with_nulls() -> None:
     every = states()
     partitions = [1, 1, 2, 3, 5, 7, 11, 15, 22, 30, 42, 56, 77, 101, 135, 176, 231]
     assert len(every) == sum(p * (MAX_SAMPLES + 1 - n) for n, p in enumerate(partitions)) == 3370
-    assert len(set(zip(every.votes, every.nulls.tolist(), strict=True))) == len(every)
+    assert len(set(zip(every.votes, every.n_unparsed.tolist(), strict=True))) == len(every)
     assert len(np.unique(every.key)) == len(every)
-    assert (np.diff(every.draws) >= 0).all()
+    assert (np.diff(every.n_samples) >= 0).all()
 
 
 @given(drawn)
@@ -39,7 +39,7 @@ def test_a_key_finds_the_state_that_counting_finds(draws: Drawn) -> None:
     every = states()
     found = every.find(vote_keys(np.array([draws])))[0]
     for upto, state in enumerate(found):
-        assert (every.votes[state], every.nulls[state]) == count(draws[:upto])
+        assert (every.votes[state], every.n_unparsed[state]) == count(draws[:upto])
 
 
 def test_draws_past_the_last_state_are_not_looked_at() -> None:
@@ -50,12 +50,12 @@ def test_draws_past_the_last_state_are_not_looked_at() -> None:
 def test_a_draw_taken_out_at_random_leads_back_somewhere() -> None:
     every = states()
     total = np.zeros(len(every))
-    np.add.at(total, every.after, every.back)
-    assert total[every.draws > 0] == pytest.approx(1.0, abs=1e-12)
-    last = every.draws == MAX_SAMPLES
-    assert (every.back[last] == 0).all()
-    steps = every.draws[every.after] - every.draws[:, None]
-    assert (steps[every.back > 0] == 1).all()
+    np.add.at(total, every.successor, every.backward_probability)
+    assert total[every.n_samples > 0] == pytest.approx(1.0, abs=1e-12)
+    last = every.n_samples == MAX_SAMPLES
+    assert (every.backward_probability[last] == 0).all()
+    steps = every.n_samples[every.successor] - every.n_samples[:, None]
+    assert (steps[every.backward_probability > 0] == 1).all()
 
 
 @st.composite
@@ -78,7 +78,11 @@ def test_chances_are_those_of_all_subsets(answers: Answers, most: int) -> None:
                 picked = one.answer[list(subset)][None, :]
                 state = every.find(vote_keys(picked))[0, -1]
                 reached[state] += 1 / len(subsets)
-                value = majority(picked, one.share[list(subset)][None, :])[0] if size else 0.0
+                value = (
+                    majority_accuracy(picked, one.class_accuracy[list(subset)][None, :])[0]
+                    if size
+                    else 0.0
+                )
                 right[state] += value / len(subsets)
             layer = every.layer(size)
             assert known.mass[layer, i] == pytest.approx(reached[layer], abs=1e-12)
@@ -90,7 +94,7 @@ def test_chances_add_up_to_one_and_to_the_exact_utilities() -> None:
     answer = rng.integers(UNPARSED, 6, (700, 20))  # more than are worked on at once
     answers = Answers.of(answer.tolist(), (answer == 2).tolist())
     every, known = states(), measure_states(answers, MAX_SAMPLES)
-    worth = estimate(answers, range(1, MAX_SAMPLES + 1), errors=False).utility
+    worth = estimate(answers, range(1, MAX_SAMPLES + 1), standard_errors=False).utility
     for draws in range(1, MAX_SAMPLES + 1):
         layer = every.layer(draws)
         assert known.mass[layer].sum(axis=0) == pytest.approx(1.0, abs=1e-12)

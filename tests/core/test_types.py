@@ -37,7 +37,7 @@ costs = arrays(
 
 def test_a_ladder_names_its_levels_by_their_samples() -> None:
     levels = make_levels((1, 4, 16), model="small")
-    assert [(level.name, level.samples, level.model) for level in levels] == [
+    assert [(level.name, level.n_samples, level.model) for level in levels] == [
         ("1", 1, "small"),
         ("4", 4, "small"),
         ("16", 16, "small"),

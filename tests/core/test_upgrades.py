@@ -121,7 +121,7 @@ def test_a_bracket_gives_the_cut_or_nothing_but_never_another(
 def test_a_scan_keeps_only_what_the_two_prices_do_not_agree_on() -> None:
     table = UtilityTable(np.array([[0.0, 0.9], [0.0, 0.5], [0.0, 0.1]]), np.array([1.0, 2.0]))
     found = scan(table, low=0.4, high=0.6)
-    assert found.questions == 3
+    assert found.n_questions == 3
     assert found.undecided.key.tolist() == [1]
     assert found.decided_cost == 3
 

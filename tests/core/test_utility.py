@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adacompute.core import utility, votes
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.utility import chance_of_best, count_classes, estimate
+from adacompute.core.utility import count_classes, estimate, probability_of_best
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -142,13 +142,13 @@ def test_weighted_is_near_the_average_over_all_subsets() -> None:
 
 def test_exact_agrees_with_random_subsets_of_many_samples() -> None:
     answers = draw_population(7, questions=6, samples_each=60, repeats=1)
-    found = estimate(answers, (1, 5, 16, 32), errors=False).utility
+    found = estimate(answers, (1, 5, 16, 32), standard_errors=False).utility
     rng = np.random.default_rng(0)
     trials = 4000
     for row, (start, end) in enumerate(itertools.pairwise(answers.offsets)):
         for k, size in enumerate((1, 5, 16, 32)):
             index = start + rng.random((trials, end - start)).argsort(axis=1)[:, :size]
-            value = votes.majority(answers.answer[index], answers.share[index])
+            value = votes.majority_accuracy(answers.answer[index], answers.class_accuracy[index])
             noise = 4.5 * float(value.std()) / math.sqrt(trials) + 1e-3
             assert found[row, k] == pytest.approx(float(value.mean()), abs=noise)
 
@@ -176,7 +176,7 @@ def test_windows_vary_more_than_the_exact_estimator() -> None:
     answers = draw_population(11, questions, samples_each=48, repeats=repeats)
     spread = {}
     for method in ("exact", "windows"):
-        found = estimate(answers, (16,), method=method, errors=False).utility
+        found = estimate(answers, (16,), method=method, standard_errors=False).utility
         spread[method] = float(found.reshape(questions, repeats).var(axis=1, ddof=1).mean())
     assert spread["windows"] > 1.3 * spread["exact"]
 
@@ -222,7 +222,7 @@ def test_classes_are_counted(answers: Answers) -> None:
 def test_the_chance_of_being_best_is_a_ratio_of_binomials(total: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, total))
     ways = [math.comb(i, size - 1) / math.comb(total, size) for i in range(total)]
-    assert np.allclose(chance_of_best(total, size), ways, rtol=1e-12, atol=0)
+    assert np.allclose(probability_of_best(total, size), ways, rtol=1e-12, atol=0)
 
 
 # Standard errors.
@@ -256,7 +256,10 @@ def test_standard_errors_of_one_sample_are_those_of_a_mean() -> None:
 
 def test_standard_errors_can_be_left_out() -> None:
     answers = draw_population(5, questions=3, samples_each=5, repeats=1)
-    with_errors, without = estimate(answers, (1, 2)), estimate(answers, (1, 2), errors=False)
+    with_errors, without = (
+        estimate(answers, (1, 2)),
+        estimate(answers, (1, 2), standard_errors=False),
+    )
     assert np.isfinite(with_errors.standard_error).all()
     assert np.isnan(without.standard_error).all()
     assert np.array_equal(with_errors.utility, without.utility)
@@ -352,7 +355,7 @@ def test_with_three_classes_an_even_level_can_be_worth_more() -> None:
 def test_levels_of_equal_worth_are_exactly_equal() -> None:
     answers = draw_population(3, questions=200, samples_each=30, repeats=1)
     answers = answers.keep(answers.answer != UNPARSED)
-    found = estimate(answers, (1, 2), errors=False).utility
+    found = estimate(answers, (1, 2), standard_errors=False).utility
     assert np.array_equal(found[:, 0], found[:, 1])
     sure = Answers.of([[0] * 9 + [UNPARSED]], correct=[[True] * 9 + [False]])
     assert estimate(sure, (2, 3, 5, 8)).utility.tolist() == [[1.0, 1.0, 1.0, 1.0]]

@@ -13,11 +13,11 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import (
     any_correct,
-    best_of,
-    majority,
-    running_majority,
+    best_of_accuracy,
+    majority_accuracy,
+    running_accuracy,
     tally,
-    weighted,
+    weighted_accuracy,
     winner,
 )
 
@@ -59,7 +59,7 @@ def test_a_majority_is_right_as_often_as_counting_says(
     expected = [
         chance(a, s, [1.0] * len(a)) for a, s in zip(answer.tolist(), share.tolist(), strict=True)
     ]
-    assert np.allclose(majority(answer, share), expected, atol=1e-15, rtol=0)
+    assert np.allclose(majority_accuracy(answer, share), expected, atol=1e-15, rtol=0)
 
 
 @given(votes)
@@ -68,7 +68,7 @@ def test_a_weighted_vote_is_right_as_often_as_adding_up_says(
 ) -> None:
     answer, share, weight = vote
     expected = [chance(*map(list, row)) for row in zip(*(x.tolist() for x in vote), strict=True)]
-    assert np.allclose(weighted(answer, share, weight), expected, atol=1e-15, rtol=0)
+    assert np.allclose(weighted_accuracy(answer, share, weight), expected, atol=1e-15, rtol=0)
 
 
 @given(votes)
@@ -81,7 +81,7 @@ def test_the_best_sample_is_the_one_of_largest_score(
         readable = [(y, x) for x, y, z in zip(r, s, a, strict=True) if z != UNPARSED]
         top = [x for y, x in readable if y == max(readable)[0]]
         expected.append(sum(top) / len(top) if top else 0.0)
-    assert np.allclose(best_of(answer, right, score), expected, atol=1e-15, rtol=0)
+    assert np.allclose(best_of_accuracy(answer, right, score), expected, atol=1e-15, rtol=0)
 
 
 @given(votes)
@@ -111,9 +111,9 @@ def test_weights_of_unreadable_samples_do_not_matter() -> None:
     share = np.array([[1.0, 0.0, 0.0, 0.0]])
     for weight in (np.nan, np.inf, -np.inf):
         weights = np.array([[0.6, weight, 0.5, weight]])
-        assert weighted(answer, share, weights).tolist() == [1.0]
+        assert weighted_accuracy(answer, share, weights).tolist() == [1.0]
         assert winner(answer, weights).tolist() == [0]
-        assert best_of(answer, share, weights).tolist() == [1.0]
+        assert best_of_accuracy(answer, share, weights).tolist() == [1.0]
 
 
 def prefix_counts(answer: list[int]) -> list[int]:
@@ -134,7 +134,7 @@ def test_a_tally_is_every_prefix_counted_anew(
             last, run = [(a, len(list(group))) for a, group in groupby(upto)][-1]
             assert state.leading[row, i] == counts[0]
             assert state.runner_up[row, i] == counts[1]
-            assert state.readable[row, i] == sum(counts)
+            assert state.n_parsed[row, i] == sum(counts)
             assert state.streak[row, i] == (run if last != UNPARSED else 0)
 
 
@@ -143,9 +143,9 @@ def test_a_running_majority_is_the_majority_of_every_prefix(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
     answer, share, _ = vote
-    value = running_majority(answer, share)
+    value = running_accuracy(answer, share)
     for i in range(answer.shape[1]):
-        expected = majority(answer[:, : i + 1], share[:, : i + 1])
+        expected = majority_accuracy(answer[:, : i + 1], share[:, : i + 1])
         assert np.allclose(value[:, i], expected, atol=1e-15, rtol=0)
 
 
@@ -164,7 +164,7 @@ def test_a_running_majority_breaks_its_ties_as_the_winner_does() -> None:
     rng = np.random.default_rng(0)
     answer, logprob = rng.integers(-1, 3, (200, 7)), -rng.random((200, 7))
     share = (answer == 0).astype(np.float64)
-    value = running_majority(answer, share, logprob)
+    value = running_accuracy(answer, share, logprob)
     for i in range(7):
         place = winner(answer[:, : i + 1], logprob=logprob[:, : i + 1])
         right = (place >= 0) & (answer[np.arange(200), place] == 0)

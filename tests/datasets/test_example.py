@@ -63,7 +63,7 @@ def test_counts_are_those_of_the_card(rows: list[dict[str, Any]]) -> None:
 
 def test_accuracies_by_class_are_those_of_the_card() -> None:
     recorded = encode_samples(read_samples(find_example()))
-    utility = estimate(recorded.answers, LEVELS, errors=False).utility
+    utility = estimate(recorded.answers, LEVELS, standard_errors=False).utility
     kind = np.array(recorded.difficulty)
     lines = [
         f"| {name} | {' | '.join(f'{value:.3f}' for value in utility[kind == name].mean(0))} |"

@@ -25,7 +25,7 @@ def pool_of() -> Callable[..., Pool]:
             key=key,
             group=key,
             features=population.features,
-            draw_cost=np.ones(len(population) * samples),
+            sample_cost=np.ones(len(population) * samples),
         )
 
     return draw

@@ -43,11 +43,11 @@ def test_answers_of_held_out_questions_change_nothing_that_is_fitted(
     held = ~train[small.answers.question]
     answer = small.answers.answer.copy()
     answer[held] = rng.integers(-1, 4, held.sum())
-    cost, features = small.draw_cost.copy(), small.features.copy()
+    cost, features = small.sample_cost.copy(), small.features.copy()
     cost[held] = 7.0
     features[~train] = rng.normal(size=features[~train].shape)
     answers = replace(small.answers, answer=answer, correct=answer == 0)
-    changed = replace(small, answers=answers, draw_cost=cost, features=features)
+    changed = replace(small, answers=answers, sample_cost=cost, features=features)
     first = bundle_bytes(contest_of(small), name, train, tmp_path / "a")
     again = bundle_bytes(contest_of(changed), name, train, tmp_path / "b")
     assert first == again
@@ -77,13 +77,13 @@ def test_prices_fall_from_the_cheapest_level_to_the_dearest_worth_having(
     assert first.cost.mean() < 1.4
     assert last.cost.mean() > 3.0
     assert last.accuracy.mean() > first.accuracy.mean() + 0.02
-    assert fitted.policy.levels[-1].samples == 6
+    assert fitted.policy.levels[-1].n_samples == 6
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
 def test_one_level_leaves_nothing_to_decide(small: Pool, name: str) -> None:
-    cost = np.random.default_rng(0).random(len(small.draw_cost))
-    contest = contest_of(replace(small, draw_cost=cost), (2,))
+    cost = np.random.default_rng(0).random(len(small.sample_cost))
+    contest = contest_of(replace(small, sample_cost=cost), (2,))
     fitted = find_factory(name)(contest, np.arange(len(small)))
     ran = contest.replay.run(fitted.policy, fitted.prices[-1])
     if name in {"retry", "adaptive-consistency", "early-stopping", "sequential"}:
@@ -97,7 +97,7 @@ def test_the_mixture_keeps_the_numbers_of_samples_on_the_training_hull(small: Po
     every = tuple(range(1, 7))
     policy = POLICY_FACTORIES["mixture"](contest, np.arange(len(small))).policy
     assert isinstance(policy, RulePolicy)
-    kept = [rule.samples for rule in policy.rules if isinstance(rule, FixedRule)]
+    kept = [rule.n_samples for rule in policy.rules if isinstance(rule, FixedRule)]
     worth = contest.every_table.utility.mean(axis=0)
     at = np.interp(every, kept, [worth[n - 1] for n in kept])
     assert (at >= worth - 1e-12).all()
@@ -116,7 +116,7 @@ def test_fixed_and_random_have_every_level_and_the_mixture_only_those_worth_havi
     for name, most in (("fixed", 5), ("random", 5), ("mixture", 1), ("longest-first", 1)):
         policy = POLICY_FACTORIES[name](contest, every).policy
         assert isinstance(policy, RulePolicy)
-        rules = [rule.samples for rule in policy.rules if isinstance(rule, FixedRule)]
+        rules = [rule.n_samples for rule in policy.rules if isinstance(rule, FixedRule)]
         assert max(rules) == most
     assert POLICY_FACTORIES["fixed"](contest, every).stepped
     assert not POLICY_FACTORIES["random"](contest, every).stepped
@@ -156,7 +156,7 @@ def test_another_classifier_can_be_refitted_for_the_papers_router(small: Pool) -
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
 def test_samples_that_cost_nothing_cannot_be_priced(small: Pool, name: str) -> None:
-    free = contest_of(replace(small, draw_cost=np.zeros(len(small.draw_cost))))
+    free = contest_of(replace(small, sample_cost=np.zeros(len(small.sample_cost))))
     with pytest.raises(DataError, match="cost nothing at all: use another unit"):
         cross_validate(free, POLICY_FACTORIES[name], split_folds(assign_folds(small.group, 5)))
 
@@ -189,5 +189,5 @@ def test_at_its_dearest_price_a_family_draws_once_however_much_cannot_be_read(
     contest = contest_of(pool_of(population, 12))
     train = np.arange(0, 60, 2)
     fitted = find_factory(name)(contest, train)
-    ran = run_fitted(contest, fitted, fitted.prices[0], contest.draw_cost(train))
+    ran = run_fitted(contest, fitted, fitted.prices[0], contest.sample_cost(train))
     assert ran.cost.mean() == pytest.approx(1.0, abs=0.02 if name in ROUTERS else 1e-9)

@@ -21,7 +21,7 @@ def pool_of_lists(answer: list[list[int]]) -> Pool:
         key=np.arange(size, dtype=np.uint64) + np.uint64(50),
         group=np.arange(size, dtype=np.uint64),
         features=np.arange(size, dtype=np.float32)[:, None],
-        draw_cost=np.array(
+        sample_cost=np.array(
             [100.0 * q + i for q, row in enumerate(answer) for i in range(len(row))]
         ),
     )
@@ -74,7 +74,7 @@ def test_an_even_pool_keeps_the_first_samples_and_leaves_out_the_shortest_tenth(
     questions = [q for q in range(20) if q not in {4, 9}]
     assert even.key.tolist() == [q + 50 for q in questions]
     assert even.features[:, 0].tolist() == questions
-    assert even.draw_cost.tolist() == [100 * q + i for q in questions for i in range(3)]
+    assert even.sample_cost.tolist() == [100 * q + i for q in questions for i in range(3)]
 
 
 def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
@@ -89,7 +89,7 @@ def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
     )
     assert by_question[51] == [0, 1, 2]
     assert by_question[50] == [3, 0, 1]
-    cost = dict(zip(even.key.tolist(), even.draw_cost.reshape(-1, 3).tolist(), strict=True))
+    cost = dict(zip(even.key.tolist(), even.sample_cost.reshape(-1, 3).tolist(), strict=True))
     assert cost[51] == [101, 103, 104]
 
 
@@ -99,7 +99,7 @@ def test_what_is_even_already_is_kept_as_it_is(small: Pool, nulls: bool) -> None
     again = readable.even(nulls=nulls)
     assert again.left_out == 0
     assert (again.answers.answer == readable.answers.answer).all()
-    assert (again.draw_cost == readable.draw_cost).all()
+    assert (again.sample_cost == readable.sample_cost).all()
 
 
 def test_a_pool_that_could_hardly_be_read_is_refused() -> None:
@@ -115,7 +115,7 @@ def test_questions_are_taken_with_their_samples_and_costs() -> None:
     for rows in (np.array([1, 3]), np.array([False, True, False, True])):
         taken = pool.take(rows)
         assert taken.answers.answer.tolist() == [1, 2, 3, 4, 5]
-        assert taken.draw_cost.tolist() == [100, 101, 300, 301, 302]
+        assert taken.sample_cost.tolist() == [100, 101, 300, 301, 302]
         assert taken.key.tolist() == [51, 53]
     with pytest.raises(DataError, match="in their own order"):
         pool.take(np.array([3, 1]))
@@ -130,7 +130,7 @@ def test_a_level_costs_as_many_mean_draws_as_it_has_samples() -> None:
 
 def test_the_table_is_what_the_samples_are_worth(small: Pool) -> None:
     table = small.table((1, 3))
-    expected = estimate(small.answers, (1, 3), errors=False).utility
+    expected = estimate(small.answers, (1, 3), standard_errors=False).utility
     assert (table.utility == expected).all()
     assert table.cost.tolist() == [1, 3]
     assert (table.key == small.key).all()

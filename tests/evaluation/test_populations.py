@@ -55,7 +55,7 @@ def test_draws_come_as_often_as_their_chances_say() -> None:
 def test_the_exact_estimator_is_unbiased_for_the_truth() -> None:
     population, archetype = mix_archetypes(4000, telling=0.0, null_rate=0.1)
     levels = (1, 2, 4, 8)
-    found = estimate(population.draw(12, seed=0), levels, errors=False).utility
+    found = estimate(population.draw(12, seed=0), levels, standard_errors=False).utility
     off = found - population.true_utility(levels)
     for kind in range(4):
         rows = off[archetype == kind]

@@ -52,7 +52,7 @@ def exams() -> Pool:
         key=recorded.key,
         group=recorded.group,
         features=extract(pa.array(recorded.text, pa.string())),
-        draw_cost=np.ones(len(recorded.answers.answer)),
+        sample_cost=np.ones(len(recorded.answers.answer)),
     )
 
 

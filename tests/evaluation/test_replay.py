@@ -45,7 +45,7 @@ def test_the_same_seed_replays_the_same_orders(small: Pool) -> None:
 def test_a_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples: int) -> None:
     orders = 60
     ran = Replay(small, orders, 8).run(alone(FixedRule(samples)), 1.0)
-    exact = estimate(small.answers, (samples,), errors=False).utility[:, 0]
+    exact = estimate(small.answers, (samples,), standard_errors=False).utility[:, 0]
     assert (ran.cost == samples).all()
     assert (ran.samples == samples).all()
     # Independent orders have at most this error; the Latin design of the orders has less.
@@ -62,12 +62,12 @@ def test_in_every_place_each_sample_comes_equally_often(small: Pool) -> None:
 
 def test_the_cost_is_the_sum_of_what_the_drawn_samples_cost(small: Pool) -> None:
     rng = np.random.default_rng(0)
-    pool = replace(small, draw_cost=np.rint(100 * rng.random(len(small.draw_cost))))
+    pool = replace(small, sample_cost=np.rint(100 * rng.random(len(small.sample_cost))))
     for rule in (FixedRule(3), RetryRule(2, 8), EarlyStoppingRule(2, 6)):
         drawn = Replay(numbered(pool), 7, 8).record.answer
-        ran = Replay(pool, 7, 8).run(alone(rule), 1.0, draw_cost=50.0)
+        ran = Replay(pool, 7, 8).run(alone(rule), 1.0, sample_cost=50.0)
         sizes = [rows(rule, pool.answers.answer[row].tolist()) for row in drawn]
-        cost = [pool.draw_cost[row[:n]].sum() for row, n in zip(drawn, sizes, strict=True)]
+        cost = [pool.sample_cost[row[:n]].sum() for row, n in zip(drawn, sizes, strict=True)]
         assert ran.samples == pytest.approx(np.reshape(sizes, (-1, 7)).mean(axis=1))
         assert ran.cost == pytest.approx(np.reshape(cost, (-1, 7)).mean(axis=1))
 
@@ -75,15 +75,15 @@ def test_the_cost_is_the_sum_of_what_the_drawn_samples_cost(small: Pool) -> None
 def rows(rule: FixedRule | RetryRule | EarlyStoppingRule, answers: list[int]) -> int:
     """Say in plain words where a rule stops."""
     if isinstance(rule, FixedRule):
-        return rule.samples
-    for drawn in range(1, rule.cap):
-        if isinstance(rule, RetryRule) and sum(a >= 0 for a in answers[:drawn]) >= rule.readable:
+        return rule.n_samples
+    for drawn in range(1, rule.max_samples):
+        if isinstance(rule, RetryRule) and sum(a >= 0 for a in answers[:drawn]) >= rule.min_parsed:
             return drawn
         if isinstance(rule, EarlyStoppingRule) and drawn % rule.window == 0:
             window = set(answers[drawn - rule.window : drawn])
             if len(window) == 1 and window != {-1}:
                 return drawn
-    return rule.cap
+    return rule.max_samples
 
 
 def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
@@ -95,7 +95,7 @@ def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
             return super().decide(state, price)
 
     Replay(small, 2, 8).run(
-        Curious("rule", EVERY, (FixedRule(2),), PriceSchedule((1.0,))), 1.0, draw_cost=2.5
+        Curious("rule", EVERY, (FixedRule(2),), PriceSchedule((1.0,))), 1.0, sample_cost=2.5
     )
     assert seen[0] == [2.5 * n for n in range(1, 9)]
     assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]

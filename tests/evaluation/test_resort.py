@@ -14,10 +14,10 @@ from adacompute.core.types import IntArray, Level
 from adacompute.evaluation.factories import Experiment, FittedPolicy, fit_sequentially
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.policies.episode import Episode
-from adacompute.policies.policy import Record
+from adacompute.policies.policy import SampleMatrix
 from adacompute.testing.populations import mix_archetypes
 
-STRONG = Level(name="big", samples=1, model="big")
+STRONG = Level(name="big", n_samples=1, model="big")
 ORDERS = 6
 
 
@@ -38,8 +38,8 @@ def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Exp
     pool = contest.pool
     assert pool.resort is not None
     fitted = fit_sequentially(contest, np.arange(len(pool)))
-    own = order_samples(pool.answers, orders=ORDERS, length=6, seed=0).reshape(-1, 6)
-    other = order_samples(pool.resort.answers, orders=ORDERS, length=1, seed=1).reshape(-1)
+    own = order_samples(pool.answers, n_orders=ORDERS, length=6, seed=0).reshape(-1, 6)
+    other = order_samples(pool.resort.answers, n_orders=ORDERS, length=1, seed=1).reshape(-1)
     shares = []
     for price in fitted.prices[::6]:
         ran = contest.replay.run(fitted.policy, price, features=fitted.digested)
@@ -48,7 +48,7 @@ def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Exp
             cost, resorted = [], []
             for row in range(question * ORDERS, (question + 1) * ORDERS):
                 ended = _feed(fitted, price, pool, row, own[row])
-                drawn, asked = int(ended.state.draws.size[0]), bool(ended.resorted[0])
+                drawn, asked = int(ended.state.observed.n_samples[0]), bool(ended.resorted[0])
                 cost.append(drawn - asked + 10.0 * asked)
                 resorted.append(asked)
                 if asked:
@@ -62,7 +62,7 @@ def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Exp
 
 def _feed(fitted: FittedPolicy, price: float, pool: Pool, row: int, samples: IntArray) -> Episode:
     question, policy, features = row // ORDERS, fitted.policy, fitted.digested
-    levels = np.array([float(level.samples) for level in policy.levels])
+    levels = np.array([float(level.n_samples) for level in policy.levels])
     levels[-1] = 10.0
     episode = Episode.start(
         policy,
@@ -70,13 +70,13 @@ def _feed(fitted: FittedPolicy, price: float, pool: Pool, row: int, samples: Int
         key=pool.key[question : question + 1],
         features=features[question : question + 1],
         cost=levels[None],
-        record=Record(np.empty((1, 0), dtype=np.int64)),
+        samples=SampleMatrix(np.empty((1, 0), dtype=np.int64)),
     ).decide()
-    while len(episode.open):
+    while len(episode.active):
         drawn = pool.answers.answer[samples]
-        wanted = int(episode.wanted[0])
+        wanted = int(episode.target[0])
         answer = [*drawn[: wanted - 1], 0] if episode.resorted[0] else drawn[:wanted]
-        episode = episode.feed(Record(np.array([answer]))).decide()
+        episode = episode.feed(SampleMatrix(np.array([answer]))).decide()
     return episode
 
 
@@ -99,11 +99,11 @@ def test_questions_are_taken_with_their_resort(both: Pool) -> None:
     assert some.resort is not None
     assert both.resort is not None
     assert (some.resort.utility == both.resort.utility[[3, 5, 60]]).all()
-    assert len(some.resort.draw_cost) == 15
+    assert len(some.resort.sample_cost) == 15
     assert some.even(nulls=False).resort is not None
     with pytest.raises(DataError, match="a last resort of 9 samples is recorded with 5"):
-        Resort(replace(STRONG, samples=9), both.resort.answers, both.resort.draw_cost)
+        Resort(replace(STRONG, n_samples=9), both.resort.answers, both.resort.sample_cost)
     contest = Experiment(replace(both, resort=None), (1, 2), (2.0,), ORDERS, seed=0)
     fitted = fit_sequentially(Experiment(both, (1, 2), (2.0,), ORDERS, seed=0), np.arange(120))
-    with pytest.raises(DataError, match=r"no samples of its model are given|draws were wanted"):
+    with pytest.raises(DataError, match=r"no samples of its model are given|are needed"):
         contest.replay.run(fitted.policy, 1e-9, features=fitted.digested)

@@ -174,7 +174,7 @@ def test_unreadable_samples_are_no_gain_when_they_are_left_out(
 
 
 def test_costs_in_another_unit_are_those_of_the_samples(small: Pool) -> None:
-    scaled = replace(small, draw_cost=10 * small.draw_cost)
+    scaled = replace(small, sample_cost=10 * small.sample_cost)
     asked: dict[str, Any] = {**ASKED, "policies": ["retry", "oracle", "fixed"]}
     plain = evaluate(small, **asked).rows
     tens = evaluate(scaled, **{**asked, "budgets": (15.0, 30.0)}).rows

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from adacompute.core.types import make_levels
-from adacompute.policies.bundle import Bundle, Point, save_bundle
+from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.uniform import FixedRule, RulePolicy
 from adacompute.testing import scripted
@@ -58,7 +58,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "fixed", make_levels((1, 2)), (FixedRule(samples),), PriceSchedule((0.1,))
         )
         cost = float(samples)
-        frontier = (Point(0.1, cost, cost, cost, 0.5, 0.4, 0.6),)
+        frontier = (FrontierPoint(0.1, cost, cost, cost, 0.5, 0.4, 0.6),)
         save_bundle(Bundle(policy, frontier=frontier), root / name)
     return root
 

@@ -31,7 +31,7 @@ from adacompute.gateway.request_model import RequestModel
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
+from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
@@ -48,7 +48,8 @@ def bundle(path: Path, *rules: Rule, template: Template | None = None) -> Path:
     """A policy whose setting i costs i + 1 by its frontier."""
     prices = tuple(0.1 / 2**i for i in range(len(rules)))
     frontier = tuple(
-        Point(price, i + 1.0, i + 1.0, i + 1.0, 0.5, 0.4, 0.6) for i, price in enumerate(prices)
+        FrontierPoint(price, i + 1.0, i + 1.0, i + 1.0, 0.5, 0.4, 0.6)
+        for i, price in enumerate(prices)
     )
     policy = RulePolicy("test", make_levels((1, 2, 3, 4)), rules, PriceSchedule(prices))
     save_bundle(Bundle(policy, frontier=frontier, template=template), path)

@@ -262,7 +262,9 @@ def test_a_run_is_compared_in_one_row(subjects: dict[str, Subject]) -> None:
 
 def test_questions_with_too_few_samples_keep_the_others_in_step() -> None:
     subject = study(1.0)
-    pool = subject.pool.keep((subject.pool.answers.question != 0) | (subject.pool.answers.rank < 3))
+    pool = subject.pool.keep(
+        (subject.pool.answers.question != 0) | (subject.pool.answers.position < 3)
+    )
     names = [f"q{i}" for i in range(QUESTIONS)]
     less = Subject.of("less", replace(pool), ids=names, difficulty=names)
     assert (len(less), less.ids[0], less.difficulty[-1]) == (QUESTIONS - 1, "q1", names[-1])

@@ -91,7 +91,7 @@ def test_longest_first_looks_at_the_column_that_holds_the_length(
 def test_a_fifth_that_costs_more_than_the_budget_is_still_scored(noisy: Pool) -> None:
     held = assign_folds(noisy.group, 5, seed=0) == 0
     cost = np.where(held, 3.0, 1.0)[noisy.answers.question]
-    dear = replace(noisy, draw_cost=cost)
+    dear = replace(noisy, sample_cost=cost)
     rows = evaluate_paper(dear, budgets=(1.45,), classifier="logistic")
     assert [row["policy"] for row in rows] == NAMES
     oracle = rows[-1]

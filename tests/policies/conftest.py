@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from adacompute.core.types import IntArray, make_levels
-from adacompute.policies.episode import Episode, play
-from adacompute.policies.policy import ObservedSamples, Record
+from adacompute.policies.episode import Episode, run_episode
+from adacompute.policies.policy import ObservedSamples, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.uniform import Rule, RulePolicy
 
@@ -33,9 +33,9 @@ def play_rule() -> Callable[[Rule, IntArray], IntArray]:
             key=np.arange(len(answer), dtype=np.uint64),
             features=np.empty((len(answer), 0), dtype=np.float32),
             cost=np.ones((len(answer), len(levels))),
-            record=Record(answer),
+            samples=SampleMatrix(answer),
         )
-        return play(start.decide()).state.draws.size
+        return run_episode(start.decide()).state.observed.n_samples
 
     return run
 
@@ -52,7 +52,7 @@ def sequences() -> IntArray:
 
 def _views(answer: IntArray, row: list[int], size: list[int]) -> ObservedSamples:
     return ObservedSamples(
-        Record(answer), np.array(row, dtype=np.int64), np.array(size, dtype=np.int64)
+        SampleMatrix(answer), np.array(row, dtype=np.int64), np.array(size, dtype=np.int64)
     )
 
 

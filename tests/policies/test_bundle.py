@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Float32Array, IntArray, UtilityTable, make_levels
 from adacompute.features.text import VERSION
-from adacompute.policies.bundle import FILE, Bundle, Point, load_bundle, save_bundle
-from adacompute.policies.policy import ObservedSamples, Policy, Record, State
+from adacompute.policies.bundle import FILE, Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
@@ -24,16 +24,16 @@ from adacompute.policies.uniform import FixedRule, RetryRule, RulePolicy
 
 LEVELS = make_levels((1, 2, 4))
 FRONTIER = (
-    Point(0.2, 1.4, 1.3, 1.5, 0.6, 0.5, 0.7),
-    Point(0.05, 2.8, 2.6, 3.0, 0.7, 0.6, 0.8),
+    FrontierPoint(0.2, 1.4, 1.3, 1.5, 0.6, 0.5, 0.7),
+    FrontierPoint(0.05, 2.8, 2.6, 3.0, 0.7, 0.6, 0.8),
 )
 RULED = RulePolicy(
     "all",
     LEVELS,
     (FixedRule(1), RetryRule(1, 4), AdaptiveConsistencyRule(0.9, 4), EarlyStoppingRule(2, 4)),
     PriceSchedule((0.4, 0.2, 0.1, 0.05)),
-    ticket="length",
-    lengths=(1.0, 2.5),
+    mix_by="length",
+    training_lengths=(1.0, 2.5),
     length_feature=1,
 )
 
@@ -91,14 +91,23 @@ def test_everything_that_a_bundle_says_comes_back(tmp_path: Path) -> None:
         feature_version=VERSION,
         model="m",
         grader="math",
-        data="abc",
+        data_hash="abc",
         frontier=FRONTIER,
         notes={"questions": 7, "text": "é"},
     )
     save_bundle(saved, tmp_path / "deep" / "p")
     loaded = load_bundle(tmp_path / "deep" / "p")
     assert loaded.policy == RULED
-    names = ("unit", "features", "feature_version", "model", "grader", "data", "frontier", "notes")
+    names = (
+        "unit",
+        "features",
+        "feature_version",
+        "model",
+        "grader",
+        "data_hash",
+        "frontier",
+        "notes",
+    )
     assert [getattr(loaded, n) for n in names] == [getattr(saved, n) for n in names]
 
 
@@ -116,7 +125,9 @@ def test_a_loaded_policy_decides_bit_for_bit_as_the_saved_one(
         key=rng.integers(0, 2**63, 500, dtype=np.uint64),
         features=loaded.prepare_features(rng.normal(size=(500, 2)).astype(np.float32)),
         cost=rng.random((500, 3)),
-        draws=ObservedSamples(Record(sequences), np.arange(500), np.array([0, 1, 2, 4])[at + 1]),
+        observed=ObservedSamples(
+            SampleMatrix(sequences), np.arange(500), np.array([0, 1, 2, 4])[at + 1]
+        ),
         level=at,
         rounds_left=np.ones(500, dtype=np.int64),
     )
@@ -162,7 +173,7 @@ def test_json_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
 def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     refuse(
-        tmp_path, "is of bundle format (None|1) and this version reads 2: train the policy again"
+        tmp_path, "is of bundle format (None|1) and this version reads 3: train the policy again"
     )
 
 
@@ -180,26 +191,26 @@ def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
         ("ruled", "feature_version", 99, "trained on version 99 of the features 'paper'"),
         ("ruled", "features", "wise", "of the features 'wise'"),
         ("ruled", "policy__kind", "oracle", "a policy of kind 'oracle' is not known"),
-        ("ruled", "policy__ticket", "luck", "a ticket by 'luck' is not known"),
+        ("ruled", "policy__mix_by", "luck", "mixing by .luck. is not known"),
         ("ruled", "policy__levels", [], "a ladder is rising numbers"),
-        ("ruled", "policy__levels__0__samples", 9, "a ladder is rising numbers"),
-        ("ruled", "policy__levels__0__samples", "1", "samples cannot be a str"),
-        ("ruled", "policy__levels__0__samples", True, "samples cannot be a bool"),
+        ("ruled", "policy__levels__0__n_samples", 9, "a ladder is rising numbers"),
+        ("ruled", "policy__levels__0__n_samples", "1", "n_samples cannot be a str"),
+        ("ruled", "policy__levels__0__n_samples", True, "n_samples cannot be a bool"),
         ("ruled", "policy__prices", [0.4, 0.5, 0.1, 0.05], "must be finite, fall"),
         ("ruled", "policy__prices", [math.inf, 0.2, 0.1, 0.05], "a number cannot be inf"),
-        ("ruled", "draw_cost", math.nan, "damaged .a number cannot be nan"),
+        ("ruled", "sample_cost", math.nan, "damaged .a number cannot be nan"),
         ("ruled", "frontier", [{"price": math.nan}], "damaged .a number cannot be nan"),
         ("ruled", "policy__prices", [10**400, 0.2, 0.1, 0.05], "damaged .int too large"),
         ("ruled", "policy__prices", [0.4, 0.2], "2 prices need as many rules, not 4"),
         ("ruled", "policy__rules__0__rule", "best", "a rule 'best' is not known"),
         ("ruled", "policy__rules__0__rule", ["fixed"], "damaged"),
-        ("ruled", "policy__rules__0__samples", 2.5, "samples cannot be a float"),
-        ("ruled", "policy__rules__0__samples", 0, "does not fit levels of up to 4 samples"),
-        ("ruled", "policy__rules__2__cap", 10**9, "does not fit levels of up to 4 samples"),
+        ("ruled", "policy__rules__0__n_samples", 2.5, "n_samples cannot be a float"),
+        ("ruled", "policy__rules__0__n_samples", 0, "does not fit levels of up to 4 samples"),
+        ("ruled", "policy__rules__2__max_samples", 10**9, "does not fit levels of up to 4 samples"),
         ("ruled", "policy__rules__2__threshold", "0.9", "a number cannot be a str"),
         ("ruled", "policy__rules__1__window", 2, "damaged .*unexpected keyword argument"),
         ("ruled", "policy__length_feature", None, "length_feature cannot be a NoneType"),
-        ("ruled", "policy__lengths", [[1]], "a number cannot be a list"),
+        ("ruled", "policy__training_lengths", [[1]], "a number cannot be a list"),
         ("router", "policy__prices", [0.4, 0.3, 0.2], "3 prices need as many models, not 2"),
         ("router", "files", {}, "2 prices need as many models, not 0"),
         ("value-router", "files", {}, "a value-router needs one model, not 0"),
@@ -372,7 +383,7 @@ def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
             raise NotImplementedError
 
     class Whim:
-        def reach(self, draws: ObservedSamples) -> IntArray:
+        def target_samples(self, draws: ObservedSamples) -> IntArray:
             raise NotImplementedError
 
     rng = np.random.default_rng(0)

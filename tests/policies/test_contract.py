@@ -15,10 +15,10 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experimen
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
-from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, Record, State
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 from adacompute.testing.populations import mix_archetypes
 
-BLOCK_SIZE, SAMPLES = 80, 8
+QUESTIONS, SAMPLES = 80, 8
 LADDER = (1, 2, 4, 6)
 STATIC = ("fixed", "mixture", "random", "longest-first", *ROUTERS)
 STOPPING = ("retry", "adaptive-consistency", "early-stopping")
@@ -27,14 +27,14 @@ BOTH = ("sequential",)
 
 @pytest.fixture(scope="module")
 def contest() -> Experiment:
-    population, _ = mix_archetypes(BLOCK_SIZE, telling=1.0, null_rate=0.2)
-    key = np.arange(BLOCK_SIZE, dtype=np.uint64)
+    population, _ = mix_archetypes(QUESTIONS, telling=1.0, null_rate=0.2)
+    key = np.arange(QUESTIONS, dtype=np.uint64)
     pool = Pool(
         answers=population.draw(SAMPLES, seed=0),
         key=key,
         group=key,
         features=population.features,
-        draw_cost=np.ones(BLOCK_SIZE * SAMPLES),
+        sample_cost=np.ones(QUESTIONS * SAMPLES),
     )
     return Experiment(pool, LADDER, budgets=(1.5, 2.5), orders=8, seed=0)
 
@@ -46,19 +46,19 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def fitted(contest: Experiment, name: str) -> FittedPolicy:
-    return POLICY_FACTORIES[name](contest, np.arange(BLOCK_SIZE))
+    return POLICY_FACTORIES[name](contest, np.arange(QUESTIONS))
 
 
 def start(contest: Experiment, policy: Policy, price: float) -> Episode:
     """Begin an episode on the first order of every question's samples."""
-    samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
+    samples = np.array([level.n_samples for level in policy.levels], dtype=np.float64)
     return Episode.start(
         policy,
         price,
         key=contest.pool.key,
         features=policy.prepare_features(contest.pool.features),
-        cost=np.broadcast_to(samples, (BLOCK_SIZE, len(samples))),
-        record=Record(contest.replay.record.answer[:: contest.orders]),
+        cost=np.broadcast_to(samples, (QUESTIONS, len(samples))),
+        samples=SampleMatrix(contest.replay.record.answer[:: contest.orders]),
     )
 
 
@@ -69,10 +69,10 @@ def states(contest: Experiment, fitted: FittedPolicy) -> list[tuple[State, float
     asked = []
     for price in prices:
         episode = start(contest, fitted.policy, price)
-        while len(episode.open):
-            asked.append((episode.state.take(episode.open), price))
+        while len(episode.active):
+            asked.append((episode.state.take(episode.active), price))
             decided = episode.decide()
-            episode = decided.feed(decided.state.draws.record)
+            episode = decided.feed(decided.state.observed.samples)
     return asked
 
 
@@ -114,13 +114,16 @@ def test_draws_that_are_still_to_come_change_nothing(
 ) -> None:
     rng = np.random.default_rng(0)
     for state, price in states(contest, fitted):
-        answer = state.draws.record.answer.copy()
-        later = np.arange(answer.shape[1]) >= state.draws.size.min()
+        answer = state.observed.samples.answer.copy()
+        later = np.arange(answer.shape[1]) >= state.observed.n_samples.min()
         answer[:, later] = rng.integers(-1, 3, answer[:, later].shape)
-        for row, size in zip(state.draws.row, state.draws.size, strict=True):
-            answer[row, :size] = state.draws.record.answer[row, :size]
+        for row, size in zip(state.observed.row, state.observed.n_samples, strict=True):
+            answer[row, :size] = state.observed.samples.answer[row, :size]
         changed = replace(
-            state, draws=ObservedSamples(Record(answer), state.draws.row, state.draws.size)
+            state,
+            observed=ObservedSamples(
+                SampleMatrix(answer), state.observed.row, state.observed.n_samples
+            ),
         )
         decided = fitted.policy.decide(state, price)
         assert (fitted.policy.decide(changed, price) == decided).all()
@@ -135,9 +138,10 @@ def test_a_static_policy_ignores_the_draws_and_a_stopping_rule_the_features(
         if name in BOTH:
             changed = state
         if name in STATIC:
-            unread = Record(np.full_like(state.draws.record.answer, -1))
+            unread = SampleMatrix(np.full_like(state.observed.samples.answer, -1))
             changed = replace(
-                state, draws=ObservedSamples(unread, state.draws.row, state.draws.size)
+                state,
+                observed=ObservedSamples(unread, state.observed.row, state.observed.n_samples),
             )
         assert (fitted.policy.decide(changed, price) == fitted.policy.decide(state, price)).all()
 

@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from adacompute.core.errors import DataError
 from adacompute.core.types import IntArray, make_levels
-from adacompute.policies.episode import Episode, play
-from adacompute.policies.policy import NO_LEVEL, Record
+from adacompute.policies.episode import Episode, run_episode
+from adacompute.policies.policy import NO_LEVEL, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
@@ -32,37 +32,40 @@ def begin(answer: IntArray, rule: Rule = ADAPTIVE, *, rounds: int = 99) -> Episo
         key=np.arange(len(answer), dtype=np.uint64),
         features=np.empty((len(answer), 0), dtype=np.float32),
         cost=np.tile(2.0 * np.arange(1, MAX_SAMPLES + 1), (len(answer), 1)),
-        record=Record(answer),
-        rounds=rounds,
+        samples=SampleMatrix(answer),
+        max_rounds=rounds,
     )
 
 
 @given(records)
 def test_draws_given_as_they_are_asked_for_end_as_recorded_ones_do(answer: IntArray) -> None:
     episode = begin(np.empty((len(answer), 0), dtype=np.int64)).decide()
-    while len(episode.open):
-        upto = int(episode.wanted.max())
-        episode = episode.feed(Record(answer[:, :upto])).decide()
-    replayed = play(begin(answer).decide())
-    assert episode.state.draws.size.tolist() == replayed.state.draws.size.tolist()
+    while len(episode.active):
+        upto = int(episode.target.max())
+        episode = episode.feed(SampleMatrix(answer[:, :upto])).decide()
+    replayed = run_episode(begin(answer).decide())
+    assert episode.state.observed.n_samples.tolist() == replayed.state.observed.n_samples.tolist()
     assert episode.winner().tolist() == replayed.winner().tolist()
 
 
 @given(records)
 def test_a_block_ends_as_its_questions_do_one_by_one(answer: IntArray) -> None:
-    block = play(begin(answer).decide())
+    block = run_episode(begin(answer).decide())
     for i in range(len(answer)):
-        alone = play(begin(answer[i : i + 1]).decide())
-        assert alone.state.draws.size[0] == block.state.draws.size[i]
+        alone = run_episode(begin(answer[i : i + 1]).decide())
+        assert alone.state.observed.n_samples[0] == block.state.observed.n_samples[i]
         assert alone.winner()[0] == block.winner()[i]
         assert alone.state.level[0] == block.state.level[i]
 
 
 @given(records)
 def test_the_answer_is_the_first_draw_of_the_leading_class_of_those_seen(answer: IntArray) -> None:
-    ended = play(begin(answer).decide())
+    ended = run_episode(begin(answer).decide())
     for row, size, won in zip(
-        answer.tolist(), ended.state.draws.size.tolist(), ended.winner().tolist(), strict=True
+        answer.tolist(),
+        ended.state.observed.n_samples.tolist(),
+        ended.winner().tolist(),
+        strict=True,
     ):
         votes = Counter(a for a in row[:size] if a >= 0)
         if votes:
@@ -78,20 +81,20 @@ def test_a_question_that_stopped_is_closed_and_keeps_its_draws() -> None:
     answer = np.array([[0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]])
     episode = begin(answer).decide()
     opened = []
-    while len(episode.open):
-        opened.append(episode.open.tolist())
-        episode = episode.feed(episode.state.draws.record).decide()
+    while len(episode.active):
+        opened.append(episode.active.tolist())
+        episode = episode.feed(episode.state.observed.samples).decide()
     assert opened == [[0, 1], [0, 1], [1], [1], [1], [1]]
-    assert episode.state.draws.size.tolist() == [2, 6]
-    assert episode.wanted.tolist() == [2, 6]
+    assert episode.state.observed.n_samples.tolist() == [2, 6]
+    assert episode.target.tolist() == [2, 6]
     assert episode.state.rounds_left.tolist() == [97, 93]
 
 
 def test_what_a_level_costs_is_told_from_here_on() -> None:
     episode = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), FixedRule(4)).decide()
     assert episode.state.cost.tolist() == [[2, 4, 6, 8, 10, 12]]
-    assert episode.wanted.tolist() == [4]
-    fed = episode.feed(episode.state.draws.record)
+    assert episode.target.tolist() == [4]
+    fed = episode.feed(episode.state.observed.samples)
     assert fed.state.cost.tolist() == [[0, 0, 0, 0, 2, 4]]
     assert fed.state.level.tolist() == [3]
 
@@ -99,8 +102,8 @@ def test_what_a_level_costs_is_told_from_here_on() -> None:
 def test_nobody_draws_for_longer_than_the_rounds_that_are_left() -> None:
     split = np.tile([0, 1, 2, 0, 1, 2], (2, 1))
     for rounds, drawn in ((0, 0), (1, 2), (2, 4), (9, 6)):
-        ended = play(begin(split, EarlyStoppingRule(2, MAX_SAMPLES), rounds=rounds).decide())
-        assert ended.state.draws.size.tolist() == [drawn, drawn]
+        ended = run_episode(begin(split, EarlyStoppingRule(2, MAX_SAMPLES), rounds=rounds).decide())
+        assert ended.state.observed.n_samples.tolist() == [drawn, drawn]
         assert ended.state.rounds_left.tolist() == [max(0, rounds - 3)] * 2
 
 
@@ -108,7 +111,7 @@ def test_a_question_without_a_draw_has_no_level_and_no_answer() -> None:
     ended = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), rounds=0).decide()
     assert ended.state.level.tolist() == [NO_LEVEL]
     assert ended.winner().tolist() == [-1]
-    assert ended.feed(ended.state.draws.record).state.cost.tolist() == ended.cost.tolist()
+    assert ended.feed(ended.state.observed.samples).state.cost.tolist() == ended.cost.tolist()
 
 
 @given(records, st.integers(1, 3))
@@ -124,24 +127,26 @@ def test_a_repeated_episode_goes_on_as_its_rows_would_from_the_start(
         key=once.state.key,
         features=once.state.features,
         cost=once.cost,
-        record=Record(rows),
+        samples=SampleMatrix(rows),
     )
-    repeated = play(once.decide().repeat(times))
-    from_start = play(begin(rows).decide())
-    assert repeated.state.draws.size.tolist() == from_start.state.draws.size.tolist()
+    repeated = run_episode(once.decide().repeat(times))
+    from_start = run_episode(begin(rows).decide())
+    assert (
+        repeated.state.observed.n_samples.tolist() == from_start.state.observed.n_samples.tolist()
+    )
     assert repeated.winner().tolist() == from_start.winner().tolist()
     assert repeated.state.key.tolist() == np.repeat(once.state.key, times).tolist()
 
 
 def test_a_started_episode_has_no_answer_yet_even_on_a_longer_record() -> None:
     once = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64))
-    longer = once.feed(Record(np.zeros((3, MAX_SAMPLES), dtype=np.int64)))
+    longer = once.feed(SampleMatrix(np.zeros((3, MAX_SAMPLES), dtype=np.int64)))
     assert longer.winner().tolist() == [-1]
 
 
 def test_an_episode_with_draws_or_closed_questions_cannot_be_repeated() -> None:
     answer = np.zeros((2, MAX_SAMPLES), dtype=np.int64)
-    with_draws = begin(answer, FixedRule(4)).decide().feed(Record(answer))
+    with_draws = begin(answer, FixedRule(4)).decide().feed(SampleMatrix(answer))
     for episode in (with_draws, begin(answer, rounds=0).decide()):
         with pytest.raises(DataError, match="only an episode without draws"):
             episode.repeat(2)
@@ -149,14 +154,14 @@ def test_an_episode_with_draws_or_closed_questions_cannot_be_repeated() -> None:
 
 def test_fewer_draws_than_were_wanted_are_refused() -> None:
     episode = begin(np.zeros((2, MAX_SAMPLES), dtype=np.int64), FixedRule(4)).decide()
-    with pytest.raises(DataError, match="4 draws were wanted and 3 are given"):
-        episode.feed(Record(np.zeros((2, 3), dtype=np.int64)))
+    with pytest.raises(DataError, match="4 samples are needed, got 3"):
+        episode.feed(SampleMatrix(np.zeros((2, 3), dtype=np.int64)))
 
 
 def test_a_tie_goes_to_the_likeliest_answer_where_that_is_asked_for() -> None:
     answer, logprob = np.array([[0, 1, 1, 0, 2, 2]]), np.log([[0.2, 0.3, 0.9, 0.8, 0.99, 0.99]])
-    ended = play(begin(answer, FixedRule(4)).decide())
-    told = replace(ended.state.draws, record=Record(answer, logprob=logprob))
-    ended = replace(ended, state=replace(ended.state, draws=told))
+    ended = run_episode(begin(answer, FixedRule(4)).decide())
+    told = replace(ended.state.observed, samples=SampleMatrix(answer, logprob=logprob))
+    ended = replace(ended, state=replace(ended.state, observed=told))
     assert ended.winner().tolist() == [0]
-    assert ended.winner(ties="logprob").tolist() == [1]
+    assert ended.winner(tie_break="logprob").tolist() == [1]

@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, measure_states, states, vote_keys
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.policies.induction import continuation_value, indices
+from adacompute.policies.induction import break_even_prices, continuation_value
 
-BLOCK_SIZE = 6
+QUESTIONS = 6
 
 
 def mixture(answer: IntArray, most: int) -> StateMeasure:
@@ -41,27 +41,27 @@ def occupancy(known: StateMeasure, go: FloatArray, most: int) -> tuple[float, fl
             break
         later = every.layer(draws + 1)
         came = np.zeros(later.stop - later.start)
-        after, back = every.after[here] - later.start, every.back[here]
+        after, back = every.successor[here] - later.start, every.backward_probability[here]
         np.add.at(came, after, back * going[:, None])
         open_ = came
     return worth, spent
 
 
-answers3 = arrays(np.int64, (BLOCK_SIZE, 4), elements=st.integers(UNPARSED, 2))
+answers3 = arrays(np.int64, (QUESTIONS, 4), elements=st.integers(UNPARSED, 2))
 
 
 @settings(max_examples=25, deadline=None)
 @given(answers3, st.floats(1e-4, 0.5))
 def test_the_index_rule_is_as_good_as_the_best_of_all_rules(answer: IntArray, price: float) -> None:
     known, every = mixture(answer, 3), states()
-    deciding = np.flatnonzero(every.draws[: len(known.mass)] < 3)
+    deciding = np.flatnonzero(every.n_samples[: len(known.mass)] < 3)
     best = -np.inf
     for rule in itertools.product((0.0, 1.0), repeat=len(deciding)):
         go = np.zeros(len(known.mass))
         go[deciding] = rule
         worth, spent = occupancy(known, go, 3)
         best = max(best, worth - price * spent)
-    index = indices(known)[:, 0]
+    index = break_even_prices(known)[:, 0]
     worth, spent = occupancy(known, (index > price).astype(float), 3)
     # The index is interpolated between prices, so a state may change over a little early.
     assert worth - price * spent == pytest.approx(best, abs=1e-3 * price + 1e-9)
@@ -81,7 +81,7 @@ def test_a_higher_price_never_draws_more_on_the_same_sequence(
     answer: IntArray, data: st.DataObject
 ) -> None:
     training = np.random.default_rng(0).integers(UNPARSED, 4, (25, 16))
-    index = indices(mixture(training, MAX_SAMPLES))[:, 0]
+    index = break_even_prices(mixture(training, MAX_SAMPLES))[:, 0]
     low, high = sorted(data.draw(st.tuples(st.floats(1e-7, 1.0), st.floats(1e-7, 1.0))))
     path = index[states().find(vote_keys(answer))]
 
@@ -95,7 +95,7 @@ def test_a_higher_price_never_draws_more_on_the_same_sequence(
 def test_at_no_price_it_goes_on_wherever_more_draws_are_predicted_to_help() -> None:
     training = np.random.default_rng(1).integers(UNPARSED, 4, (25, 16))
     known, every = mixture(training, MAX_SAMPLES), states()
-    index = indices(known)[:, 0]
+    index = break_even_prices(known)[:, 0]
     best = known.correct_mass[every.layer(MAX_SAMPLES)]
     for draws in range(MAX_SAMPLES - 1, -1, -1):
         here = every.layer(draws)
@@ -114,14 +114,15 @@ def test_at_no_price_it_goes_on_wherever_more_draws_are_predicted_to_help() -> N
 def test_mixtures_are_worked_out_side_by_side() -> None:
     rng = np.random.default_rng(2)
     alone = [mixture(rng.integers(UNPARSED, 3, (10, 8)), 8) for _ in range(3)]
-    both = StateMeasure(*(np.hstack([getattr(m, n) for m in alone]) for n in ("reached", "right")))
-    assert (indices(both) == np.hstack([indices(m) for m in alone])).all()
+    names = ("mass", "correct_mass")
+    both = StateMeasure(*(np.hstack([getattr(m, n) for m in alone]) for n in names))
+    assert (break_even_prices(both) == np.hstack([break_even_prices(m) for m in alone])).all()
 
 
 def test_a_settled_and_a_hopeless_question_have_no_index() -> None:
     settled = mixture(np.zeros((4, 16), dtype=np.int64), MAX_SAMPLES)
     hopeless = mixture(np.ones((4, 16), dtype=np.int64), MAX_SAMPLES)
     every = states()
-    drawn = every.draws[: len(settled.mass)] > 0
-    assert (indices(settled)[drawn] == 0).all()
-    assert (indices(hopeless) == 0).all()
+    drawn = every.n_samples[: len(settled.mass)] > 0
+    assert (break_even_prices(settled)[drawn] == 0).all()
+    assert (break_even_prices(hopeless) == 0).all()

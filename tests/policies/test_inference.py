@@ -14,7 +14,7 @@ from onnx import helper
 
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Float32Array
-from adacompute.policies.inference import NEVER, OnnxModel, trees_to_onnx
+from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel, trees_to_onnx
 from adacompute.policies.learners import fit_classifier
 
 
@@ -51,10 +51,10 @@ def test_a_classifier_scores_as_xgboost_does_and_absent_levels_never(
     model = convert(booster, 5, output_of)
     fresh = questions(500, seed=1, missing=missing)
     scores = model.predict(fresh)
-    assert model.outputs == 5
+    assert model.n_outputs == 5
     np.testing.assert_allclose(scores[:, output_of], margins(booster, fresh), atol=1e-5)
     absent = [level for level in range(5) if level not in output_of]
-    assert (scores[:, absent] == np.float32(NEVER)).all()
+    assert (scores[:, absent] == np.float32(UNSEEN_LEVEL_SCORE)).all()
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
@@ -85,14 +85,14 @@ def test_a_question_that_lies_on_a_split_goes_the_way_it_went_in_training() -> N
 
 def test_a_question_scores_the_same_alone_and_in_a_block() -> None:
     features = questions(200)
-    model = fit_classifier(features, (features[:, 0] > 0).astype(np.int64), levels=3)
+    model = fit_classifier(features, (features[:, 0] > 0).astype(np.int64), n_levels=3)
     alone = np.concatenate([model.predict(features[i : i + 1]) for i in range(len(features))])
     assert (alone == model.predict(features)).all()
 
 
 @cache
 def good_bytes() -> bytes:
-    fitted = fit_classifier(questions(40), np.arange(40) % 2, levels=2)
+    fitted = fit_classifier(questions(40), np.arange(40) % 2, n_levels=2)
     assert isinstance(fitted, OnnxModel)
     return fitted.data
 

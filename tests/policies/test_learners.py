@@ -7,8 +7,8 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.core.types import Float32Array, IntArray
-from adacompute.policies.inference import NEVER, OnnxModel
-from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values, one_thread
+from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel
+from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values, single_threaded
 
 
 def halves(questions: int = 160) -> tuple[Float32Array, IntArray]:
@@ -21,18 +21,18 @@ def halves(questions: int = 160) -> tuple[Float32Array, IntArray]:
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_every_classifier_learns_and_never_chooses_a_level_it_has_not_seen(kind: str) -> None:
     features, label = halves()
-    scores = fit_classifier(features, label, levels=5, kind=kind).predict(features)
+    scores = fit_classifier(features, label, n_levels=5, classifier=kind).predict(features)
     assert scores.shape == (160, 5)
     choice = scores.argmax(axis=1)
     assert set(choice.tolist()) == {1, 3}
     assert (choice == label).mean() > 0.8
-    assert (scores[:, [0, 2, 4]] <= NEVER * 0.99).all()
+    assert (scores[:, [0, 2, 4]] <= UNSEEN_LEVEL_SCORE * 0.99).all()
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_labels_of_one_level_make_a_classifier_that_always_says_it(kind: str) -> None:
     features, _ = halves(20)
-    fitted = fit_classifier(features, np.full(20, 2), levels=4, kind=kind)
+    fitted = fit_classifier(features, np.full(20, 2), n_levels=4, classifier=kind)
     assert (fitted.predict(features).argmax(axis=1) == 2).all()
 
 
@@ -41,8 +41,8 @@ def test_heavy_questions_decide_where_nothing_tells_them_apart(kind: str) -> Non
     features = np.random.default_rng(0).integers(0, 2, (100, 2)).astype(np.float32)
     label = np.arange(100) % 10 // 6  # six of level 0 for four of level 1
     weight = np.where(label == 1, 5.0, 1.0)
-    plain = fit_classifier(features, label, levels=2, kind=kind)
-    weighted = fit_classifier(features, label, levels=2, kind=kind, weight=weight)
+    plain = fit_classifier(features, label, n_levels=2, classifier=kind)
+    weighted = fit_classifier(features, label, n_levels=2, classifier=kind, weight=weight)
     assert plain.predict(features).argmax(axis=1).mean() < 0.5
     if kind == "mlp":  # the paper's network takes no weights
         assert (weighted.predict(features) == plain.predict(features)).all()
@@ -53,8 +53,8 @@ def test_heavy_questions_decide_where_nothing_tells_them_apart(kind: str) -> Non
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_the_same_seed_fits_the_same_classifier(kind: str) -> None:
     features, label = halves(80)
-    first = fit_classifier(features, label, levels=5, kind=kind, seed=3).predict(features)
-    again = fit_classifier(features, label, levels=5, kind=kind, seed=3).predict(features)
+    first = fit_classifier(features, label, n_levels=5, classifier=kind, seed=3).predict(features)
+    again = fit_classifier(features, label, n_levels=5, classifier=kind, seed=3).predict(features)
     assert (first == again).all()
 
 
@@ -63,13 +63,13 @@ def test_a_classifier_that_cannot_be_fitted_is_refused_in_one_sentence() -> None
     label = np.zeros(30, dtype=np.int64)
     label[0] = 1
     with pytest.raises(DataError, match=r"'mlp' cannot be fitted to these questions .*: use 'gbm'"):
-        fit_classifier(features, label, levels=2, kind="mlp")
+        fit_classifier(features, label, n_levels=2, classifier="mlp")
 
 
 def test_an_unknown_classifier_is_refused_with_those_there_are() -> None:
     features, label = halves(20)
     with pytest.raises(ConfigError, match=r"one of \('gbm', .*\), not 'oracle'"):
-        fit_classifier(features, label, levels=5, kind="oracle")
+        fit_classifier(features, label, n_levels=5, classifier="oracle")
 
 
 def test_values_of_every_level_are_fitted_at_once() -> None:
@@ -102,7 +102,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
     monkeypatch.setitem(sys.modules, module, None)
     library = module.partition(".")[0]
     with pytest.raises(MissingExtra, match=rf"needs {library}, .*'adacompute\[train\]'"):
-        fit_classifier(features, label, levels=5, kind=kind)
+        fit_classifier(features, label, n_levels=5, classifier=kind)
 
 
 def test_a_library_that_another_brings_along_is_not_what_is_missing(
@@ -111,4 +111,4 @@ def test_a_library_that_another_brings_along_is_not_what_is_missing(
     for module in ("sklearn", "threadpoolctl"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=r"needs sklearn, .*'adacompute\[train\]'"):
-        one_thread()
+        single_threaded()

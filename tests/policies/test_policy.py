@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.types import IntArray
-from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Record, State, mixing_uniform
+from adacompute.policies.policy import (
+    NO_LEVEL,
+    ObservedSamples,
+    SampleMatrix,
+    State,
+    mixing_uniform,
+)
 
 views = st.from_type(ObservedSamples)
 
@@ -35,34 +41,34 @@ def counted(draws: ObservedSamples) -> list[tuple[int, ...]]:
 
 @given(views)
 def test_a_view_counts_the_draws_up_to_its_size(draws: ObservedSamples) -> None:
-    answer = draws.record.answer.tolist()
-    seen = zip(draws.row.tolist(), draws.size.tolist(), strict=True)
+    answer = draws.samples.answer.tolist()
+    seen = zip(draws.row.tolist(), draws.n_samples.tolist(), strict=True)
     assert counted(draws) == [count(answer[row][:size]) for row, size in seen]
 
 
 @given(views, st.integers(-1, 2))
 def test_a_view_does_not_see_what_comes_after_its_size(draws: ObservedSamples, later: int) -> None:
-    for i, (row, size) in enumerate(zip(draws.row, draws.size, strict=True)):
-        answer = draws.record.answer.copy()
+    for i, (row, size) in enumerate(zip(draws.row, draws.n_samples, strict=True)):
+        answer = draws.samples.answer.copy()
         answer[row, size:] = later
-        changed = ObservedSamples(Record(answer), draws.row, draws.size)
+        changed = ObservedSamples(SampleMatrix(answer), draws.row, draws.n_samples)
         assert counted(changed)[i] == counted(draws)[i]
 
 
 def test_without_a_draw_nothing_is_counted() -> None:
     empty = ObservedSamples(
-        Record(np.empty((2, 0), dtype=np.int64)), np.arange(2), np.zeros(2, np.int64)
+        SampleMatrix(np.empty((2, 0), dtype=np.int64)), np.arange(2), np.zeros(2, np.int64)
     )
     assert counted(empty) == [(0, 0, 0, 0), (0, 0, 0, 0)]
 
 
 def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
-    record = Record(np.array([[0, 0], [0, 1], [-1, 1]]))
+    record = SampleMatrix(np.array([[0, 0], [0, 1], [-1, 1]]))
     state = State(
         key=np.array([5, 6, 7], dtype=np.uint64),
         features=np.arange(6, dtype=np.float32).reshape(3, 2),
         cost=np.arange(3.0)[:, None],
-        draws=ObservedSamples(record, np.arange(3), np.array([2, 2, 1])),
+        observed=ObservedSamples(record, np.arange(3), np.array([2, 2, 1])),
         level=np.array([1, 1, NO_LEVEL]),
         rounds_left=np.array([3, 2, 1]),
     )
@@ -72,8 +78,8 @@ def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
     assert taken.key.tolist() == [7, 5]
     assert taken.features.tolist() == [[4, 5], [0, 1]]
     assert taken.cost.tolist() == [[2], [0]]
-    assert taken.draws.row.tolist() == [2, 0]
-    assert counted(taken.draws) == [(0, 0, 0, 0), (2, 0, 2, 2)]
+    assert taken.observed.row.tolist() == [2, 0]
+    assert counted(taken.observed) == [(0, 0, 0, 0), (2, 0, 2, 2)]
     assert taken.level.tolist() == [NO_LEVEL, 1]
     assert taken.rounds_left.tolist() == [1, 3]
 

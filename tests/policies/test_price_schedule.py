@@ -30,7 +30,7 @@ settings = st.lists(
 @given(dials, st.floats(0, 1))
 def test_the_price_of_a_place_leads_back_to_that_place(dial: PriceSchedule, share: float) -> None:
     place = share * (len(dial.prices) - 1)
-    first, rest = dial.place(dial.price(place))
+    first, rest = dial.position(dial.price_at(place))
     assert first + rest == pytest.approx(place, abs=1e-6)
     assert 0 <= rest < 1
 
@@ -39,20 +39,20 @@ def test_the_price_of_a_place_leads_back_to_that_place(dial: PriceSchedule, shar
 def test_every_setting_stands_alone_at_its_own_price(dial: PriceSchedule) -> None:
     everyone = np.linspace(0, 1, 11)
     for setting, price in enumerate(dial.prices):
-        assert (dial.turn(price, everyone[1:]) == setting).all()
-        assert dial.price(setting) == pytest.approx(price)
+        assert (dial.select(price, everyone[1:]) == setting).all()
+        assert dial.price_at(setting) == pytest.approx(price)
 
 
 @given(dials, st.floats(0, 1), st.floats(0, 1))
 def test_a_lower_price_never_turns_a_question_back(dial: PriceSchedule, a: float, b: float) -> None:
-    low, high = sorted([dial.price(x * (len(dial.prices) - 1)) for x in (a, b)])
+    low, high = sorted([dial.price_at(x * (len(dial.prices) - 1)) for x in (a, b)])
     ticket = np.linspace(0, 1, 23)
-    assert (dial.turn(low, ticket) >= dial.turn(high, ticket)).all()
+    assert (dial.select(low, ticket) >= dial.select(high, ticket)).all()
 
 
 @given(dials, st.floats(0, 1))
 def test_low_tickets_take_the_dearer_setting(dial: PriceSchedule, share: float) -> None:
-    setting = dial.turn(dial.price(share * (len(dial.prices) - 1)), np.linspace(0, 1, 23))
+    setting = dial.select(dial.price_at(share * (len(dial.prices) - 1)), np.linspace(0, 1, 23))
     assert (np.diff(setting) <= 0).all()
     assert setting[0] - setting[-1] <= 1
 
@@ -61,7 +61,7 @@ def test_low_tickets_take_the_dearer_setting(dial: PriceSchedule, share: float) 
 def test_between_two_settings_the_share_of_questions_is_that_of_the_place(share: float) -> None:
     dial = PriceSchedule((0.4, 0.1, 0.01))
     ticket = mixing_uniform(np.arange(50_000, dtype=np.uint64))
-    setting = dial.turn(dial.price(1 + share), ticket)
+    setting = dial.select(dial.price_at(1 + share), ticket)
     assert set(setting.tolist()) <= {1, 2}
     assert (setting == 2).mean() == pytest.approx(share, abs=0.01)
 
@@ -70,7 +70,7 @@ def test_between_two_settings_the_share_of_questions_is_that_of_the_place(share:
     ("price", "setting"), [(math.inf, 0), (5.0, 0), (1e-9, 1), (0.0, 1), (-1.0, 1)]
 )
 def test_beyond_its_prices_a_dial_stays_at_its_end(price: float, setting: int) -> None:
-    assert PriceSchedule((0.4, 0.1)).place(price) == (setting, 0.0)
+    assert PriceSchedule((0.4, 0.1)).position(price) == (setting, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_at_its_price_no_other_setting_is_better(points: list[tuple[int, float]]
 def test_settings_on_a_straight_line_get_prices_of_their_own() -> None:
     kept, dial = fit_price_schedule(np.array([1.0, 2.0, 3.0]), np.array([0.25, 0.5, 0.75]))
     assert kept.tolist() == [0, 1, 2]
-    assert dial.place(dial.prices[1]) == (1, 0.0)
+    assert dial.position(dial.prices[1]) == (1, 0.0)
 
 
 def test_one_setting_that_nothing_improves_on_is_a_dial_of_one() -> None:
     kept, dial = fit_price_schedule(np.array([2.0, 1.0]), np.array([0.5, 0.5]))
     assert kept.tolist() == [1]
-    assert dial.place(0.3) == (0, 0.0)
+    assert dial.position(0.3) == (0, 0.0)

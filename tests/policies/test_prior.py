@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="the extra 'train' is not installed")
 
-from adacompute.policies.learners import split_evenly
+from adacompute.policies.learners import assign_folds
 from adacompute.policies.prior import PENALTIES, _ridge, fit_prior
 
 
@@ -32,7 +32,7 @@ def test_ridge_leaves_a_question_out_with_all_of_its_copies() -> None:
 
 def test_copies_share_a_fold() -> None:
     group = np.repeat(np.arange(10), 3)
-    fold = split_evenly(group, 4, seed=1)
+    fold = assign_folds(group, 4, seed=1)
     assert all(len(set(fold[group == one])) == 1 for one in range(10))
     assert set(fold) == {0, 1, 2, 3}
 

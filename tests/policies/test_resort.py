@@ -17,12 +17,12 @@ from adacompute.core.states import StateMeasure, measure_states, states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
-from adacompute.policies.policy import Record, State, answers_alone
-from adacompute.policies.rounds import RESORT, plan, plan_singly
+from adacompute.policies.policy import SampleMatrix, State, answers_alone
+from adacompute.policies.rounds import RESORT, plan, plan_single_samples
 from adacompute.policies.sequential import PLANS, SequentialPolicy, fit_sequential
 
 MAX_SAMPLES = 4
-STRONG = Level(name="big", samples=2, model="big")
+STRONG = Level(name="big", n_samples=2, model="big")
 LEVELS = (*make_levels((1, 2, 3, 4)), STRONG)
 
 
@@ -39,7 +39,7 @@ def moves(known: StateMeasure, here: dict[int, float]) -> dict[int, float]:
     after: dict[int, float] = {}
     every = states()
     for s, weight in here.items():
-        for t, back in zip(every.after[s], every.back[s], strict=True):
+        for t, back in zip(every.successor[s], every.backward_probability[s], strict=True):
             move = back * known.mass[t, 0] / known.mass[s, 0] if back else 0.0
             if move > 0:
                 after[int(t)] = after.get(int(t), 0.0) + weight * move
@@ -58,12 +58,12 @@ def worth(
     price, fee, resort = paid
     every, chance = states(), known.mass[state, 0]
     stop = float(known.correct_mass[state, 0] / chance)
-    last = int(every.draws[len(known.mass) - 1])
+    last = int(every.n_samples[len(known.mass) - 1])
     found = {0: stop}
     if rounds:
         found[RESORT] = float(known.resort[state, 0] / chance) - resort - fee
     here = {state: 1.0}
-    for more in range(1, last - int(every.draws[state]) + 1 if rounds else 0):
+    for more in range(1, last - int(every.n_samples[state]) + 1 if rounds else 0):
         here = moves(known, here)
         value = sum(w * worth(known, t, rounds - 1, paid, None) for t, w in here.items())
         found[more] = value - price * more - fee
@@ -93,7 +93,7 @@ def test_single_steps_are_the_plan_of_many_free_rounds(
     seed: int, price: float, resort: float
 ) -> None:
     known = mixture(seed)
-    alone = plan_singly(known, price=price, resort_price=resort)[0]
+    alone = plan_single_samples(known, price=price, resort_price=resort)[0]
     many = plan(known, price=price, round_price=0.0, rounds=MAX_SAMPLES + 1, resort_price=resort)[
         -1
     ]
@@ -104,8 +104,8 @@ def test_single_steps_are_the_plan_of_many_free_rounds(
 def test_a_resort_for_nothing_that_is_always_right_is_taken_at_once_and_a_dear_one_never() -> None:
     known = mixture(1)
     sure = replace(known, resort=known.mass)
-    assert plan_singly(sure, price=0.01, resort_price=0.0)[0, 0, 0] == RESORT
-    assert not (plan_singly(sure, price=0.01, resort_price=1.5) == RESORT).any()
+    assert plan_single_samples(sure, price=0.01, resort_price=0.0)[0, 0, 0] == RESORT
+    assert not (plan_single_samples(sure, price=0.01, resort_price=1.5) == RESORT).any()
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Scripted:
 
     def decide(self, state: State, price: float) -> IntArray:
         assert price == 1.0
-        return np.array([self.script[n] for n in state.draws.size.tolist()])
+        return np.array([self.script[n] for n in state.observed.n_samples.tolist()])
 
 
 def start(policy: Scripted | SequentialPolicy, questions: int, price: float = 1.0) -> Episode:
@@ -131,31 +131,31 @@ def start(policy: Scripted | SequentialPolicy, questions: int, price: float = 1.
         key=np.arange(questions, dtype=np.uint64),
         features=np.zeros((questions, 1), dtype=np.float32),
         cost=np.tile(cost, (questions, 1)),
-        record=Record(np.empty((questions, 0), dtype=np.int64)),
+        samples=SampleMatrix(np.empty((questions, 0), dtype=np.int64)),
     )
 
 
 def test_the_draws_of_a_resort_come_last_and_answer_alone() -> None:
     assert answers_alone(LEVELS).tolist() == [False] * 4 + [True]
     episode = start(Scripted({0: 2, 3: 4}), 1).decide()
-    assert episode.wanted.tolist() == [3]
-    episode = episode.feed(Record(np.array([[0, 0, 1]]))).decide()
+    assert episode.target.tolist() == [3]
+    episode = episode.feed(SampleMatrix(np.array([[0, 0, 1]]))).decide()
     assert episode.state.cost.tolist() == [[0.0, 0.0, 0.0, 1.0, 30.0]]  # of a resort, all of it
-    assert episode.wanted.tolist() == [5]
+    assert episode.target.tolist() == [5]
     assert episode.resorted.tolist() == [True]
-    ended = episode.feed(Record(np.array([[0, 0, 1, 2, 2]])))
-    assert not len(ended.open)
+    ended = episode.feed(SampleMatrix(np.array([[0, 0, 1, 2, 2]])))
+    assert not len(ended.active)
     assert ended.decide() is ended
     assert ended.winner().tolist() == [3]
-    unread = episode.feed(Record(np.array([[0, 0, 1, -1, -1]])))
+    unread = episode.feed(SampleMatrix(np.array([[0, 0, 1, -1, -1]])))
     assert unread.winner().tolist() == [-1]
 
 
 def test_a_question_may_begin_with_the_resort_beside_others_that_do_not() -> None:
     episode = start(Scripted({0: 4}), 1).decide()
-    assert episode.wanted.tolist() == [2]
-    assert episode.feed(Record(np.array([[1, 0]]))).winner().tolist() == [0]
-    stopped = start(Scripted({0: 0, 1: 0}), 1).decide().feed(Record(np.array([[1]]))).decide()
+    assert episode.target.tolist() == [2]
+    assert episode.feed(SampleMatrix(np.array([[1, 0]]))).winner().tolist() == [0]
+    stopped = start(Scripted({0: 0, 1: 0}), 1).decide().feed(SampleMatrix(np.array([[1]]))).decide()
     assert stopped.resorted.tolist() == [False]
     assert stopped.winner().tolist() == [0]
 
@@ -175,12 +175,12 @@ def fit(seed: int = 0, *, resort_cost: float = 5.0) -> SequentialPolicy:
 def played(policy: SequentialPolicy, answer: list[int], price: float) -> Episode:
     """One question to its end, on these draws and a last resort that says 9."""
     episode = start(policy, 1, price).decide()
-    while len(episode.open):
-        wanted = int(episode.wanted[0])
+    while len(episode.active):
+        wanted = int(episode.target[0])
         row = [*answer, 9, 9][:wanted]
         if episode.resorted[0]:
             row = [*answer[: wanted - 2], 9, 9]
-        episode = episode.feed(Record(np.array([row]))).decide()
+        episode = episode.feed(SampleMatrix(np.array([row]))).decide()
     return episode
 
 
@@ -189,10 +189,10 @@ def test_a_stronger_model_is_asked_where_cheap_draws_disagree() -> None:
     agreed, split = (played(policy, row, 0.005) for row in ([0, 0, 0, 0], [0, 1, 2, 3]))
     assert not agreed.resorted[0]
     assert split.resorted[0]
-    assert 1 <= split.state.draws.size[0] - STRONG.samples < MAX_SAMPLES
-    assert split.winner()[0] == split.state.draws.size[0] - STRONG.samples
+    assert 1 <= split.state.observed.n_samples[0] - STRONG.n_samples < MAX_SAMPLES
+    assert split.winner()[0] == split.state.observed.n_samples[0] - STRONG.n_samples
     dear = played(policy, [0, 1, 2, 3], 10.0)
-    assert (dear.state.draws.size[0], dear.resorted[0]) == (1, False)
+    assert (dear.state.observed.n_samples[0], dear.resorted[0]) == (1, False)
 
 
 def test_few_rounds_leave_one_for_the_resort_and_few_plans_are_kept() -> None:
@@ -214,7 +214,7 @@ def test_a_bundle_keeps_the_resort(tmp_path: Path) -> None:
     for row in ([0, 0, 0, 0], [0, 1, 2, 3], [1, 1, 0, -1]):
         for price in (0.05, 0.005, 0.0005):
             ours, theirs = (played(p, row, price) for p in (policy, loaded))
-            assert ours.state.draws.size == theirs.state.draws.size
+            assert ours.state.observed.n_samples == theirs.state.observed.n_samples
             assert ours.state.level == theirs.state.level
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import StateMeasure, measure_states, states, vote_keys
-from adacompute.policies.induction import indices
+from adacompute.policies.induction import break_even_prices
 from adacompute.policies.rounds import plan
 
 
@@ -26,14 +26,14 @@ def best_worth(known: StateMeasure, state: int, rounds: int, price: float, fee: 
     every = states()
     chance = known.mass[state, 0]
     stop = known.correct_mass[state, 0] / chance
-    last = int(every.draws[len(known.mass) - 1])
-    if rounds == 0 or every.draws[state] == last:
+    last = int(every.n_samples[len(known.mass) - 1])
+    if rounds == 0 or every.n_samples[state] == last:
         return float(stop)
     best, here = float(stop), {state: 1.0}
-    for more in range(1, last - int(every.draws[state]) + 1):
+    for more in range(1, last - int(every.n_samples[state]) + 1):
         after: dict[int, float] = {}
         for s, weight in here.items():
-            for t, back in zip(every.after[s], every.back[s], strict=True):
+            for t, back in zip(every.successor[s], every.backward_probability[s], strict=True):
                 move = back * known.mass[t, 0] / known.mass[s, 0] if back else 0.0
                 if move > 0:
                     after[int(t)] = after.get(int(t), 0.0) + weight * move
@@ -56,7 +56,9 @@ def test_the_plan_is_as_good_as_trying_everything(
         for _ in range(asked[state]):
             after: dict[int, float] = {}
             for s, weight in here.items():
-                for t, back in zip(states().after[s], states().back[s], strict=True):
+                for t, back in zip(
+                    states().successor[s], states().backward_probability[s], strict=True
+                ):
                     move = back * known.mass[t, 0] / known.mass[s, 0] if back else 0.0
                     if move > 0:
                         after[int(t)] = after.get(int(t), 0.0) + weight * move
@@ -73,7 +75,7 @@ def test_the_plan_is_as_good_as_trying_everything(
 def test_with_free_rounds_and_enough_of_them_it_goes_on_where_the_index_does(price: float) -> None:
     known = mixture(1, 8, questions=30)
     asked = plan(known, price=price, round_price=0.0, rounds=8)[8, :, 0]
-    index = indices(known)[:, 0]
+    index = break_even_prices(known)[:, 0]
     close = np.abs(index - price) < 1e-3 * price
     assert ((asked > 0) == (index > price))[1:][~close[1:]].all()
 

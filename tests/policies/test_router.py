@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from adacompute.core.oracle import solve
 from adacompute.core.types import Float32Array, FloatArray, IntArray, UtilityTable, make_levels
-from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Record, State
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import (
     RouterPolicy,
     ValueRouterPolicy,
     fit_router,
     fit_value_router,
-    mistake_weight,
+    max_regret,
 )
 
 LEVELS = make_levels((1, 2, 4))
@@ -47,8 +47,8 @@ def state_of(features: FloatArray | Float32Array, at: IntArray | None = None) ->
         key=np.arange(size, dtype=np.uint64),
         features=np.asarray(features, dtype=np.float32),
         cost=np.broadcast_to(COST, (size, 3)),
-        draws=ObservedSamples(
-            Record(np.zeros((size, 4), np.int64)), np.arange(size), np.zeros(size, int)
+        observed=ObservedSamples(
+            SampleMatrix(np.zeros((size, 4), np.int64)), np.arange(size), np.zeros(size, int)
         ),
         level=np.full(size, NO_LEVEL) if at is None else at,
         rounds_left=np.ones(size, dtype=np.int64),
@@ -109,9 +109,9 @@ def test_routers_leave_questions_that_have_a_level_where_they_are() -> None:
 def test_a_router_asks_the_classifier_of_the_price_and_mixes_between_two() -> None:
     router = RouterPolicy(LEVELS, (Always(0), Always(1), Always(2)), PriceSchedule((0.4, 0.2, 0.1)))
     state = state_of(np.zeros((10_000, 1)))
-    for level, price in enumerate(router.dial.prices):
+    for level, price in enumerate(router.schedule.prices):
         assert (router.decide(state, price) == level).all()
-    mixed = router.decide(state, router.dial.price(1.25))
+    mixed = router.decide(state, router.schedule.price_at(1.25))
     assert set(mixed.tolist()) == {1, 2}
     assert (mixed == 2).mean() == pytest.approx(0.25, abs=0.015)
 
@@ -119,7 +119,7 @@ def test_a_router_asks_the_classifier_of_the_price_and_mixes_between_two() -> No
 def test_the_weight_of_a_question_is_its_dearest_mistake() -> None:
     table = UtilityTable(np.array([[0.5, 0.6, 0.7], [0.2, 0.9, 0.1]]), COST)
     best = np.array([0, 1])
-    weight = mistake_weight(table, best, 0.1)
+    weight = max_regret(table, best, 0.1)
     net = table.utility - 0.1 * COST
     assert weight == pytest.approx((net[[0, 1], best][:, None] - net).max(axis=1))
 
@@ -127,8 +127,8 @@ def test_the_weight_of_a_question_is_its_dearest_mistake() -> None:
 def test_a_fitted_router_follows_the_oracle_where_the_features_tell() -> None:
     features, table = separable()
     router = fit_router(features, table, LEVELS, budgets=(1.2, 1.6, 2.3))
-    assert len(router.models) == len(router.dial.prices) == 3
-    for budget, price in zip((1.2, 1.6, 2.3), router.dial.prices, strict=True):
+    assert len(router.models) == len(router.schedule.prices) == 3
+    for budget, price in zip((1.2, 1.6, 2.3), router.schedule.prices, strict=True):
         oracle = solve(table, budget)
         agree = router.decide(state_of(features), price) == oracle.choice
         assert agree.mean() > 0.75  # questions on one ratio are bought by a hash of their keys
@@ -138,10 +138,12 @@ def test_a_fitted_router_follows_the_oracle_where_the_features_tell() -> None:
 def test_budgets_with_the_same_labels_share_one_classifier() -> None:
     features, table = separable(60)
     router = fit_router(features, table, LEVELS, budgets=(9.0, 8.0, 7.0, 1.0, 1.0))
-    assert len(router.models) == len(router.dial.prices) == 2
-    assert router.dial.prices[1] == router.dial.prices[0] / 2  # when all fits the price is 0
+    assert len(router.models) == len(router.schedule.prices) == 2
+    assert (
+        router.schedule.prices[1] == router.schedule.prices[0] / 2
+    )  # when all fits the price is 0
     everything = fit_router(features, table, LEVELS, budgets=(9.0,))
-    assert everything.dial.prices == (1.0,)
+    assert everything.schedule.prices == (1.0,)
 
 
 def test_budgets_that_end_on_one_ratio_keep_a_classifier_each() -> None:
@@ -149,7 +151,7 @@ def test_budgets_that_end_on_one_ratio_keep_a_classifier_each() -> None:
     features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)
     router = fit_router(features, table, make_levels((1, 2)), budgets=(1.25, 1.75))
     assert len(router.models) == 2
-    assert router.dial.prices == pytest.approx((0.4, 0.4))
+    assert router.schedule.prices == pytest.approx((0.4, 0.4))
 
 
 def test_cost_sensitive_training_prefers_the_mistake_that_costs_less() -> None:

@@ -11,8 +11,8 @@ from adacompute.core.answers import Answers
 from adacompute.core.errors import BundleError
 from adacompute.core.states import measure_states, states
 from adacompute.core.types import Float32Array, IntArray, make_levels
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, play
-from adacompute.policies.policy import Record
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
+from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.prior import response_profile
 from adacompute.policies.sequential import (
     SequentialPolicy,
@@ -52,17 +52,17 @@ def draws(
     price: float,
     rounds: int = UNLIMITED_ROUNDS,
 ) -> IntArray:
-    samples = np.array([level.samples for level in policy.levels], dtype=np.float64)
+    samples = np.array([level.n_samples for level in policy.levels], dtype=np.float64)
     start = Episode.start(
         policy,
         price,
         key=np.arange(len(features), dtype=np.uint64),
         features=policy.prepare_features(features),
         cost=np.broadcast_to(samples, (len(features), len(samples))),
-        record=Record(answers.answer.reshape(len(features), -1)),
-        rounds=rounds,
+        samples=SampleMatrix(answers.answer.reshape(len(features), -1)),
+        max_rounds=rounds,
     )
-    return play(start.decide()).state.draws.size
+    return run_episode(start.decide()).state.observed.n_samples
 
 
 @pytest.mark.parametrize("telling", [0.0, 6.0])
@@ -82,8 +82,8 @@ def test_responsive_questions_get_the_draws_and_settled_and_hopeless_ones_stop(
 def test_features_that_say_nothing_change_next_to_nothing() -> None:
     policy = fit(400, telling=0.0)
     features, answers, _ = population(600, telling=0.0, seed=1)
-    flat = replace(policy, index=policy.index.mean(axis=1, keepdims=True))
-    flat = replace(flat, prior=replace(policy.prior, place=policy.prior.place[:1]))
+    flat = replace(policy, break_even_price=policy.break_even_price.mean(axis=1, keepdims=True))
+    flat = replace(flat, prior=replace(policy.prior, cell_centre=policy.prior.cell_centre[:1]))
     drawn, alike = (draws(p, features, answers, 0.02) for p in (policy, flat))
     assert abs(drawn.mean() - alike.mean()) < 0.3
     assert (drawn == alike).mean() > 0.8
@@ -92,9 +92,12 @@ def test_features_that_say_nothing_change_next_to_nothing() -> None:
 @pytest.mark.parametrize("size", [1, 5, 12, 40])
 def test_few_questions_make_fewer_kinds_and_places(size: int) -> None:
     policy = fit(size, telling=1.0)
-    assert len(policy.prior.place) <= max(1, size // 4)
-    assert policy.index.shape == (states().first[MAX_SAMPLES + 1], len(policy.prior.place))
-    assert np.isfinite(policy.index).all()
+    assert len(policy.prior.cell_centre) <= max(1, size // 4)
+    assert policy.break_even_price.shape == (
+        states().first[MAX_SAMPLES + 1],
+        len(policy.prior.cell_centre),
+    )
+    assert np.isfinite(policy.break_even_price).all()
 
 
 def test_questions_that_all_behave_alike_have_one_prior() -> None:
@@ -102,7 +105,7 @@ def test_questions_that_all_behave_alike_have_one_prior() -> None:
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
     features = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     policy = fit_sequential(features, answers, measure_states(answers, MAX_SAMPLES), LEVELS)
-    assert len(policy.prior.place) == 1
+    assert len(policy.prior.cell_centre) == 1
     assert (draws(policy, features, answers, 1e-9) == 1).all()
 
 
@@ -126,7 +129,7 @@ def test_tables_come_back_as_they_were() -> None:
     policy = fit(100, telling=1.0)
     loaded = load_tables(save_tables(policy), LEVELS)
     assert save_tables(loaded) == save_tables(policy)
-    assert (loaded.index == policy.index).all()
+    assert (loaded.break_even_price == policy.break_even_price).all()
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:
@@ -144,7 +147,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     wrong = replace(policy, prior=replace(policy.prior, mean=policy.prior.mean[:2]))
     with pytest.raises(BundleError, match="do not fit"):
         load_tables(save_tables(wrong), LEVELS)
-    strange = replace(policy, index=policy.index * np.float32(np.nan))
+    strange = replace(policy, break_even_price=policy.break_even_price * np.float32(np.nan))
     with pytest.raises(BundleError, match="no numbers"):
         load_tables(save_tables(strange), LEVELS)
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import beta
 
 from adacompute.core.types import IntArray
-from adacompute.policies.policy import ObservedSamples, Record
+from adacompute.policies.policy import ObservedSamples, SampleMatrix
 from adacompute.policies.stopping import (
     ADAPTIVE_CAPS,
     ADAPTIVE_THRESHOLDS,
@@ -65,7 +65,7 @@ def test_early_stopping_stops_exactly_at_a_unanimous_readable_window(
     play_rule: PlayRule, sequences: IntArray
 ) -> None:
     for rule in (*early_grid(16), EarlyStoppingRule(3, 7)):
-        expected = [early(row, rule.window, rule.cap) for row in sequences.tolist()]
+        expected = [early(row, rule.window, rule.max_samples) for row in sequences.tolist()]
         assert play_rule(rule, sequences).tolist() == expected, rule
 
 
@@ -75,9 +75,11 @@ def test_a_streak_across_two_windows_is_no_unanimous_window(play_rule: PlayRule)
 
 
 def test_more_draws_than_the_cap_are_no_reason_to_go_on() -> None:
-    beyond = ObservedSamples(Record(np.array([[0, 1, 2, 0, 1, 2]])), np.array([0]), np.array([6]))
-    assert AdaptiveConsistencyRule(0.99, 4).reach(beyond).tolist() == [6]
-    assert EarlyStoppingRule(3, 4).reach(beyond).tolist() == [6]
+    beyond = ObservedSamples(
+        SampleMatrix(np.array([[0, 1, 2, 0, 1, 2]])), np.array([0]), np.array([6])
+    )
+    assert AdaptiveConsistencyRule(0.99, 4).target_samples(beyond).tolist() == [6]
+    assert EarlyStoppingRule(3, 4).target_samples(beyond).tolist() == [6]
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 16])
@@ -87,13 +89,15 @@ def test_the_adaptive_grid_drops_only_thresholds_that_decide_alike(
     grid = adaptive_grid(most)
     rng = np.random.default_rng(1)
     row = rng.integers(0, len(sequences), 4000)
-    seen = ObservedSamples(Record(sequences), row, rng.integers(0, most + 1, 4000))
+    seen = ObservedSamples(SampleMatrix(sequences), row, rng.integers(0, most + 1, 4000))
     kept: dict[int, set[bytes]] = {}
     for rule in grid:
-        kept.setdefault(rule.cap, set()).add(rule.reach(seen).tobytes())
+        kept.setdefault(rule.max_samples, set()).add(rule.target_samples(seen).tobytes())
     for cap in [cap for cap in ADAPTIVE_CAPS if cap <= most]:
         for threshold in ADAPTIVE_THRESHOLDS:
-            assert AdaptiveConsistencyRule(threshold, cap).reach(seen).tobytes() in kept[cap]
+            assert (
+                AdaptiveConsistencyRule(threshold, cap).target_samples(seen).tobytes() in kept[cap]
+            )
     assert AdaptiveConsistencyRule(0.5, 1) in grid
     assert len(set(grid)) == len(grid) <= 1 + len(ADAPTIVE_THRESHOLDS) * len(kept)
 
@@ -104,6 +108,6 @@ def test_the_adaptive_grid_is_smaller_than_all_thresholds_and_caps() -> None:
 
 def test_the_early_grid_has_every_window_and_cap_up_to_the_most() -> None:
     assert early_grid(1) == (EarlyStoppingRule(1, 1),)
-    caps = {(rule.window, rule.cap) for rule in early_grid(6)}
+    caps = {(rule.window, rule.max_samples) for rule in early_grid(6)}
     assert caps == {(1, 1), (2, 2), (2, 4), (2, 6), (3, 3), (3, 6), (4, 4), (5, 5)}
-    assert max(rule.cap for rule in early_grid(50)) == 32
+    assert max(rule.max_samples for rule in early_grid(50)) == 32

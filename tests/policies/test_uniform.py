@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import IntArray, make_levels
-from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Record, State
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.uniform import FixedRule, RetryRule, Rule, RulePolicy, retry_grid
 
@@ -21,8 +21,8 @@ def fresh(length: IntArray) -> State:
         key=np.arange(size, dtype=np.uint64),
         features=length[:, None].astype(np.float32),
         cost=np.ones((size, 3)),
-        draws=ObservedSamples(
-            Record(np.zeros((size, 8), np.int64)), np.arange(size), np.zeros(size, int)
+        observed=ObservedSamples(
+            SampleMatrix(np.zeros((size, 8), np.int64)), np.arange(size), np.zeros(size, int)
         ),
         level=np.full(size, NO_LEVEL),
         rounds_left=np.ones(size, dtype=np.int64),
@@ -31,7 +31,7 @@ def fresh(length: IntArray) -> State:
 
 def at_size(size: int, at: int) -> State:
     state = fresh(np.zeros(1, dtype=np.int64))
-    draws = ObservedSamples(state.draws.record, np.zeros(1, np.int64), np.array([size]))
+    draws = ObservedSamples(state.observed.samples, np.zeros(1, np.int64), np.array([size]))
     return State(state.key, state.features, state.cost, draws, np.array([at]), state.rounds_left)
 
 
@@ -53,13 +53,13 @@ def test_retry_draws_until_enough_could_be_read_or_the_cap(
     play_rule: PlayRule, sequences: IntArray
 ) -> None:
     for rule in retry_grid(16):
-        expected = [retry(row, rule.readable, rule.cap) for row in sequences.tolist()]
+        expected = [retry(row, rule.min_parsed, rule.max_samples) for row in sequences.tolist()]
         assert play_rule(rule, sequences).tolist() == expected, rule
 
 
 def test_a_ladder_that_lacks_the_number_takes_the_next_one_and_ends_at_its_last() -> None:
     policy = RulePolicy("retry", make_levels((1, 4, 6)), (RetryRule(2, 16),), PriceSchedule((1.0,)))
-    record = Record(np.full((1, 8), -1))
+    record = SampleMatrix(np.full((1, 8), -1))
     levels = []
     for size, at in ((0, NO_LEVEL), (1, 0), (4, 1), (6, 2)):
         state = at_size(size, at)
@@ -73,7 +73,7 @@ def test_a_mixture_gives_the_dearer_level_to_the_share_that_the_price_says() -> 
     policy = RulePolicy(
         "mixture", make_levels((1, 4)), (FixedRule(1), FixedRule(4)), PriceSchedule((0.4, 0.1))
     )
-    level = policy.decide(fresh(np.zeros(20_000, dtype=np.int64)), policy.dial.price(0.3))
+    level = policy.decide(fresh(np.zeros(20_000, dtype=np.int64)), policy.schedule.price_at(0.3))
     assert level.mean() == pytest.approx(0.3, abs=0.012)
 
 
@@ -84,17 +84,17 @@ def test_longest_first_gives_the_dearer_level_to_the_longest_questions() -> None
         make_levels((1, 4)),
         (FixedRule(1), FixedRule(4)),
         PriceSchedule((0.4, 0.1)),
-        ticket="length",
-        lengths=tuple(range(1000)),
+        mix_by="length",
+        training_lengths=tuple(range(1000)),
         length_feature=1,
     )
     both = np.stack([np.zeros(1000), length], axis=1).astype(np.float32)
     assert (policy.prepare_features(both)[:, 0] == length).all()
-    level = policy.decide(fresh(length), policy.dial.price(0.3))
+    level = policy.decide(fresh(length), policy.schedule.price_at(0.3))
     assert length[level == 1].min() > length[level == 0].max()
     assert level.mean() == pytest.approx(0.3, abs=0.0011)
     unseen = np.array([-5, 10_000])
-    assert policy.decide(fresh(unseen), policy.dial.price(0.001)).tolist() == [0, 1]
+    assert policy.decide(fresh(unseen), policy.schedule.price_at(0.001)).tolist() == [0, 1]
 
 
 def test_without_tickets_every_question_takes_the_setting_that_is_paid_for() -> None:
@@ -103,16 +103,16 @@ def test_without_tickets_every_question_takes_the_setting_that_is_paid_for() -> 
         make_levels((1, 4)),
         (FixedRule(1), FixedRule(4)),
         PriceSchedule((0.4, 0.1)),
-        ticket="none",
+        mix_by="none",
     )
     state = fresh(np.zeros(50, dtype=np.int64))
-    assert (policy.decide(state, policy.dial.price(0.99)) == 0).all()
+    assert (policy.decide(state, policy.schedule.price_at(0.99)) == 0).all()
     assert (policy.decide(state, 0.1) == 1).all()
 
 
 def test_the_retry_grid_has_every_number_up_to_its_caps() -> None:
     grid = retry_grid(6)
     assert len(set(grid)) == len(grid)
-    assert {(rule.readable, rule.cap) for rule in grid} == {
+    assert {(rule.min_parsed, rule.max_samples) for rule in grid} == {
         (k, cap) for k in (1, 2, 3, 4, 5, 6) for cap in (1, 2, 3, 4, 6) if k <= cap
     }

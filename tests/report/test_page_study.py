@@ -30,7 +30,7 @@ def study() -> Study:
         key=np.arange(QUESTIONS, dtype=np.uint64),
         group=np.arange(QUESTIONS, dtype=np.uint64),
         features=np.zeros((QUESTIONS, 1), dtype=np.float32),
-        draw_cost=np.ones(QUESTIONS * SAMPLES),
+        sample_cost=np.ones(QUESTIONS * SAMPLES),
     )
     contest = Experiment(pool, (1, 2, 4, 8), (2.0,), orders=12, seed=0)
     return study_policy(contest, "adaptive-consistency")

@@ -302,7 +302,7 @@ def test_a_bundle_of_every_family_is_written_and_loads(
     bundle = load_bundle(out)
     assert (result["policy"], result["out"]) == (policy, str(out))
     assert (result["questions"], result["unit"]) == (24, "samples")
-    assert result["levels"] == [level.samples for level in bundle.policy.levels]
+    assert result["levels"] == [level.n_samples for level in bundle.policy.levels]
     assert result["levels"][-1] == 4
     assert (bundle.notes["questions"], bundle.notes["policy"]) == (24, policy)
     path = result["on_training_questions"]
@@ -329,11 +329,11 @@ def test_a_bundle_records_the_model_and_the_grader_that_graded_last(
     import_samples(source, run, model="m", grader="choice")
     trained = train_run(run, policy="mixture", out=out)
     assert (trained["model"], trained["grader"]) == ("m", "choice")
-    before = load_bundle(out).data
+    before = load_bundle(out).data_hash
     grade_run(run, grader="numeric")
     train_run(run, policy="mixture", out=out)
     assert load_bundle(out).grader == "numeric"
-    assert load_bundle(out).data != before
+    assert load_bundle(out).data_hash != before
     train_run(run, policy="mixture", out=out, model="other", grader="exact")
     assert (load_bundle(out).model, load_bundle(out).grader) == ("other", "exact")
 
@@ -459,9 +459,9 @@ def test_a_bundle_keeps_what_rounds_cost_when_it_was_trained(run: Path, tmp_path
 
 def test_ties_by_log_probability_are_kept_in_the_bundle(run: Path, tmp_path: Path) -> None:
     made = train_run(run, policy="mixture", out=tmp_path / "bundle", ties="logprob")
-    assert load_bundle(tmp_path / "bundle").ties == "logprob"
+    assert load_bundle(tmp_path / "bundle").tie_break == "logprob"
     plain = train_run(run, policy="mixture", out=tmp_path / "plain")
-    assert load_bundle(tmp_path / "plain").ties == "first"
+    assert load_bundle(tmp_path / "plain").tie_break == "first"
     assert made["on_training_questions"] != plain["on_training_questions"]
     scored = evaluate_run(run, **QUICK, ties="logprob")
     assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]

@@ -73,7 +73,7 @@ assert_type(UtilityTable(worth.utility, np.array([1.0, 2.0, 4.0])), UtilityTable
 
 levels = make_levels((1, 2, 4), model="small")
 assert_type(levels, tuple[Level, ...])
-assert_type(levels[0].samples, int)
+assert_type(levels[0].n_samples, int)
 assert_type(levels[0].model, str | None)
 assert_type(__version__, str)
 

@@ -85,7 +85,7 @@ class Answers:
         return self.question * width + self.answer + 1
 
     @cached_property
-    def share(self) -> FloatArray:
+    def class_accuracy(self) -> FloatArray:
         """How right each sample's class is: the share of its samples that are.
 
         Programs that behave alike need not all pass; in a vote they stand for each other.
@@ -107,12 +107,12 @@ class Answers:
         sizes = np.bincount(self.question[mask], minlength=len(self))
         return self._pick(np.flatnonzero(mask), np.concatenate([[0], np.cumsum(sizes)]))
 
-    def first(self, samples: int) -> Answers:
+    def first(self, n_samples: int) -> Answers:
         """Return the first samples of each question."""
-        return self.keep(self.rank < samples)
+        return self.keep(self.position < n_samples)
 
     @cached_property
-    def rank(self) -> IntArray:
+    def position(self) -> IntArray:
         """Position of each sample within its question."""
         return np.arange(len(self.answer)) - self.offsets[self.question]
 
@@ -128,7 +128,7 @@ class Answers:
         """Split every question's samples into two random halves; an odd one out is left over."""
         order = np.lexsort((rng.random(len(self.answer)), self.question))
         place = np.empty_like(order)
-        place[order] = self.rank
+        place[order] = self.position
         half = (self.n_samples // 2)[self.question]
         return self.keep(place < half), self.keep((place >= half) & (place < 2 * half))
 
@@ -139,7 +139,7 @@ class Answers:
             yield rows, self.offsets[rows][:, None] + np.arange(size)
 
 
-def order_samples(answers: Answers, *, orders: int, length: int, seed: int) -> IntArray:
+def order_samples(answers: Answers, *, n_orders: int, length: int, seed: int) -> IntArray:
     """Random orders of each question's samples: indices (N, orders, length) of the first ones.
 
     Every question needs that many samples. Each order is uniform over all of them; together they
@@ -150,11 +150,11 @@ def order_samples(answers: Answers, *, orders: int, length: int, seed: int) -> I
     if short < length:
         raise DataError(f"{length} samples are needed of every question, one has {short}")
     rng = np.random.default_rng(seed)
-    index = np.empty((len(answers), orders, length), dtype=np.int64)
+    index = np.empty((len(answers), n_orders, length), dtype=np.int64)
     for rows, samples in answers.groups():
         size = samples.shape[1]
-        for start in range(0, orders, size):
-            turn = np.arange(min(size, orders - start))
+        for start in range(0, n_orders, size):
+            turn = np.arange(min(size, n_orders - start))
             ring = rng.permuted(samples, axis=1)
             offset = rng.permuted(np.broadcast_to(np.arange(size), samples.shape), axis=1)
             place = (turn[None, :, None] + offset[:, None, :length]) % size

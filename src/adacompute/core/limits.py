@@ -52,7 +52,7 @@ def solve_limits(table: UtilityTable, budget: float, limits: Mapping[str, float]
     ``prices`` and ``costs`` of the result say by name what each budget is worth and what is spent.
 
     >>> table = UtilityTable(
-    ...     np.array([[0.1, 0.9], [0.2, 0.8]]), np.array([1, 4]), limited={"latency": [1, 2]}
+    ...     np.array([[0.1, 0.9], [0.2, 0.8]]), np.array([1, 4]), extra_costs={"latency": [1, 2]}
     ... )
     >>> solve_limits(table, 4.0, {"latency": 1.5}).choice.tolist()
     [1, 0]

@@ -26,7 +26,7 @@ from adacompute.core.types import (
     UtilityTable,
     sum_cost,
 )
-from adacompute.core.upgrades import BLOCK, Cutoff, Scan, apply, choose, cut, envelope, scan
+from adacompute.core.upgrades import BLOCK_SIZE, Cutoff, Scan, apply, choose, cut, envelope, scan
 
 SAMPLE = 1 << 17
 """Questions from which the bracket of prices is guessed before a long table is scanned."""
@@ -57,7 +57,7 @@ def solve(table: UtilityTable, budget: float, *, method: str = "exact") -> Alloc
         found = _bisect(table, enough)
     else:
         cut_at = find_cutoff(table, enough)
-        choice = np.concatenate([apply(block, cut_at) for block in table.blocks(BLOCK)])
+        choice = np.concatenate([apply(block, cut_at) for block in table.blocks(BLOCK_SIZE)])
         found = _allocate(table, enough, choice, cut_at)
     if enough == budget:
         return found
@@ -76,7 +76,7 @@ def find_cutoff(table: UtilityTable, budget: float) -> Cutoff:
     """Price and stopping point of a table held in memory, without sorting all its upgrades."""
     low, high = _bracket(table, budget)
     while True:
-        merged = Scan.merge(scan(block, low=low, high=high) for block in table.blocks(BLOCK))
+        merged = Scan.merge(scan(block, low=low, high=high) for block in table.blocks(BLOCK_SIZE))
         found = cut(merged, budget=budget, low=low, high=high)
         if found is not None:
             return found

@@ -9,7 +9,7 @@ what it would gain at the current price, on the average, if its kind were known 
 question whose doubt is small is settled, be it easy or hopeless: whatever more draws show, its
 level will hardly change.
 
-Wrong answers of a kind have three slots, and dust: answers that hardly ever come twice. All right
+Wrong answers of a kind have three slots, and tail: answers that hardly ever come twice. All right
 draws are taken for one answer there. S vote states, G kinds, K levels. It knows nothing of models
 or ledgers.
 """
@@ -40,11 +40,11 @@ INITIAL_SAMPLES = 4
 SAMPLES_PER_ROUND = 2
 """Draws that an undecided question gets at once."""
 
-SETTLED = 0.005
+SETTLED_THRESHOLD = 0.005
 """Doubt up to which a question is left alone, in utility; see the log for how it was set."""
 
-RIGHT = (0.002, 0.03, 0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97, 0.998)
-UNREAD = (0.001, 0.05, 0.15, 0.35, 0.6, 0.9)
+ACCURACIES = (0.002, 0.03, 0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97, 0.998)
+UNPARSED_RATES = (0.001, 0.05, 0.15, 0.35, 0.6, 0.9)
 SPREADS = (
     (0.9, 0.08, 0.01, 0.01),
     (0.65, 0.05, 0.05, 0.25),
@@ -53,16 +53,16 @@ SPREADS = (
     (0.3, 0.15, 0.1, 0.45),
     (0.05, 0.05, 0.05, 0.85),
 )
-"""How wrong answers share what is not right: three slots, and dust."""
+"""How wrong answers share what is not right: three slots, and tail."""
 
 SLOTS = 3
 GRAINS = 8
-"""Answers that stand for the dust in a vote."""
+"""Answers that stand for the tail in a vote."""
 
-AGAIN = 0.02
-"""Chance that an answer of the dust comes again."""
+REPEAT_PROBABILITY = 0.02
+"""Chance that an answer of the tail comes again."""
 
-TURNS = 20
+EM_STEPS = 20
 """Turns of EM: more of them change nothing that matters."""
 
 SHRINKAGE = 16
@@ -71,29 +71,29 @@ SHRINKAGE = 16
 COPIES = 32
 """Copies of each draw that stand for drawing with replacement."""
 
-MOST_STATES = 4096
+MAX_STATES = 4096
 """States that the prior is learned from at most, and that are worked on at once."""
 
 
 @dataclass(frozen=True, eq=False)
-class Kinds:
-    """Shares of right, unread, three wrong answers and dust, (G, 6), and utilities, (G, K)."""
+class QuestionTypes:
+    """Shares of right, unread, three wrong answers and tail, (G, 6), and utilities, (G, K)."""
 
     share: FloatArray
     utility: FloatArray
 
 
 @lru_cache
-def make_kinds(levels: tuple[int, ...] = LEVELS) -> Kinds:
+def make_question_types(levels: tuple[int, ...] = LEVELS) -> QuestionTypes:
     """Lay a grid of kinds, and work out what each level is worth on each."""
     rows = [
         [(1 - q) * p, q, *((1 - q) * (1 - p) * w for w in spread)]
-        for p, q, spread in product(RIGHT, UNREAD, SPREADS)
+        for p, q, spread in product(ACCURACIES, UNPARSED_RATES, SPREADS)
     ]
     share = np.array(rows)
-    dust = np.repeat(share[:, 5:] / GRAINS, GRAINS, axis=1)
-    wrong = np.concatenate([share[:, 2:5], dust], axis=1)
-    return Kinds(share, _vote(share[:, 0], wrong, share[:, 1], levels))
+    tail = np.repeat(share[:, 5:] / GRAINS, GRAINS, axis=1)
+    wrong = np.concatenate([share[:, 2:5], tail], axis=1)
+    return QuestionTypes(share, _vote(share[:, 0], wrong, share[:, 1], levels))
 
 
 def _vote(
@@ -139,7 +139,7 @@ def _poisson(share: FloatArray, most: int) -> FloatArray:
     return weight
 
 
-def tally(answers: Answers) -> IntArray:
+def count_answers(answers: Answers) -> IntArray:
     """Count draws, (N, 7): right, unread, the three most frequent wrong answers, and the others.
 
     The last two are draws with any other wrong answer, and how many different ones there are.
@@ -158,7 +158,7 @@ def tally(answers: Answers) -> IntArray:
 
 
 def _placings() -> Iterator[tuple[int, ...]]:
-    """List every way to put the three wrong answers into slots of their own, or into the dust."""
+    """List every way to put the three wrong answers into slots of their own, or into the tail."""
     for placed in range(SLOTS + 1):
         for answers in combinations(range(SLOTS), placed):
             for slots in permutations(range(SLOTS), placed):
@@ -185,10 +185,10 @@ def _likelihood(state: IntArray, share: FloatArray) -> FloatArray:
         for answer, slot in enumerate(place):
             taken[:, slot] += votes[rows, answer]
         again = np.maximum(votes[rows][:, slots == SLOTS] - 1, 0).sum(axis=1)
-        fits = taken @ log[:, 2:].T + np.log(AGAIN) * again[:, None]
+        fits = taken @ log[:, 2:].T + np.log(REPEAT_PROBABILITY) * again[:, None]
         total[rows] += np.exp(fits - usual[rows])
     found = usual + np.log(total) + state[:, :2] @ log[:, :2].T
-    found += np.log(AGAIN) * (other - different)[:, None]
+    found += np.log(REPEAT_PROBABILITY) * (other - different)[:, None]
     return np.asarray(np.exp(found - found.max(axis=1, keepdims=True)))
 
 
@@ -201,7 +201,7 @@ class Posterior:
 
     answers: Answers
     levels: tuple[int, ...]
-    kinds: Kinds
+    kinds: QuestionTypes
     chance: FloatArray
     state: IntArray
 
@@ -217,7 +217,7 @@ class Posterior:
         alone = _alone(self.answers, self.levels)
         return np.asarray(trust * alone + (1.0 - trust) * self.together)
 
-    def doubt(self, price: float, cost: FloatArray) -> FloatArray:
+    def expected_value_of_information(self, price: float, cost: FloatArray) -> FloatArray:
         """What knowing its kind for certain would gain each question at a price, (N,)."""
         net = self.kinds.utility - price * cost
         gain = self.chance @ net.max(axis=1) - (self.chance @ net).max(axis=1)
@@ -227,20 +227,20 @@ class Posterior:
 def fit_posterior(answers: Answers, levels: tuple[int, ...] = LEVELS) -> Posterior:
     """Learn how common each kind is, and from that what is to be believed of each question.
 
-    >>> some = Answers.of([[0, 0, 0, 0], [0, 1, 0, 2]], right=[[True] * 4, [True, False] * 2])
+    >>> some = Answers.of([[0, 0, 0, 0], [0, 1, 0, 2]], correct=[[True] * 4, [True, False] * 2])
     >>> np.round(fit_posterior(some).utility[:, [0, 4]], 1).tolist()
     [[1.0, 1.0], [0.5, 1.0]]
     """
-    kinds = make_kinds(tuple(levels))
+    kinds = make_question_types(tuple(levels))
     states, state, count = np.unique(
-        tally(answers), axis=0, return_inverse=True, return_counts=True
+        count_answers(answers), axis=0, return_inverse=True, return_counts=True
     )
     blocks = [
-        _likelihood(states[start : start + MOST_STATES], kinds.share)
-        for start in range(0, max(1, len(states)), MOST_STATES)
+        _likelihood(states[start : start + MAX_STATES], kinds.share)
+        for start in range(0, max(1, len(states)), MAX_STATES)
     ]
     chance = np.concatenate(blocks)
-    some = np.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).astype(np.int64)
+    some = np.linspace(0, len(states) - 1, min(len(states), MAX_STATES)).astype(np.int64)
     chance *= _common(chance[some], count[some].astype(np.float64))
     chance /= chance.sum(axis=1, keepdims=True)
     return Posterior(answers, tuple(levels), kinds, chance, state.ravel())
@@ -256,23 +256,25 @@ def _alone(answers: Answers, levels: tuple[int, ...]) -> FloatArray:
     some = answers.take(rows)
     answer, right = np.repeat(some.answer, COPIES), np.repeat(some.correct, COPIES)
     copies = Answers(some.offsets * COPIES, answer, right)
-    utility[rows] = estimate(copies, levels, errors=False).utility
+    utility[rows] = estimate(copies, levels, standard_errors=False).utility
     return utility
 
 
 def _common(likelihood: FloatArray, count: FloatArray) -> FloatArray:
     """How common each kind is, (G,), by EM from all kinds alike."""
     common = np.full(likelihood.shape[1], 1.0 / likelihood.shape[1])
-    for _ in range(TURNS):
+    for _ in range(EM_STEPS):
         common *= (count / (likelihood @ common)) @ likelihood / max(1.0, count.sum())
     return common
 
 
-def find_undecided(answers: Answers, budget: float, *, settled: float = SETTLED) -> IntArray:
+def find_undecided(
+    answers: Answers, budget: float, *, threshold: float = SETTLED_THRESHOLD
+) -> IntArray:
     """Return the questions whose level more draws may still change, at the budget's price.
 
     The price is by kinds alone: it hardly differs, and own draws take longer to count.
     """
-    belief, cost = fit_posterior(answers), np.array(LEVELS, dtype=np.float64)
-    price = solve(UtilityTable(belief.together, cost), budget).price
-    return np.flatnonzero(belief.doubt(price, cost) > settled)
+    posterior, cost = fit_posterior(answers), np.array(LEVELS, dtype=np.float64)
+    price = solve(UtilityTable(posterior.together, cost), budget).price
+    return np.flatnonzero(posterior.expected_value_of_information(price, cost) > threshold)

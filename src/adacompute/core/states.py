@@ -42,17 +42,17 @@ Partition: TypeAlias = tuple[int, ...]
 class States:
     """All F states of up to 16 draws, those of fewer draws first.
 
-    State i holds ``votes[i]``, the counts of its answers, largest first, and ``nulls[i]``
-    unreadable draws. One more draw leads to ``after[i]``; going back from there, a random draw
-    taken out is that draw with the chance ``back[i]``. Where fewer draws can follow, the chance is
-    0. ``first[n]`` is the first state of n draws.
+    State i has the answer counts ``votes[i]``, largest first, and ``n_unparsed[i]`` unparsed
+    samples. One more sample leads to a state of ``successor[i]``. If a random sample is removed
+    from that state, the result is state i with ``backward_probability[i]``; unused columns have
+    probability 0. ``first[n]`` is the first state of n samples.
     """
 
     votes: tuple[Partition, ...]
-    nulls: IntArray
-    draws: IntArray
-    after: IntArray
-    back: FloatArray
+    n_unparsed: IntArray
+    n_samples: IntArray
+    successor: IntArray
+    backward_probability: FloatArray
     first: IntArray
     key: KeyArray
     order: IntArray
@@ -60,19 +60,19 @@ class States:
     def __len__(self) -> int:
         return len(self.votes)
 
-    def layer(self, draws: int) -> slice:
+    def layer(self, n_samples: int) -> slice:
         """Return the states of so many draws."""
-        return slice(int(self.first[draws]), int(self.first[draws + 1]))
+        return slice(int(self.first[n_samples]), int(self.first[n_samples + 1]))
 
     def find(self, key: KeyArray) -> IntArray:
         """Return the state of each key that ``vote_keys`` gave."""
         return self.order[np.searchsorted(self.key, key)]
 
 
-def _partitions(most: int) -> list[Partition]:
+def _partitions(max_samples: int) -> list[Partition]:
     """List the ways in which up to so many votes can fall, by their number."""
     found: list[list[Partition]] = [[()]]
-    for _ in range(most):
+    for _ in range(max_samples):
         grown = {tuple(sorted(more, reverse=True)) for p in found[-1] for _, more in _steps(p)}
         found.append(sorted(grown, reverse=True))
     return [partition for layer in found for partition in layer]
@@ -135,10 +135,10 @@ def states() -> States:
     order = np.argsort(key)
     return States(
         votes=tuple(state[0] for state in each),
-        nulls=nulls,
-        draws=draws,
-        after=after,
-        back=back,
+        n_unparsed=nulls,
+        n_samples=draws,
+        successor=after,
+        backward_probability=back,
         first=np.searchsorted(draws, np.arange(MAX_SAMPLES + 2)),
         key=key[order],
         order=order,
@@ -176,26 +176,26 @@ class StateMeasure:
         return StateMeasure(change(self.mass), change(self.correct_mass), resort)
 
 
-def measure_states(answers: Answers, most: int) -> StateMeasure:
-    """Chances of the states of up to ``most`` draws for each question, over all its subsets.
+def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
+    """Chances of the states of up to ``max_samples`` draws for each question, over all its subsets.
 
     Ties are broken uniformly; a class is as right as the share of its samples that are.
     """
-    short = int(answers.n_samples.min(initial=most))
-    if not 0 < most <= min(MAX_SAMPLES, short):
+    short = int(answers.n_samples.min(initial=max_samples))
+    if not 0 < max_samples <= min(MAX_SAMPLES, short):
         raise DataError(
-            f"states of {most} draws need at least as many samples of every question, "
+            f"states of {max_samples} draws need at least as many samples of every question, "
             f"and are known up to {MAX_SAMPLES}; one question has {short}"
         )
-    known = int(states().first[most + 1])
+    known = int(states().first[max_samples + 1])
     reached, right = np.empty((known, len(answers))), np.empty((known, len(answers)))
     for start in range(0, len(answers), BLOCK_SIZE):
         rows = np.arange(start, min(start + BLOCK_SIZE, len(answers)))
         some = answers.take(rows)
         count, share = _classes(some)
-        votes, value = _split(count, share, most)
-        factor = _null_chances(some.n_samples - count.sum(axis=1), some.n_samples, most)
-        which = _partition_of(most)
+        votes, value = _split(count, share, max_samples)
+        factor = _null_chances(some.n_samples - count.sum(axis=1), some.n_samples, max_samples)
+        which = _partition_of(max_samples)
         reached[:, rows], right[:, rows] = votes[which] * factor, value[which] * factor
     return StateMeasure(reached, right)
 
@@ -231,14 +231,14 @@ class _Growth:
 
 
 @lru_cache
-def _growth(most: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
+def _growth(max_samples: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
     """Every growth, the pair of each partition's largest count, its ties, and how many pairs."""
-    partitions = _partitions(most)
+    partitions = _partitions(max_samples)
     number = {p: i for i, p in enumerate(partitions)}
     pairs = {(p, v): i for i, (p, v) in enumerate((p, v) for p in partitions for v in set(p))}
     grown = []
-    for v in range(1, most + 1):
-        small = [p for p in partitions if sum(p) + v <= most]
+    for v in range(1, max_samples + 1):
+        small = [p for p in partitions if sum(p) + v <= max_samples]
         large = [tuple(sorted((*p, v), reverse=True)) for p in small]
         moves = [
             (pairs[p, w], pairs[q, w]) for p, q in zip(small, large, strict=True) for w in {*p}
@@ -257,20 +257,20 @@ def _growth(most: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
     return grown, top, ties, len(pairs)
 
 
-def _split(count: IntArray, share: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
+def _split(count: IntArray, share: FloatArray, max_samples: int) -> tuple[FloatArray, FloatArray]:
     """Number of subsets with each partition, (partitions, N), and of those that are right.
 
     Classes are added one after another; the right ones are carried by their count, since which
     count will lead is known only at the end.
     """
-    grown, top, ties, pairs = _growth(most)
+    grown, top, ties, pairs = _growth(max_samples)
     votes, carried = np.zeros((len(top), len(count))), np.zeros((pairs, len(count)))
     votes[0] = 1.0
     for size, right in zip(count.T, share.T, strict=True):
         rows = np.flatnonzero(size)
         old, old_pairs = votes[:, rows], carried[:, rows]
         new, new_pairs = old.copy(), old_pairs.copy()
-        for v in range(1, min(most, int(size.max(initial=0))) + 1):
+        for v in range(1, min(max_samples, int(size.max(initial=0))) + 1):
             ways, step = _choose(size[rows], v), grown[v - 1]
             added = old[step.source] * ways
             new[step.target] += added
@@ -290,19 +290,19 @@ def _choose(of: IntArray, some: int) -> FloatArray:
     return ways
 
 
-def _null_chances(nulls: IntArray, samples: IntArray, most: int) -> FloatArray:
+def _null_chances(nulls: IntArray, samples: IntArray, max_samples: int) -> FloatArray:
     """What turns a number of readable subsets into the chance of a state, (states, N)."""
     every = states()
-    known = int(every.first[most + 1])
-    ways = np.stack([_choose(nulls, n) for n in range(most + 1)])
-    total = np.stack([_choose(samples, n) for n in range(most + 1)])
-    return np.asarray(ways[every.nulls[:known]] / total[every.draws[:known]])
+    known = int(every.first[max_samples + 1])
+    ways = np.stack([_choose(nulls, n) for n in range(max_samples + 1)])
+    total = np.stack([_choose(samples, n) for n in range(max_samples + 1)])
+    return np.asarray(ways[every.n_unparsed[:known]] / total[every.n_samples[:known]])
 
 
 @lru_cache
-def _partition_of(most: int) -> IntArray:
+def _partition_of(max_samples: int) -> IntArray:
     """Partition of each state."""
-    number = {p: i for i, p in enumerate(_partitions(most))}
+    number = {p: i for i, p in enumerate(_partitions(max_samples))}
     every = states()
-    known = int(every.first[most + 1])
+    known = int(every.first[max_samples + 1])
     return np.array([number[votes] for votes in every.votes[:known]])

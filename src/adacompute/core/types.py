@@ -48,7 +48,7 @@ class Level:
     """One operating mode: how many samples, of which model, with which settings."""
 
     name: str
-    samples: int
+    n_samples: int
     model: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ def make_levels(samples: tuple[int, ...], *, model: str | None = None) -> tuple[
     """
     if not samples or list(samples) != sorted(set(samples)) or samples[0] < 1:
         raise DataError(f"a ladder is rising numbers of samples from 1 on, not {samples}")
-    return tuple(Level(name=str(n), samples=n, model=model) for n in samples)
+    return tuple(Level(name=str(n), n_samples=n, model=model) for n in samples)
 
 
 def hash_keys(key: KeyArray) -> KeyArray:
@@ -147,11 +147,11 @@ def sum_cost(cost: FloatArray) -> Fraction:
 class UtilityTable:
     """What every level is worth and costs on every question.
 
-    ``utility`` is (N, K) in any unit; ``cost`` is (K,) when it is the same for all questions, else
-    (N, K). ``key`` names each question for breaking ties, by default its row number; ``extra_costs``
-    holds further costs by name, each (K,) or (N, K), for budgets on several things at once. With
-    ``continuous`` the levels are knots of a piecewise linear utility and may be left in between.
-    ``rounding`` is how much less than here the cheapest levels cost on average before costs were
+    ``utility`` is (N, K) in any unit. ``cost`` is (K,) if it is the same for all questions, else
+    (N, K). ``key`` identifies each question when ties are broken; the default is its row number.
+    ``extra_costs`` holds further costs by name, each (K,) or (N, K), for budgets on several costs.
+    If ``continuous``, the levels are knots of a piecewise linear utility and any cost between two
+    knots can be chosen. ``rounding`` is the mean amount by which costs of the cheapest levels were
     rounded up.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
@@ -327,7 +327,7 @@ class Allocation:
         """How far the deterministic choice can be below the best there is, at most."""
         return max(0.0, self.bound - self.utility)
 
-    def shares(self, levels: int) -> FloatArray:
+    def shares(self, n_levels: int) -> FloatArray:
         """Share of questions at each level."""
-        counts = np.bincount(self.choice, minlength=levels)
+        counts = np.bincount(self.choice, minlength=n_levels)
         return np.asarray(counts / max(1, len(self.choice)), dtype=np.float64)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-BLOCK = 1 << 14
+BLOCK_SIZE = 1 << 14
 """Questions in a block: their utilities fit a core's cache."""
 
 DOUBT = 2.0**-46
@@ -67,7 +67,7 @@ class Upgrades:
 class Scan:
     """What one pass at two prices found; scans of different blocks merge in any order."""
 
-    questions: int
+    n_questions: int
     decided_cost: Fraction
     undecided: UtilityTable
 
@@ -76,7 +76,7 @@ class Scan:
         """Merge the scans of different blocks."""
         parts = list(scans)
         return Scan(
-            questions=sum(part.questions for part in parts),
+            n_questions=sum(part.n_questions for part in parts),
             decided_cost=sum((part.decided_cost for part in parts), Fraction(0)),
             undecided=join_tables([part.undecided for part in parts]),
         )
@@ -232,11 +232,11 @@ def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cutoff | Non
     """
     table = merged.undecided
     start, upgrades = envelope(table)
-    limit = Fraction(budget) * merged.questions
+    limit = Fraction(budget) * merged.n_questions
     left = limit - merged.decided_cost - sum_cost(table.cost_of(start))
     if left < 0:
         if high == np.inf:
-            least = float((limit - left) / merged.questions)
+            least = float((limit - left) / merged.n_questions)
             raise InfeasibleBudget(
                 f"a mean budget of {budget:.9g} is below {least:.9g}, the mean cost of every "
                 "question's cheapest level: raise the budget or add a cheaper level"

@@ -57,16 +57,16 @@ class Estimate:
 
 def estimate(
     answers: Answers,
-    samples: Sequence[int],
+    levels: Sequence[int],
     *,
     method: str = "exact",
     vote: str = "majority",
-    errors: bool = True,
+    standard_errors: bool = True,
     seed: int = 0,
 ) -> Estimate:
     """Estimate the chance of a right answer from each number of samples.
 
-    >>> answers = Answers.of([[0, 0, 1, 1]], right=[[True, True, False, False]])
+    >>> answers = Answers.of([[0, 0, 1, 1]], correct=[[True, True, False, False]])
     >>> estimate(answers, (1, 2, 4)).utility.tolist()
     [[0.5, 0.5, 0.5]]
     """
@@ -74,26 +74,26 @@ def estimate(
         raise ConfigError(
             f"method must be one of {METHODS} and vote one of {VOTES}, not {method!r} and {vote!r}"
         )
-    most = max(samples, default=0)
+    most = max(levels, default=0)
     short = int(answers.n_samples.min(initial=most))
-    if short < most or min(samples, default=0) < 1:
+    if short < most or min(levels, default=0) < 1:
         raise DataError(
-            f"levels {tuple(samples)} need {max(1, most)} samples of every question and one has "
+            f"levels {tuple(levels)} need {max(1, most)} samples of every question and one has "
             f"{short}: lower the levels or collect more"
         )
     if vote in ("weighted", "best-of") and not _scored(answers):
         raise DataError(f"vote {vote!r} needs a finite score for every sample that could be read")
-    error = np.full((len(answers), len(samples)), np.nan)
+    error = np.full((len(answers), len(levels)), np.nan)
     if method != "exact":
-        utility = _trials(answers, samples, vote=vote, every=method == "windows")
+        utility = _trials(answers, levels, vote=vote, every=method == "windows")
     elif vote == "weighted":
-        utility = _subsets(answers, samples, seed=seed)
+        utility = _subsets(answers, levels, seed=seed)
     elif vote == "majority":
         counts = count_classes(answers)
-        utility = _over_subsets(*counts, samples)
-        error = _jackknife(*counts, samples) if errors else error
+        utility = _over_subsets(*counts, levels)
+        error = _jackknife(*counts, levels) if standard_errors else error
     else:
-        utility = _order_statistics(answers, samples, vote=vote)
+        utility = _order_statistics(answers, levels, vote=vote)
     return Estimate(np.round(utility, DIGITS), error)
 
 
@@ -107,9 +107,11 @@ def _valuer(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
     right = answers.correct.astype(np.float64)
     score = np.zeros(len(right)) if answers.score is None else answers.score
     rules: dict[str, Callable[[IntArray], FloatArray]] = {
-        "majority": lambda i: votes.majority(answers.answer[i], answers.share[i]),
-        "weighted": lambda i: votes.weighted(answers.answer[i], answers.share[i], score[i]),
-        "best-of": lambda i: votes.best_of(answers.answer[i], right[i], score[i]),
+        "majority": lambda i: votes.majority_accuracy(answers.answer[i], answers.class_accuracy[i]),
+        "weighted": lambda i: votes.weighted_accuracy(
+            answers.answer[i], answers.class_accuracy[i], score[i]
+        ),
+        "best-of": lambda i: votes.best_of_accuracy(answers.answer[i], right[i], score[i]),
         "any": lambda i: votes.any_correct(right[i]),
     }
     return rules[vote]
@@ -122,12 +124,12 @@ def _blocks(answers: Answers) -> Iterator[tuple[IntArray, IntArray]]:
             yield rows[start : start + ROWS], index[start : start + ROWS]
 
 
-def _trials(answers: Answers, samples: Sequence[int], *, vote: str, every: bool) -> FloatArray:
+def _trials(answers: Answers, levels: Sequence[int], *, vote: str, every: bool) -> FloatArray:
     """Average the votes of consecutive windows, or take the first window alone."""
     value = _valuer(answers, vote)
-    utility = np.empty((len(answers), len(samples)))
+    utility = np.empty((len(answers), len(levels)))
     for rows, index in _blocks(answers):
-        for k, size in enumerate(samples):
+        for k, size in enumerate(levels):
             windows = index.shape[1] // size if every else 1
             cut = index[:, : windows * size].reshape(-1, size)
             if not every and vote == "majority":
@@ -139,22 +141,22 @@ def _trials(answers: Answers, samples: Sequence[int], *, vote: str, every: bool)
     return utility
 
 
-def _subsets(answers: Answers, samples: Sequence[int], *, seed: int) -> FloatArray:
+def _subsets(answers: Answers, levels: Sequence[int], *, seed: int) -> FloatArray:
     """Average weighted votes over random subsets."""
     value = _valuer(answers, "weighted")
     rng = np.random.default_rng(seed)
-    utility = np.empty((len(answers), len(samples)))
+    utility = np.empty((len(answers), len(levels)))
     for rows, index in answers.groups():
         for row, own in zip(rows, index, strict=True):
             order = np.argsort(rng.random((SUBSETS, len(own))), axis=1)
-            for k, size in enumerate(samples):
+            for k, size in enumerate(levels):
                 utility[row, k] = value(own[order[:, :size]]).mean()
     return utility
 
 
-def _order_statistics(answers: Answers, samples: Sequence[int], *, vote: str) -> FloatArray:
+def _order_statistics(answers: Answers, levels: Sequence[int], *, vote: str) -> FloatArray:
     """Best-of-n and pass@n in closed form: a subset's best sample is the one of largest rank."""
-    utility = np.empty((len(answers), len(samples)))
+    utility = np.empty((len(answers), len(levels)))
     right = answers.correct.astype(np.float64)
     rank_by = right if answers.score is None or vote == "any" else answers.score
     rank_by = np.where(answers.answer == UNPARSED, -np.inf, rank_by)
@@ -165,12 +167,12 @@ def _order_statistics(answers: Answers, samples: Sequence[int], *, vote: str) ->
         scores = np.take_along_axis(rank_by[index], order, axis=1)
         same = scores[:, :, None] == scores[:, None, :]
         ranked = (same * ranked[:, None, :]).sum(axis=2) / same.sum(axis=2)  # uniform ties
-        for k, size in enumerate(samples):
-            utility[rows, k] = ranked @ chance_of_best(total, size)
+        for k, size in enumerate(levels):
+            utility[rows, k] = ranked @ probability_of_best(total, size)
     return utility
 
 
-def chance_of_best(total: int, size: int) -> FloatArray:
+def probability_of_best(total: int, size: int) -> FloatArray:
     """Chance that the i-th smallest of ``total`` is the largest of a random subset.
 
     It is C(i, size − 1) / C(total, size), built up as a product of ratios near one.
@@ -183,7 +185,7 @@ def chance_of_best(total: int, size: int) -> FloatArray:
 
 
 def _jackknife(
-    counts: FloatArray, right: FloatArray, nulls: FloatArray, samples: Sequence[int]
+    counts: FloatArray, right: FloatArray, nulls: FloatArray, levels: Sequence[int]
 ) -> FloatArray:
     """Delete-one standard errors; samples of one class, equally right, are one case."""
     wrong = counts - right
@@ -199,10 +201,10 @@ def _jackknife(
     less[np.arange(last), np.concatenate([class_right, class_wrong])] -= 1
     less_right[np.arange(first), class_right] -= 1
     less_nulls[last:] -= 1
-    left_out = _over_subsets(less, less_right, less_nulls, samples)
+    left_out = _over_subsets(less, less_right, less_nulls, levels)
     total = counts.sum(axis=1) + nulls
-    error = np.empty((len(counts), len(samples)))
-    for k, size in enumerate(samples):
+    error = np.empty((len(counts), len(levels)))
+    for k, size in enumerate(levels):
         value = left_out[:, k]
         mean = np.bincount(question, weight * value, minlength=len(counts)) / total
         spread = weight * (value - mean[question]) ** 2
@@ -224,7 +226,7 @@ def count_classes(answers: Answers) -> tuple[FloatArray, FloatArray, FloatArray]
 
 
 def _over_subsets(
-    counts: FloatArray, right: FloatArray, nulls: FloatArray, samples: Sequence[int]
+    counts: FloatArray, right: FloatArray, nulls: FloatArray, levels: Sequence[int]
 ) -> FloatArray:
     """Chance that the majority of a random subset is right, (rows, levels)."""
     share = np.divide(right, counts, out=np.zeros_like(counts), where=counts > 0)
@@ -233,36 +235,36 @@ def _over_subsets(
     share = np.take_along_axis(share, order, axis=1)
     classes = (counts > 0).sum(axis=1)
     by_width = np.argsort(classes, kind="stable")
-    value = np.empty((len(counts), len(samples)))
+    value = np.empty((len(counts), len(levels)))
     for start in range(0, len(counts), ROWS):
         rows = by_width[start : start + ROWS]
         width = max(1, int(classes[rows].max(initial=0)))
         value[rows] = _polynomials(
-            counts[rows, :width].T, share[rows, :width].T, nulls[rows], samples
+            counts[rows, :width].T, share[rows, :width].T, nulls[rows], levels
         )
     return value
 
 
 def _polynomials(
-    counts: FloatArray, share: FloatArray, nulls: FloatArray, samples: Sequence[int]
+    counts: FloatArray, share: FloatArray, nulls: FloatArray, levels: Sequence[int]
 ) -> FloatArray:
     """Sum all cases by leading count; arrays are (classes, rows)."""
-    most = max(samples)
+    most = max(levels)
     total = counts.sum(axis=0) + nulls
     chance = np.minimum(0.5, most / (2.0 * np.maximum(total, 1.0)))
-    probability = _binomial(total, chance, most)[list(samples)]
-    probability[np.asarray(samples)[:, None] > total] = np.nan
+    probability = _binomial(total, chance, most)[list(levels)]
+    probability[np.asarray(levels)[:, None] > total] = np.nan
     if bool((probability < LEAST).any()):
         raise DataError(
-            f"levels {tuple(samples)} of {int(total.max())} samples are too many for the exact "
+            f"levels {tuple(levels)} of {int(total.max())} samples are too many for the exact "
             "estimator: use the windows"
         )
     pick = np.stack([_binomial(own, chance, most) for own in counts])
     rest = _binomial(nulls, chance, most)
-    value = np.zeros((len(samples), counts.shape[1]))
+    value = np.zeros((len(levels), counts.shape[1]))
     for lead in range(1, most + 1):
         worth = _lead_by(pick, share, lead, most)
-        for k, size in enumerate(samples):
+        for k, size in enumerate(levels):
             if lead > size:
                 continue
             for ties in range(1, size // lead + 1):

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray
 
 
-def majority(answer: IntArray, share: FloatArray) -> FloatArray:
+def majority_accuracy(answer: IntArray, share: FloatArray) -> FloatArray:
     """Chance that the most frequent answer is right, ties broken uniformly.
 
-    >>> float(majority(np.array([[0, 1]]), np.array([[1.0, 0.0]]))[0])
+    >>> float(majority_accuracy(np.array([[0, 1]]), np.array([[1.0, 0.0]]))[0])
     0.5
     """
-    return weighted(answer, share, np.ones(answer.shape))
+    return weighted_accuracy(answer, share, np.ones(answer.shape))
 
 
-def weighted(answer: IntArray, share: FloatArray, weight: FloatArray) -> FloatArray:
+def weighted_accuracy(answer: IntArray, share: FloatArray, weight: FloatArray) -> FloatArray:
     """Chance that the answer of largest total weight is right, ties broken uniformly."""
     readable, same, total = _totals(answer, weight)
     leads = (total == total.max(axis=1, keepdims=True)) & readable
@@ -52,7 +52,7 @@ def _ratio(value: FloatArray, count: FloatArray | IntArray) -> FloatArray:
     return out
 
 
-def best_of(answer: IntArray, right: FloatArray, score: FloatArray) -> FloatArray:
+def best_of_accuracy(answer: IntArray, right: FloatArray, score: FloatArray) -> FloatArray:
     """Chance that the sample of largest score is right, ties broken uniformly."""
     readable = answer != UNPARSED
     value = np.where(readable, score, -np.inf)
@@ -98,13 +98,13 @@ def _likeliest(leads: BoolArray, same: BoolArray, logprob: FloatArray) -> BoolAr
 class Tally:
     """Votes after each draw, (M, n): column i holds the state with i + 1 draws.
 
-    ``leading`` and ``runner_up`` are the two largest counts, ``readable`` the number of readable
+    ``leading`` and ``runner_up`` are the two largest counts, ``n_parsed`` the number of readable
     draws, ``streak`` how many draws in a row, this one included, gave this readable answer.
     """
 
     leading: IntArray
     runner_up: IntArray
-    readable: IntArray
+    n_parsed: IntArray
     streak: IntArray
 
 
@@ -136,7 +136,7 @@ def tally(answer: IntArray) -> Tally:
     return Tally(leading, runner_up, readable, streak)
 
 
-def running_majority(
+def running_accuracy(
     answer: IntArray, share: FloatArray, logprob: FloatArray | None = None
 ) -> FloatArray:
     """Chance that the majority is right after each draw, (M, n)."""

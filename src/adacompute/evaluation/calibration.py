@@ -100,11 +100,11 @@ def _run(
     parts: tuple[Replay, ...],
     price: float,
 ) -> ReplayResult:
-    told = contest.draw_cost(np.arange(len(contest.pool)))
+    told = contest.sample_cost(np.arange(len(contest.pool)))
     columns = {name: np.empty(len(fold)) for name in ReplayResult.__dataclass_fields__}
     for f, (policy, part) in enumerate(zip(fitted, parts, strict=True)):
         rows = np.flatnonzero(fold == f)
-        ran = part.run(policy.policy, price, draw_cost=told, features=policy.digested[rows])
+        ran = part.run(policy.policy, price, sample_cost=told, features=policy.digested[rows])
         for name, column in columns.items():
             column[rows] = getattr(ran, name)
     return ReplayResult(**columns)
@@ -346,7 +346,7 @@ def calibrate_share(
     if accuracy_of not in contest.samples:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
     held = held or sweep_prices(contest, find_factory(name), prices)
-    goal = estimate(contest.pool.answers, (accuracy_of,), errors=False).utility[:, 0]
+    goal = estimate(contest.pool.answers, (accuracy_of,), standard_errors=False).utility[:, 0]
     group, passed = contest.pool.group, None
     for price, ran in zip(held.prices[::-1].tolist(), held.runs[::-1], strict=True):
         above = ran.accuracy - share * goal
@@ -366,7 +366,7 @@ def calibrate_share(
     return {
         "price": price,
         "cost": float(ran.cost.mean()),
-        "full_cost": accuracy_of * contest.draw_cost(every) + contest.round_cost(every),
+        "full_cost": accuracy_of * contest.sample_cost(every) + contest.round_cost(every),
         "accuracy": float(ran.accuracy.mean()),
         "full_accuracy": float(goal.mean()),
         "share": share,

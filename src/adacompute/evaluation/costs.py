@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.utility import chance_of_best
+from adacompute.core.utility import probability_of_best
 from adacompute.spending.token_prices import TokenPrices, find_token_prices, parse_token_prices
 
 if TYPE_CHECKING:
@@ -238,5 +238,5 @@ def _slowest(recorded: SampleSet, values: FloatArray, size: int) -> FloatArray:
     result = np.empty(len(recorded.answers))
     for rows, index in recorded.answers.groups():
         ranked = np.sort(values[index], axis=1)
-        result[rows] = ranked @ chance_of_best(index.shape[1], size)
+        result[rows] = ranked @ probability_of_best(index.shape[1], size)
     return result

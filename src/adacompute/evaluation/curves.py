@@ -58,7 +58,7 @@ def cross_validate(
     A question that is held out several times is scored by the mean; what is traced, by the last.
     """
     every = np.arange(len(contest.pool))
-    levels = contest.draw_cost(every) * np.asarray(contest.samples) + contest.round_cost(every)
+    levels = contest.sample_cost(every) * np.asarray(contest.samples) + contest.round_cost(every)
     dearest = levels[-1] if contest.pool.resort is None else contest.dearest(every)
     aims = np.union1d(levels, np.geomspace(levels[0], dearest, AIMS))
     shape = (len(contest.pool), len(aims))
@@ -71,7 +71,7 @@ def cross_validate(
         times[held] += 1
         fitted = family(contest, train)
         stepped = fitted.stepped
-        told = contest.draw_cost(train)
+        told = contest.sample_cost(train)
         runs = [run_fitted(contest, fitted, price, told) for price in fitted.prices]
         spent = np.array([run.cost[train].mean() for run in runs])
         spent = np.maximum.accumulate(spent)  # a price that buys less for more is never turned to
@@ -90,10 +90,12 @@ def cross_validate(
 
 
 def run_fitted(
-    contest: Experiment, fitted: FittedPolicy, price: float, draw_cost: float
+    contest: Experiment, fitted: FittedPolicy, price: float, sample_cost: float
 ) -> ReplayResult:
     """Run a fitted policy at a price on all questions of its contest."""
-    return contest.replay.run(fitted.policy, price, draw_cost=draw_cost, features=fitted.digested)
+    return contest.replay.run(
+        fitted.policy, price, sample_cost=sample_cost, features=fitted.digested
+    )
 
 
 def _place(aims: FloatArray, spent: FloatArray, *, stepped: bool) -> tuple[IntArray, FloatArray]:

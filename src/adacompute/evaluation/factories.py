@@ -62,7 +62,7 @@ class Experiment:
     @cached_property
     def every_table(self) -> UtilityTable:
         """Exact utilities of every number of samples up to the largest level."""
-        return self.pool.table(tuple(level.samples for level in self.every_level))
+        return self.pool.table(tuple(level.n_samples for level in self.every_level))
 
     @cached_property
     def replay(self) -> Replay:
@@ -90,7 +90,7 @@ class Experiment:
         """A level a sample, for rules that look after each."""
         return make_levels(tuple(range(1, max(self.samples) + 1)))
 
-    def draw_cost(self, rows: IntArray) -> float:
+    def sample_cost(self, rows: IntArray) -> float:
         """Mean cost of a draw on these questions; there is no pricing what costs nothing."""
         mean = float(self.pool.mean_draw_cost()[rows].mean())
         if mean <= 0:
@@ -106,7 +106,7 @@ class Experiment:
     def dearest(self, rows: IntArray) -> float:
         """Most that a question costs on average: a round for every draw, and the resort."""
         fee, resort = self.round_cost(rows), self.pool.resort
-        most = max(self.samples) * (self.draw_cost(rows) + fee)
+        most = max(self.samples) * (self.sample_cost(rows) + fee)
         return most if resort is None else most + fee + float(resort.cost[rows].mean())
 
     def run_rules(self, rules: Sequence[Rule]) -> tuple[FloatArray, FloatArray]:
@@ -162,24 +162,24 @@ def _uniform(name: str, contest: Experiment, train: IntArray, *, ticket: str) ->
     cost, _ = contest.run_rules(rules)
     spent = cost[train].mean(axis=0)
     at = np.array([spent[rules.index(rule)] for rule in best.rules])  # type: ignore[arg-type]
-    slope = -np.log(np.interp(spent, at, best.dial.prices))
+    slope = -np.log(np.interp(spent, at, best.schedule.prices))
     steps = np.maximum(np.diff(slope, prepend=slope[0] - 1.0), 1e-6)  # past the hull it is flat
     prices = np.exp(-np.cumsum(steps) + steps[0] - slope[0])
     return RulePolicy(
-        name, contest.levels, tuple(rules), PriceSchedule(tuple(prices.tolist())), ticket=ticket
+        name, contest.levels, tuple(rules), PriceSchedule(tuple(prices.tolist())), mix_by=ticket
     )
 
 
 def fit_fixed(contest: Experiment, train: IntArray) -> FittedPolicy:
     """The same level for every question: the largest that fits."""
     policy = _uniform("fixed", contest, train, ticket="none")
-    return FittedPolicy(policy, policy.dial.prices, contest.pool.features, stepped=True)
+    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features, stepped=True)
 
 
 def fit_random(contest: Experiment, train: IntArray) -> FittedPolicy:
     """A random mixture of the two levels next to the budget."""
     policy = _uniform("random", contest, train, ticket="key")
-    return FittedPolicy(policy, policy.dial.prices, contest.pool.features)
+    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
 
 
 def _best_mixture(name: str, contest: Experiment, train: IntArray) -> RulePolicy:
@@ -188,7 +188,7 @@ def _best_mixture(name: str, contest: Experiment, train: IntArray) -> RulePolicy
     The hull is of exact utilities: the luck of the orders would put numbers on it that are not.
     """
     levels = contest.every_level
-    rules = [FixedRule(level.samples) for level in levels]
+    rules = [FixedRule(level.n_samples) for level in levels]
     if contest.pool.logprob is not None:  # exact utilities break ties at random
         return _hull(name, contest, train, rules, levels)
     known = contest.every_table.take(train)
@@ -199,7 +199,7 @@ def _best_mixture(name: str, contest: Experiment, train: IntArray) -> RulePolicy
 def fit_mixture(contest: Experiment, train: IntArray) -> FittedPolicy:
     """The best mixture of uniform numbers of samples: the baseline of every difference."""
     policy = _best_mixture("mixture", contest, train)
-    return FittedPolicy(policy, policy.dial.prices, contest.pool.features)
+    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
 
 
 def fit_longest_first(contest: Experiment, train: IntArray) -> FittedPolicy:
@@ -211,13 +211,13 @@ def fit_longest_first(contest: Experiment, train: IntArray) -> FittedPolicy:
         best.name,
         best.levels,
         best.rules,
-        best.dial,
-        ticket="length",
-        lengths=tuple(lengths),
+        best.schedule,
+        mix_by="length",
+        training_lengths=tuple(lengths),
         length_feature=column,
     )
     places = np.linspace(0, len(best.rules) - 1, BETWEEN * (len(best.rules) - 1) + 1)
-    prices = tuple(best.dial.price(place) for place in places)
+    prices = tuple(best.schedule.price_at(place) for place in places)
     return FittedPolicy(policy, prices, contest.pool.features)
 
 
@@ -225,21 +225,21 @@ def fit_retry(contest: Experiment, train: IntArray) -> FittedPolicy:
     """Redraw what could not be read."""
     rules = retry_grid(max(contest.samples))
     policy = _hull("retry", contest, train, rules, contest.every_level)
-    return FittedPolicy(policy, policy.dial.prices, contest.pool.features)
+    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
 
 
 def fit_adaptive_consistency(contest: Experiment, train: IntArray) -> FittedPolicy:
     """Stop when the lead is likely to be real."""
     rules = adaptive_grid(max(contest.samples))
     policy = _hull("adaptive-consistency", contest, train, rules, contest.every_level)
-    return FittedPolicy(policy, policy.dial.prices, contest.pool.features)
+    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
 
 
 def fit_early_stopping(contest: Experiment, train: IntArray) -> FittedPolicy:
     """Stop when a window is unanimous."""
     rules = early_grid(max(contest.samples))
     policy = _hull("early-stopping", contest, train, rules, contest.every_level)
-    return FittedPolicy(policy, policy.dial.prices, contest.pool.features)
+    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
 
 
 def fit_paper_router(contest: Experiment, train: IntArray) -> FittedPolicy:
@@ -261,7 +261,7 @@ def fit_paper_router(contest: Experiment, train: IntArray) -> FittedPolicy:
         cost_sensitive=contest.cost_sensitive,
         seed=contest.seed,
     )
-    return FittedPolicy(policy, policy.dial.prices, contest.pool.features)
+    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
 
 
 def fit_values_router(contest: Experiment, train: IntArray) -> FittedPolicy:
@@ -269,7 +269,7 @@ def fit_values_router(contest: Experiment, train: IntArray) -> FittedPolicy:
     policy = fit_value_router(
         contest.pool.features[train], contest.table.take(train), contest.levels, seed=contest.seed
     )
-    return FittedPolicy(policy, _prices(1.0 / contest.draw_cost(train)), contest.pool.features)
+    return FittedPolicy(policy, _prices(1.0 / contest.sample_cost(train)), contest.pool.features)
 
 
 def fit_sequentially(contest: Experiment, train: IntArray) -> FittedPolicy:
@@ -279,7 +279,7 @@ def fit_sequentially(contest: Experiment, train: IntArray) -> FittedPolicy:
     most = min(MAX_SAMPLES, max(contest.samples))
     known, each = (
         contest.measure_states.map(lambda table: table[:, train]),
-        contest.draw_cost(train),
+        contest.sample_cost(train),
     )
     levels, resort_cost = make_levels(tuple(range(1, most + 1))), 0.0
     if pool.resort is not None:
@@ -295,8 +295,10 @@ def fit_sequentially(contest: Experiment, train: IntArray) -> FittedPolicy:
         seed=contest.seed,
     )
     # Dear enough that nobody draws twice, whoever's price is shaded and whatever a draw costs.
-    again = float(policy.index[states().layer(1)].max(initial=0.0)) / (1.0 - PRICE_JITTER)
-    dearest = max(float(policy.index.max()), again) / each
+    again = float(policy.break_even_price[states().layer(1)].max(initial=0.0)) / (
+        1.0 - PRICE_JITTER
+    )
+    dearest = max(float(policy.break_even_price.max()), again) / each
     if resort_cost:
         dearest = max(dearest, 1.0 / resort_cost)  # no more than one answer is ever gained
     return FittedPolicy(policy, _prices(dearest or 1.0 / each), words)

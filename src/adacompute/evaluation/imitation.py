@@ -16,7 +16,7 @@ from adacompute.core.types import UtilityTable
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.curves import Curve
 from adacompute.evaluation.factories import Experiment
-from adacompute.policies.router import mistake_weight
+from adacompute.policies.router import max_regret
 
 
 def imitate(contest: Experiment, curve: Curve, budget: float) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def measure(
     best = choose(table, price)
     wrong = best != choice
     error = float(wrong.mean())
-    weight = mistake_weight(table, best, price)
+    weight = max_regret(table, best, price)
     utility, cost = table.utility_of(choice), table.cost_of(choice)
     gap = float((table.utility_of(best) - utility).mean())
     deviation = float((table.cost_of(best) - cost).mean())

@@ -28,7 +28,7 @@ def cross_fitted_oracle(
     cost = pool.level_cost(samples)
     for _ in range(HALVINGS):
         halves = pool.answers.halves(rng)
-        worth = [estimate(half, samples, errors=False).utility for half in halves]
+        worth = [estimate(half, samples, standard_errors=False).utility for half in halves]
         for chosen_on, scored_on in (worth, worth[::-1]):
             table = UtilityTable(chosen_on, cost, pool.key)
             for budget in budgets:

@@ -35,41 +35,41 @@ SHORT_SHARE = 0.1
 class Resort:
     """Samples of another model on the same questions: its draws answer where it is asked.
 
-    ``level`` says which model, and how many of its samples vote; ``draw_cost`` is by sample.
+    ``level`` says which model, and how many of its samples vote; ``sample_cost`` is by sample.
     """
 
     level: Level
     answers: Answers
-    draw_cost: FloatArray
+    sample_cost: FloatArray
 
     def __post_init__(self) -> None:
-        fewest = int(self.answers.n_samples.min(initial=self.level.samples))
-        if fewest < self.level.samples:
+        fewest = int(self.answers.n_samples.min(initial=self.level.n_samples))
+        if fewest < self.level.n_samples:
             raise DataError(
-                f"a last resort of {self.level.samples} samples is recorded with {fewest} of some "
-                "question: collect more of them, or let fewer vote"
+                f"a last resort of {self.level.n_samples} samples is recorded with {fewest} of "
+                "some question: collect more of them, or let fewer vote"
             )
 
     def take(self, rows: IntArray | BoolArray) -> Resort:
         """Return these questions."""
         rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         keep = np.isin(self.answers.question, rows)
-        return replace(self, answers=self.answers.take(rows), draw_cost=self.draw_cost[keep])
+        return replace(self, answers=self.answers.take(rows), sample_cost=self.sample_cost[keep])
 
     @property
     def cost(self) -> FloatArray:
         """Mean cost of asking it, by question."""
-        return self.level.samples * _mean_cost(self.answers, self.draw_cost)
+        return self.level.n_samples * _mean_cost(self.answers, self.sample_cost)
 
     @property
     def utility(self) -> FloatArray:
         """Chance that it is right, by question."""
-        return estimate(self.answers, (self.level.samples,), errors=False).utility[:, 0]
+        return estimate(self.answers, (self.level.n_samples,), standard_errors=False).utility[:, 0]
 
 
-def _mean_cost(answers: Answers, draw_cost: FloatArray) -> FloatArray:
+def _mean_cost(answers: Answers, sample_cost: FloatArray) -> FloatArray:
     """Mean cost of a sample of each question."""
-    total = np.bincount(answers.question, draw_cost, minlength=len(answers))
+    total = np.bincount(answers.question, sample_cost, minlength=len(answers))
     return np.asarray(total / np.maximum(1, answers.n_samples), dtype=np.float64)
 
 
@@ -77,8 +77,8 @@ def _mean_cost(answers: Answers, draw_cost: FloatArray) -> FloatArray:
 class Pool:
     """N questions with S samples in all.
 
-    ``group`` is the same for copies of a question; ``draw_cost`` (S,) is what each sample cost, in
-    the order of the answers; ``length_feature`` is the column of the features with the length.
+    ``group`` is the same for copies of a question; ``sample_cost`` (S,) is what each sample cost,
+    in the order of the answers; ``length_feature`` is the column of the features with the length.
     ``features`` are what routers read of the text; ``words``, where given, what the sequential
     policy reads instead. ``round_cost`` is what each round of draws costs beside them, one for all
     questions or (N,): a call's prompt is paid once, however many draws share it. ``resort`` is
@@ -90,7 +90,7 @@ class Pool:
     key: KeyArray
     group: KeyArray
     features: Float32Array
-    draw_cost: FloatArray
+    sample_cost: FloatArray
     length_feature: int = 0
     words: Float32Array | None = None
     round_cost: float | FloatArray = 0.0
@@ -117,7 +117,7 @@ class Pool:
             features=self.features[rows],
             words=None if self.words is None else self.words[rows],
             resort=None if self.resort is None else self.resort.take(rows),
-            draw_cost=self.draw_cost[kept],
+            sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
@@ -138,7 +138,7 @@ class Pool:
         enough = np.flatnonzero(counts >= most)
         pool = self if nulls else self.keep(read)
         pool = pool.take(enough)
-        pool = pool.keep(pool.answers.rank < most)
+        pool = pool.keep(pool.answers.position < most)
         return replace(pool, left_out=len(self) - len(enough))
 
     def keep(self, samples: BoolArray) -> Pool:
@@ -146,13 +146,13 @@ class Pool:
         return replace(
             self,
             answers=self.answers.keep(samples),
-            draw_cost=self.draw_cost[samples],
+            sample_cost=self.sample_cost[samples],
             logprob=None if self.logprob is None else self.logprob[samples],
         )
 
     def mean_draw_cost(self) -> FloatArray:
         """Mean cost of a sample of each question."""
-        return _mean_cost(self.answers, self.draw_cost)
+        return _mean_cost(self.answers, self.sample_cost)
 
     @property
     def round_costs(self) -> FloatArray:
@@ -161,7 +161,7 @@ class Pool:
 
     def table(self, samples: tuple[int, ...], *, method: str = "exact") -> UtilityTable:
         """What each level is worth and costs on each question."""
-        worth = estimate(self.answers, samples, method=method, errors=False)
+        worth = estimate(self.answers, samples, method=method, standard_errors=False)
         return UtilityTable(worth.utility, self.level_cost(samples), self.key)
 
     def level_cost(self, samples: tuple[int, ...]) -> FloatArray:

@@ -15,9 +15,9 @@ import numpy as np
 from adacompute.core.answers import UNPARSED, order_samples
 from adacompute.core.errors import DataError
 from adacompute.core.states import states
-from adacompute.core.votes import running_majority
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, play
-from adacompute.policies.policy import Policy, Record, answers_alone
+from adacompute.core.votes import running_accuracy
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
+from adacompute.policies.policy import Policy, SampleMatrix, answers_alone
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
@@ -70,17 +70,17 @@ class Replay:
         if self.ordered is not None:
             return self.ordered
         index = order_samples(
-            self.pool.answers, orders=self.orders, length=self.length, seed=self.seed
+            self.pool.answers, n_orders=self.orders, length=self.length, seed=self.seed
         )
         return index.reshape(-1, self.length)
 
     @cached_property
-    def record(self) -> Record:
+    def record(self) -> SampleMatrix:
         """The draws, one row an order, and room for those of a last resort."""
         answer = self.pool.answers.answer[self._index]
         resort = self.pool.resort
-        room = 0 if resort is None else resort.level.samples
-        return Record(np.pad(answer, ((0, 0), (0, room)), constant_values=UNPARSED))
+        room = 0 if resort is None else resort.level.n_samples
+        return SampleMatrix(np.pad(answer, ((0, 0), (0, room)), constant_values=UNPARSED))
 
     @cached_property
     def _value(self) -> FloatArray:
@@ -91,7 +91,7 @@ class Replay:
         """Chance that it is right with ties broken by these, or at random."""
         answers, index = self.pool.answers, self._index
         drawn = None if logprob is None else logprob[index]
-        value = running_majority(answers.answer[index], answers.share[index], drawn)
+        value = running_accuracy(answers.answer[index], answers.class_accuracy[index], drawn)
         return np.pad(value, ((0, 0), (1, 0)))
 
     def tie_gains(self, most: int) -> FloatArray:
@@ -110,7 +110,7 @@ class Replay:
     @cached_property
     def _spent(self) -> FloatArray:
         """Cost of the first 0, 1, … draws."""
-        spent = np.cumsum(self.pool.draw_cost[self._index], axis=1)
+        spent = np.cumsum(self.pool.sample_cost[self._index], axis=1)
         return np.pad(spent, ((0, 0), (1, 0)))
 
     @cached_property
@@ -119,23 +119,23 @@ class Replay:
         resort = self.pool.resort
         if resort is None:
             raise DataError("a policy has a last resort, and no samples of its model are given")
-        size, answers = resort.level.samples, resort.answers
-        index = order_samples(answers, orders=self.orders, length=size, seed=self.seed + 1)
+        size, answers = resort.level.n_samples, resort.answers
+        index = order_samples(answers, n_orders=self.orders, length=size, seed=self.seed + 1)
         index = index.reshape(-1, size)
-        right = running_majority(answers.answer[index], answers.share[index])[:, -1]
-        return resort.draw_cost[index].sum(axis=1), right
+        right = running_accuracy(answers.answer[index], answers.class_accuracy[index])[:, -1]
+        return resort.sample_cost[index].sum(axis=1), right
 
     def run(
         self,
         policy: Policy,
         price: float,
         *,
-        draw_cost: float = 1.0,
+        sample_cost: float = 1.0,
         features: Float32Array | None = None,
     ) -> ReplayResult:
         """Run a policy at a price on every question and every order.
 
-        ``draw_cost`` is what the policy is told that a draw costs, ``features`` what it has
+        ``sample_cost`` is what the policy is told that a draw costs, ``features`` what it has
         digested; those of the pool unless others are given.
         """
         if features is None:
@@ -145,14 +145,14 @@ class Replay:
             price,
             key=self.pool.key,
             features=features,
-            cost=self._told(policy, draw_cost),
-            record=self.record,
-            rounds=self.rounds,
+            cost=self._told(policy, sample_cost),
+            samples=self.record,
+            max_rounds=self.rounds,
         )
-        played = play(start.decide().repeat(self.orders))
-        drawn, rounds = played.state.draws.size, self.rounds - played.state.rounds_left
+        played = run_episode(start.decide().repeat(self.orders))
+        drawn, rounds = played.state.observed.n_samples, self.rounds - played.state.rounds_left
         shape, alone = (len(self.pool), self.orders), played.resorted
-        own = drawn - np.where(alone, policy.levels[-1].samples, 0)
+        own = drawn - np.where(alone, policy.levels[-1].n_samples, 0)
         rows = np.arange(len(drawn))
         spent = self._spent[rows, own] + np.repeat(self.pool.round_costs, self.orders) * rounds
         value = self._value[rows, own]
@@ -170,9 +170,9 @@ class Replay:
             resorted=alone.reshape(shape).mean(axis=1),
         )
 
-    def _told(self, policy: Policy, draw_cost: float) -> FloatArray:
+    def _told(self, policy: Policy, sample_cost: float) -> FloatArray:
         """What the policy is told that each level costs, (N, K)."""
-        cost = np.array([draw_cost * level.samples for level in policy.levels])
+        cost = np.array([sample_cost * level.n_samples for level in policy.levels])
         told = np.tile(cost, (len(self.pool), 1))
         if answers_alone(policy.levels).any() and self.pool.resort is not None:
             told[:, -1] = self.pool.resort.cost.mean()

@@ -143,7 +143,7 @@ class Account:
 
     def may_hold(self, virtual: VirtualModel) -> bool:
         """Whether audits have not yet taken their share of all draws."""
-        so_far = self._draws.get(virtual.name, 0) + virtual.bundle.most_samples
+        so_far = self._draws.get(virtual.name, 0) + virtual.bundle.max_samples
         allowed = virtual.audit_max_share * so_far
         return self._held.get(virtual.name, 0) <= allowed
 
@@ -176,7 +176,7 @@ class Account:
         """Show how far the last requests are from what the policy was trained on."""
         virtual, model = engine.virtual, decision.model
         spent = self._spent.setdefault(model, deque(maxlen=LAST))
-        spent.append(decision.samples_used * virtual.bundle.draw_cost)
+        spent.append(decision.samples_used * virtual.bundle.sample_cost)
         self.metrics.show("request_cost_mean", model, sum(spent) / len(spent))
         baseline = virtual.bundle.baseline
         if baseline is None or decision.question_source == "none":
@@ -217,7 +217,7 @@ def _writable(text: str | None) -> str | None:
 
 
 def _distance(features: Float32Array, baseline: Baseline) -> float:
-    mean, spread = np.asarray(baseline.mean), np.asarray(baseline.spread)
+    mean, spread = np.asarray(baseline.feature_mean), np.asarray(baseline.feature_std)
     told = spread > SPREADS
     away = (features[told] - mean[told]) / spread[told]
     return float(np.mean(np.minimum(away**2, 25.0))) if told.any() else 1.0

@@ -32,7 +32,7 @@ from adacompute.models.openai import Upstream
 from adacompute.models.scorer import Scorer
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
-from adacompute.policies.policy import Record
+from adacompute.policies.policy import SampleMatrix
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 
 GRADING_S = 5.0
@@ -139,7 +139,7 @@ class Engine:
         path, name = "chat/completions", self.virtual.name
         asked = VirtualRequest(Body("", content, ()), path, name, budget=None, debug=False)
         _, episode = self.open(asked)
-        episode.feed(_record([0] * int(episode.wanted[0]))).decide()
+        episode.feed(_record([0] * int(episode.target[0]))).decide()
         await self._spell("The answer is \\frac{1}{2}.", ["0.5"])
 
     def open(self, asked: VirtualRequest) -> tuple[Decision, Episode]:
@@ -171,8 +171,8 @@ class Engine:
             key=np.array([key], dtype=np.uint64),
             features=policy.prepare_features(features),
             cost=self._cost,
-            record=_record([]),
-            rounds=self._rounds(),
+            samples=_record([]),
+            max_rounds=self._rounds(),
         ).decide()
         decision.decision_s = time.perf_counter() - begun
         return decision, episode
@@ -188,15 +188,15 @@ class Engine:
         self, asked: VirtualRequest, headers: Mapping[str, str], query: str = ""
     ) -> RequestModel:
         """Open a purse for a request."""
-        likely = self.virtual.bundle.ties == LOGPROB
+        likely = self.virtual.bundle.tie_break == LOGPROB
         return RequestModel(self.upstream, asked, self.virtual.model, headers, query, likely)
 
     def settled(self, episode: Episode) -> bool:
         """Whether one draw ends it, however it falls: then it can be passed on as it comes."""
-        if int(episode.wanted[0]) != 1:
+        if int(episode.target[0]) != 1:
             return False
         after = (episode.feed(_record([answer])).decide() for answer in (0, -1))
-        return not any(len(later.open) for later in after)
+        return not any(len(later.active) for later in after)
 
     async def run(self, purse: RequestModel, decision: Decision, episode: Episode) -> Outcome:
         """Draw and decide until the policy stops, then choose."""
@@ -204,10 +204,10 @@ class Engine:
         now = asyncio.get_running_loop().time
         deadline = None if self.virtual.deadline_s is None else now() + self.virtual.deadline_s
         try:
-            while len(episode.open):
+            while len(episode.active):
                 await self._round(purse, decision, episode, deadline)
                 start = time.perf_counter()
-                if len(decision.answers) < int(episode.wanted[0]):
+                if len(decision.answers) < int(episode.target[0]):
                     break  # nothing that is missing can change the vote, or time is up
                 episode = episode.feed(_record(decision.answers, purse)).decide()
                 decision.decision_s += time.perf_counter() - start
@@ -225,7 +225,7 @@ class Engine:
     async def complete(self, outcome: Outcome) -> None:
         """Draw up to the largest level after the answer was given, for an audit."""
         decision, purse = outcome.decision, outcome.purse
-        missing = self.virtual.bundle.most_samples - len(purse.drawn)
+        missing = self.virtual.bundle.max_samples - len(purse.drawn)
         if missing > 0:
             async for drawn in purse.buy(missing):
                 for one in drawn:
@@ -239,7 +239,7 @@ class Engine:
 
         The first draw has all the time that it needs: without one there is no answer.
         """
-        start, wanted = time.perf_counter(), int(episode.wanted[0])
+        start, wanted = time.perf_counter(), int(episode.target[0])
         decision.rounds += 1
         resort = self.virtual.bundle.policy.levels[int(episode.state.level[0])].model
         model = resort if episode.resorted[0] else None
@@ -288,8 +288,8 @@ class Engine:
 
         A scorer that fails costs its scores alone: the draws are paid for.
         """
-        if int(episode.state.draws.size[0]) == len(decision.answers):
-            decision.chosen = int(episode.winner(ties=self.virtual.bundle.ties)[0])
+        if int(episode.state.observed.n_samples[0]) == len(decision.answers):
+            decision.chosen = int(episode.winner(tie_break=self.virtual.bundle.tie_break)[0])
         else:  # the last round was cut short, and what came of it votes too
             decision.chosen = int(votes.winner(_record(decision.answers).answer)[0])
         scorer = self.virtual.scorer
@@ -328,7 +328,7 @@ class Engine:
         """Features of a question; of an average one where there is no text to go by."""
         bundle = self.virtual.bundle
         if question is None:
-            mean = () if bundle.baseline is None else bundle.baseline.mean
+            mean = () if bundle.baseline is None else bundle.baseline.feature_mean
             return np.resize(np.asarray(mean or (0.0,), np.float32), (1, self._width))
         return extract(pa.array([question]), features=bundle.features)
 
@@ -336,10 +336,10 @@ class Engine:
         """Take note of a single draw that answers, and of what the policy would draw after it."""
         await self._read(decision, drawn)
         decision.chosen, decision.rounds = min(0, decision.answers[0]), 1
-        decision.samples_planned = int(episode.wanted[0])
+        decision.samples_planned = int(episode.target[0])
         if decision.samples_planned == 1:
             after = episode.feed(_record(decision.answers)).decide()
-            decision.samples_planned = max(1, int(after.wanted[0]))
+            decision.samples_planned = max(1, int(after.target[0]))
         decision.samples_used = 1
 
     def money(self, bills: list[CallUsage]) -> float | None:
@@ -359,15 +359,15 @@ def _usage(bill: Mapping[str, Any]) -> Usage:
     )
 
 
-def _record(answers: list[int], purse: RequestModel | None = None) -> Record:
+def _record(answers: list[int], purse: RequestModel | None = None) -> SampleMatrix:
     """Draws of one question as policies see them."""
     answer = np.array([answers], dtype=np.int64).reshape(1, -1)
     if purse is None:
-        return Record(answer)
+        return SampleMatrix(answer)
     told = [
         math.nan if one.draw.mean_logprob is None else one.draw.mean_logprob for one in purse.drawn
     ]
-    return Record(answer, logprob=np.array([told[: len(answers)]]))
+    return SampleMatrix(answer, logprob=np.array([told[: len(answers)]]))
 
 
 def _spell(grader: Grader, text: str, known: list[str]) -> str | None:
@@ -384,10 +384,10 @@ def _decided(episode: Episode, answers: list[int]) -> bool:
     The worst that can come is that all of them go to the second class.
     """
     counts = np.bincount([answer for answer in answers if answer >= 0], minlength=2)
-    missing = int(episode.wanted[0]) - len(answers)
+    missing = int(episode.target[0]) - len(answers)
     second, first = np.sort(counts)[-2:].tolist()
     if missing <= 0 or first - second <= missing:
         return False
     against = int(np.argsort(counts)[-2])
     worst = episode.feed(_record(answers + [against] * missing)).decide()
-    return not len(worst.open)
+    return not len(worst.active)

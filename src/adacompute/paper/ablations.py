@@ -20,8 +20,8 @@ from adacompute.evaluation.imitation import measure
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.pool import assign_folds
 from adacompute.paper.subject import BUDGETS, FOLDS, MIDDLE, SEED, Subject, within
-from adacompute.policies.learners import CLASSIFIERS, fit_classifier, one_thread
-from adacompute.policies.router import mistake_weight
+from adacompute.policies.learners import CLASSIFIERS, fit_classifier, single_threaded
+from adacompute.policies.router import max_regret
 from adacompute.report.table_files import Row
 
 SPLITS = 10
@@ -117,12 +117,12 @@ def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
         for split_by, masks in held.items():
             for seed, mask in enumerate(masks):
                 try:
-                    with one_thread():
+                    with single_threaded():
                         model = fit_classifier(
                             features[~mask],
                             label[~mask],
-                            levels=table.n_levels,
-                            kind=kind,
+                            n_levels=table.n_levels,
+                            classifier=kind,
                             seed=seed,
                         )
                 except DataError as error:
@@ -175,7 +175,7 @@ def _try(
             continue
         part, mine = table.take(rows), choice[i * size + rows]
         best = choose(part, price)
-        worst.append(mistake_weight(part, best, price))
+        worst.append(max_regret(part, best, price))
         mistakes.append(best != mine)
         weights.append(len(rows))
         about = {"accuracy": float(part.utility_of(mine).mean())}

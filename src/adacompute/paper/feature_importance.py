@@ -60,7 +60,7 @@ def weigh_features(subject: Subject) -> Features:
     lost = np.zeros((2, count))
     for fold in range(FOLDS):
         held = subject.fold == fold
-        model = fit_classifier(features[~held], label[~held], levels=table.n_levels, seed=SEED)
+        model = fit_classifier(features[~held], label[~held], n_levels=table.n_levels, seed=SEED)
         for i, rows in enumerate((np.flatnonzero(~held), np.flatnonzero(held))):
             rng = np.random.default_rng(fold)
             right = (model.predict(features[rows]).argmax(axis=1) == label[rows]).mean()

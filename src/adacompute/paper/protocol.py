@@ -19,7 +19,7 @@ from adacompute.evaluation.imitation import measure
 from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.episode import Episode
-from adacompute.policies.policy import Policy, Record
+from adacompute.policies.policy import Policy, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router
 from adacompute.policies.uniform import FixedRule, RulePolicy
@@ -65,14 +65,14 @@ def evaluate_paper(
 
 def decide_once(policy: Policy, pool: Pool, price: float, table: UtilityTable) -> IntArray:
     """Level that a policy reaches before it has seen a draw."""
-    nothing = Record(np.empty((len(pool), 0), dtype=np.int64))
+    nothing = SampleMatrix(np.empty((len(pool), 0), dtype=np.int64))
     start = Episode.start(
         policy,
         price,
         key=pool.key,
         features=policy.prepare_features(pool.features),
         cost=np.broadcast_to(table.cost, table.utility.shape),
-        record=nothing,
+        samples=nothing,
     )
     return start.decide().state.level
 
@@ -87,7 +87,7 @@ def _uniform(
     after = min(first + 1, len(samples) - 1)
     share = (budget - costs[first]) / (costs[after] - costs[first]) if after > first else 0.0
     dial = PriceSchedule((2.0, 1.0))
-    price = dial.price(min(1.0, share))
+    price = dial.price_at(min(1.0, share))
     rules = FixedRule(samples[first]), FixedRule(samples[after])
     lengths = tuple(np.sort(pool.features[:, pool.length_feature]).tolist())
     names = {"fixed": "none", "random": "key", "longest-first": "length"}
@@ -98,8 +98,8 @@ def _uniform(
                 make_levels(samples),
                 rules,
                 dial,
-                ticket=ticket,
-                lengths=lengths,
+                mix_by=ticket,
+                training_lengths=lengths,
                 length_feature=pool.length_feature,
             ),
             price,
@@ -127,7 +127,7 @@ def _route(
         classifier=classifier,
         seed=seed,
     )
-    return decide_once(policy, pool, policy.dial.prices[0], table)
+    return decide_once(policy, pool, policy.schedule.prices[0], table)
 
 
 def _score(

@@ -143,7 +143,7 @@ class Subject:
         return self._table(both[0]), self._table(both[1])
 
     def _table(self, answers: Answers) -> UtilityTable:
-        worth = estimate(answers, self.half_levels, errors=False).utility
+        worth = estimate(answers, self.half_levels, standard_errors=False).utility
         return UtilityTable(worth, self.pool.level_cost(self.half_levels), self.pool.key)
 
     @cached_property
@@ -192,7 +192,7 @@ class Subject:
             budgets=[budget],
             seed=seed,
         )
-        return decide_once(policy, self.paper_pool, policy.dial.prices[0], table)
+        return decide_once(policy, self.paper_pool, policy.schedule.prices[0], table)
 
     def learned(self, budget: float, table: UtilityTable | None = None) -> IntArray:
         """Choose as the paper does: trained on four fifths, and asked about all."""

@@ -1,6 +1,6 @@
 """Bundle: a policy with everything that its decisions need, in files that are safe to load.
 
-    bundle.json      what it is: levels, dial and rules, cost unit, features, model, grader, hashes
+    bundle.json      what it is: levels, schedule, rules, cost unit, features, model, grader, hashes
     model-N.onnx     learned models, where it has some
     tables.npz       what a sequential policy looks up
 
@@ -33,9 +33,9 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import RouterPolicy, ValueRouterPolicy
 from adacompute.policies.sequential import SequentialPolicy, load_tables, save_tables
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
-from adacompute.policies.uniform import TICKETS, FixedRule, RetryRule, Rule, RulePolicy
+from adacompute.policies.uniform import MIX_BY, FixedRule, RetryRule, Rule, RulePolicy
 
-FORMAT = 2
+FORMAT = 3
 FILE = "bundle.json"
 TABLES = "tables.npz"
 RULES: dict[str, type[FixedRule | RetryRule | AdaptiveConsistencyRule | EarlyStoppingRule]] = {
@@ -47,7 +47,7 @@ RULES: dict[str, type[FixedRule | RetryRule | AdaptiveConsistencyRule | EarlySto
 
 
 @dataclass(frozen=True)
-class Point:
+class FrontierPoint:
     """What a price costs and gets right on questions that were held out, with intervals."""
 
     price: float
@@ -64,21 +64,22 @@ class Baseline:
     """What the training questions were like, to notice when those to come are not.
 
     ``mean`` and ``spread`` are of each feature; ``agreement`` is the chance that two readable
-    samples of a question agree, ``unreadable`` that a sample cannot be read.
+    samples of a question agree, ``unparsed`` that a sample cannot be read.
     """
 
-    mean: tuple[float, ...]
-    spread: tuple[float, ...]
+    feature_mean: tuple[float, ...]
+    feature_std: tuple[float, ...]
     agreement: float
-    unreadable: float
+    unparsed: float
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """A policy and its circumstances.
 
-    ``frontier`` holds what prices cost, by falling price, where it was calibrated; ``draw_cost`` is
-    what a draw costs on average, in the unit; ``data`` is a hash of the training data.
+    ``frontier`` holds the cost and accuracy of each calibrated price, highest price first.
+    ``sample_cost`` is the mean cost of one sample, in the unit. ``data_hash`` is a hash of the
+    training data.
     """
 
     policy: Policy
@@ -87,28 +88,28 @@ class Bundle:
     feature_version: int = 1
     model: str | None = None
     grader: str | None = None
-    data: str | None = None
-    draw_cost: float = 1.0
+    data_hash: str | None = None
+    sample_cost: float = 1.0
     template: Template | None = None
     baseline: Baseline | None = None
-    frontier: tuple[Point, ...] = ()
-    ties: str = FIRST_SEEN
+    frontier: tuple[FrontierPoint, ...] = ()
+    tie_break: str = FIRST_SEEN
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def level_cost(self) -> FloatArray:
         """What each level costs from nothing, (1, K), in the unit."""
         levels = self.policy.levels
-        draws = np.array([level.samples for level in levels], dtype=np.float64)
+        draws = np.array([level.n_samples for level in levels], dtype=np.float64)
         if isinstance(self.policy, SequentialPolicy):
             draws = np.where(answers_alone(levels), self.policy.resort_cost, draws)
-        return draws[None, :] * self.draw_cost
+        return draws[None, :] * self.sample_cost
 
     @property
-    def most_samples(self) -> int:
+    def max_samples(self) -> int:
         """Samples of the largest level of the first model."""
         levels = self.policy.levels
-        return max(level.samples for level in levels if level.model == levels[0].model)
+        return max(level.n_samples for level in levels if level.model == levels[0].model)
 
     def price_for(self, budget: float) -> float:
         """Lowest price at which the mean cost stays within a budget, by its upper bound."""
@@ -132,13 +133,13 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         **{
             name: getattr(bundle, name)
-            for name in ("unit", "features", "feature_version", "model", "grader", "data")
+            for name in ("unit", "features", "feature_version", "model", "grader", "data_hash")
         },
-        "draw_cost": bundle.draw_cost,
+        "sample_cost": bundle.sample_cost,
         "template": None if bundle.template is None else asdict(bundle.template),
         "baseline": None if bundle.baseline is None else asdict(bundle.baseline),
         "frontier": [asdict(point) for point in bundle.frontier],
-        "ties": bundle.ties,
+        "tie_break": bundle.tie_break,
         "notes": bundle.notes,
     }
     path = path.resolve()
@@ -207,15 +208,15 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         feature_version=_entry(content, "feature_version", int),
         model=_entry(content, "model", str | None),
         grader=_entry(content, "grader", str | None),
-        data=_entry(content, "data", str | None),
-        draw_cost=_number(content["draw_cost"]),
+        data_hash=_entry(content, "data_hash", str | None),
+        sample_cost=_number(content["sample_cost"]),
         template=None if content["template"] is None else read_template(content["template"]),
         baseline=_baseline(_entry(content, "baseline", dict | None)),
         frontier=tuple(
-            Point(**{name: _number(value) for name, value in point.items()})
+            FrontierPoint(**{name: _number(value) for name, value in point.items()})
             for point in _entry(content, "frontier", list)
         ),
-        ties=_one_of(TIE_BREAKS, content.get("ties", FIRST_SEEN)),
+        tie_break=_one_of(TIE_BREAKS, content["tie_break"]),
         notes=_entry(content, "notes", dict),
     )
 
@@ -235,10 +236,12 @@ def read_template(content: dict[str, Any]) -> Template:
 def _baseline(content: dict[str, Any] | None) -> Baseline | None:
     if content is None:
         return None
-    mean, spread = (tuple(_number(x) for x in content[name]) for name in ("mean", "spread"))
+    mean, spread = (
+        tuple(_number(x) for x in content[name]) for name in ("feature_mean", "feature_std")
+    )
     if len(mean) != len(spread):
         raise ValueError("a baseline has a mean and a spread of each feature")
-    return Baseline(mean, spread, _number(content["agreement"]), _number(content["unreadable"]))
+    return Baseline(mean, spread, _number(content["agreement"]), _number(content["unparsed"]))
 
 
 def _entry(content: dict[str, Any], name: str, kind: type | UnionType) -> Any:  # noqa: ANN401
@@ -299,7 +302,7 @@ def _describe(policy: Policy) -> dict[str, Any]:
     """Say what a policy is, its models aside."""
     content: dict[str, Any] = {"levels": [asdict(level) for level in policy.levels]}
     if isinstance(policy, RouterPolicy):
-        return {"kind": "router", "prices": policy.dial.prices, **content}
+        return {"kind": "router", "prices": policy.schedule.prices, **content}
     if isinstance(policy, ValueRouterPolicy):
         return {"kind": policy.name, **content}
     if isinstance(policy, SequentialPolicy):
@@ -309,10 +312,10 @@ def _describe(policy: Policy) -> dict[str, Any]:
         return {
             "kind": "ruled",
             "name": policy.name,
-            "prices": policy.dial.prices,
+            "prices": policy.schedule.prices,
             "rules": [_describe_rule(rule) for rule in policy.rules],
-            "ticket": policy.ticket,
-            "lengths": policy.lengths,
+            "mix_by": policy.mix_by,
+            "training_lengths": policy.training_lengths,
             "length_feature": policy.length_feature,
             **content,
         }
@@ -329,39 +332,41 @@ def _describe_rule(rule: Rule) -> dict[str, Any]:
 def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
     levels = tuple(_level(level) for level in _entry(content, "levels", list))
     own = tuple(level for level in levels if level.model == levels[0].model)
-    most = make_levels(tuple(level.samples for level in own))[-1].samples
+    most = make_levels(tuple(level.n_samples for level in own))[-1].n_samples
     if content["kind"] == SequentialPolicy.name:
         costs = (_number(content.get(name, 0.0)) for name in ("round_cost", "resort_cost"))
         return load_tables(files[TABLES], levels, *costs)
     if own != levels:
         raise BundleError(f"a policy of kind {content['kind']!r} has levels of one model alone")
     models = [OnnxModel(data) for data in files.values()]
-    if any(model.outputs != len(levels) for model in models):
+    if any(model.n_outputs != len(levels) for model in models):
         raise BundleError(f"a model does not score the {len(levels)} levels of its policy")
     kind = content["kind"]
     if kind == "value-router":
         if len(models) != 1:
             raise BundleError(f"a {kind} needs one model, not {len(models)}")
         return ValueRouterPolicy(levels, models[0])
-    dial = PriceSchedule(tuple(_number(price) for price in content["prices"]))
+    schedule = PriceSchedule(tuple(_number(price) for price in content["prices"]))
     if kind == "router":
-        if len(models) != len(dial.prices):
-            raise BundleError(f"{len(dial.prices)} prices need as many models, not {len(models)}")
-        return RouterPolicy(levels, tuple(models), dial)
+        if len(models) != len(schedule.prices):
+            raise BundleError(
+                f"{len(schedule.prices)} prices need as many models, not {len(models)}"
+            )
+        return RouterPolicy(levels, tuple(models), schedule)
     if kind != "ruled":
         raise BundleError(f"a policy of kind {kind!r} is not known to this version")
-    if content["ticket"] not in TICKETS:
-        raise BundleError(f"a ticket by {content['ticket']!r} is not known to this version")
+    if content["mix_by"] not in MIX_BY:
+        raise BundleError(f"mixing by {content['mix_by']!r} is not known to this version")
     rules = tuple(_rule(dict(rule), most) for rule in content["rules"])
-    if len(rules) != len(dial.prices):
-        raise BundleError(f"{len(dial.prices)} prices need as many rules, not {len(rules)}")
+    if len(rules) != len(schedule.prices):
+        raise BundleError(f"{len(schedule.prices)} prices need as many rules, not {len(rules)}")
     return RulePolicy(
         _entry(content, "name", str),
         levels,
         rules,
-        dial,
-        ticket=content["ticket"],
-        lengths=tuple(_number(length) for length in content["lengths"]),
+        schedule,
+        mix_by=content["mix_by"],
+        training_lengths=tuple(_number(length) for length in content["training_lengths"]),
         length_feature=_entry(content, "length_feature", int),
     )
 
@@ -369,7 +374,7 @@ def _rebuild(content: dict[str, Any], files: dict[str, bytes]) -> Policy:
 def _level(content: dict[str, Any]) -> Level:
     return Level(
         name=_entry(content, "name", str),
-        samples=_entry(content, "samples", int),
+        n_samples=_entry(content, "n_samples", int),
         model=_entry(content, "model", str | None),
         settings=_entry(content, "settings", dict),
     )

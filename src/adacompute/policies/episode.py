@@ -21,7 +21,7 @@ from adacompute.policies.policy import (
     NO_LEVEL,
     ObservedSamples,
     Policy,
-    Record,
+    SampleMatrix,
     State,
     answers_alone,
 )
@@ -39,18 +39,18 @@ TIE_BREAKS = (FIRST_SEEN, LOGPROB)
 class Episode:
     """N questions on their way: what is known of them, and which of them are still open.
 
-    ``cost`` (N, K) is what each level costs from nothing; ``wanted`` is how many samples each open
-    question should have before the next decision. ``samples`` and ``apart`` are of the levels: how
-    many they draw, and which are last resorts.
+    ``cost`` (N, K) is what each level costs from nothing; ``target`` is how many samples each
+    active question should have before the next decision. ``level_samples`` is the number of samples
+    of each level, and ``apart`` marks the last resorts.
     """
 
     policy: Policy
     price: float
     state: State
     cost: FloatArray
-    open: IntArray
-    wanted: IntArray
-    samples: IntArray
+    active: IntArray
+    target: IntArray
+    level_samples: IntArray
     apart: BoolArray
 
     @staticmethod
@@ -61,8 +61,8 @@ class Episode:
         key: KeyArray,
         features: Float32Array,
         cost: FloatArray,
-        record: Record,
-        rounds: int = UNLIMITED_ROUNDS,
+        samples: SampleMatrix,
+        max_rounds: int = UNLIMITED_ROUNDS,
     ) -> Episode:
         """Begin with no draws. Row i of the record belongs to question i.
 
@@ -74,46 +74,48 @@ class Episode:
             key=key,
             features=features,
             cost=cost,
-            draws=ObservedSamples(record, np.arange(size), none),
+            observed=ObservedSamples(samples, np.arange(size), none),
             level=np.full(size, NO_LEVEL, dtype=np.int64),
-            rounds_left=np.full(size, rounds, dtype=np.int64),
+            rounds_left=np.full(size, max_rounds, dtype=np.int64),
         )
-        samples = np.array([level.samples for level in policy.levels])
+        level_samples = np.array([level.n_samples for level in policy.levels])
         apart = answers_alone(policy.levels)
-        return Episode(policy, price, state, cost, np.arange(size), none, samples, apart)
+        return Episode(policy, price, state, cost, np.arange(size), none, level_samples, apart)
 
     def repeat(self, times: int) -> Episode:
         """Let every question go on several times over, on as many rows of the record each.
 
         Before the first draw nothing tells them apart, so that decision is made once for all.
         """
-        if len(self.open) != len(self.state) or self.state.draws.size.any():
+        if len(self.active) != len(self.state) or self.state.observed.n_samples.any():
             raise DataError("only an episode without draws can be repeated")
         again = np.repeat(np.arange(len(self.state)), times)
         state = self.state.take(again)
-        rows = ObservedSamples(state.draws.record, np.arange(len(again)), state.draws.size)
+        rows = ObservedSamples(
+            state.observed.samples, np.arange(len(again)), state.observed.n_samples
+        )
         return replace(
             self,
-            state=replace(state, draws=rows),
+            state=replace(state, observed=rows),
             cost=self.cost[again],
-            open=np.arange(len(again)),
-            wanted=self.wanted[again],
+            active=np.arange(len(again)),
+            target=self.target[again],
         )
 
     def decide(self) -> Episode:
         """Decide on every open question; those that stop are closed."""
-        if not len(self.open):
+        if not len(self.active):
             return self
-        state = self.state.take(self.open)
+        state = self.state.take(self.active)
         level = self.policy.decide(state, self.price)
         goes_on = (level > state.level) & (state.rounds_left > 0)
         at = self.state.level.copy()
-        at[self.open[goes_on]] = level[goes_on]
-        wanted = self.state.draws.size.copy()
-        rows, level = self.open[goes_on], level[goes_on]
-        wanted[rows] = wanted[rows] * self.apart[level] + self.samples[level]
+        at[self.active[goes_on]] = level[goes_on]
+        target = self.state.observed.n_samples.copy()
+        rows, level = self.active[goes_on], level[goes_on]
+        target[rows] = target[rows] * self.apart[level] + self.level_samples[level]
         moved = replace(self.state, level=at)
-        return replace(self, state=moved, open=rows, wanted=wanted)
+        return replace(self, state=moved, active=rows, target=target)
 
     @property
     def resorted(self) -> BoolArray:
@@ -122,19 +124,19 @@ class Episode:
             self.apart[self.state.level] & (self.state.level != NO_LEVEL), dtype=np.bool_
         )
 
-    def feed(self, record: Record) -> Episode:
-        """Take the draws that were wanted: ``record`` holds all draws so far, row by question.
+    def feed(self, samples: SampleMatrix) -> Episode:
+        """Take the draws that were target: ``samples`` holds all draws so far, row by question.
 
         After those of a last resort there is nothing to decide.
         """
-        if record.answer.shape[1] < int(self.wanted.max(initial=0)):
+        if samples.answer.shape[1] < int(self.target.max(initial=0)):
             raise DataError(
-                f"{int(self.wanted.max())} draws were wanted and {record.answer.shape[1]} are given"
+                f"{int(self.target.max())} samples are needed, got {samples.answer.shape[1]}"
             )
-        size = self.state.draws.size.copy()
-        size[self.open] = self.wanted[self.open]
+        size = self.state.observed.n_samples.copy()
+        size[self.active] = self.target[self.active]
         rounds = self.state.rounds_left.copy()
-        rounds[self.open] -= 1
+        rounds[self.active] -= 1
         here = np.where(
             self.state.level >= 0,
             np.take_along_axis(self.cost, np.maximum(self.state.level, 0)[:, None], axis=1)[:, 0],
@@ -142,30 +144,32 @@ class Episode:
         )
         state = replace(
             self.state,
-            draws=ObservedSamples(record, self.state.draws.row, size),
+            observed=ObservedSamples(samples, self.state.observed.row, size),
             cost=np.where(self.apart, self.cost, np.maximum(0.0, self.cost - here[:, None])),
             rounds_left=rounds,
         )
-        return replace(self, state=state, open=self.open[~self.resorted[self.open]])
+        return replace(self, state=state, active=self.active[~self.resorted[self.active]])
 
-    def winner(self, *, ties: str = FIRST_SEEN) -> IntArray:
+    def winner(self, *, tie_break: str = FIRST_SEEN) -> IntArray:
         """Draw that answers each question: the first of its leading class, −1 when none is read.
 
-        Where another model was resorted to, its draws alone vote. ``ties`` is who wins one: the
+        Where another model was resorted to, its draws alone vote. ``tie_break`` says who wins: the
         first seen, or the likeliest where log-probabilities are recorded.
         """
-        draws = self.state.draws
-        answer = draws.record.answer[draws.row]
-        first = np.where(self.resorted, draws.size - self.samples[self.state.level], 0)
+        observed = self.state.observed
+        answer = observed.samples.answer[observed.row]
+        first = np.where(
+            self.resorted, observed.n_samples - self.level_samples[self.state.level], 0
+        )
         place = np.arange(answer.shape[1])
-        seen = (place >= first[:, None]) & (place < draws.size[:, None])
-        logprob = draws.record.logprob if ties == LOGPROB else None
-        logprob = None if logprob is None else np.where(seen, logprob[draws.row], -np.inf)
+        seen = (place >= first[:, None]) & (place < observed.n_samples[:, None])
+        logprob = observed.samples.logprob if tie_break == LOGPROB else None
+        logprob = None if logprob is None else np.where(seen, logprob[observed.row], -np.inf)
         return votes.winner(np.where(seen, answer, -1), logprob=logprob)
 
 
-def play(episode: Episode) -> Episode:
+def run_episode(episode: Episode) -> Episode:
     """Run a decided episode to its end on draws that were recorded before."""
-    while len(episode.open):
-        episode = episode.feed(episode.state.draws.record).decide()
+    while len(episode.active):
+        episode = episode.feed(episode.state.observed.samples).decide()
     return episode

@@ -28,15 +28,15 @@ DUST = 1e-12
 """Smaller gains are rounding errors."""
 
 
-def indices(known: StateMeasure, prices: FloatArray = PRICES) -> FloatArray:
+def break_even_prices(measure: StateMeasure, prices: FloatArray = PRICES) -> FloatArray:
     """Index of each state, (states, C), in utility per draw, for C mixtures of questions.
 
     States of the largest number of draws cannot go on: their index is 0.
     """
-    reached, right = known.mass, known.correct_mass
+    reached, right = measure.mass, measure.correct_mass
     index = np.zeros(reached.shape)
     every = states()
-    last = int(every.draws[len(reached) - 1])
+    last = int(every.n_samples[len(reached) - 1])
     worth = np.repeat(right[every.layer(last), :, None], len(prices), axis=2)
     for draws in range(last - 1, -1, -1):
         here = every.layer(draws)
@@ -51,7 +51,7 @@ def continuation_value(worth: FloatArray, draws: int) -> FloatArray:
     """Worth of going on from the states of so many draws, given that of the states one later."""
     every = states()
     here = every.layer(draws)
-    after, back = every.after[here] - every.first[draws + 1], every.back[here]
+    after, back = every.successor[here] - every.first[draws + 1], every.backward_probability[here]
     total = np.zeros((len(after), *worth.shape[1:]))
     for state, chance in zip(after.T, back.T, strict=True):
         some = np.flatnonzero(chance)
@@ -66,7 +66,7 @@ def occupancy(index: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatA
     with nothing replayed. The first draw is always made.
     """
     every = states()
-    last = int(every.draws[len(index) - 1])
+    last = int(every.n_samples[len(index) - 1])
     stop, go = (np.zeros((*index.shape, len(prices))) for _ in range(2))
     came = np.ones((1, index.shape[1], len(prices)))
     for draws in range(last + 1):
@@ -77,7 +77,9 @@ def occupancy(index: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatA
         if draws < last:
             later = every.layer(draws + 1)
             came = np.zeros((later.stop - later.start, *came.shape[1:]))
-            for state, chance in zip(every.after[here].T, every.back[here].T, strict=True):
+            for state, chance in zip(
+                every.successor[here].T, every.backward_probability[here].T, strict=True
+            ):
                 some = np.flatnonzero(chance)  # different states, so that nothing is added twice
                 came[state[some] - later.start] += chance[some, None, None] * go[here][some]
     return stop, go

@@ -18,7 +18,7 @@ from adacompute.core.errors import BundleError, require
 from adacompute.core.types import Float32Array, FloatArray, IntArray
 
 OPSET, IR_VERSION = 3, 8  # of ai.onnx.ml and of the file: old enough for every onnxruntime
-NEVER = -1e9
+UNSEEN_LEVEL_SCORE = -1e9
 """Score of a level that training never saw as the best."""
 
 
@@ -35,7 +35,7 @@ class OnnxModel:
 
     data: bytes = field(repr=False)
     session: Any = field(init=False, repr=False)
-    outputs: int = field(init=False)
+    n_outputs: int = field(init=False)
 
     def __post_init__(self) -> None:
         runtime = require("onnxruntime", extra="train")
@@ -63,7 +63,7 @@ class OnnxModel:
         if [known.name for known in session.get_inputs()] != ["features"] or len(scores) != 1:
             raise BundleError("the model does not turn features into scores: train it again")
         object.__setattr__(self, "session", session)
-        object.__setattr__(self, "outputs", scores[0].shape[-1])
+        object.__setattr__(self, "n_outputs", scores[0].shape[-1])
 
     def predict(self, features: Float32Array) -> FloatArray:
         """Run the model."""
@@ -84,7 +84,11 @@ def trees_to_onnx(raw: bytes, *, features: int, outputs: int, output_of: IntArra
     base_values[output_of] = np.broadcast_to(base, len(output_of))
     trees = [
         *zip(model["trees"], output_of[model["tree_info"]].tolist(), strict=True),
-        *((_leaf(NEVER), output) for output in range(outputs) if output not in output_of),
+        *(
+            (_leaf(UNSEEN_LEVEL_SCORE), output)
+            for output in range(outputs)
+            if output not in output_of
+        ),
     ]
     nodes: dict[str, list[Any]] = {
         name: [] for name in ("tree", "id", "feature", "value", "mode", "true", "false", "missing")

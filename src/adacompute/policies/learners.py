@@ -16,7 +16,7 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, require
 from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
-from adacompute.policies.inference import NEVER, OnnxModel, Predictor, trees_to_onnx
+from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel, Predictor, trees_to_onnx
 
 CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
 TREES = 100
@@ -37,10 +37,10 @@ class _Refitted:
     """A scikit-learn classifier with a score for every level, those it never saw included."""
 
     model: Any
-    levels: int
+    n_levels: int
 
     def predict(self, features: Float32Array) -> FloatArray:
-        scores = np.full((len(features), self.levels), NEVER)
+        scores = np.full((len(features), self.n_levels), UNSEEN_LEVEL_SCORE)
         scores[np.arange(len(features)), self.model.predict(features)] = 1.0
         return scores
 
@@ -49,25 +49,25 @@ def fit_classifier(
     features: Float32Array,
     label: IntArray,
     *,
-    levels: int,
+    n_levels: int,
     weight: FloatArray | None = None,
-    kind: str = "gbm",
+    classifier: str = "gbm",
     seed: int = 0,
 ) -> Predictor:
     """Fit a classifier of levels; the one of largest score is its choice."""
-    if kind not in CLASSIFIERS:
-        raise ConfigError(f"classifier must be one of {CLASSIFIERS}, not {kind!r}")
+    if classifier not in CLASSIFIERS:
+        raise ConfigError(f"classifier must be one of {CLASSIFIERS}, not {classifier!r}")
     present, index = np.unique(label, return_inverse=True)
-    if kind == "gbm" or len(present) == 1:
-        return _fit_trees(features, index, present, levels=levels, weight=weight, seed=seed)
-    model = _scikit(kind, seed)
+    if classifier == "gbm" or len(present) == 1:
+        return _fit_trees(features, index, present, n_levels=n_levels, weight=weight, seed=seed)
+    model = _scikit(classifier, seed)
     step = model.steps[-1][0]
-    weights = {} if weight is None or kind == "mlp" else {f"{step}__sample_weight": weight}
+    weights = {} if weight is None or classifier == "mlp" else {f"{step}__sample_weight": weight}
     try:
-        return _Refitted(model.fit(features, label, **weights), levels)
+        return _Refitted(model.fit(features, label, **weights), n_levels)
     except ValueError as error:
         raise DataError(
-            f"the classifier {kind!r} cannot be fitted to these questions ({error}): use 'gbm'"
+            f"classifier {classifier!r} cannot be fitted to these questions ({error}): use 'gbm'"
         ) from None
 
 
@@ -76,7 +76,7 @@ def _fit_trees(
     index: IntArray,
     present: IntArray,
     *,
-    levels: int,
+    n_levels: int,
     weight: FloatArray | None,
     seed: int,
 ) -> OnnxModel:
@@ -85,7 +85,7 @@ def _fit_trees(
         settings = {"objective": "reg:squarederror"}
     raw = _boost(features, index, settings, weight=weight, seed=seed)
     return OnnxModel(
-        trees_to_onnx(raw, features=features.shape[1], outputs=levels, output_of=present)
+        trees_to_onnx(raw, features=features.shape[1], outputs=n_levels, output_of=present)
     )
 
 
@@ -113,7 +113,7 @@ def _boost(
     return bytes(booster.save_raw("json"))
 
 
-def one_thread() -> AbstractContextManager[Any]:
+def single_threaded() -> AbstractContextManager[Any]:
     """Keep small problems on one thread: handing them round takes ten times what they do."""
     require("sklearn", extra="train")  # it brings threadpoolctl, and is what to name if missing
     limits = require("threadpoolctl", extra="train").threadpool_limits
@@ -135,7 +135,7 @@ class Softmax(NamedTuple):
     probabilities: Callable[[FloatArray], FloatArray]
 
 
-def split_evenly(group: IntArray, folds: int, *, seed: int = 0) -> IntArray:
+def assign_folds(group: IntArray, folds: int, *, seed: int = 0) -> IntArray:
     """Fold of each question for choosing settings: questions of one group share it.
 
     Groups are numbered by their first question, as ``number_groups`` does.
@@ -170,7 +170,7 @@ def fit_softmax(
     labels' shares by more than chance; unless a ``strength`` is given, which was chosen so before.
     """
     linear = require("sklearn.linear_model", extra="train")
-    fold = split_evenly(group, SOFTMAX_FOLDS, seed=seed)
+    fold = assign_folds(group, SOFTMAX_FOLDS, seed=seed)
 
     def fit(strength: float, rows: BoolArray) -> Any:  # noqa: ANN401 - scikit-learn has no types
         model = linear.LogisticRegression(C=strength, max_iter=300, random_state=seed)
@@ -201,15 +201,15 @@ def fit_softmax(
     return Softmax(strength, lambda points: np.asarray(model.predict_proba(points), np.float64))
 
 
-def _scikit(kind: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
+def _scikit(classifier: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
     """Return the paper's other classifiers, on standardised features."""
     pipeline = require("sklearn.pipeline", extra="train")
     scale = require("sklearn.preprocessing", extra="train").StandardScaler()
-    if kind == "logistic":
+    if classifier == "logistic":
         model = require("sklearn.linear_model", extra="train").LogisticRegression(max_iter=2000)
-    elif kind == "svm":
+    elif classifier == "svm":
         model = require("sklearn.svm", extra="train").SVC(kernel="rbf", random_state=seed)
-    elif kind == "forest":
+    elif classifier == "forest":
         ensemble = require("sklearn.ensemble", extra="train")
         model = ensemble.RandomForestClassifier(n_estimators=TREES, random_state=seed)
     else:

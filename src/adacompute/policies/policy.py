@@ -42,7 +42,7 @@ def answers_alone(levels: tuple[Level, ...]) -> BoolArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
+class SampleMatrix:
     """Draws in the order in which they were made, (M, n); −1 is an unreadable answer.
 
     Tokens and mean log-probabilities are given where they are known, NaN or None where not.
@@ -63,7 +63,7 @@ class Record:
         return votes.Tally(
             leading=with_none(counted.leading),
             runner_up=with_none(counted.runner_up),
-            readable=with_none(counted.readable),
+            n_parsed=with_none(counted.n_parsed),
             streak=with_none(counted.streak),
         )
 
@@ -75,43 +75,43 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class ObservedSamples:
-    """The first ``size`` draws of some rows of a record: what each of N questions has seen so far.
+    """The first ``n_samples`` samples in some rows of a matrix: those that N questions have seen.
 
     A view: the rest of the record is not copied, and is not to be looked at.
     """
 
-    record: Record
+    samples: SampleMatrix
     row: IntArray
-    size: IntArray
+    n_samples: IntArray
 
     @property
     def leading(self) -> IntArray:
         """Votes for the leading answer."""
-        return self.record.tally.leading[self.row, self.size]
+        return self.samples.tally.leading[self.row, self.n_samples]
 
     @property
     def runner_up(self) -> IntArray:
         """Votes for the second answer."""
-        return self.record.tally.runner_up[self.row, self.size]
+        return self.samples.tally.runner_up[self.row, self.n_samples]
 
     @property
     def n_parsed(self) -> IntArray:
         """Draws with a readable answer."""
-        return self.record.tally.readable[self.row, self.size]
+        return self.samples.tally.n_parsed[self.row, self.n_samples]
 
     @property
     def streak(self) -> IntArray:
         """Equal readable answers in a row, up to now."""
-        return self.record.tally.streak[self.row, self.size]
+        return self.samples.tally.streak[self.row, self.n_samples]
 
     @property
     def states(self) -> IntArray:
         """Vote state of each question."""
-        return states().find(self.record.vote_keys[self.row, self.size])
+        return states().find(self.samples.vote_keys[self.row, self.n_samples])
 
     def take(self, rows: IntArray) -> ObservedSamples:
         """Return these questions."""
-        return ObservedSamples(self.record, self.row[rows], self.size[rows])
+        return ObservedSamples(self.samples, self.row[rows], self.n_samples[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class State:
     key: KeyArray
     features: Float32Array
     cost: FloatArray
-    draws: ObservedSamples
+    observed: ObservedSamples
     level: IntArray
     rounds_left: IntArray
 
@@ -139,7 +139,7 @@ class State:
             key=self.key[rows],
             features=self.features[rows],
             cost=self.cost[rows],
-            draws=self.draws.take(rows),
+            observed=self.observed.take(rows),
             level=self.level[rows],
             rounds_left=self.rounds_left[rows],
         )

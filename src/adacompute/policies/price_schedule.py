@@ -1,4 +1,4 @@
-"""Dial: the price as the one dial of a policy that has settings of its own.
+"""Dial: the price as the one schedule of a policy that has settings of its own.
 
 A stopping rule has thresholds, a mixture has weights. Their settings are scored on training
 questions, those on the upper concave hull of (cost, utility) are kept, and each is given the price
@@ -25,8 +25,8 @@ from adacompute.core.upgrades import envelope
 class PriceSchedule:
     """Prices of settings 0, 1, … in the order of rising cost; prices fall.
 
-    >>> dial = PriceSchedule((0.4, 0.1))
-    >>> dial.turn(0.2, np.array([0.1, 0.9])).tolist()
+    >>> schedule = PriceSchedule((0.4, 0.1))
+    >>> schedule.select(0.2, np.array([0.1, 0.9])).tolist()
     [1, 0]
     """
 
@@ -36,32 +36,32 @@ class PriceSchedule:
         falling = all(a > b for a, b in zip(self.prices, self.prices[1:], strict=False))
         if not (self.prices and falling and self.prices[0] < math.inf and self.prices[-1] > 0):
             raise BundleError(
-                f"the prices of a dial must be finite, fall and stay above 0: {self.prices}"
+                f"the prices of a schedule must be finite, fall and stay above 0: {self.prices}"
             )
 
-    def place(self, price: float) -> tuple[int, float]:
+    def position(self, price: float) -> tuple[int, float]:
         """Setting at a price, and the share of questions that take the next one."""
         logs = -np.log(self.prices)
         at = float(np.interp(-np.log(max(price, 1e-300)), logs, np.arange(len(logs))))
         first = min(int(at), len(logs) - 1)
         return first, at - first
 
-    def turn(self, price: float, ticket: FloatArray) -> IntArray:
+    def select(self, price: float, uniform: FloatArray) -> IntArray:
         """Setting of each question at a price; those with a low ticket take the dearer one."""
-        first, share = self.place(price)
-        return np.asarray(first + (ticket < share), dtype=np.int64)
+        first, share = self.position(price)
+        return np.asarray(first + (uniform < share), dtype=np.int64)
 
-    def price(self, place: float) -> float:
-        """Price at which the dial stands at a place between two settings."""
-        return float(np.exp(np.interp(place, np.arange(len(self.prices)), np.log(self.prices))))
+    def price_at(self, position: float) -> float:
+        """Price at which the schedule stands at a place between two settings."""
+        return float(np.exp(np.interp(position, np.arange(len(self.prices)), np.log(self.prices))))
 
 
 def fit_price_schedule(cost: FloatArray, utility: FloatArray) -> tuple[IntArray, PriceSchedule]:
-    """Settings on the upper concave hull, by rising cost, and the dial that turns through them.
+    """Settings on the upper concave hull, by rising cost, and the schedule that turns through them.
 
     ``cost`` and ``utility`` (S,) are means over the training questions.
 
-    >>> kept, dial = fit_price_schedule(np.array([1, 2, 3]), np.array([0.5, 0.4, 0.7]))
+    >>> kept, schedule = fit_price_schedule(np.array([1, 2, 3]), np.array([0.5, 0.4, 0.7]))
     >>> kept.tolist()
     [0, 2]
     """
@@ -78,7 +78,7 @@ def _prices(ratio: FloatArray) -> tuple[float, ...]:
     middle = (log[:-1] + log[1:]) / 2
     ends = [log[0] + np.log(2.0)], middle, [log[-1] - np.log(2.0)]
     prices = np.exp(np.concatenate(ends))
-    # Steps of equal ratio would share a price; a dial must still tell them apart.
+    # Steps of equal ratio would share a price; a schedule must still tell them apart.
     for i in range(1, len(prices)):
         prices[i] = min(prices[i], prices[i - 1] * (1 - 1e-9))
     return tuple(prices.tolist())

@@ -53,15 +53,15 @@ class Prior:
     mean: Float32Array
     scale: Float32Array
     slope: Float32Array
-    place: Float32Array
+    cell_centre: Float32Array
 
-    def locate(self, features: Float32Array) -> IntArray:
+    def find_cell(self, features: Float32Array) -> IntArray:
         """Return the place of each question."""
-        if len(self.place) == 1:
+        if len(self.cell_centre) == 1:
             return np.zeros(len(features), dtype=np.int64)
         at = standardise(features, self.mean, self.scale) @ self.slope
         # |at − place|², less |at|², which is the same for every place.
-        away = (self.place**2).sum(axis=1) - 2.0 * (at @ self.place.T)
+        away = (self.cell_centre**2).sum(axis=1) - 2.0 * (at @ self.cell_centre.T)
         return np.asarray(away.argmin(axis=1), dtype=np.int64)
 
 
@@ -77,10 +77,10 @@ def pooled_prior(features: int) -> Prior:
     return Prior(none, none, nothing, np.zeros((1, 0), dtype=np.float32))
 
 
-def response_profile(answers: Answers, most: int) -> FloatArray:
+def response_profile(answers: Answers, max_samples: int) -> FloatArray:
     """What matters of each question, (N, 5), from its recorded samples."""
-    levels = sorted({1, min(3, most), most})
-    worth = estimate(answers, levels, errors=False).utility
+    levels = sorted({1, min(3, max_samples), max_samples})
+    worth = estimate(answers, levels, standard_errors=False).utility
     pairs = answers.n_samples * np.maximum(answers.n_samples - 1, 1)
     question = answers.question[answers.answer >= 0]
     width = int(answers.answer.max(initial=0)) + 1
@@ -116,7 +116,7 @@ def fit_prior(
     Copies of a question are one group and tell nothing of each other.
     """
     size = len(behaviour)
-    flat = FittedPrior(pooled_prior(features.shape[1]), flat_weight(size))
+    flat = FittedPrior(pooled_prior(features.shape[1]), uniform_weight(size))
     varied = behaviour[:, behaviour.std(axis=0) > LEAST]
     kinds, places = min(KINDS, size // PER_KIND), min(PLACES, size // PER_PLACE)
     if not features.shape[1] or not varied.shape[1] or min(kinds, places) < 2:  # noqa: PLR2004
@@ -141,7 +141,7 @@ def fit_prior(
     return FittedPrior(prior, member @ shift.probabilities(place).T, shift.strength)
 
 
-def flat_weight(size: int) -> FloatArray:
+def uniform_weight(size: int) -> FloatArray:
     """Every training question counts alike."""
     return np.full((size, 1), 1.0 / size)
 
@@ -153,9 +153,9 @@ def shrink(weight: FloatArray, questions: float) -> FloatArray:
     return np.asarray((1.0 - share) * weight + share / len(weight), dtype=np.float64)
 
 
-def mix(known: StateMeasure, weight: FloatArray) -> StateMeasure:
+def mix(measure: StateMeasure, weight: FloatArray) -> StateMeasure:
     """Chances at each place."""
-    return known.map(lambda table: table @ weight)
+    return measure.map(lambda table: table @ weight)
 
 
 def _ridge(

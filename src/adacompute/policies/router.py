@@ -34,7 +34,7 @@ class RouterPolicy:
     name = "router"
     levels: tuple[Level, ...]
     models: tuple[Predictor, ...]
-    dial: PriceSchedule
+    schedule: PriceSchedule
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep them all: which classifier reads them depends on the price."""
@@ -44,7 +44,7 @@ class RouterPolicy:
         """Take the level that the price's classifier scores highest."""
         new = np.flatnonzero(state.level == NO_LEVEL)
         level = state.level.copy()
-        place = self.dial.turn(price, mixing_uniform(state.key[new]))
+        place = self.schedule.select(price, mixing_uniform(state.key[new]))
         for setting in np.unique(place):
             rows = new[place == setting]
             level[rows] = self.models[setting].predict(state.features[rows]).argmax(axis=1)
@@ -73,7 +73,7 @@ class ValueRouterPolicy:
         return level
 
 
-def mistake_weight(table: UtilityTable, choice: IntArray, price: float) -> FloatArray:
+def max_regret(table: UtilityTable, choice: IntArray, price: float) -> FloatArray:
     """M_λ(x) of Theorem 2: what the worst mistake on each question costs at this price."""
     net = table.utility - price * table.cost
     best = net[np.arange(len(table)), choice]
@@ -104,17 +104,17 @@ def fit_router(
         label = oracle.choice
         weight = None
         if cost_sensitive:
-            weight = mistake_weight(table, label, oracle.price) + 1e-6
+            weight = max_regret(table, label, oracle.price) + 1e-6
         price = oracle.price or (prices[-1] / 2 if prices else 1.0)
-        # Upgrades of equal ratio may part two budgets; a dial must still tell them apart.
+        # Upgrades of equal ratio may part two budgets; a schedule must still tell them apart.
         prices.append(min(price, prices[-1] * (1 - 1e-9)) if prices else price)
         models.append(
             fit_classifier(
                 features,
                 label,
-                levels=len(levels),
+                n_levels=len(levels),
                 weight=weight,
-                kind=classifier,
+                classifier=classifier,
                 seed=seed,
             )
         )

@@ -19,15 +19,15 @@ from adacompute.policies.policy import ObservedSamples
 
 
 @lru_cache
-def lead_table(most: int) -> FloatArray:
+def lead_table(max_samples: int) -> FloatArray:
     """Chance that the leading answer is the more frequent of the two, by their votes.
 
     Entry [v1, v2] is 1 − BetaCDF(½; v1 + 1, v2 + 1): with whole votes, the chance of at most v1
     heads in v1 + v2 + 1 fair tosses.
     """
-    table = np.empty((most + 1, most + 1))
-    for v1 in range(most + 1):
-        for v2 in range(most + 1):
+    table = np.empty((max_samples + 1, max_samples + 1))
+    for v1 in range(max_samples + 1):
+        for v2 in range(max_samples + 1):
             tosses = v1 + v2 + 1
             table[v1, v2] = sum(math.comb(tosses, j) for j in range(v1 + 1)) / 2**tosses
     return table
@@ -38,15 +38,15 @@ class AdaptiveConsistencyRule:
     """Draw one at a time until the lead is likely to be real, up to a cap."""
 
     threshold: float
-    cap: int
+    max_samples: int
 
-    def reach(self, draws: ObservedSamples) -> IntArray:
+    def target_samples(self, observed: ObservedSamples) -> IntArray:
         """One more, or no more."""
-        lead = lead_table(self.cap)
-        leading = np.minimum(draws.leading, self.cap)
-        settled = lead[leading, np.minimum(draws.runner_up, self.cap)] >= self.threshold
-        stop = (draws.size > 0) & (settled | (draws.size >= self.cap))
-        return np.where(stop, draws.size, draws.size + 1)
+        lead = lead_table(self.max_samples)
+        leading = np.minimum(observed.leading, self.max_samples)
+        settled = lead[leading, np.minimum(observed.runner_up, self.max_samples)] >= self.threshold
+        stop = (observed.n_samples > 0) & (settled | (observed.n_samples >= self.max_samples))
+        return np.where(stop, observed.n_samples, observed.n_samples + 1)
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,15 @@ class EarlyStoppingRule:
     """Draw windows until one is unanimous and readable, up to a cap."""
 
     window: int
-    cap: int
+    max_samples: int
 
-    def reach(self, draws: ObservedSamples) -> IntArray:
+    def target_samples(self, observed: ObservedSamples) -> IntArray:
         """One more window, or no more."""
-        unanimous = draws.streak >= self.window
-        stop = (draws.size > 0) & (unanimous | (draws.size >= self.cap))
-        return np.where(stop, draws.size, np.minimum(self.cap, draws.size + self.window))
+        unanimous = observed.streak >= self.window
+        stop = (observed.n_samples > 0) & (unanimous | (observed.n_samples >= self.max_samples))
+        return np.where(
+            stop, observed.n_samples, np.minimum(self.max_samples, observed.n_samples + self.window)
+        )
 
 
 ADAPTIVE_THRESHOLDS = (*np.linspace(0.5, 0.99, 30).tolist(), 0.995, 0.999)
@@ -68,10 +70,10 @@ ADAPTIVE_CAPS = (2, 3, 4, 6, 8, 12, 16)
 WINDOWS = (2, 3, 4, 5, 8)
 
 
-def adaptive_grid(most: int) -> tuple[AdaptiveConsistencyRule, ...]:
+def adaptive_grid(max_samples: int) -> tuple[AdaptiveConsistencyRule, ...]:
     """Thresholds × caps that are tried, with one draw; of those that always agree, the first."""
     rules = {(1, b""): AdaptiveConsistencyRule(0.5, 1)}
-    for cap in [cap for cap in ADAPTIVE_CAPS if cap <= most]:
+    for cap in [cap for cap in ADAPTIVE_CAPS if cap <= max_samples]:
         lead = lead_table(cap)
         for threshold in ADAPTIVE_THRESHOLDS:
             settled = (lead >= threshold).tobytes()
@@ -79,12 +81,12 @@ def adaptive_grid(most: int) -> tuple[AdaptiveConsistencyRule, ...]:
     return tuple(rules.values())
 
 
-def early_grid(most: int) -> tuple[EarlyStoppingRule, ...]:
+def early_grid(max_samples: int) -> tuple[EarlyStoppingRule, ...]:
     """Windows × caps that are tried, with one draw."""
     rules = [
         EarlyStoppingRule(window, cap)
         for window in WINDOWS
         for cap in sorted({window, 2 * window, 3 * window, 4 * window, 16})
-        if window <= cap <= most
+        if window <= cap <= max_samples
     ]
     return (EarlyStoppingRule(1, 1), *rules)

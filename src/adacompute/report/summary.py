@@ -61,7 +61,7 @@ class Material:
 def place_stops(study: Study, budget: float) -> list[float]:
     """Budgets that the slider stops at: dense where they are small, and the one asked for."""
     contest = study.contest
-    draw = contest.draw_cost(np.arange(len(contest.pool)))
+    draw = contest.sample_cost(np.arange(len(contest.pool)))
     most, level, found = contest.samples[-1], float(contest.samples[0]), []
     while level < most:
         found.append(level * draw)

@@ -15,7 +15,7 @@ from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.calibration import calibrate, calibrate_share
 from adacompute.evaluation.costs import Costs, check_budgets
 from adacompute.evaluation.factories import Experiment
-from adacompute.policies.bundle import Bundle, Point, load_bundle, save_bundle
+from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
 from adacompute.stages.train import ORDERS
 from adacompute.storage.store import Run
@@ -63,7 +63,7 @@ def calibrate_run(
         result = {"accuracy_of": accuracy_of, **calibrate_share(contest, name, **settings)}
     else:
         raise ConfigError("name a budget, or the samples whose accuracy is to be kept")
-    points = tuple(Point(**point) for point in result.pop("frontier"))
+    points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
     notes = {**bundle.notes, "calibration": result}
     save_bundle(replace(bundle, frontier=points, notes=notes), policy)
     return {"policy": name, "bundle": str(policy), "unit": bundle.unit, **result}
@@ -86,9 +86,9 @@ def _contest(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment
             "the policy was trained with another last resort: name the run it was trained with "
             "by --resort, or train it again"
         )
-    known: dict[str, Any] = {"features": features, "resort": resort, "ties": bundle.ties}
+    known: dict[str, Any] = {"features": features, "resort": resort, "ties": bundle.tie_break}
     pool = read_pool(place, costs=costs, **known).even()
-    if bundle.data != hash_run(place):
+    if bundle.data_hash != hash_run(place):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"
         )

@@ -139,7 +139,7 @@ def _score_as_paper(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
     even = pool.even(nulls=arguments["nulls"])
-    if not even.draw_cost.any():
+    if not even.sample_cost.any():
         raise DataError("the samples cost nothing at all: use another unit")
     rows = evaluate_paper(even, budgets=arguments["budgets"], progress=progress)
     return {

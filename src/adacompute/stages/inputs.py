@@ -82,14 +82,14 @@ def make_pool(
     """
     logprob = recorded.numbers("mean_logprob")[recorded.first_samples()] if draft else None
     text = pa.array(recorded.text, pa.string())
-    draw_cost, round_cost = costs.split(recorded)
+    sample_cost, round_cost = costs.split(recorded)
     likely = _logprobs(recorded) if check_ties(ties) == LOGPROB else None
     return Pool(
         answers=recorded.answers,
         key=recorded.key,
         group=recorded.group,
         features=extract(text, features=features, draft_logprob=logprob),
-        draw_cost=draw_cost,
+        sample_cost=sample_cost,
         round_cost=round_cost,
         resort=resort,
         logprob=likely,

@@ -19,7 +19,7 @@ from adacompute.core.errors import DataError
 from adacompute.datasets.example import locate_policy
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
-from adacompute.policies.policy import Record
+from adacompute.policies.policy import SampleMatrix
 from adacompute.report.wording import counted
 from adacompute.storage.decisions import read_decisions
 
@@ -45,8 +45,8 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
             )
         again = decide_again(bundle, rows, [price] * len(rows))
     served = _served(rows, bundle)
-    most = bundle.most_samples * bundle.draw_cost
-    cost = np.asarray(again * bundle.draw_cost, dtype=np.float64)
+    most = bundle.max_samples * bundle.sample_cost
+    cost = np.asarray(again * bundle.sample_cost, dtype=np.float64)
     level, count = np.unique(again, return_counts=True)
     return {
         "requests": len(rows),
@@ -55,7 +55,7 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
         "price": price,
         "cost": float(cost.mean()),
         "served_cost": served,
-        "counterfactual": f"{counted(bundle.most_samples, 'sample')} for every request",
+        "counterfactual": f"{counted(bundle.max_samples, 'sample')} for every request",
         **_interval("saved", np.asarray(1.0 - cost / most, dtype=np.float64)),
         "saved_of_served": 1.0 - float(cost.mean()) / served if served else None,
         **_interval("agreement", _agreements(rows, again)),
@@ -86,7 +86,7 @@ def _read_voted(ledger: Path) -> list[dict[str, Any]]:
 def _served(rows: list[dict[str, Any]], bundle: Bundle) -> float | None:
     """Mean cost of what these requests were really served with; None where the log lacks it."""
     decided = [row["samples_used"] for row in rows]
-    return None if None in decided else float(np.mean(decided)) * bundle.draw_cost
+    return None if None in decided else float(np.mean(decided)) * bundle.sample_cost
 
 
 def _warn(rows: list[dict[str, Any]], bundle: Bundle) -> str | None:
@@ -104,7 +104,7 @@ def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]
     """Number of draws that each request stops at; −1 where it wants more than were made."""
     stopped = np.empty(len(rows), dtype=np.int64)
     for i, (row, price) in enumerate(zip(rows, prices, strict=True)):
-        record = Record(np.array([row["answers"]], dtype=np.int64))
+        record = SampleMatrix(np.array([row["answers"]], dtype=np.int64))
         features = np.array([row["features"]], dtype=np.float32)
         episode = Episode.start(
             bundle.policy,
@@ -112,19 +112,19 @@ def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]
             key=np.array([row["key"]], dtype=np.uint64),
             features=bundle.policy.prepare_features(features),
             cost=bundle.level_cost,
-            record=record,
-            rounds=row["max_rounds"] or UNLIMITED_ROUNDS,
+            samples=record,
+            max_rounds=row["max_rounds"] or UNLIMITED_ROUNDS,
         ).decide()
         stopped[i] = _follow(episode, record)
     return stopped
 
 
-def _follow(episode: Episode, record: Record) -> int:
-    while len(episode.open):
-        if int(episode.wanted[0]) > record.answer.shape[1]:
+def _follow(episode: Episode, record: SampleMatrix) -> int:
+    while len(episode.active):
+        if int(episode.target[0]) > record.answer.shape[1]:
             return -1
         episode = episode.feed(record).decide()
-    return int(episode.state.draws.size[0])
+    return int(episode.state.observed.n_samples[0])
 
 
 def _agreements(rows: list[dict[str, Any]], again: IntArray) -> FloatArray:

@@ -214,7 +214,7 @@ def _document(
     )
     budget = arguments["budget"]
     if budget is None:
-        budget = DRAWS * contest.draw_cost(np.arange(len(pool)))
+        budget = DRAWS * contest.sample_cost(np.arange(len(pool)))
     study = study_policy(contest, arguments["policy"])
     material = _material(place, recorded, pool, arguments)
     say = partial(summarise, study, material, budget=float(budget), progress=progress)

@@ -43,7 +43,7 @@ def read_resort(recorded: SampleSet, other: Run, costs: Costs) -> Resort:
     answers = replace(strong.answers, score=_call_cost(strong, costs)).take(rows)
     cost = np.asarray(answers.score, dtype=np.float64)
     name = _model(strong)
-    level = Level(name=name, samples=1, model=name)
+    level = Level(name=name, n_samples=1, model=name)
     return Resort(level, replace(answers, score=None), cost)
 
 

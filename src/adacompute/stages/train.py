@@ -82,8 +82,8 @@ def train_run(
     bundle = replace(
         make_bundle(contest, fitted, notes | {"costs": costs.describe()}),
         unit=unit,
-        ties=ties,
-        data=hash_run(place),
+        tie_break=ties,
+        data_hash=hash_run(place),
         model=model or source.get("model"),
         grader=grader or source.get("grader"),
         template=None if template is None else read_template(template),
@@ -109,7 +109,7 @@ def make_bundle(contest: Experiment, fitted: FittedPolicy, notes: dict[str, Any]
         policy=fitted.policy,
         features="words" if words else notes["features"],
         feature_version=VERSION,
-        draw_cost=contest.draw_cost(np.arange(len(pool))),
+        sample_cost=contest.sample_cost(np.arange(len(pool))),
         baseline=_baseline(pool.words if words else pool.features, pool),
         notes=notes,
     )
@@ -117,7 +117,7 @@ def make_bundle(contest: Experiment, fitted: FittedPolicy, notes: dict[str, Any]
 
 def _label(level: Level) -> int | str:
     """Return what tells a level apart: its samples, or the model it resorts to."""
-    return level.samples if level.model is None else level.name
+    return level.n_samples if level.model is None else level.name
 
 
 def limit_levels(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,16 +151,16 @@ def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
     agree = response_profile(answers, 1)[:, -2]
     read, made = (count * (count - 1.0) for count in (answers.n_parsed, answers.n_samples))
     return Baseline(
-        mean=tuple(features.mean(axis=0, dtype=np.float64).tolist()),
-        spread=tuple(features.std(axis=0, dtype=np.float64).tolist()),
+        feature_mean=tuple(features.mean(axis=0, dtype=np.float64).tolist()),
+        feature_std=tuple(features.std(axis=0, dtype=np.float64).tolist()),
         agreement=float((agree * made).sum() / max(1.0, read.sum())),
-        unreadable=float((answers.answer == UNPARSED).mean()),
+        unparsed=float((answers.answer == UNPARSED).mean()),
     )
 
 
 def _rerun(contest: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
     """Cost and accuracy of a policy along its prices on the questions it was fitted to."""
-    told = contest.draw_cost(np.arange(len(contest.pool)))
+    told = contest.sample_cost(np.arange(len(contest.pool)))
     rows = []
     for price in fitted.prices:
         ran = run_fitted(contest, fitted, price, told)

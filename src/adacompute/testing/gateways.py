@@ -23,7 +23,7 @@ from adacompute.core.types import make_levels
 from adacompute.gateway.app import build
 from adacompute.gateway.config import Config
 from adacompute.gateway.server import load_models
-from adacompute.policies.bundle import Bundle, Point, save_bundle
+from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import RulePolicy
@@ -58,7 +58,7 @@ def make_policy(place: Path) -> None:
     """Save a bundle that stops by agreement after up to four draws, for any budget from 2 on."""
     rule = AdaptiveConsistencyRule(0.8, 4)
     policy = RulePolicy("agreement", make_levels((1, 2, 3, 4)), (rule,), PriceSchedule((0.1,)))
-    frontier = (Point(0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6),)
+    frontier = (FrontierPoint(0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6),)
     save_bundle(Bundle(policy, frontier=frontier), place)
 
 
