@@ -29,7 +29,7 @@ def main() -> None:
         run = Path(directory) / "run"
         import_samples(find_example(), run, grader="numeric")
         train_run(run, policy="sequential", out=out)
-        calibrate_run(run, policy=out, budget=2.0)
+        calibrate_run(run, bundle=out, budget=2.0)
     bundle = load_bundle(out)
     save_bundle(replace(bundle, template=Template(FORM, shots=tuple(SHOTS), chat=False)), out)
 

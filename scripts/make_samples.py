@@ -46,7 +46,7 @@ def main() -> None:
             *(sys.executable, "-m", "adacompute", "collect", str(out / "questions.parquet")),
             *("--run", str(out / "run"), "--base-url", llama.base_url, "--model", llama.model),
             *("--samples", str(given.samples), "--grader", "numeric", "--completion"),
-            *("--prompt", "Question: {question}\nAnswer:", "--shots", str(out / "shots.jsonl")),
+            *("--prompt", "Question: {question}\nAnswer:", "--few-shot", str(out / "shots.jsonl")),
             *("--stop", "\n", "--max-tokens", "20", "--temperature", "0.7", "--concurrency", "2"),
         ]
         sys.exit(subprocess.run(command, check=False).returncode)

@@ -264,7 +264,7 @@ def test_what_is_promised_to_be_run_is_found() -> None:
         ("```python\nprint(6 * 7)\n```\n", "42"),
         ("```toml\na = \n```\n", None),
         (
-            "```sh\nadacompute serve --policy nowhere --base-url http://127.0.0.1:1/v1\n```\n",
+            "```sh\nadacompute serve --bundle nowhere --base-url http://127.0.0.1:1/v1\n```\n",
             "nowhere",
         ),
     ],

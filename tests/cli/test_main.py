@@ -189,13 +189,13 @@ def every_command(run: Path, source: Path) -> dict[str, tuple[object, ...]]:
         "estimate": (run, "--levels", "1,2"),
         "solve": (run, "--budget", "1.5"),
         "train": (run, "--policy", "mixture", "--out", place / "bundle", "--ladder", "1,2"),
-        "calibrate": (trained()[0], "--policy", trained()[1], "--budget", "1.5"),
+        "calibrate": (trained()[0], "--bundle", trained()[1], "--budget", "1.5"),
         "evaluate": (run, *EVALUATE),
-        "serve": ("--policy", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
-        "replay": (logged(), "--policy", "example", "--budget", "2"),
+        "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
+        "replay": (logged(), "--bundle", "example", "--budget", "2"),
         "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
         "demo": (source,),
-        "reproduce": (run, "--out", place / "paper", "--figures", "0"),
+        "reproduce": (run, "--out", place / "paper", "--full-runs", "0"),
     }
 
 

@@ -84,7 +84,7 @@ def check(place: Path) -> None:
         base_url="http://127.0.0.1:9/v1",
         model="m",
         grader="math",
-        count=200,
+        max_questions=200,
         difficulties=["2", "3", "4"],
     )
     chosen = Counter(plan.questions["difficulty"].to_pylist())
@@ -97,7 +97,7 @@ def test_the_setting_is_the_papers() -> None:
     math, gsm8k = commands()
     for command in (math, gsm8k):
         options = dict(zip(command[3::2], command[4::2], strict=True))
-        assert options["--count"] == "200"
+        assert options["--max-questions"] == "200"
         assert options["--samples"] == "48"
         assert options["--temperature"] == "0.7"
     assert math[math.index("--difficulties") + 1] == "2,3,4"

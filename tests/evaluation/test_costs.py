@@ -170,7 +170,7 @@ def test_a_policy_is_trained_and_calibrated_for_the_tariff_it_was_given(
     assert bundle.unit == "money"
     assert bundle.notes["costs"]["prices"]["small"]["output"] == 8
     round_cost, draw = 2 * 100 / 1e6, 8 * 30 / 1e6
-    found = calibrate_run(place, policy=tmp_path / "bundle", budget=3 * round_cost + 4 * draw)
+    found = calibrate_run(place, bundle=tmp_path / "bundle", budget=3 * round_cost + 4 * draw)
     assert round_cost + draw <= found["cost"] <= 3 * round_cost + 4 * draw
     points = load_bundle(tmp_path / "bundle").frontier
     assert round_cost + draw <= points[0].cost < round_cost + 2 * draw

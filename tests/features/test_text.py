@@ -33,7 +33,7 @@ PROSE = st.lists(WORDS, max_size=30).map(" ".join)
 ANY = st.one_of(st.text(max_size=60), ASCII, PROSE, st.lists(st.one_of(WORDS, ASCII)).map("".join))
 
 
-def named(text: str | None, features: str = "paper+") -> dict[str, float]:
+def named(text: str | None, features: str = "extended") -> dict[str, float]:
     row = extract(pa.array([text], pa.string()), features=features)[0]
     return dict(zip(FEATURE_SETS[features], row.tolist(), strict=True))
 
@@ -91,22 +91,22 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
     texts: list[str], cuts: list[int], size: int
 ) -> None:
     array = pa.array(texts, pa.string())
-    whole = extract(array, features="paper+")
+    whole = extract(array, features="extended")
     edges = sorted({0, len(texts), *(cut for cut in cuts if cut <= len(texts))})
     pieces = [array[low:high] for low, high in itertools.pairwise(edges)]
-    split = [extract(piece, features="paper+") for piece in pieces]
+    split = [extract(piece, features="extended") for piece in pieces]
     assert np.array_equal(np.concatenate([whole[:0], *split]), whole)
     chunked = pa.chunked_array([*pieces, array[:0]], pa.string())
-    assert np.array_equal(extract(chunked, features="paper+"), whole)
+    assert np.array_equal(extract(chunked, features="extended"), whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block, "BLOCK_BYTES", size)
-        assert np.array_equal(extract(array, features="paper+"), whole)
+        assert np.array_equal(extract(array, features="extended"), whole)
 
 
 @given(ANY)
 def test_every_text_has_finite_features(text: str) -> None:
     for wide in (pa.string(), pa.large_string()):
-        row = extract(pa.array([text], wide), features="paper+")
+        row = extract(pa.array([text], wide), features="extended")
         assert row.shape == (1, 26)
         assert np.isfinite(row).all()
         assert (row >= 0).all()
@@ -143,7 +143,7 @@ def test_a_hostile_text_is_read_quickly(name: str) -> None:
     assert time.process_time() - begun < 10.0
     assert all(math.isfinite(value) for value in found.values())
     assert found["prompt_length_chars"] == len(text)
-    beside = extract(pa.array(["x", text, "y"]), features="paper+")
+    beside = extract(pa.array(["x", text, "y"]), features="extended")
     assert beside[1].tolist() == list(found.values())
 
 
@@ -198,18 +198,18 @@ def test_every_keyword_is_found_in_its_list() -> None:
     column |= {"root": "has_square_roots", "negation": "negation_words"}
     for kind, words in text_features._KEYWORDS.items():
         table = extract(
-            pa.array([f"a {word.upper()}, b" for word in words.split()]), features="paper+"
+            pa.array([f"a {word.upper()}, b" for word in words.split()]), features="extended"
         )
-        assert (table[:, FEATURE_SETS["paper+"].index(column[kind])] == 1).all()
+        assert (table[:, FEATURE_SETS["extended"].index(column[kind])] == 1).all()
 
 
 def test_the_paper_lists_sixteen_and_the_larger_set_extends_them() -> None:
     assert len(FEATURES) == 16
-    assert FEATURE_SETS["paper+"] == FEATURES + EXTRA_FEATURES
-    assert len(set(FEATURE_SETS["paper+"])) == len(FEATURE_SETS["paper+"])
+    assert FEATURE_SETS["extended"] == FEATURES + EXTRA_FEATURES
+    assert len(set(FEATURE_SETS["extended"])) == len(FEATURE_SETS["extended"])
     assert isinstance(VERSION, int)
     texts = pa.array(["How many are 3/4 of $20 each hour?", None, "x"])
-    assert np.array_equal(extract(texts), extract(texts, features="paper+")[:, :16])
+    assert np.array_equal(extract(texts), extract(texts, features="extended")[:, :16])
 
 
 def test_the_matrix_is_float32_and_contiguous() -> None:
@@ -222,7 +222,7 @@ def test_the_matrix_is_float32_and_contiguous() -> None:
 
 def test_a_null_text_is_zero_but_for_the_draft() -> None:
     for texts in (pa.array([None], pa.string()), pa.nulls(1), pa.chunked_array([pa.nulls(1)])):
-        row = extract(texts, features="paper+", draft_logprob=np.array([-math.log(2)]))[0]
+        row = extract(texts, features="extended", draft_logprob=np.array([-math.log(2)]))[0]
         assert row[FEATURES.index("entropy_estimate")] == pytest.approx(0.5)
         assert row.sum() == pytest.approx(0.5)
 
@@ -238,7 +238,7 @@ def test_the_entropy_estimate_is_a_share(logprob: list[float]) -> None:
 
 
 def test_what_cannot_be_used_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'papers'.*paper, paper\+"):
+    with pytest.raises(ConfigError, match=r"'papers'.*paper, extended"):
         extract(pa.array(["a"]), features="papers")
     with pytest.raises(DataError, match="int64"):
         extract(pa.array([1]))
@@ -260,10 +260,10 @@ def test_real_questions_agree_with_the_reference() -> None:
     texts: list[Any] = []
     for path in sorted((DATA / "questions").glob("*.parquet")):
         texts += pq.read_table(path, columns=["question"])["question"].to_pylist()[::40]
-    table = extract(pa.array(texts), features="paper+")
+    table = extract(pa.array(texts), features="extended")
     assert np.isfinite(table).all()
     for text, row in zip(texts, table.tolist(), strict=True):
         if text.isascii():
-            found = dict(zip(FEATURE_SETS["paper+"], row, strict=True))
+            found = dict(zip(FEATURE_SETS["extended"], row, strict=True))
             expected = {k: v for k, v in reference(text).items() if not k.startswith("has_")}
             assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)

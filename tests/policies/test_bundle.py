@@ -87,7 +87,7 @@ def test_everything_that_a_bundle_says_comes_back(tmp_path: Path) -> None:
     saved = Bundle(
         RULED,
         unit="tokens",
-        features="paper+",
+        features="extended",
         feature_version=VERSION,
         model="m",
         grader="math",

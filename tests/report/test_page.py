@@ -38,7 +38,7 @@ HOSTILE = [
     "&lt;b&gt; &amp; already",
     "x" * 1_000_000,
 ]
-FAST: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",), "orders": 5}
+FAST: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",), "permutations": 5}
 ALLOWED = frozenset(
     re.findall(
         r"\w+",
@@ -325,7 +325,7 @@ def test_a_bill_in_another_unit(tell: Callable[..., dict[str, Any]], tmp_path: P
         ({"policies": ("nobody",)}, ConfigError, "there is no policy 'nobody'"),
         ({"budget": 0.5}, ConfigError, "cannot be held"),
         ({"budget": float("nan")}, ConfigError, "finite number above 0"),
-        ({"orders": 0}, ConfigError, "at least one order"),
+        ({"permutations": 0}, ConfigError, "at least"),
         ({"ladder": (8, 16)}, DataError, "collect more samples"),
     ],
 )
@@ -349,7 +349,7 @@ def test_without_what_learned_policies_need_it_says_so(
     told = reports._choose(None, None, None)
     assert told["policy"] == "adaptive-consistency"
     assert told["skipped"]["sequential"] == "this needs sklearn"
-    report_run(place / "run", out=place / "base.html", orders=2)
+    report_run(place / "run", out=place / "base.html", permutations=2)
     assert "sequential was left out: this needs sklearn" in (place / "base.html").read_text()
 
 

@@ -41,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_budget_gets_a_price_and_the_bundle_a_frontier(trained: tuple[Path, Path]) -> None:
     run, policy = trained
-    found = calibrate_run(run, policy=policy, budget=2.0)
+    found = calibrate_run(run, bundle=policy, budget=2.0)
     assert {"verdict", "advice", "gain", "low", "high", "price", "cost"} <= set(found)
     assert found["cost_high"] <= 2.0 + 1e-9
     bundle = load_bundle(policy)
@@ -53,7 +53,7 @@ def test_a_budget_gets_a_price_and_the_bundle_a_frontier(trained: tuple[Path, Pa
 
 def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
     run, policy = trained
-    found = calibrate_run(run, policy=policy, accuracy_of=4, share=0.6)
+    found = calibrate_run(run, bundle=policy, accuracy_of=4, share=0.6)
     assert found["share_low"] >= 0.6
     assert found["cost"] <= found["full_cost"]
 
@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     run, policy = trained
     with pytest.raises(ConfigError, match=why):
-        calibrate_run(run, policy=policy, **options)
+        calibrate_run(run, bundle=policy, **options)
 
 
 def test_a_bundle_of_other_samples_is_refused(
@@ -87,4 +87,4 @@ def test_a_bundle_of_other_samples_is_refused(
     _, policy = trained
     import_samples(write(tmp_path / "other.parquet", rows[:-1]), tmp_path / "run")
     with pytest.raises(BundleError, match="trained on other samples"):
-        calibrate_run(tmp_path / "run", policy=policy, budget=2.0)
+        calibrate_run(tmp_path / "run", bundle=policy, budget=2.0)

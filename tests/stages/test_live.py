@@ -199,7 +199,7 @@ def test_the_limit_on_cost_holds(tmp_path: Path) -> None:
         (("--level", "name=a,samples=many"), "level 'a'"),
         (("--max-cost", "3"), "a limit on cost needs prices"),
         (("--prompt", "nothing"), "must hold {question} once"),
-        (("--shots", "/nowhere"), "/nowhere: No such file"),
+        (("--few-shot", "/nowhere"), "/nowhere: No such file"),
         (("--grader", "none"), "there is no grader 'none'"),
         (("--level", "oops"), "is not a level such as"),
     ],

@@ -54,7 +54,7 @@ def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
     import_samples(source, tmp_path / "run")
     said: list[str] = []
     made = reproduce_runs(
-        [source, tmp_path / "run"], out=tmp_path / "out", figures=1, progress=said.append
+        [source, tmp_path / "run"], out=tmp_path / "out", full_runs=1, progress=said.append
     )
     assert (made["runs"], made["complete"]) == (2, ["a-set_1"])
     paths = [Path(path) for path in made["paths"]]
@@ -75,7 +75,7 @@ def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
     assert [first.pop("run"), second.pop("run")] == ["a-set_1", "run"]
     assert first == second  # the same samples, by way of a file or of a run
     assert said[0].startswith("a-set_1 (1 of 2)")
-    again = reproduce_runs([source, tmp_path / "run"], out=tmp_path / "again", figures=1)
+    again = reproduce_runs([source, tmp_path / "run"], out=tmp_path / "again", full_runs=1)
     for path in paths:
         other = tmp_path / "again" / path.relative_to(tmp_path / "out")
         assert other.read_bytes() == path.read_bytes(), path.name
@@ -84,7 +84,7 @@ def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
 
 def test_without_figures_runs_are_only_compared(tmp_path: Path) -> None:
     source = write_samples(tmp_path / "some.parquet")
-    made = reproduce_runs([source], out=tmp_path / "out", figures=0)
+    made = reproduce_runs([source], out=tmp_path / "out", full_runs=0)
     assert {Path(path).name for path in made["paths"]} == {
         *(f"{name}.{kind}" for name in ("comparison", "archetypes-by-run") for kind in KINDS),
         "index.md",
@@ -102,13 +102,13 @@ KINDS = ("csv", "md", "tex")
 def test_a_run_that_is_too_small_is_left_out_with_the_reason(tmp_path: Path) -> None:
     small = write_samples(tmp_path / "small.parquet", questions=4)
     large = write_samples(tmp_path / "large.parquet")
-    made = reproduce_runs([small, large], out=tmp_path / "out", figures=0)
+    made = reproduce_runs([small, large], out=tmp_path / "out", full_runs=0)
     (one,) = made["left_out"]
     assert (one["run"], one["what"]) == ("small", "comparison")
     assert "too few" in one["why"]
     assert "small, comparison: " in (tmp_path / "out" / "index.md").read_text()
     with pytest.raises(DataError, match="no run can be compared: 4 different questions"):
-        reproduce_runs([small], out=tmp_path / "none", figures=0)
+        reproduce_runs([small], out=tmp_path / "none", full_runs=0)
 
 
 def test_directories_are_searched_for_runs_and_files(tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ def test_what_holds_no_samples_is_refused(tmp_path: Path, what: str) -> None:
     elif what == "text":
         place.write_text("nothing")
     with pytest.raises(AdaComputeError, match=what):
-        reproduce_runs([place], out=tmp_path / "out", figures=0)
+        reproduce_runs([place], out=tmp_path / "out", full_runs=0)
 
 
 def test_fewer_than_no_figures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not for -1"):
-        reproduce_runs([tmp_path], out=tmp_path / "out", figures=-1)
+        reproduce_runs([tmp_path], out=tmp_path / "out", full_runs=-1)
 
 
 def test_a_file_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,8 @@ def test_a_policy_is_trained_calibrated_and_scored_with_a_resort(
     assert made["on_training_questions"][-1]["accuracy"] == pytest.approx(1.0)
     each = (100 + 2 * 50) / 1e6
     with pytest.raises(BundleError, match="another last resort"):
-        calibrate_run(cheap, policy=policy, budget=5 * each)
-    found = calibrate_run(cheap, policy=policy, budget=8 * each, resort=strong)
+        calibrate_run(cheap, bundle=policy, budget=5 * each)
+    found = calibrate_run(cheap, bundle=policy, budget=8 * each, resort=strong)
     assert found["verdict"] == "gain"
     budgets = (2 * each, 8 * each)
     scored = {

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from adacompute.cli.options import (
-    KEY_ENV,
+    API_KEY_ENV,
     RUN,
     collecting,
     common,
@@ -23,15 +23,15 @@ from adacompute.cli.output import progress, show
 @click.command("probe")
 @click.option("--base-url", required=True, envvar="OPENAI_BASE_URL", help="The server's /v1.")
 @click.option("--model", required=True, help="Model to ask.")
-@KEY_ENV
+@API_KEY_ENV
 @common
-def probe(*, base_url: str, model: str, key_env: str, as_json: bool) -> None:
+def probe(*, base_url: str, model: str, api_key_env: str, as_json: bool) -> None:
     """Find out what a server really does with n, seeds, usage and limits."""
     from adacompute.stages.probe import probe_run  # noqa: PLC0415
 
     with progress("Probing") as report:
         report(base_url)
-        result = probe_run(base_url=base_url, model=model, key_env=key_env)
+        result = probe_run(base_url=base_url, model=model, api_key_env=api_key_env)
     show(result, f"{model} at {base_url}", as_json=as_json, rows="findings")
 
 
@@ -70,7 +70,7 @@ def collect(
 
 
 @click.command("serve")
-@click.option("--policy", type=RUN, help="Bundle to decide by; 'example' is the one that ships.")
+@click.option("--bundle", type=RUN, help="Bundle to decide by; 'example' is the one that ships.")
 @click.option("--base-url", help="The upstream's /v1; without a file, OPENAI_BASE_URL if set.")
 @click.option("--budget", type=float, help="Mean cost a request, in the unit of the bundle.")
 @click.option("--model", help="Model to decide for, where the bundle names none.")
@@ -82,7 +82,7 @@ def collect(
 @click.option("--config", type=RUN, help="TOML file with a table [serve].")
 @click.option("--check", is_flag=True, help="Check everything, start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with --check.")
-@KEY_ENV
+@API_KEY_ENV
 def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
     """Serve any OpenAI client, drawing as often as it is worth the price."""
     from adacompute.stages.serve import check_serving, configure, start_serving  # noqa: PLC0415

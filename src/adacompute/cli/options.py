@@ -165,12 +165,15 @@ LADDER = click.option(
     help="Numbers of samples that policies choose from.",
 )
 FEATURES = click.option(
-    "--features", default="paper", show_default=True, help="Set of text features: paper or paper+."
+    "--features",
+    default="paper",
+    show_default=True,
+    help="Set of text features: paper or extended.",
 )
 MODEL = click.option("--model", help="Name of the model that is, or will be, sampled.")
 SEED = click.option("--seed", default=0, show_default=True, help="Seed of folds and orders.")
-KEY_ENV = click.option(
-    "--key-env",
+API_KEY_ENV = click.option(
+    "--api-key-env",
     default="OPENAI_API_KEY",
     show_default=True,
     help="Environment variable that holds the API key, if one is needed.",
@@ -216,16 +219,20 @@ COLLECTING = (
     click.option("--stop", multiple=True, help="Text that ends a completion; may be repeated."),
     click.option("--system", help="System message."),
     click.option("--prompt", default="{question}", show_default=True, help="Form of a prompt."),
-    click.option("--shots", type=click.Path(path_type=Path), help="Worked examples, JSON lines."),
+    click.option(
+        "--few-shot", type=click.Path(path_type=Path), help="Worked examples, JSON lines."
+    ),
     click.option("--completion", is_flag=True, help="Use completions instead of chat."),
-    click.option("--count", type=int, help="Choose so many questions, evenly by difficulty."),
+    click.option(
+        "--max-questions", type=int, help="Choose so many questions, evenly by difficulty."
+    ),
     click.option("--difficulties", type=NAMES, help="Choose among these difficulties."),
     TARIFF,
     click.option("--max-cost", type=float, help="Stop before this much money is exceeded."),
     click.option("--scorer", help="URL that scores samples, for best-of-n."),
     click.option("--scorer-price", default=0.0, show_default=True, help="Money a score."),
     click.option(
-        "--scorer-key-env",
+        "--scorer-api-key-env",
         default="SCORER_API_KEY",
         show_default=True,
         help="Environment variable that holds the scorer's key, if it needs one.",
@@ -236,7 +243,7 @@ COLLECTING = (
     click.option("--concurrency", default=64, show_default=True, help="Calls at once at most."),
     click.option("--requests-per-minute", type=int, help="As your provider limits them."),
     click.option("--tokens-per-minute", type=int, help="As your provider limits them."),
-    KEY_ENV,
+    API_KEY_ENV,
     SEED,
 )
 

@@ -228,7 +228,7 @@ def evaluate(
 @click.command("calibrate")
 @click.argument("run", metavar="DIR", type=RUN)
 @click.option(
-    "--policy", required=True, type=click.Path(path_type=Path), help="Bundle to calibrate."
+    "--bundle", required=True, type=click.Path(path_type=Path), help="Bundle to calibrate."
 )
 @click.option("--budget", type=float, help="Mean budget that the price must hold.")
 @click.option("--accuracy-of", type=int, help="Or keep a share of the accuracy of so many samples.")
@@ -256,7 +256,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @click.option("--policies", type=NAMES, help="Policies beside it, by commas; a fast few if not.")
 @click.option("--ladder", type=WHOLE_NUMBERS, help="Levels; as evaluated, or 1,2,4,8,16.")
 @click.option(
-    "--orders", default=20, show_default=True, help="Orders that samples are replayed in."
+    "--permutations", default=20, show_default=True, help="Orders that samples are replayed in."
 )
 @UNIT
 @TARIFF

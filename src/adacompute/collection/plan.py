@@ -52,7 +52,7 @@ LEVEL_KEYS = (
     "name",
     "model",
     "base_url",
-    "key_env",
+    "api_key_env",
     "samples",
     "effort",
     "max_tokens",
@@ -83,7 +83,7 @@ class LevelSpec:
     name: str
     model: str
     base_url: str
-    key_env: str = KEY_VARIABLE
+    api_key_env: str = KEY_VARIABLE
     samples: int = 48
     settings: Settings = field(default_factory=Settings)
     tariff: TokenPrices = field(default_factory=TokenPrices)
@@ -149,7 +149,7 @@ class Plan:
     most_cost: float | None = None
     scorer: str | None = None
     scorer_tariff: TokenPrices = field(default_factory=TokenPrices)
-    scorer_key_env: str = SCORER_KEY_VARIABLE
+    scorer_api_key_env: str = SCORER_KEY_VARIABLE
     timeouts: Timeouts = field(default_factory=Timeouts)
     adaptive: float | None = None
 
@@ -185,9 +185,9 @@ def read_plan(
     stop: Sequence[str] = (),
     system: str | None = None,
     prompt: str = "{question}",
-    shots: Path | None = None,
+    few_shot: Path | None = None,
     completion: bool = False,
-    count: int | None = None,
+    max_questions: int | None = None,
     difficulties: Sequence[str] | None = None,
     seed: int = 0,
     tariff: Path | None = None,
@@ -196,18 +196,18 @@ def read_plan(
     tokens_per_minute: int | None = None,
     max_cost: float | None = None,
     timeout: float = 120.0,
-    key_env: str = KEY_VARIABLE,
+    api_key_env: str = KEY_VARIABLE,
     scorer: str | None = None,
     scorer_price: float = 0.0,
-    scorer_key_env: str = SCORER_KEY_VARIABLE,
+    scorer_api_key_env: str = SCORER_KEY_VARIABLE,
 ) -> Plan:
     """Read questions and check everything that was asked for before anything is paid for."""
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
-    first = LevelSpec("default", model, base_url, key_env, samples, settings)
+    first = LevelSpec("default", model, base_url, api_key_env, samples, settings)
     return Plan(
-        questions=_choose(read_question_source(source), count, difficulties, seed),
+        questions=_choose(read_question_source(source), max_questions, difficulties, seed),
         levels=_levels(levels, first, tariff),
-        template=Template(prompt, system, _read_shots(shots), chat=not completion),
+        template=Template(prompt, system, _read_few_shot(few_shot), chat=not completion),
         grader=grader,
         seed=seed,
         concurrency=concurrency,
@@ -216,7 +216,7 @@ def read_plan(
         most_cost=max_cost,
         scorer=scorer,
         scorer_tariff=TokenPrices(call=scorer_price),
-        scorer_key_env=scorer_key_env,
+        scorer_api_key_env=scorer_api_key_env,
         timeouts=Timeouts(first_byte_s=timeout, total_s=max(600.0, timeout)),
         adaptive=_adaptive(budget, adaptive=adaptive),
     )
@@ -245,12 +245,12 @@ def _check_keys(plan: Plan) -> None:
 
 
 def _choose(
-    table: pa.Table, count: int | None, difficulties: Sequence[str] | None, seed: int
+    table: pa.Table, max_questions: int | None, difficulties: Sequence[str] | None, seed: int
 ) -> pa.Table:
-    if count is None and not difficulties:
+    if max_questions is None and not difficulties:
         return table
-    count = table.num_rows if count is None else count
-    return choose_questions(table, count, difficulties=difficulties or None, seed=seed)
+    max_questions = table.num_rows if max_questions is None else max_questions
+    return choose_questions(table, max_questions, difficulties=difficulties or None, seed=seed)
 
 
 def _check_amounts(plan: Plan) -> None:
@@ -313,13 +313,13 @@ def _level(given: Mapping[str, str], first: LevelSpec) -> LevelSpec:
         name=given["name"],
         model=given.get("model", first.model),
         base_url=given.get("base_url", first.base_url),
-        key_env=given.get("key_env", first.key_env),
+        api_key_env=given.get("api_key_env", first.api_key_env),
         samples=samples,
         settings=settings,
     )
 
 
-def _read_shots(path: Path | None) -> tuple[tuple[str, str], ...]:
+def _read_few_shot(path: Path | None) -> tuple[tuple[str, str], ...]:
     """Worked examples: lines of JSON with a question and an answer."""
     if path is None:
         return ()

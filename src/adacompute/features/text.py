@@ -76,7 +76,7 @@ WORD_FEATURES: tuple[str, ...] = tuple(f"word_{i}" for i in range(WORDS))
 
 FEATURE_SETS: dict[str, tuple[str, ...]] = {
     "paper": FEATURES,
-    "paper+": FEATURES + EXTRA_FEATURES,
+    "extended": FEATURES + EXTRA_FEATURES,
     "words": FEATURES + WORD_FEATURES,
 }
 """Which features a name stands for, in column order."""
@@ -179,7 +179,7 @@ def extract(
     for block in blocks(text):
         after = row + len(block)
         words = _Words.of(block)
-        columns = _columns(block, words, extra=features == "paper+")
+        columns = _columns(block, words, extra=features == "extended")
         for name, column in columns.items():
             matrix[row:after, place[name]] = column
         if features == "words":

@@ -213,9 +213,9 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     run, policy = document["path"], document["policy"]
     budget, more = f"{document['budget']:g}", document["more_questions"]
     same = _options(document)
-    train = ("adacompute", "train", run, "--policy", policy, "--out", "POLICY", *same)
-    calibrate = ("adacompute", "calibrate", run, "--policy", "POLICY", "--budget", budget)
-    serve = ("adacompute", "serve", "--policy", "POLICY", "--budget", budget, "--base-url", "URL")
+    train = ("adacompute", "train", run, "--policy", policy, "--out", "BUNDLE", *same)
+    calibrate = ("adacompute", "calibrate", run, "--bundle", "BUNDLE", "--budget", budget)
+    serve = ("adacompute", "serve", "--bundle", "BUNDLE", "--budget", budget, "--base-url", "URL")
     if document["verdict"] == "gain":
         return [
             ("Fit the policy to all of these questions.", shlex.join(train)),

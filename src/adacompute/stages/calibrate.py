@@ -30,7 +30,7 @@ LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1 - 1e-9
 def calibrate_run(
     run: Path,
     *,
-    policy: Path,
+    bundle: Path,
     budget: float | None = None,
     accuracy_of: int | None = None,
     share: float = 0.95,
@@ -52,8 +52,8 @@ def calibrate_run(
         )
     if following is not None and following < 1:
         raise ConfigError(f"at least one question must follow, not {following}")
-    bundle = load_bundle(policy)
-    contest, name = _contest(run, bundle, resort)
+    trained = load_bundle(bundle)
+    contest, name = _contest(run, trained, resort)
     progress(name)
     settings: dict[str, Any] = {"confidence": confidence, "following": following}
     if budget is not None:
@@ -64,9 +64,9 @@ def calibrate_run(
     else:
         raise ConfigError("name a budget, or the samples whose accuracy is to be kept")
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
-    notes = {**bundle.notes, "calibration": result}
-    save_bundle(replace(bundle, frontier=points, notes=notes), policy)
-    return {"policy": name, "bundle": str(policy), "unit": bundle.unit, **result}
+    notes = {**trained.notes, "calibration": result}
+    save_bundle(replace(trained, frontier=points, notes=notes), bundle)
+    return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
 
 
 def _contest(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment, str]:

@@ -29,7 +29,7 @@ from adacompute.models.scorer import Scorer
 from adacompute.spending.meter import Meter
 from adacompute.spending.token_prices import NANO, Usage
 from adacompute.stages.inputs import (
-    read_key,
+    read_api_key,
 )
 from adacompute.stages.probe import find_capabilities
 from adacompute.storage.ledger import Ledger
@@ -122,7 +122,7 @@ async def _collect(
                 Upstream(
                     spec.base_url,
                     spec.model,
-                    key=read_key(spec.key_env),
+                    key=read_api_key(spec.api_key_env),
                     timeouts=plan.timeouts,
                     connections=plan.concurrency,
                     on_event=log,
@@ -190,7 +190,7 @@ async def _collect_level(plan: Plan, spec: LevelSpec, level: _Level) -> Progress
 def _scorer(plan: Plan, url: str, log: _Log) -> Scorer:
     return Scorer(
         url,
-        key=read_key(plan.scorer_key_env),
+        key=read_api_key(plan.scorer_api_key_env),
         timeouts=plan.timeouts,
         connections=plan.concurrency,
         on_event=lambda event, fields: log(event, {"scorer": url, **fields}),

@@ -45,7 +45,7 @@ def no_progress(_: str) -> None:
     """Report nothing."""
 
 
-def read_key(variable: str) -> str | None:
+def read_api_key(variable: str) -> str | None:
     """The one place where an API key is read."""
     return os.environ.get(variable) or None
 

@@ -14,18 +14,18 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
 from adacompute.stages.inputs import (
-    read_key,
+    read_api_key,
 )
 
 PROBE_TTL_S = 7 * 24 * 3600.0
 
 
-def probe_run(*, base_url: str, model: str, key_env: str = KEY_VARIABLE) -> dict[str, Any]:
+def probe_run(*, base_url: str, model: str, api_key_env: str = KEY_VARIABLE) -> dict[str, Any]:
     """Find out what an upstream really does, in words and as the other stages use it."""
-    spec = LevelSpec("probe", model, base_url, key_env)
+    spec = LevelSpec("probe", model, base_url, api_key_env)
 
     async def ask() -> Capabilities:
-        async with Upstream(base_url, model, key=read_key(key_env)) as upstream:
+        async with Upstream(base_url, model, key=read_api_key(api_key_env)) as upstream:
             return await find_capabilities(upstream, spec, fresh=True)
 
     found = asyncio.run(ask())

@@ -30,10 +30,10 @@ FEWEST = 5
 """Requests below which an interval says nothing."""
 
 
-def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
+def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]:
     """Decide every logged request again at the price of another budget."""
-    bundle = load_bundle(locate_policy(policy))
-    rows = _read_voted(ledger)
+    bundle = load_bundle(locate_policy(bundle_path))
+    rows = _read_voted(log)
     price = bundle.price_for(budget)
     again, source = decide_again(bundle, rows, [price] * len(rows)), "all"
     if (again < 0).any():
@@ -67,13 +67,13 @@ def replay_log(ledger: Path, policy: Path, *, budget: float) -> dict[str, Any]:
     }
 
 
-def _read_voted(ledger: Path) -> list[dict[str, Any]]:
+def _read_voted(log: Path) -> list[dict[str, Any]]:
     """Requests of a log that were voted on."""
-    logged = read_decisions(ledger).to_pylist()
+    logged = read_decisions(log).to_pylist()
     rows = [row for row in logged if not row["shadow"] and row["answers"]]
     if rows:
         return rows
-    told = f"{ledger} holds no request that was voted on"
+    told = f"{log} holds no request that was voted on"
     if shadows := sum(bool(row["shadow"]) for row in logged):
         told += (
             f", only {shadows} of shadow mode. Those hold one answer each and a lower bound of the "

@@ -48,7 +48,7 @@ REPORT = "report.json"
 FORMAT = 3
 """Version of the document that is kept in the run."""
 
-ORDERS = 20
+PERMUTATIONS = 20
 BEST, SIMPLE = "sequential", "adaptive-consistency"
 """The policy that a page is about, and the one without what learned policies need."""
 
@@ -72,7 +72,7 @@ def report_run(
     ladder: Sequence[int] | None = None,
     unit: str = "samples",
     tariff: Path | None = None,
-    orders: int = ORDERS,
+    permutations: int = PERMUTATIONS,
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
@@ -80,8 +80,8 @@ def report_run(
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: name a file for the page, such as report.html")
-    if orders < 1:
-        raise ConfigError(f"samples are replayed in at least one order, not {orders}")
+    if permutations < 1:
+        raise ConfigError(f"samples are replayed in at least one order, not {permutations}")
     place, costs = Run(run), Costs(unit, read_token_prices(tariff, [unit]))
     held = _held(place, costs)
     arguments = {
@@ -93,7 +93,7 @@ def report_run(
         "ladder": _ladder(ladder, held),
         "unit": unit,
         **costs.describe(),
-        "orders": orders,
+        "permutations": permutations,
         "seed": check_seed(seed),
     }
     inputs = place.hashes([SAMPLES, GRADES, *([EVALUATION] if held else [])])
@@ -209,7 +209,7 @@ def _document(
         pool,
         _within(pool, arguments["ladder"]),
         DEFAULT_BUDGETS,
-        orders=arguments["orders"],
+        orders=arguments["permutations"],
         seed=arguments["seed"],
     )
     budget = arguments["budget"]

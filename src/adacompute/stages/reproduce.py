@@ -33,7 +33,7 @@ from adacompute.storage.store import SAMPLES, Run, encode_samples
 if TYPE_CHECKING:
     from adacompute.report.table_files import Row
 
-FIGURES = 4
+FULL_RUNS = 4
 """Runs that get every table and figure: the paper shows four."""
 
 INDEX = "index.md"
@@ -71,13 +71,13 @@ def reproduce_runs(
     sources: Sequence[Path],
     *,
     out: Path,
-    figures: int = FIGURES,
+    full_runs: int = FULL_RUNS,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Make every table and figure of the first runs, and the comparison of all."""
-    if figures < 0:
-        raise ConfigError(f"figures are made for 0 runs or more, not for {figures}")
-    if figures:
+    if full_runs < 0:
+        raise ConfigError(f"figures are made for 0 runs or more, not for {full_runs}")
+    if full_runs:
         require("matplotlib", extra="report")
     places = name_sources([place for source in sources for place in find_sources(source)])
     out.mkdir(parents=True, exist_ok=True)
@@ -94,11 +94,11 @@ def reproduce_runs(
             made.skip(name, "comparison", error)
             continue
         subjects.append(subject)
-        if number < figures:
+        if number < full_runs:
             claims[name] = _exhibit(subject, made, progress)
     if not subjects:
         raise DataError(f"no run can be compared: {made.left_out[0]['why']}")
-    _across(subjects, rows, claims, made, draw=figures > 0)
+    _across(subjects, rows, claims, made, draw=full_runs > 0)
     made.paths.append(_index(made, len(places), list(claims)))
     return {
         "out": str(out),
@@ -232,7 +232,7 @@ def _index(made: Made, runs: int, complete: Sequence[str]) -> Path:
     """Write the list of everything, last."""
     said = (
         f"{counted(runs, 'run')}, {len(complete)} of them with every table and figure "
-        "(`--figures N` sets how many); the others are in the comparison only. "
+        "(`--full-runs N` sets how many); the others are in the comparison only. "
         "Budgets are mean samples a question."
     )
     lines = ["# The paper, on these samples", "", said, ""]

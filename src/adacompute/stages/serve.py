@@ -16,49 +16,49 @@ from adacompute.datasets.example import locate_policy
 from adacompute.gateway.config import Config, make_config, read_config
 from adacompute.gateway.server import load_models, run
 from adacompute.policies.bundle import load_bundle
-from adacompute.stages.inputs import read_key
+from adacompute.stages.inputs import read_api_key
 
 
 def configure(
     *,
-    policy: Path | None,
+    bundle: Path | None,
     budget: float | None,
     model: str | None,
     grader: str | None,
     log: Path | None,
     config: Path | None,
-    key_env: str,
+    api_key_env: str,
     **given: Any,  # noqa: ANN401 - host, port, base_url, workers
 ) -> Config:
     """Put options and a file together; without a file there is one virtual model, the bundle's."""
     told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if (key := read_key(key_env)) is not None:
+    if (key := read_api_key(api_key_env)) is not None:
         told["upstream_api_key"] = key
     if log is not None:
         told["log"] = {"directory": str(log.resolve())}
-    if policy is not None:
-        told["models"] = _one_model(policy, budget, model, grader)
+    if bundle is not None:
+        told["models"] = _one_model(bundle, budget, model, grader)
     if config is not None:
-        if policy is not None:
-            raise ConfigError("give a policy, or a file that names policies, not both")
+        if bundle is not None:
+            raise ConfigError("give --bundle, or a file that names bundles, not both")
         return read_config(config, told)
     if "base_url" not in told and os.environ.get("OPENAI_BASE_URL"):
         told["base_url"] = os.environ["OPENAI_BASE_URL"]
-    if policy is None or "base_url" not in told:
-        raise ConfigError("serve needs --policy, --base-url and --budget, or --config FILE")
+    if bundle is None or "base_url" not in told:
+        raise ConfigError("serve needs --bundle, --base-url and --budget, or --config FILE")
     return make_config(told)
 
 
 def _one_model(
-    policy: Path, budget: float | None, model: str | None, grader: str | None
+    bundle: Path, budget: float | None, model: str | None, grader: str | None
 ) -> dict[str, Any]:
     if budget is None:
         raise ConfigError("serve needs --budget: the mean cost a request, such as 2 samples")
-    policy = locate_policy(policy)
-    name = model or load_bundle(policy).model
+    bundle = locate_policy(bundle)
+    name = model or load_bundle(bundle).model
     if name is None:
-        raise ConfigError(f"{policy} does not say which model it is for: give --model")
-    return {name: {"bundle": str(policy), "budget": budget, "model": name, "grader": grader}}
+        raise ConfigError(f"{bundle} does not say which model it is for: give --model")
+    return {name: {"bundle": str(bundle), "budget": budget, "model": name, "grader": grader}}
 
 
 def check_serving(config: Config) -> dict[str, Any]:
