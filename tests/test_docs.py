@@ -1,13 +1,12 @@
-"""The documentation is so: every block of every page is run, or says beside it why it is not.
+"""Every block of the documentation is run, or says why it is not.
 
-A page is followed from top to bottom in a directory of its own, as a reader would. Blocks of `sh`
-are run by bash, servers in them in the background; what a block of `python` prints must stand in
-the page; a block whose first line is a comment with a
-file's name is that file; blocks of `text` show and are not run, so no command may stand in them.
-`<!-- skip: next "why" -->` leaves a block out, and `<!-- invisible-code-block: sh` holds what a
-reader has by then and a new directory has not. Ports are free ones, a server's process is in the
-file PORT.pid by the port that the page shows, and pip does nothing: what it installs was installed
-by .ci/run.
+A page is run from top to bottom in a directory of its own, as a reader would run it. Blocks of `sh`
+are run by bash; servers in them run in the background. What a block of `python` prints must be on
+the page. A block whose first line is a comment with a file name is written to that file. Blocks of
+`text` are only shown and must not contain a command. `<!-- skip: next "why" -->` skips a block,
+and `<!-- invisible-code-block: sh` contains what a reader already has and a new directory has not.
+Ports are replaced by free ones. The process id of a server is in the file PORT.pid, with the port
+that the page shows. pip does nothing: .ci/run has installed everything.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED),
 ]
 SHOWN = {"text", "csv"}
-"""Languages that only show something."""
+"""Languages of blocks that are only shown."""
 
 COMMAND = re.compile(r"^\s*(\$|adacompute|pip|python3?|curl|export|just)\s")
 SERVERS = {
@@ -55,31 +54,31 @@ SERVERS = {
     "python -m adacompute.testing.llama": 8080,
     "python -m adacompute.testing.fake_openai": 0,
 }
-"""Commands that do not end, and where they listen unless told."""
+"""Commands that do not end, and their default ports."""
 
 CHECK = "--check"
-PATIENCE_S = 600
+BLOCK_TIMEOUT_S = 600
 READY_S = 120
 PRELUDE = "set -euo pipefail; pip() { :; }\n"
 
 
-class Desk:
-    """Where one reader sits: a directory, the servers that run, and which port stands for which."""
+class Workspace:
+    """The environment of one page: a directory, the running servers, and a free port per port."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.ports: defaultdict[int, int] = defaultdict(find_port)
         self.servers: list[subprocess.Popen[bytes]] = []
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("OPENAI")},
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(place),
+            "TMPDIR": str(directory),
             "UPSTREAM_KEY": "secret",
         }
 
     def run(self, example: Example) -> None:
-        """Run a block of the shell: what ends, and what serves until the page ends."""
+        """Run a block of shell commands; servers run until the page ends."""
         text = self._on_free_ports(str(example.parsed))
         lines = text.replace("\\\n", " ").splitlines()
         serving = [line for line in lines if line.startswith(tuple(SERVERS)) and CHECK not in line]
@@ -90,24 +89,24 @@ class Desk:
         command = ["bash", "-c", PRELUDE + text]
         done = subprocess.run(
             command,
-            cwd=self.place,
+            cwd=self.directory,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=BLOCK_TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, f"{where(example)}:\n{text}\n{done.stdout}\n{done.stderr}"
 
     def write(self, example: Example) -> bool:
-        """Write the file that a block is, if its first line names one."""
+        """Write a block to the file that its first line names, if it does."""
         named = re.match(r"# ([\w-]+\.\w+)\n", example.parsed)
         if named:
-            (self.place / named[1]).write_text(str(example.parsed))
+            (self.directory / named[1]).write_text(str(example.parsed))
         return named is not None
 
     def close(self) -> None:
-        """Stop what serves."""
+        """Stop the servers."""
         for server in self.servers:
             server.send_signal(signal.SIGTERM)
         for server in self.servers:
@@ -121,24 +120,25 @@ class Desk:
 
     def _serve(self, line: str) -> None:
         name = next(name for name in SERVERS if line.startswith(name))
-        told = re.search(r"--port (\d+)", line)
-        port = int(told[1]) if told else self.ports[SERVERS[name]]
+        option = re.search(r"--port (\d+)", line)
+        port = int(option[1]) if option else self.ports[SERVERS[name]]
         named = next(shown for shown, free in self.ports.items() if free == port)
-        words = shlex.split(line, comments=True) + ([] if told else ["--port", str(port)])
-        place, environment, said = self.place, self.environment, self.place / f"{port}.out"
-        with said.open("wb") as out:
+        words = shlex.split(line, comments=True) + ([] if option else ["--port", str(port)])
+        directory, environment = self.directory, self.environment
+        output = directory / f"{port}.out"
+        with output.open("wb") as out:
             server = subprocess.Popen(
-                words, cwd=place, env=environment, stdout=out, stderr=subprocess.STDOUT
+                words, cwd=directory, env=environment, stdout=out, stderr=subprocess.STDOUT
             )
         self.servers.append(server)
-        (place / f"{named}.pid").write_text(str(server.pid))
-        begun = time.monotonic()
-        while time.monotonic() < begun + READY_S and server.poll() is None:
+        (directory / f"{named}.pid").write_text(str(server.pid))
+        started = time.monotonic()
+        while time.monotonic() < started + READY_S and server.poll() is None:
             with socket.socket() as asked:
                 if asked.connect_ex(("127.0.0.1", port)) == 0:
                     return
             time.sleep(0.1)
-        pytest.fail(f"{line}:\n{said.read_text()}")
+        pytest.fail(f"{line}:\n{output.read_text()}")
 
 
 def find_port() -> int:
@@ -152,28 +152,28 @@ def where(example: Example) -> str:
 
 
 def run_shell(example: Example) -> None:
-    example.namespace["desk"].run(example)
+    example.namespace["workspace"].run(example)
 
 
 def run_python(example: Example) -> None:
-    desk = example.namespace["desk"]
-    if desk.write(example):
+    workspace = example.namespace["workspace"]
+    if workspace.write(example):
         compile(str(example.parsed), where(example), "exec")
         return
-    names = {name: value for name, value in example.namespace.items() if name != "desk"}
+    names = {name: value for name, value in example.namespace.items() if name != "workspace"}
     code = compile(str(example.parsed), where(example), "exec", dont_inherit=True)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, names)  # noqa: S102 - our own documentation
-    said = printed.getvalue().strip()
-    assert said in example.document.text, (
-        f"{where(example)} prints {said!r}; the page does not say so"
+    output = printed.getvalue().strip()
+    assert output in example.document.text, (
+        f"{where(example)} prints {output!r}; the page does not contain it"
     )
     example.namespace.update(names)
 
 
 def read_toml(example: Example) -> None:
     tomllib.loads(str(example.parsed))
-    example.namespace["desk"].write(example)
+    example.namespace["workspace"].write(example)
 
 
 def parse_json(example: Example) -> None:
@@ -185,7 +185,7 @@ SYBIL = Sybil([SkipParser(), *(CodeBlockParser(name, does) for name, does in RUN
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield the language and the text of every block that is not a directive of Sphinx."""
+    """Yield the language and the text of every block that is not a Sphinx directive."""
     document = Document(page.read_text(), str(page))
     for region in RawFencedCodeBlockLexer(re.compile(r"(?P<language>.*)$\n", re.MULTILINE))(
         document
@@ -195,29 +195,29 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    made = Workspace(tmp_path)
     yield made
     made.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_of_a_page_runs(
-    page: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch
+def test_blocks_of_a_page_run(
+    page: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = SYBIL.parse(page)
     if "adacompute.testing.llama" in document.text and (reason := missing()):
         pytest.skip(reason)
-    monkeypatch.chdir(desk.place)
+    monkeypatch.chdir(workspace.directory)
     for example in document.examples():
-        example.namespace["desk"] = desk
+        example.namespace["workspace"] = workspace
         with contextlib.suppress(SkipTest):
             example.evaluate()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_is_run_or_only_shows(page: Path) -> None:
+def test_every_block_is_run_or_only_shown(page: Path) -> None:
     for language, text in blocks(page):
         assert language in RUN or language in SHOWN, f"a block of {language!r}: {text}"
         if language in SHOWN:
@@ -225,13 +225,13 @@ def test_every_block_is_run_or_only_shows(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_is_not_run_says_why(page: Path) -> None:
+def test_a_skipped_block_says_why(page: Path) -> None:
     for marked in re.findall(r"^<!--+ *skip:(.*?)--+>", page.read_text(), re.MULTILINE):
         assert re.fullmatch(r' next ".{15,}" ', marked), marked
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_that_are_not_run_can_be_typed(page: Path) -> None:
+def test_every_command_can_be_parsed(page: Path) -> None:
     for language, text in blocks(page):
         for line in text.replace("\\\n", " ").splitlines() if language == "sh" else ():
             if line.startswith("adacompute "):
@@ -240,7 +240,7 @@ def test_commands_that_are_not_run_can_be_typed(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_sentences_exist_and_take_what_they_are_given(page: Path) -> None:
+def test_commands_in_sentences_exist_and_have_these_options(page: Path) -> None:
     for command in re.findall(r"`adacompute ([^`]+)`", page.read_text()):
         name, *words = command.split()
         if name.startswith("-"):
@@ -250,7 +250,7 @@ def test_commands_in_sentences_exist_and_take_what_they_are_given(page: Path) ->
         assert given <= known, f"adacompute {command}"
 
 
-def test_what_is_promised_to_be_run_is_found() -> None:
+def test_the_blocks_of_the_readme_are_found() -> None:
     found = [text for language, text in blocks(ROOT / "README.md") if language == "sh"]
     assert sum(text.count("adacompute ") for text in found) > 10
 
@@ -269,10 +269,12 @@ def test_what_is_promised_to_be_run_is_found() -> None:
         ),
     ],
 )
-def test_a_page_that_is_wrong_fails(tmp_path: Path, desk: Desk, text: str, why: str | None) -> None:
+def test_a_wrong_page_fails(
+    tmp_path: Path, workspace: Workspace, text: str, why: str | None
+) -> None:
     (tmp_path / "wrong.md").write_text(text)
     document = SYBIL.parse(tmp_path / "wrong.md")
     (example,) = document.examples()
-    example.namespace["desk"] = desk
+    example.namespace["workspace"] = workspace
     with pytest.raises(BaseException, match=why):
         example.evaluate()
