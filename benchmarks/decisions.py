@@ -19,7 +19,7 @@ from adacompute.features.text import extract
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 
-LADDER = (1, 2, 4, 8, 16)
+LEVELS = (1, 2, 4, 8, 16)
 TIMES = 5_000
 BLOCK = 100_000
 MANY = 1_000_000
@@ -55,10 +55,10 @@ def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) 
 def main() -> None:
     """Print microseconds a decision: median and 99th percentile of one, mean in a block."""
     rng = np.random.default_rng(0)
-    contest = Experiment(pool(400, 32, rng), LADDER, (1.5, 2.0, 3.0, 4.0, 6.0), 20, 0)
+    experiment = Experiment(pool(400, 32, rng), LEVELS, (1.5, 2.0, 3.0, 4.0, 6.0), 20, 0)
     print(f"{'policy':22} {'p50':>8} {'p99':>8} {'in a block':>11}   µs a decision")
     for name, family in POLICY_FACTORIES.items():
-        fitted = family(contest, np.arange(400))
+        fitted = family(experiment, np.arange(400))
         with tempfile.TemporaryDirectory() as place:
             save_bundle(Bundle(fitted.policy), Path(place) / name)
             policy = load_bundle(Path(place) / name).policy

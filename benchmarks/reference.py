@@ -1,6 +1,6 @@
 """Reference: the table of the README, from recorded samples of a real model.
 
-Run it with ``python benchmarks/reference.py SAMPLES.parquet [--no-nulls]``.
+Run it with ``python benchmarks/reference.py SAMPLES.parquet [--drop-unparsed]``.
 
 The README's is of 1,000 exam questions × 50 samples of gpt-3.5-turbo, which Renze and Guven
 published (github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0
@@ -18,7 +18,7 @@ from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
-LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         import_samples(Path(sys.argv[1]), run)
         seconds = -time.perf_counter()
         result = evaluate_run(
-            run, budgets=BUDGETS, ladder=LADDER, nulls="--no-nulls" not in sys.argv
+            run, budgets=BUDGETS, levels=LEVELS, drop_unparsed="--drop-unparsed" in sys.argv
         )
         seconds += time.perf_counter()
     print("| policy | " + " | ".join(f"{b:g}" for b in BUDGETS) + " |")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.curves import Split
 
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
-LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 RIVALS = ("adaptive-consistency", "early-stopping", "retry", "router", "value-router")
 EXAMS = ("aqua-rat", "hellaswag", "lsat-ar", "lsat-rc", "sat-en")
 DESIGN = ("mcqa10x100", "mcqa-design5", "arith110")
@@ -88,21 +88,23 @@ class Scored:
 def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     """Fit and score every policy; with ``few`` training questions only, the two that matter."""
     try:
-        pool = read_pool(Run(run)).even(nulls=nulls)
+        pool = read_pool(Run(run)).equalise(drop_unparsed=not nulls)
     except DataError as error:
         print(f"{name} is left out: {error}", file=sys.stderr)
         return None
-    samples = tuple(n for n in LADDER if n <= int(pool.answers.n_samples[0]) // 2)
+    samples = tuple(n for n in LEVELS if n <= int(pool.answers.n_samples[0]) // 2)
     budgets = tuple(b for b in BUDGETS if b < max(samples, default=0))
     if not budgets or (few and len(pool) < FEW + 20):
         return None
-    contest = Experiment(pool, samples, budgets, ORDERS, SEED)
+    experiment = Experiment(pool, samples, budgets, ORDERS, SEED)
     splits: list[Split] = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
     names: tuple[str, ...] = ("mixture", *RIVALS, "sequential")
     if few:
         splits = [_few(pool.group, repeat) for repeat in range(REPEATS)]
         names = ("mixture", "adaptive-consistency", "sequential")
-    curves = {policy: cross_validate(contest, POLICY_FACTORIES[policy], splits) for policy in names}
+    curves = {
+        policy: cross_validate(experiment, POLICY_FACTORIES[policy], splits) for policy in names
+    }
     best = cross_fitted_oracle(pool, samples, budgets, seed=SEED)
     oracle = {budget: value for budget, (_, value) in best.items()}
     kept = np.unique(np.concatenate([held for _, held in splits]))

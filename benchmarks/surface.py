@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FILE = "mcqa10x100__gpt-3.5-turbo.parquet"
 EXAMS = ("aqua-rat", "hellaswag", "lsat-ar", "lsat-rc", "sat-en")
-LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 CHARACTERS = 4
 """Characters a token, about."""
 
@@ -108,23 +108,23 @@ def set_scene(scene: Scene, pool: Pool, prompt: FloatArray, length: FloatArray) 
     return replace(pool, sample_cost=drawn + sent[pool.answers.question])
 
 
-def fit_careless(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_careless(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Fit the sequential policy as if rounds were for nothing: one draw at a time."""
-    fitted = POLICY_FACTORIES["sequential"](contest, train)
+    fitted = POLICY_FACTORIES["sequential"](experiment, train)
     assert isinstance(fitted.policy, SequentialPolicy)
     return replace(fitted, policy=replace(fitted.policy, round_cost=0.0, _plans={}))
 
 
-def score(contest: Experiment, name: str) -> Curve:
+def score(experiment: Experiment, name: str) -> Curve:
     """Score a policy on questions held out."""
     family = fit_careless if name.endswith("free") else POLICY_FACTORIES[name]
-    splits = split_folds(assign_folds(contest.pool.group, FOLDS, seed=SEED))
-    return cross_validate(contest, family, splits)
+    splits = split_folds(assign_folds(experiment.pool.group, FOLDS, seed=SEED))
+    return cross_validate(experiment, family, splits)
 
 
 def budgets_of(pool: Pool) -> dict[int, float]:
     """What so many draws in one call cost on average."""
-    each, fee = float(pool.mean_draw_cost().mean()), float(pool.round_costs.mean())
+    each, fee = float(pool.mean_sample_cost().mean()), float(pool.round_costs.mean())
     return {n: each * n + fee for n in ALIKE}
 
 
@@ -135,10 +135,10 @@ def compare_calls(pool: Pool, prompt: FloatArray, length: FloatArray) -> None:
     for scene in SCENES:
         paid = set_scene(scene, pool, prompt, length)
         budgets = budgets_of(paid)
-        contest = Experiment(paid, LADDER, tuple(budgets.values()), ORDERS, SEED)
-        fee = float(paid.round_costs.mean() / paid.mean_draw_cost().mean())
+        experiment = Experiment(paid, LEVELS, tuple(budgets.values()), ORDERS, SEED)
+        fee = float(paid.round_costs.mean() / paid.mean_sample_cost().mean())
         print(f"\n{scene.name}: a round costs {fee:.2f} draws beside its own")
-        curves = {name: score(contest, name) for name in (*POLICIES, "sequential")}
+        curves = {name: score(experiment, name) for name in (*POLICIES, "sequential")}
         for name, curve in curves.items():
             read = [read_curve(curve, budget, weights) for budget in budgets.values()]
             ours = [read_curve(curves["sequential"], b, weights) for b in budgets.values()]
@@ -157,17 +157,17 @@ def print_surface(pool: Pool) -> None:
     print("\n| rounds |", " | ".join(f"B = {b:g}" for b in budgets), "|")
     known: dict[bytes, FittedPolicy] = {}
 
-    def fit_once(contest: Experiment, train: IntArray) -> FittedPolicy:
+    def fit_once(experiment: Experiment, train: IntArray) -> FittedPolicy:
         return known.setdefault(
             train.tobytes(),
-            known.get(train.tobytes()) or POLICY_FACTORIES["sequential"](contest, train),
+            known.get(train.tobytes()) or POLICY_FACTORIES["sequential"](experiment, train),
         )
 
-    whole = Experiment(pool, LADDER, budgets, ORDERS, SEED)
+    whole = Experiment(pool, LEVELS, budgets, ORDERS, SEED)
     splits = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
     for rounds in (1, 2, 3, 4, UNLIMITED_ROUNDS):
-        contest = replace(whole, rounds=rounds, _runs={})
-        curve = cross_validate(contest, partial(fit_once), splits)
+        experiment = replace(whole, rounds=rounds, _runs={})
+        curve = cross_validate(experiment, partial(fit_once), splits)
         read = [read_curve(curve, budget, weights) for budget in budgets]
         cells = [f"{100 * r.accuracy:.1f} ({r.rounds:.2f})" for r in read]
         name = "any" if rounds == UNLIMITED_ROUNDS else str(rounds)

@@ -11,7 +11,7 @@ number of samples, the accuracy of the vote:
 
 with the difference to uniform and its interval over questions; what ladders of odd numbers of
 samples are worth to the mixture of uniform levels; and what ties by log-probability, as they were
-built (``--ties logprob``), do to policies on held-out questions at equal cost.
+built (``--tie-break logprob``), do to policies on held-out questions at equal cost.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LADDERS = {
     "1 to 16": tuple(range(1, 17)),
 }
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
-LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 POLICIES = ("mixture", "adaptive-consistency", "sequential")
 
 
@@ -113,15 +113,18 @@ def compare_policies(samples: Path, name: str) -> None:
     curves: dict[tuple[str, str], Curve] = {}
     with TemporaryDirectory() as place:
         import_samples(next(samples.rglob(f"{name}.parquet")), Path(place, "run"))
-        pools = {ties: read_pool(Run(Path(place, "run")), ties=ties).even() for ties in TIE_BREAKS}
-    for ties, pool in pools.items():
+        pools = {
+            tie_break: read_pool(Run(Path(place, "run")), tie_break=tie_break).equalise()
+            for tie_break in TIE_BREAKS
+        }
+    for tie_break, pool in pools.items():
         most = int(pool.answers.n_samples[0]) // 2
-        contest = Experiment(pool, tuple(n for n in LADDER if n <= most), BUDGETS, 40, SEED)
+        experiment = Experiment(pool, tuple(n for n in LEVELS if n <= most), BUDGETS, 40, SEED)
         splits = split_folds(assign_folds(pool.group, 5, seed=SEED))
         for policy in POLICIES:
-            curves[policy, ties] = cross_validate(contest, POLICY_FACTORIES[policy], splits)
+            curves[policy, tie_break] = cross_validate(experiment, POLICY_FACTORIES[policy], splits)
     weights = resample(pools["first"].group, RESAMPLINGS, seed=SEED)
-    for (policy, ties), curve in curves.items():
+    for (policy, tie_break), curve in curves.items():
         mine = [read_curve(curve, b, weights) for b in BUDGETS]
         base = [read_curve(curves[policy, "first"], b, weights) for b in BUDGETS]
         both = list(zip(mine, base, strict=True))
@@ -129,7 +132,7 @@ def compare_policies(samples: Path, name: str) -> None:
         gaps = 100 * np.mean([m.resampled - b.resampled for m, b in both], axis=0)
         low, high = np.quantile(gaps, [0.025, 0.975])
         cells = " | ".join(f"{100 * m.accuracy:.1f}" for m in mine)
-        print(f"| {policy}, {ties} | {cells} | {mean:+.2f} [{low:+.2f}, {high:+.2f}] |")
+        print(f"| {policy}, {tie_break} | {cells} | {mean:+.2f} [{low:+.2f}, {high:+.2f}] |")
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ LIST = {
 """Input and output, dollars a million tokens, as listed when the samples were drawn (mid 2024)."""
 
 CHARACTERS, ORDERS, FOLDS, REPEATS, RESAMPLINGS = 4, 40, 5, 4, 2000
-CHEAP_LADDER, STRONG_LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16), (1, 3, 5)
+CHEAP_LEVELS, STRONG_LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16), (1, 3, 5)
 DRAWN, AGREE = (1, 2, 3, 4, 5, 6, 8), 8
 SHARES = (0.1, 0.2, 0.35, 0.5, 0.7)
 """Budgets: so much of the way from one cheap draw to one strong draw."""
@@ -94,20 +94,20 @@ def join(cheap: Pool, strong: Pool, model: str) -> Pool:
 
 def uniform(cheap: Pool, strong: Pool) -> Setting:
     """Every uniform level of both models."""
-    parts = [(cheap, CHEAP_LADDER), (strong, STRONG_LADDER)]
+    parts = [(cheap, CHEAP_LEVELS), (strong, STRONG_LEVELS)]
     worth = [
         estimate(pool.answers, levels, standard_errors=False).utility for pool, levels in parts
     ]
-    cost = [pool.mean_draw_cost()[:, None] * np.array(levels) for pool, levels in parts]
+    cost = [pool.mean_sample_cost()[:, None] * np.array(levels) for pool, levels in parts]
     return Setting(np.hstack(cost), np.hstack(worth))
 
 
-def agreement(contest: Experiment) -> Setting:
+def agreement(experiment: Experiment) -> Setting:
     """Settings of the rule that asks the strong model where too few cheap draws agree."""
-    pool, tally = contest.pool, contest.replay.record.tally
+    pool, tally = experiment.pool, experiment.replay.record.tally
     assert pool.resort is not None
-    value, shape = contest.replay._value, (len(pool), contest.orders)  # noqa: SLF001
-    each, extra, right = pool.mean_draw_cost(), pool.resort.cost, pool.resort.utility
+    value, shape = experiment.replay._value, (len(pool), experiment.orders)  # noqa: SLF001
+    each, extra, right = pool.mean_sample_cost(), pool.resort.cost, pool.resort.utility
     cost, accuracy = [], []
     for drawn in DRAWN:
         for least in range(1, min(drawn, AGREE) + 2):
@@ -157,12 +157,12 @@ def route(setting: Setting, pool: Pool, train: IntArray, held: IntArray, aims: F
 
 
 def follow(
-    contest: Experiment, train: IntArray, held: IntArray, aims: FloatArray
+    experiment: Experiment, train: IntArray, held: IntArray, aims: FloatArray
 ) -> tuple[Line, FloatArray]:
     """The sequential policy along its prices, and the share of questions that it resorts on."""
-    fitted = POLICY_FACTORIES["sequential"](contest, train)
-    told = contest.sample_cost(train)
-    runs = [run_fitted(contest, fitted, price, told) for price in fitted.prices]
+    fitted = POLICY_FACTORIES["sequential"](experiment, train)
+    told = experiment.sample_cost(train)
+    runs = [run_fitted(experiment, fitted, price, told) for price in fitted.prices]
     spent = np.maximum.accumulate([run.cost[train].mean() for run in runs])
     columns = [
         np.stack([getattr(r, n)[held] for r in runs], axis=1)
@@ -174,11 +174,11 @@ def follow(
 
 def score(cheap: Pool, strong: Pool, both: Pool) -> tuple[dict[str, Line], FloatArray, FloatArray]:
     """Score everything on held-out questions, averaged over repeats, along aims in money."""
-    low, high = float(cheap.mean_draw_cost().mean()), float(strong.mean_draw_cost().mean())
-    aims = np.geomspace(low, high * max(STRONG_LADDER), AIMS)
-    alone, joined = (Experiment(p, CHEAP_LADDER, (low,), ORDERS, 0) for p in (cheap, both))
+    low, high = float(cheap.mean_sample_cost().mean()), float(strong.mean_sample_cost().mean())
+    aims = np.geomspace(low, high * max(STRONG_LEVELS), AIMS)
+    alone, joined = (Experiment(p, CHEAP_LEVELS, (low,), ORDERS, 0) for p in (cheap, both))
     every, agreeing = uniform(cheap, strong), agreement(joined)
-    mine = slice(len(CHEAP_LADDER), None)
+    mine = slice(len(CHEAP_LEVELS), None)
     only = Setting(every.cost[:, mine], every.accuracy[:, mine])
     names = ("cheap", "strong", "random", "router", "agreement", "resort")
     lines = {name: np.zeros((2, len(cheap), AIMS)) for name in names}

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.factories import FittedPolicy
     from adacompute.evaluation.replay import ReplayResult
 
-LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 BUDGET, ORDERS, PRICES = 2.0, 8, 16
 TOLD, NEXT, SURE, KEPT = 300, 100, 0.9, 0.95
 SAMPLES, SMALL, LARGE, TELLING = 32, 300, 6000, 1 / 3
@@ -64,7 +64,7 @@ def read(table: pa.Table) -> Pool:
         sample_cost=np.ones(len(recorded.answers.answer)),
         words=extract(text, features="words"),
     )
-    return pool.even(nulls=False)
+    return pool.equalise(drop_unparsed=True)
 
 
 def redraw(table: pa.Table, rng: np.random.Generator) -> pa.Table:
@@ -83,8 +83,8 @@ def redraw(table: pa.Table, rng: np.random.Generator) -> pa.Table:
 
 def judge(pool: Pool, seed: int) -> dict[str, float | str]:
     """Calibrate the sequential policy on a pool."""
-    contest = Experiment(pool, LADDER, (BUDGET,), ORDERS, seed)
-    return calibrate(contest, "sequential", budget=BUDGET, prices=PRICES)
+    experiment = Experiment(pool, LEVELS, (BUDGET,), ORDERS, seed)
+    return calibrate(experiment, "sequential", budget=BUDGET, prices=PRICES)
 
 
 def choose(pool: Pool, rows: IntArray) -> Pool:
@@ -114,7 +114,7 @@ def cover(whole: Pool, pools: int) -> Iterator[tuple[bool, str]]:
     for seed in range(pools):
         rng = np.random.default_rng(seed)
         said = judge(choose(whole, np.sort(rng.integers(0, len(whole), len(whole)))), seed)
-        yield float(said["low"]) <= truth <= float(said["high"]), _shown(said)
+        yield float(said["gain_low"]) <= truth <= float(said["gain_high"]), _shown(said)
 
 
 def blank(table: pa.Table, pools: int) -> Iterator[tuple[bool, str]]:
@@ -146,18 +146,21 @@ def synthetic(pools: int) -> Iterator[tuple[bool, str]]:
     questions that it has not seen, whose utilities are known exactly.
     """
     many, _ = mix_archetypes(LARGE, telling=TELLING, seed=LARGE)
-    unseen, truth = draw_pool(LARGE, LARGE), many.true_utility(LADDER).mean(axis=0)
-    mixtures = frontier(UtilityTable(truth[None, :], np.array(LADDER, dtype=np.float64)))
-    replay = Replay(unseen, ORDERS, LADDER[-1], LARGE)
+    unseen, truth = draw_pool(LARGE, LARGE), many.true_utility(LEVELS).mean(axis=0)
+    mixtures = frontier(UtilityTable(truth[None, :], np.array(LEVELS, dtype=np.float64)))
+    replay = Replay(unseen, ORDERS, LEVELS[-1], LARGE)
     for seed in range(pools):
         pool = draw_pool(SMALL, seed)
         said = judge(pool, seed)
-        contest = Experiment(pool, LADDER, (BUDGET,), ORDERS, seed)
-        policy = find_factory("sequential")(contest, np.arange(SMALL)).policy
+        experiment = Experiment(pool, LEVELS, (BUDGET,), ORDERS, seed)
+        policy = find_factory("sequential")(experiment, np.arange(SMALL)).policy
         digested = policy.prepare_features(unseen.features)
         ran = replay.run(policy, float(said["price"]), sample_cost=1.0, features=digested)
         gain = float(ran.accuracy.mean()) - mixtures.utility_at(float(ran.cost.mean()))
-        yield float(said["low"]) <= gain <= float(said["high"]), f"{gain:.4f} {_shown(said)}"
+        yield (
+            float(said["gain_low"]) <= gain <= float(said["gain_high"]),
+            f"{gain:.4f} {_shown(said)}",
+        )
 
 
 def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
@@ -166,15 +169,15 @@ def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
     for seed in range(splits):
         rows = np.random.default_rng(seed).permutation(len(whole))[: TOLD + NEXT]
         now, later = whole.take(np.sort(rows[:TOLD])), whole.take(np.sort(rows[TOLD:]))
-        contest = Experiment(now, LADDER, (BUDGET,), ORDERS, seed)
-        fitted = find_factory("sequential")(contest, np.arange(len(now)))
-        held = sweep_prices(contest, find_factory("sequential"), PRICES)
-        told: dict[str, Any] = {"following": NEXT, "confidence": SURE, "held": held}
-        said = calibrate(contest, "sequential", budget=BUDGET, **told)
+        experiment = Experiment(now, LEVELS, (BUDGET,), ORDERS, seed)
+        fitted = find_factory("sequential")(experiment, np.arange(len(now)))
+        sweep = sweep_prices(experiment, find_factory("sequential"), PRICES)
+        told: dict[str, Any] = {"horizon": NEXT, "confidence": SURE, "sweep": sweep}
+        said = calibrate(experiment, "sequential", budget=BUDGET, **told)
         above = once(fitted, later, said["price"], seed).cost.mean() > BUDGET
         costs += above
         try:
-            said = calibrate_share(contest, "sequential", accuracy_of=16, share=KEPT, **told)
+            said = calibrate_share(experiment, "sequential", accuracy_of=16, share=KEPT, **told)
         except DataError:
             refused += 1
         else:
@@ -188,7 +191,7 @@ def once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayRe
     """Run a policy once over questions that it has not seen, as live traffic would."""
     words = later.features if later.words is None else later.words
     digested = fitted.policy.prepare_features(words)
-    replay = Replay(later, 1, LADDER[-1], seed + 1)
+    replay = Replay(later, 1, LEVELS[-1], seed + 1)
     return replay.run(fitted.policy, price, sample_cost=1.0, features=digested)
 
 
@@ -197,14 +200,14 @@ def once_all(later: Pool, seed: int) -> float:
     samples = int(later.answers.n_samples[0])
     answer = later.answers.answer.reshape(-1, samples)
     right = later.answers.correct.reshape(-1, samples)
-    order = np.random.default_rng(seed + 2).random(answer.shape).argsort(axis=1)[:, : LADDER[-1]]
+    order = np.random.default_rng(seed + 2).random(answer.shape).argsort(axis=1)[:, : LEVELS[-1]]
     first = votes.winner(np.take_along_axis(answer, order, axis=1))
     chosen = np.take_along_axis(right, order, axis=1)[np.arange(len(first)), first]
     return float(np.where(first >= 0, chosen, False).mean())
 
 
 def _shown(said: dict[str, float | str]) -> str:
-    return str({name: said[name] for name in ("gain", "low", "high")})
+    return str({name: said[name] for name in ("gain", "gain_low", "gain_high")})
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-EVALUATE = ("--budgets", "1.5,2", "--ladder", "1,2", "--policies", "fixed,mixture,oracle")
+EVALUATE = ("--budgets", "1.5,2", "--levels", "1,2", "--policies", "fixed,mixture,oracle")
 
 
 OFFLINE = [name for name in COMMANDS if name != "probe"]
@@ -162,7 +162,7 @@ def trained() -> tuple[Path, Path]:
     """Return a run that is large enough to calibrate on, and a bundle of it."""
     place = Path(tempfile.mkdtemp())
     import_samples(write(place / "many.parquet", population(45)), place / "run")
-    train_run(place / "run", policy="mixture", out=place / "bundle", ladder=(1, 2))
+    train_run(place / "run", policy="mixture", out=place / "bundle", levels=(1, 2))
     return place / "run", place / "bundle"
 
 
@@ -188,7 +188,7 @@ def every_command(run: Path, source: Path) -> dict[str, tuple[object, ...]]:
         "grade": (run, "--grader", "numeric"),
         "estimate": (run, "--levels", "1,2"),
         "solve": (run, "--budget", "1.5"),
-        "train": (run, "--policy", "mixture", "--out", place / "bundle", "--ladder", "1,2"),
+        "train": (run, "--policy", "mixture", "--out", place / "bundle", "--levels", "1,2"),
         "calibrate": (trained()[0], "--bundle", trained()[1], "--budget", "1.5"),
         "evaluate": (run, *EVALUATE),
         "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
@@ -249,9 +249,9 @@ def test_people_get_a_table_and_an_empty_standard_error(
 def test_documents_have_the_names_of_the_contract(call: Call, run: Path, source: Path) -> None:
     examples = every_command(run, source)
     counts = call("import", *examples["import"], "--json").document
-    assert {"questions", "samples", "unreadable", "correct"} <= counts.keys()
+    assert {"questions", "samples", "unparsed", "correct"} <= counts.keys()
     graded = call("grade", *examples["grade"], "--json").document
-    assert {"samples", "unreadable", "correct"} <= graded.keys()
+    assert {"samples", "unparsed", "correct"} <= graded.keys()
     estimated = call("estimate", *examples["estimate"], "--json").document
     assert [row["level"] for row in estimated["levels"]] == [1, 2]
     assert all({"utility", "standard_error"} <= row.keys() for row in estimated["levels"])
@@ -261,7 +261,14 @@ def test_documents_have_the_names_of_the_contract(call: Call, run: Path, source:
     assert solved["shares"].keys() == {"1", "2"}
     scores = call("evaluate", *examples["evaluate"], "--json").document
     for row in scores["rows"]:
-        assert {"policy", "budget", "cost", "accuracy", "low", "high"} <= row.keys()
+        assert {
+            "policy",
+            "budget",
+            "cost",
+            "accuracy",
+            "accuracy_low",
+            "accuracy_high",
+        } <= row.keys()
         assert {"difference", "difference_low", "difference_high"} <= row.keys()
         assert {"headroom", "relative_gain"} <= row.keys()
     assert call("train", *examples["train"], "--json").document["policy"] == "mixture"
@@ -269,7 +276,7 @@ def test_documents_have_the_names_of_the_contract(call: Call, run: Path, source:
 
 @pytest.mark.slow
 def test_rows_of_learned_routers_have_their_own_names(call: Call, run: Path) -> None:
-    options = ("--budgets", "1.5", "--ladder", "1,2", "--policies", "router,value-router")
+    options = ("--budgets", "1.5", "--levels", "1,2", "--policies", "router,value-router")
     rows = call("evaluate", run, *options, "--json").document["rows"]
     assert [row["policy"] for row in rows] == ["router", "value-router"]
     for row in rows:
@@ -338,7 +345,7 @@ def test_wrong_use_ends_with_code_2(call: Call, arguments: tuple[str, ...], expe
         (("estimate", "--levels", "2,1"), "levels are rising whole numbers"),
         (("estimate", "--levels", "0,1"), "levels are rising whole numbers"),
         (("estimate", "--levels", f"1,{10**30}"), "levels are rising whole numbers"),
-        (("evaluate", "--ladder", "4,2"), "levels are rising whole numbers"),
+        (("evaluate", "--levels", "4,2"), "levels are rising whole numbers"),
         (("evaluate", "--policies", "psychic"), "there is no policy 'psychic'"),
         (("evaluate", "--policies", ""), "there is no policy ''"),
         (("evaluate", "--budgets", "nan"), "a finite number above 0, not nan"),
@@ -372,10 +379,10 @@ def test_options_that_cannot_be_used_end_in_one_sentence_and_code_2(
         (("solve", "--budget=-4"), "budget of -4 is below 1"),
         (("solve", "--budget", "2", "--limit", "latency=0.1"), "on latency is below"),
         (("estimate", "--levels", "1,5"), "need 5 samples of every question and one has 4"),
-        (("evaluate", "--ladder", "3,4"), "half of the samples a question, 2 of 4, and"),
-        (("evaluate", "--ladder", ",".join(map(str, range(9, 2000)))), "the ladder starts at 9"),
-        (("evaluate", "--ladder", "1"), "leaves one level of the ladder 1, and a policy needs two"),
-        (("evaluate", "--ladder", "1,4"), "leaves one level of the ladder 1, 4, and a policy"),
+        (("evaluate", "--levels", "3,4"), "half of the samples a question, 2 of 4, and"),
+        (("evaluate", "--levels", ",".join(map(str, range(9, 2000)))), "the lowest level is 9"),
+        (("evaluate", "--levels", "1"), "leaves one of the levels 1, and a policy needs two"),
+        (("evaluate", "--levels", "1,4"), "leaves one of the levels 1, 4, and a policy"),
         (("grade", "--grader", "cmd:false"), "the grader 'cmd:false' failed"),
         (("grade", "--grader", "cmd:/no/such/program"), "failed"),
     ],
@@ -560,7 +567,7 @@ def test_questions_of_a_megabyte_are_evaluated(call: Call, tmp_path: Path) -> No
         row["question"] = f"{row['question_id']} " + "word 1.5 " * 120_000
     source, run = write(tmp_path / "large.parquet", rows), tmp_path / "run"
     assert call("import", source, "--run", run, "--json").document["questions"] == 12
-    options = ("--budgets", "1", "--ladder", "1,2", "--policies", "longest-first")
+    options = ("--budgets", "1", "--levels", "1,2", "--policies", "longest-first")
     assert call("evaluate", run, *options, "--json").document["questions"] == 12
 
 
@@ -613,21 +620,21 @@ def row(policy: str, budget: float, low: float, headroom: float | None = None) -
 
 def test_the_table_of_scores_says_what_it_was_made_of(capsys: pytest.CaptureFixture[str]) -> None:
     result: dict[str, Any] = {
-        "protocol": "honest",
+        "protocol": "held-out",
         "unit": "tokens",
-        "nulls": False,
+        "drop_unparsed": True,
         "questions": 20,
-        "left_out": 3,
+        "excluded": 3,
         "samples": 8,
-        "ladder": [1, 2],
-        "levels_left_out": [8, 16],
-        "unreadable_share": 0.125,
+        "levels": [1, 2],
+        "levels_excluded": [8, 16],
+        "unparsed_share": 0.125,
         "skipped": {"router": "this needs xgboost"},
         "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],
     }
     output.show_scores(result)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "by mean budget in tokens, unreadable samples removed" in printed
+    assert "by mean budget in tokens, unparsed samples removed" in printed
     assert "20 questions (3 left out) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
     assert "75% 1.3r" in printed
     assert "– 1.3r" in printed
@@ -697,9 +704,9 @@ limit = ["latency=9", "tokens=90"]
 
 [evaluate]
 budgets = 1.5
-ladder = "1,2"
+levels = "1,2"
 policies = ["mixture", "fixed"]
-no-nulls = true
+drop-unparsed = true
 """
 
 
@@ -730,7 +737,7 @@ def test_options_come_from_a_file_and_the_command_line_goes_before_it(
     solved = call("solve", run, "--config", config, "--json").document
     assert solved["limits"].keys() == {"latency", "tokens"}
     scores = call("evaluate", run, "--config", config, "--json").document
-    assert (scores["nulls"], scores["ladder"]) == (False, [1, 2])
+    assert (scores["drop_unparsed"], scores["levels"]) == (True, [1, 2])
     found = [(row["policy"], row["budget"]) for row in scores["rows"]]
     assert found == [("mixture", 1.5), ("fixed", 1.5)]
 
@@ -801,7 +808,7 @@ for name in ("xgboost", "sklearn", "onnx", "onnxruntime", "math_verify", "scipy"
 
 @pytest.mark.slow
 def test_a_base_install_scores_what_it_can_and_says_what_it_left_out(run: Path) -> None:
-    options = ("--budgets", "1.5", "--ladder", "1,2")
+    options = ("--budgets", "1.5", "--levels", "1,2")
     scores = execute("evaluate", run, *options, "--json", before=BASE_ONLY).document
     assert scores["skipped"].keys() == {"router", "value-router", "sequential"}
     assert all("pip install 'adacompute[train]'" in why for why in scores["skipped"].values())
@@ -814,7 +821,7 @@ def test_a_base_install_scores_what_it_can_and_says_what_it_left_out(run: Path) 
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
-        (("evaluate", "--policies", "router", "--ladder", "1,2"), "train"),
+        (("evaluate", "--policies", "router", "--levels", "1,2"), "train"),
         (("evaluate", "--protocol", "paper"), "train"),
         (("train", "--policy", "value-router", "--out", "bundle"), "train"),
         (("grade", "--grader", "math"), "math"),

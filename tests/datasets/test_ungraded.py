@@ -38,7 +38,7 @@ def test_a_gateways_log_is_graded_by_the_text_that_it_does_not_keep(
     path = logged(tmp_path / "log", "2 + 2?", "2 + 3?", "unknown?")
     found = import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
     assert (found["questions"], found["samples"], found["correct"]) == (2, 6, 2)
-    assert (found["left_out"], found["left_out_samples"]) == (1, 3)
+    assert (found["excluded"], found["excluded_samples"]) == (1, 3)
     table = pq.read_table(tmp_path / "run" / "samples.parquet")
     right = dict(zip(table["question"].to_pylist(), table["correct"].to_pylist(), strict=True))
     assert right == {"2 + 2?": False, "2 + 3?": True}  # of each question's last sample
@@ -57,7 +57,7 @@ def test_a_question_without_a_reference_answer_is_left_out(tmp_path: Path) -> No
     key.write_text("question_id,question,gold\nq1,2 + 2?,4\nq2,2 + 3?,\n")
     path = logged(tmp_path / "log", "2 + 2?", "2 + 3?")
     found = import_samples(path, tmp_path / "run", grader="numeric", gold=str(key))
-    assert (found["questions"], found["left_out"], found["left_out_samples"]) == (1, 1, 3)
+    assert (found["questions"], found["excluded"], found["excluded_samples"]) == (1, 1, 3)
 
 
 def test_a_directory_is_read_whole_and_its_samples_are_numbered_over_its_files(
@@ -68,7 +68,7 @@ def test_a_directory_is_read_whole_and_its_samples_are_numbered_over_its_files(
     logged(log, "2 + 3?", decision="later")
     asked = {"grader": "numeric", "gold": str(key)}
     found = import_samples(log, tmp_path / "run", **asked)
-    assert (found["questions"], found["samples"], found["left_out"]) == (2, 9, 0)
+    assert (found["questions"], found["samples"], found["excluded"]) == (2, 9, 0)
     table = pq.read_table(tmp_path / "run" / "samples.parquet")
     assert table["sample"].to_pylist() == [*range(3), *range(6)]
     assert import_samples(log, tmp_path / "run", **asked) == found
@@ -152,7 +152,7 @@ def test_samples_that_hold_their_reference_answers_need_no_key(
         path.write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
     found = import_samples(path, tmp_path / "run", grader="numeric")
     assert (found["questions"], found["samples"], found["correct"]) == (2, 6, 3)
-    assert (found["unreadable"], found["left_out"], found["left_out_samples"]) == (2, 1, 1)
+    assert (found["unparsed"], found["excluded"], found["excluded_samples"]) == (2, 1, 1)
     assert import_samples(path, tmp_path / "run", grader="numeric") == found
     with pytest.raises(DataError, match=r"need --grader, .* a column 'gold' or, .* --gold FILE"):
         import_samples(path, tmp_path / "other")

@@ -27,17 +27,17 @@ from adacompute.evaluation.factories import Experiment, find_factory
 from adacompute.evaluation.pool import Pool
 from adacompute.testing.populations import Population, mix_archetypes
 
-LADDER = (1, 2, 3, 4, 6, 8)
+LEVELS = (1, 2, 3, 4, 6, 8)
 
 
-def contest_of(pool: Pool, *, orders: int = 8) -> Experiment:
-    return Experiment(pool, LADDER, (2.0,), orders=orders, seed=0)
+def experiment_of(pool: Pool, *, orders: int = 8) -> Experiment:
+    return Experiment(pool, LEVELS, (2.0,), orders=orders, seed=0)
 
 
 @pytest.fixture(scope="module")
 def telling(pool_of: Callable[..., Pool]) -> Experiment:
     population, _ = mix_archetypes(240, telling=1.0)
-    return contest_of(pool_of(population, 16))
+    return experiment_of(pool_of(population, 16))
 
 
 def blank(questions: int, seed: int) -> Population:
@@ -49,35 +49,37 @@ def blank(questions: int, seed: int) -> Population:
 def test_a_gain_is_found_where_there_is_one(telling: Experiment) -> None:
     found = calibrate(telling, "sequential", budget=3.0, prices=24)
     assert (found["verdict"], found["advice"]) == ("gain", "use this policy")
-    assert 0 < found["low"] < found["gain"] < found["high"]
-    assert found["more_questions"] == 0
-    assert found["gain_by_redrawing"] == 0.0
+    assert 0 < found["gain_low"] < found["gain"] < found["gain_high"]
+    assert found["questions_needed"] == 0
+    assert found["retry_gain"] == 0.0
     assert found["cost"] < found["cost_high"] <= 3.0 + 1e-9
     assert found["cost_high"] > 2.8
 
 
 def test_no_gain_is_said_where_there_is_none(pool_of: Callable[..., Pool]) -> None:
-    found = calibrate(contest_of(pool_of(blank(120, 0), 16)), "sequential", budget=2.0, prices=12)
+    found = calibrate(
+        experiment_of(pool_of(blank(120, 0), 16)), "sequential", budget=2.0, prices=12
+    )
     assert found["verdict"] == "no gain"
     assert found["advice"].startswith("use n = ")
-    assert found["low"] <= 0
-    assert found["more_questions"] is None or found["more_questions"] > 0
+    assert found["gain_low"] <= 0
+    assert found["questions_needed"] is None or found["questions_needed"] > 0
 
 
 def test_redrawing_what_could_not_be_read_is_told_apart(pool_of: Callable[..., Pool]) -> None:
     chance = np.tile([0.9, 0.1, 0.0], (120, 1))
     population = Population(chance, np.ones((120, 2), dtype=np.float32), null_rate=0.4)
-    found = calibrate(contest_of(pool_of(population, 16)), "sequential", budget=2.0, prices=12)
+    found = calibrate(experiment_of(pool_of(population, 16)), "sequential", budget=2.0, prices=12)
     assert found["gain"] > 0.05
-    assert found["gain_by_redrawing"] > 0.8 * found["gain"]
+    assert found["retry_gain"] > 0.8 * found["gain"]
 
 
 def test_a_price_for_the_next_questions_leaves_more_room_than_one_for_the_long_run(
     telling: Experiment,
 ) -> None:
     long_run, soon = (
-        calibrate(telling, "sequential", budget=3.0, prices=24, following=following)
-        for following in (None, 60)
+        calibrate(telling, "sequential", budget=3.0, prices=24, horizon=horizon)
+        for horizon in (None, 60)
     )
     assert soon["price"] > long_run["price"]
     assert soon["cost"] < long_run["cost"]
@@ -85,9 +87,9 @@ def test_a_price_for_the_next_questions_leaves_more_room_than_one_for_the_long_r
 
 
 def test_every_budget_finds_its_step_of_the_staircase(telling: Experiment) -> None:
-    held = sweep_prices(telling, find_factory("sequential"), 24)
+    sweep = sweep_prices(telling, find_factory("sequential"), 24)
     found = [
-        price_budget(held, budget, confidence=0.95, following=None)
+        price_budget(sweep, budget, confidence=0.95, horizon=None)
         for budget in np.linspace(1.2, 7.0, 59).tolist()
     ]
     prices, costs = np.array([(price, ran.cost.mean()) for price, ran in found]).T
@@ -102,7 +104,7 @@ def test_without_a_gain_the_best_mixture_is_advised(telling: Experiment) -> None
     none = Gain(0.0, -0.1, 0.1, 60)
     assert judge(telling, none, float(one))["advice"] == "use n = 1"
     assert judge(telling, none, float(most) * 2)["advice"] == (
-        f"use n = {telling.samples[int(worth.argmax())]}"
+        f"use n = {telling.levels[int(worth.argmax())]}"
     )
     between = judge(telling, none, float(one) * 1.5)["advice"]
     assert re.fullmatch(r"use n = 1, and n = \d+ for \d+ % of the questions", between)
@@ -115,16 +117,16 @@ def test_a_budget_that_cannot_be_held_is_refused(telling: Experiment) -> None:
 
 def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(telling: Experiment) -> None:
     prices = (0.1, 0.01)
-    held = sweep_prices(telling, find_factory("sequential"), prices)
-    rows = np.flatnonzero(held.fold == 0)
+    sweep = sweep_prices(telling, find_factory("sequential"), prices)
+    rows = np.flatnonzero(sweep.fold == 0)
     answers = telling.pool.answers
     right = answers.correct.copy()
     mine = np.isin(answers.question, rows)
     right[mine] = False  # no policy that scores these may have looked at their key
     changed = replace(telling.pool, answers=replace(answers, correct=right))
     other = sweep_prices(replace(telling, pool=changed), find_factory("sequential"), prices)
-    for ran, again in zip(held.runs, other.runs, strict=True):
-        assert (ran.cost[rows] == again.cost[rows]).all()
+    for first, again in zip(sweep.runs, other.runs, strict=True):
+        assert (first.cost[rows] == again.cost[rows]).all()
     assert all((ran.accuracy[rows] == 0).all() for ran in other.runs)
 
 
@@ -147,19 +149,19 @@ def test_a_share_of_the_accuracy_is_kept_at_the_least_cost(telling: Experiment) 
 
 
 def test_a_share_that_cannot_be_shown_is_refused(pool_of: Callable[..., Pool]) -> None:
-    contest = contest_of(pool_of(blank(60, 1), 16))
+    experiment = experiment_of(pool_of(blank(60, 1), 16))
     with pytest.raises(DataError, match="cannot show 99% of the accuracy of 8 samples"):
-        calibrate_share(contest, "sequential", accuracy_of=8, share=0.99, prices=8)
+        calibrate_share(experiment, "sequential", accuracy_of=8, share=0.99, prices=8)
     with pytest.raises(ConfigError, match="7 samples are not a level"):
-        calibrate_share(contest, "sequential", accuracy_of=7, share=0.9)
+        calibrate_share(experiment, "sequential", accuracy_of=7, share=0.9)
 
 
 def test_too_few_questions_and_unreadable_samples_are_refused(pool_of: Callable[..., Pool]) -> None:
     with pytest.raises(DataError, match="30 different questions are too few"):
-        calibrate(contest_of(pool_of(blank(30, 0), 16)), "sequential", budget=2.0)
+        calibrate(experiment_of(pool_of(blank(30, 0), 16)), "sequential", budget=2.0)
     unread = replace(blank(60, 0), null_rate=0.7)
     with pytest.raises(DataError, match="could not be read, more than 50%"):
-        calibrate(contest_of(pool_of(unread, 16)), "sequential", budget=2.0)
+        calibrate(experiment_of(pool_of(unread, 16)), "sequential", budget=2.0)
 
 
 def test_quantiles_are_those_of_student() -> None:
@@ -180,9 +182,9 @@ def test_predictions_of_the_next_mean_hold_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     held = []
     for _ in range(2000):
-        seen, following = rng.exponential(size=80), rng.exponential(size=30)
+        seen, horizon = rng.exponential(size=80), rng.exponential(size=30)
         mean = Mean.of(seen, 0.0, np.arange(80, dtype=np.uint64))
-        held.append(following.mean() <= mean.value + mean.bound(0.95, 30))
+        held.append(horizon.mean() <= mean.value + mean.bound(0.95, 30))
     assert 0.92 <= np.mean(held) <= 0.98
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.costs import Costs, call_costs, draw_costs, level_costs
+from adacompute.evaluation.costs import Costs, call_costs, level_costs, sample_costs
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 from adacompute.stages.calibrate import calibrate_run
@@ -46,26 +46,26 @@ def prices(tmp_path: Path) -> Path:
 
 def test_tokens_cost_what_their_calls_did(make_run: Make, rows: Rows) -> None:
     whole = TARIFF.cost(Usage(prompt=100, completion=30, cached=40, reasoning=6)) / NANO
-    apart = draw_costs(recorded(make_run(tokens(rows))), "money", {"small": TARIFF})
+    apart = sample_costs(recorded(make_run(tokens(rows))), "money", {"small": TARIFF})
     assert apart == pytest.approx(np.full(len(rows), whole))
     four = TARIFF.cost(Usage(prompt=100, completion=120, cached=40, reasoning=24)) / NANO
-    together = draw_costs(recorded(make_run(tokens(rows, shared=4))), "money", {"small": TARIFF})
+    together = sample_costs(recorded(make_run(tokens(rows, shared=4))), "money", {"small": TARIFF})
     assert together == pytest.approx(np.full(len(rows), four / 4)), "one prompt for four"
 
 
 def test_each_model_has_its_own_tariff(make_run: Make, rows: Rows) -> None:
     mixed = [{**row, "model": "ab"[row["sample"] % 2]} for row in tokens(rows)]
     tariffs = {"a": TokenPrices(output=1e6), "b": TokenPrices(output=2e6), "c": TokenPrices()}
-    found = draw_costs(recorded(make_run(mixed)), "money", tariffs)
+    found = sample_costs(recorded(make_run(mixed)), "money", tariffs)
     assert found.tolist() == [30.0, 60.0] * (len(rows) // 2)
     with pytest.raises(ConfigError, match="there is no tariff for 'small'; there are a, b, c"):
-        draw_costs(recorded(make_run(tokens(rows))), "money", tariffs)
+        sample_costs(recorded(make_run(tokens(rows))), "money", tariffs)
     unnamed = recorded(make_run(tokens(rows, model=None)))
-    assert draw_costs(unnamed, "money", {"a": TokenPrices(output=1e6)}).tolist() == [30.0] * len(
+    assert sample_costs(unnamed, "money", {"a": TokenPrices(output=1e6)}).tolist() == [30.0] * len(
         rows
     )
     with pytest.raises(DataError, match=r"do not say which model .* tariffs of a, b, c"):
-        draw_costs(unnamed, "money", tariffs)
+        sample_costs(unnamed, "money", tariffs)
 
 
 def test_without_a_tariff_money_is_what_was_paid(make_run: Make, rows: Rows) -> None:
@@ -74,24 +74,24 @@ def test_without_a_tariff_money_is_what_was_paid(make_run: Make, rows: Rows) -> 
     assert costs.tolist() == [[4.0, 8.0]] * 24
     gaps = [{**row, "cost": None if i == 3 else 1.0} for i, row in enumerate(rows)]
     with pytest.raises(DataError, match="1 of 192 samples have no cost"):
-        draw_costs(recorded(make_run(gaps)), "money")
+        sample_costs(recorded(make_run(gaps)), "money")
 
 
 @pytest.mark.parametrize("cost", [None, 0.0])
 def test_without_prices_there_is_no_money(make_run: Make, rows: Rows, cost: float | None) -> None:
     unpaid = recorded(make_run(tokens(rows, cost=cost)))
     with pytest.raises(ConfigError, match="name a file of prices with --tariff"):
-        draw_costs(unpaid, "money")
+        sample_costs(unpaid, "money")
 
 
 def test_only_the_counts_that_have_a_price_are_needed(make_run: Make, rows: Rows) -> None:
     bare = recorded(make_run([{**row, "completion_tokens": 5} for row in rows]))
-    assert draw_costs(bare, "money", {"m": TokenPrices(output=1e6)}).tolist() == [5.0] * len(rows)
+    assert sample_costs(bare, "money", {"m": TokenPrices(output=1e6)}).tolist() == [5.0] * len(rows)
     with pytest.raises(DataError, match="192 of 192 samples have no prompt_tokens, so a tariff"):
-        draw_costs(bare, "money", {"m": TokenPrices(input=1.0)})
+        sample_costs(bare, "money", {"m": TokenPrices(input=1.0)})
     wrong = recorded(make_run(tokens(rows, cached_tokens=-1)))
     with pytest.raises(DataError, match="cached_tokens holds -1"):
-        draw_costs(wrong, "money", {"small": TARIFF})
+        sample_costs(wrong, "money", {"small": TARIFF})
 
 
 def test_stages_count_in_money_and_notice_other_prices(
@@ -118,7 +118,7 @@ def test_policies_are_scored_in_money_and_another_price_is_noticed(
         scores = evaluate_run(
             run,
             budgets=(budget,),
-            ladder=(1, 2, 4),
+            levels=(1, 2, 4),
             policies=("mixture",),
             unit="money",
             tariff=prices,
@@ -163,7 +163,7 @@ def test_a_policy_is_trained_and_calibrated_for_the_tariff_it_was_given(
     more = [{**row, **{name: f"{row[name]} again" for name in names}} for row in rows]
     place = make_run(tokens([*rows, *more]))
     options: dict[str, Any] = {"unit": "money", "tariff": prices, "native_n": True}
-    options |= {"policy": "early-stopping", "ladder": (1, 2, 4)}
+    options |= {"policy": "early-stopping", "levels": (1, 2, 4)}
     made = train_run(place, out=tmp_path / "bundle", **options)
     assert made["round_cost"] == pytest.approx(2 * 100 / 1e6)
     bundle = load_bundle(tmp_path / "bundle")

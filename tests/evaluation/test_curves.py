@@ -12,7 +12,7 @@ from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.scores import _row, resample
 from adacompute.policies.uniform import FixedRule
 
-LADDER = (1, 2, 4, 6)
+LEVELS = (1, 2, 4, 6)
 ONCE = np.ones((1, 2))
 
 
@@ -21,8 +21,8 @@ def curve_of(cost: list[list[float]], accuracy: list[list[float]], **fields: boo
 
 
 @pytest.fixture(scope="module")
-def contest(small: Pool) -> Experiment:
-    return Experiment(small, LADDER, budgets=(1.5, 3.0), orders=6, seed=0)
+def experiment(small: Pool) -> Experiment:
+    return Experiment(small, LEVELS, budgets=(1.5, 3.0), orders=6, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_where_more_was_aimed_at_and_less_was_spent_the_cost_does_not_fall() -> 
 
 
 def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
-    contest: Experiment, fold: IntArray
+    experiment: Experiment, fold: IntArray
 ) -> None:
     seen: list[IntArray] = []
 
@@ -75,7 +75,7 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
         seen.append(train)
         return POLICY_FACTORIES["mixture"](given, train)
 
-    curve = cross_validate(contest, family, split_folds(fold))
+    curve = cross_validate(experiment, family, split_folds(fold))
     assert len(seen) == 5
     for f, train in enumerate(seen):
         assert train.tolist() == np.flatnonzero(fold != f).tolist()
@@ -83,11 +83,13 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
     assert np.isfinite(curve.accuracy).all()
 
 
-def test_the_fixed_curve_is_the_replay_of_each_level(contest: Experiment, fold: IntArray) -> None:
-    curve = cross_validate(contest, POLICY_FACTORIES["fixed"], split_folds(fold))
-    cost, accuracy = contest.run_rules([FixedRule(n) for n in LADDER])
+def test_the_fixed_curve_is_the_replay_of_each_level(
+    experiment: Experiment, fold: IntArray
+) -> None:
+    curve = cross_validate(experiment, POLICY_FACTORIES["fixed"], split_folds(fold))
+    cost, accuracy = experiment.run_rules([FixedRule(n) for n in LEVELS])
     assert curve.stepped
-    for k, samples in enumerate(LADDER):
+    for k, samples in enumerate(LEVELS):
         read = read_curve(curve, float(samples), np.ones((1, len(fold))))
         assert read.cost == cost[:, k].mean() == samples
         assert read.accuracy == pytest.approx(accuracy[:, k].mean())
@@ -95,10 +97,12 @@ def test_the_fixed_curve_is_the_replay_of_each_level(contest: Experiment, fold: 
     assert between.cost == 2.0
 
 
-def test_at_a_level_the_random_mixture_is_that_level(contest: Experiment, fold: IntArray) -> None:
-    curve = cross_validate(contest, POLICY_FACTORIES["random"], split_folds(fold))
-    _, accuracy = contest.run_rules([FixedRule(n) for n in LADDER])
-    for k, samples in enumerate(LADDER):
+def test_at_a_level_the_random_mixture_is_that_level(
+    experiment: Experiment, fold: IntArray
+) -> None:
+    curve = cross_validate(experiment, POLICY_FACTORIES["random"], split_folds(fold))
+    _, accuracy = experiment.run_rules([FixedRule(n) for n in LEVELS])
+    for k, samples in enumerate(LEVELS):
         read = read_curve(curve, float(samples), np.ones((1, len(fold))))
         assert read.cost == samples
         assert read.accuracy == pytest.approx(accuracy[:, k].mean(), abs=1e-9)
@@ -108,14 +112,14 @@ def test_at_a_level_the_random_mixture_is_that_level(contest: Experiment, fold: 
 
 @pytest.mark.parametrize("name", ["mixture", "fixed", "value-router"])
 def test_the_traced_price_spends_the_budget_on_the_training_questions(
-    contest: Experiment, name: str
+    experiment: Experiment, name: str
 ) -> None:
-    fold = assign_folds(contest.pool.group, 2)
-    curve = cross_validate(contest, POLICY_FACTORIES[name], split_folds(fold), trace=(3.0,))
+    fold = assign_folds(experiment.pool.group, 2)
+    curve = cross_validate(experiment, POLICY_FACTORIES[name], split_folds(fold), trace=(3.0,))
     for f in range(2):
-        fitted = POLICY_FACTORIES[name](contest, np.flatnonzero(fold != f))
+        fitted = POLICY_FACTORIES[name](experiment, np.flatnonzero(fold != f))
         (price,) = np.unique(curve.price[3.0][fold == f])
-        ran = contest.replay.run(fitted.policy, price)
+        ran = experiment.replay.run(fitted.policy, price)
         assert (curve.samples[3.0][fold == f] == ran.samples[fold == f]).all()
         spent = ran.cost[fold != f].mean()
         if name == "fixed":
@@ -125,9 +129,9 @@ def test_the_traced_price_spends_the_budget_on_the_training_questions(
 
 
 def test_the_price_for_a_budget_lies_between_those_that_spend_less_and_more(
-    contest: Experiment,
+    experiment: Experiment,
 ) -> None:
-    fitted = POLICY_FACTORIES["mixture"](contest, np.arange(len(contest.pool)))
+    fitted = POLICY_FACTORIES["mixture"](experiment, np.arange(len(experiment.pool)))
     smooth = FittedPolicy(fitted.policy, (0.4, 0.1, 0.025), fitted.features)
     spent = np.array([1.0, 2.0, 3.0])
     assert price_for(2.0, spent, smooth) == pytest.approx(0.1)

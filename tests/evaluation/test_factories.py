@@ -17,18 +17,18 @@ from adacompute.policies.router import RouterPolicy
 from adacompute.policies.uniform import FixedRule, RulePolicy
 from adacompute.testing.populations import Population
 
-LADDER = (1, 2, 4, 6)
+LEVELS = (1, 2, 4, 6)
 
 
-def contest_of(pool: Pool, samples: tuple[int, ...] = LADDER) -> Experiment:
+def experiment_of(pool: Pool, samples: tuple[int, ...] = LEVELS) -> Experiment:
     return Experiment(pool, samples, budgets=(1.5, 2.5), orders=6, seed=0)
 
 
 def bundle_bytes(
-    contest: Experiment, name: str, train: FloatArray, place: Path
+    experiment: Experiment, name: str, train: FloatArray, place: Path
 ) -> dict[str, bytes]:
     """Fit a family and return every byte of its bundle, and the prices to look at."""
-    fitted = POLICY_FACTORIES[name](contest, np.flatnonzero(train))
+    fitted = POLICY_FACTORIES[name](experiment, np.flatnonzero(train))
     save_bundle(Bundle(fitted.policy), place)
     files = {file.name: file.read_bytes() for file in place.iterdir()}
     return files | {"prices": repr(fitted.prices).encode()}
@@ -48,8 +48,8 @@ def test_answers_of_held_out_questions_change_nothing_that_is_fitted(
     features[~train] = rng.normal(size=features[~train].shape)
     answers = replace(small.answers, answer=answer, correct=answer == 0)
     changed = replace(small, answers=answers, sample_cost=cost, features=features)
-    first = bundle_bytes(contest_of(small), name, train, tmp_path / "a")
-    again = bundle_bytes(contest_of(changed), name, train, tmp_path / "b")
+    first = bundle_bytes(experiment_of(small), name, train, tmp_path / "a")
+    again = bundle_bytes(experiment_of(changed), name, train, tmp_path / "b")
     assert first == again
 
 
@@ -61,8 +61,8 @@ def test_answers_of_training_questions_change_what_is_fitted(
     answer = np.random.default_rng(0).permutation(small.answers.answer)
     answers = replace(small.answers, answer=answer, correct=answer == 0)
     changed = replace(small, answers=answers)
-    first = bundle_bytes(contest_of(small), name, train, tmp_path / "a")
-    again = bundle_bytes(contest_of(changed), name, train, tmp_path / "b")
+    first = bundle_bytes(experiment_of(small), name, train, tmp_path / "a")
+    again = bundle_bytes(experiment_of(changed), name, train, tmp_path / "b")
     assert first != again
 
 
@@ -70,10 +70,10 @@ def test_answers_of_training_questions_change_what_is_fitted(
 def test_prices_fall_from_the_cheapest_level_to_the_dearest_worth_having(
     small: Pool, name: str
 ) -> None:
-    contest = contest_of(small)
-    fitted = find_factory(name)(contest, np.arange(len(small)))
+    experiment = experiment_of(small)
+    fitted = find_factory(name)(experiment, np.arange(len(small)))
     assert (np.diff(fitted.prices) < 0).all()
-    first, last = (contest.replay.run(fitted.policy, fitted.prices[i]) for i in (0, -1))
+    first, last = (experiment.replay.run(fitted.policy, fitted.prices[i]) for i in (0, -1))
     assert first.cost.mean() < 1.4
     assert last.cost.mean() > 3.0
     assert last.accuracy.mean() > first.accuracy.mean() + 0.02
@@ -83,22 +83,22 @@ def test_prices_fall_from_the_cheapest_level_to_the_dearest_worth_having(
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
 def test_one_level_leaves_nothing_to_decide(small: Pool, name: str) -> None:
     cost = np.random.default_rng(0).random(len(small.sample_cost))
-    contest = contest_of(replace(small, sample_cost=cost), (2,))
-    fitted = find_factory(name)(contest, np.arange(len(small)))
-    ran = contest.replay.run(fitted.policy, fitted.prices[-1])
+    experiment = experiment_of(replace(small, sample_cost=cost), (2,))
+    fitted = find_factory(name)(experiment, np.arange(len(small)))
+    result = experiment.replay.run(fitted.policy, fitted.prices[-1])
     if name in {"retry", "adaptive-consistency", "early-stopping", "sequential"}:
-        assert (ran.samples <= 2).all()  # these look after every sample, whatever the ladder
+        assert (result.samples <= 2).all()  # these look after every sample, whatever the levels
     else:
-        assert (ran.samples == 2).all()
+        assert (result.samples == 2).all()
 
 
 def test_the_mixture_keeps_the_numbers_of_samples_on_the_training_hull(small: Pool) -> None:
-    contest = contest_of(small, (1, 6))
+    experiment = experiment_of(small, (1, 6))
     every = tuple(range(1, 7))
-    policy = POLICY_FACTORIES["mixture"](contest, np.arange(len(small))).policy
+    policy = POLICY_FACTORIES["mixture"](experiment, np.arange(len(small))).policy
     assert isinstance(policy, RulePolicy)
     kept = [rule.n_samples for rule in policy.rules if isinstance(rule, FixedRule)]
-    worth = contest.every_table.utility.mean(axis=0)
+    worth = experiment.dense_table.utility.mean(axis=0)
     at = np.interp(every, kept, [worth[n - 1] for n in kept])
     assert (at >= worth - 1e-12).all()
     assert kept[0] == 1
@@ -111,52 +111,52 @@ def test_fixed_and_random_have_every_level_and_the_mixture_only_those_worth_havi
     # Where the wrong answer is the likelier one, every further vote makes it surer.
     chance = np.tile([0.3, 0.7], (40, 1))
     features = np.zeros((40, 1), dtype=np.float32)
-    contest = contest_of(pool_of(Population(chance, features), 12), (1, 3, 5))
+    experiment = experiment_of(pool_of(Population(chance, features), 12), (1, 3, 5))
     every = np.arange(40)
     for name, most in (("fixed", 5), ("random", 5), ("mixture", 1), ("longest-first", 1)):
-        policy = POLICY_FACTORIES[name](contest, every).policy
+        policy = POLICY_FACTORIES[name](experiment, every).policy
         assert isinstance(policy, RulePolicy)
         rules = [rule.n_samples for rule in policy.rules if isinstance(rule, FixedRule)]
         assert max(rules) == most
-    assert POLICY_FACTORIES["fixed"](contest, every).stepped
-    assert not POLICY_FACTORIES["random"](contest, every).stepped
+    assert POLICY_FACTORIES["fixed"](experiment, every).stepped
+    assert not POLICY_FACTORIES["random"](experiment, every).stepped
 
 
 def test_longest_first_looks_at_the_column_that_holds_the_length(small: Pool) -> None:
     moved = replace(small, features=small.features[:, [1, 0, 2]].copy(), length_feature=1)
     fitted, other = (
-        POLICY_FACTORIES["longest-first"](contest_of(pool), np.arange(len(pool)))
+        POLICY_FACTORIES["longest-first"](experiment_of(pool), np.arange(len(pool)))
         for pool in (small, moved)
     )
     assert fitted.prices == other.prices
     price = fitted.prices[2]
-    ran = contest_of(small).replay.run(fitted.policy, price)
-    assert len(np.unique(ran.samples)) == 2
-    assert (contest_of(moved).replay.run(other.policy, price).samples == ran.samples).all()
-    longest = ran.samples == ran.samples.max()
+    result = experiment_of(small).replay.run(fitted.policy, price)
+    assert len(np.unique(result.samples)) == 2
+    assert (experiment_of(moved).replay.run(other.policy, price).samples == result.samples).all()
+    longest = result.samples == result.samples.max()
     assert small.features[longest, 0].min() >= small.features[~longest, 0].max()
 
 
 def test_the_papers_router_has_a_classifier_for_each_budget_and_two_around(small: Pool) -> None:
-    policy = POLICY_FACTORIES["router"](contest_of(small), np.arange(len(small))).policy
+    policy = POLICY_FACTORIES["router"](experiment_of(small), np.arange(len(small))).policy
     assert isinstance(policy, RouterPolicy)
     assert len(policy.models) == 4
-    no_budget = Experiment(small, LADDER, budgets=(), orders=6, seed=0)
+    no_budget = Experiment(small, LEVELS, budgets=(), orders=6, seed=0)
     policy = POLICY_FACTORIES["router"](no_budget, np.arange(len(small))).policy
     assert isinstance(policy, RouterPolicy)
     assert len(policy.models) == 2
 
 
 def test_another_classifier_can_be_refitted_for_the_papers_router(small: Pool) -> None:
-    contest = replace(contest_of(small), classifier="logistic", cost_sensitive=True)
-    fitted = POLICY_FACTORIES["router"](contest, np.arange(len(small)))
-    cost = [contest.replay.run(fitted.policy, price).cost.mean() for price in fitted.prices]
+    experiment = replace(experiment_of(small), classifier="logistic", cost_sensitive=True)
+    fitted = POLICY_FACTORIES["router"](experiment, np.arange(len(small)))
+    cost = [experiment.replay.run(fitted.policy, price).cost.mean() for price in fitted.prices]
     assert cost[0] < cost[-1]
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
 def test_samples_that_cost_nothing_cannot_be_priced(small: Pool, name: str) -> None:
-    free = contest_of(replace(small, sample_cost=np.zeros(len(small.sample_cost))))
+    free = experiment_of(replace(small, sample_cost=np.zeros(len(small.sample_cost))))
     with pytest.raises(DataError, match="cost nothing at all: use another unit"):
         cross_validate(free, POLICY_FACTORIES[name], split_folds(assign_folds(small.group, 5)))
 
@@ -173,8 +173,8 @@ def test_where_nothing_varies_every_family_can_still_be_scored(
     pool_of: Callable[..., Pool], name: str, share: float
 ) -> None:
     chance = np.tile([share, 1.0 - share], (20, 1))
-    contest = contest_of(pool_of(Population(chance, np.zeros((20, 2), dtype=np.float32)), 12))
-    curve = cross_validate(contest, find_factory(name), split_folds(np.arange(20) % 5))
+    experiment = experiment_of(pool_of(Population(chance, np.zeros((20, 2), dtype=np.float32)), 12))
+    curve = cross_validate(experiment, find_factory(name), split_folds(np.arange(20) % 5))
     assert (curve.accuracy == share).all()
     assert (curve.cost >= 1.0).all()
 
@@ -186,8 +186,8 @@ def test_at_its_dearest_price_a_family_draws_once_however_much_cannot_be_read(
     population = Population(
         np.tile([0.7, 0.3], (60, 1)), np.zeros((60, 2), dtype=np.float32), null_rate=0.9
     )
-    contest = contest_of(pool_of(population, 12))
+    experiment = experiment_of(pool_of(population, 12))
     train = np.arange(0, 60, 2)
-    fitted = find_factory(name)(contest, train)
-    ran = run_fitted(contest, fitted, fitted.prices[0], contest.sample_cost(train))
-    assert ran.cost.mean() == pytest.approx(1.0, abs=0.02 if name in ROUTERS else 1e-9)
+    fitted = find_factory(name)(experiment, train)
+    result = run_fitted(experiment, fitted, fitted.prices[0], experiment.sample_cost(train))
+    assert result.cost.mean() == pytest.approx(1.0, abs=0.02 if name in ROUTERS else 1e-9)

@@ -11,13 +11,13 @@ from adacompute.evaluation.oracles import PAPER_LEVELS, cross_fitted_oracle, in_
 from adacompute.evaluation.pool import Pool
 from adacompute.testing.populations import Population, mix_archetypes
 
-LADDER = (1, 2, 4, 8)
+LEVELS = (1, 2, 4, 8)
 BUDGETS = (1.5, 2.0, 4.0)
 
 
 def best_truth(population: Population, budget: float) -> float:
-    truth = population.true_utility(LADDER)
-    return solve(UtilityTable(truth, np.array(LADDER, dtype=np.float64)), budget).mixed_utility
+    truth = population.true_utility(LEVELS)
+    return solve(UtilityTable(truth, np.array(LEVELS, dtype=np.float64)), budget).mixed_utility
 
 
 def test_the_oracle_that_scores_what_it_chose_on_is_optimistic_and_the_cross_fitted_is_not(
@@ -25,8 +25,8 @@ def test_the_oracle_that_scores_what_it_chose_on_is_optimistic_and_the_cross_fit
 ) -> None:
     population, _ = mix_archetypes(500, telling=0.0, null_rate=0.1, seed=3)
     pool = pool_of(population, 16)
-    claimed, honest = in_sample(pool, BUDGETS), cross_fitted_oracle(pool, LADDER, BUDGETS, seed=0)
-    luck = pool.table(LADDER).utility.mean() - population.true_utility(LADDER).mean()
+    claimed, honest = in_sample(pool, BUDGETS), cross_fitted_oracle(pool, LEVELS, BUDGETS, seed=0)
+    luck = pool.table(LEVELS).utility.mean() - population.true_utility(LEVELS).mean()
     for budget in BUDGETS:
         truth = best_truth(population, budget) + luck  # on questions as these samples show them
         assert claimed[budget][1].mean() > truth + 0.01
@@ -40,11 +40,11 @@ def test_among_equal_questions_only_the_in_sample_oracle_claims_a_gain(
     chance = np.tile([0.46, 0.18, 0.18, 0.18], (500, 1))
     population = Population(chance, np.zeros((500, 1), dtype=np.float32))
     pool = pool_of(population, 32)
-    mean = pool.table(LADDER).utility.mean(axis=0)
-    claimed, honest = in_sample(pool, BUDGETS), cross_fitted_oracle(pool, LADDER, BUDGETS, seed=0)
+    mean = pool.table(LEVELS).utility.mean(axis=0)
+    claimed, honest = in_sample(pool, BUDGETS), cross_fitted_oracle(pool, LEVELS, BUDGETS, seed=0)
     for budget in BUDGETS:
         mixture = solve(
-            UtilityTable(mean[None, :], np.array(LADDER, dtype=np.float64)), budget
+            UtilityTable(mean[None, :], np.array(LEVELS, dtype=np.float64)), budget
         ).mixed_utility
         assert claimed[budget][1].mean() > mixture + 0.015
         # Half of the samples choose worse than all of them would: a little is lost, none gained.
@@ -56,7 +56,7 @@ def test_where_nothing_is_worth_buying_the_oracle_reports_what_it_really_spends(
 ) -> None:
     certain = Population(np.tile([1.0, 0.0], (20, 1)), np.zeros((20, 1), dtype=np.float32))
     pool = pool_of(certain, 16)
-    for found in (cross_fitted_oracle(pool, LADDER, (4.0,), seed=0), in_sample(pool, (4.0,))):
+    for found in (cross_fitted_oracle(pool, LEVELS, (4.0,), seed=0), in_sample(pool, (4.0,))):
         cost, value = found[4.0]
         assert cost == 1.0
         assert (value == 1.0).all()

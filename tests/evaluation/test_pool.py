@@ -67,37 +67,37 @@ def test_too_few_different_questions_cannot_be_held_out() -> None:
 def test_an_even_pool_keeps_the_first_samples_and_leaves_out_the_shortest_tenth() -> None:
     rows = [[0, 1, 2, 0, 1][: 3 + q % 3] for q in range(20)]
     rows[4], rows[9] = [0], []
-    even = pool_of_lists(rows).even()
-    assert (len(even), even.left_out) == (18, 2)
-    assert (even.answers.n_samples == 3).all()
-    assert (even.answers.answer.reshape(-1, 3) == [0, 1, 2]).all()
+    equal = pool_of_lists(rows).equalise()
+    assert (len(equal), equal.excluded) == (18, 2)
+    assert (equal.answers.n_samples == 3).all()
+    assert (equal.answers.answer.reshape(-1, 3) == [0, 1, 2]).all()
     questions = [q for q in range(20) if q not in {4, 9}]
-    assert even.key.tolist() == [q + 50 for q in questions]
-    assert even.features[:, 0].tolist() == questions
-    assert even.sample_cost.tolist() == [100 * q + i for q in questions for i in range(3)]
+    assert equal.key.tolist() == [q + 50 for q in questions]
+    assert equal.features[:, 0].tolist() == questions
+    assert equal.sample_cost.tolist() == [100 * q + i for q in questions for i in range(3)]
 
 
 def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
     rows = [[UNPARSED, 0, UNPARSED, 1, 2] if q % 2 else [3, 0, 1, 2, UNPARSED] for q in range(20)]
     rows[7] = [UNPARSED, UNPARSED, 1, UNPARSED, 0]
     rows[8] = [UNPARSED] * 5
-    even = pool_of_lists(rows).even(nulls=False)
-    assert (len(even), even.left_out) == (18, 2)
-    assert (even.answers.n_samples == 3).all()
+    equal = pool_of_lists(rows).equalise(drop_unparsed=True)
+    assert (len(equal), equal.excluded) == (18, 2)
+    assert (equal.answers.n_samples == 3).all()
     by_question = dict(
-        zip(even.key.tolist(), even.answers.answer.reshape(-1, 3).tolist(), strict=True)
+        zip(equal.key.tolist(), equal.answers.answer.reshape(-1, 3).tolist(), strict=True)
     )
     assert by_question[51] == [0, 1, 2]
     assert by_question[50] == [3, 0, 1]
-    cost = dict(zip(even.key.tolist(), even.sample_cost.reshape(-1, 3).tolist(), strict=True))
+    cost = dict(zip(equal.key.tolist(), equal.sample_cost.reshape(-1, 3).tolist(), strict=True))
     assert cost[51] == [101, 103, 104]
 
 
-@pytest.mark.parametrize("nulls", [True, False])
-def test_what_is_even_already_is_kept_as_it_is(small: Pool, nulls: bool) -> None:  # noqa: FBT001
-    readable = small.keep(small.answers.answer != UNPARSED).even() if not nulls else small
-    again = readable.even(nulls=nulls)
-    assert again.left_out == 0
+@pytest.mark.parametrize("drop_unparsed", [False, True])
+def test_what_is_even_already_is_kept_as_it_is(small: Pool, drop_unparsed: bool) -> None:  # noqa: FBT001
+    readable = small.keep(small.answers.answer != UNPARSED).equalise() if drop_unparsed else small
+    again = readable.equalise(drop_unparsed=drop_unparsed)
+    assert again.excluded == 0
     assert (again.answers.answer == readable.answers.answer).all()
     assert (again.sample_cost == readable.sample_cost).all()
 
@@ -105,9 +105,9 @@ def test_what_is_even_already_is_kept_as_it_is(small: Pool, nulls: bool) -> None
 def test_a_pool_that_could_hardly_be_read_is_refused() -> None:
     rows = [[UNPARSED, UNPARSED] if q < 3 else [0, 1] for q in range(20)]
     with pytest.raises(DataError, match="more than a tenth of the questions"):
-        pool_of_lists(rows).even(nulls=False)
+        pool_of_lists(rows).equalise(drop_unparsed=True)
     with pytest.raises(DataError, match="nothing can be scored"):
-        pool_of_lists([]).even()
+        pool_of_lists([]).equalise()
 
 
 def test_questions_are_taken_with_their_samples_and_costs() -> None:
@@ -123,7 +123,7 @@ def test_questions_are_taken_with_their_samples_and_costs() -> None:
 
 def test_a_level_costs_as_many_mean_draws_as_it_has_samples() -> None:
     pool = pool_of_lists([[0, 0, 0], [1, 1, 1]])
-    assert pool.mean_draw_cost().tolist() == [1, 101]
+    assert pool.mean_sample_cost().tolist() == [1, 101]
     assert pool.level_cost((1, 3)).tolist() == [[1, 3], [101, 303]]
     assert pool.take(np.array([1])).level_cost((1, 3)).tolist() == [101, 303]
 

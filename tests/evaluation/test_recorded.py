@@ -19,7 +19,7 @@ from adacompute.storage.store import encode_samples
 DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 EXAMS = DATA / "samples" / "mcqa10x100__gpt-3.5-turbo.parquet"
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
-LADDER = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 AS_RECORDED = {
     "mixture": ((0.585, 0.598, 0.622, 0.632, 0.644), 0.004),
     "retry": ((0.609, 0.615, 0.627, 0.635, 0.645), 0.004),
@@ -61,9 +61,9 @@ def column(scores: Scores, policy: str, name: str) -> FloatArray:
 
 
 def test_accuracies_on_the_exams_are_what_they_were_found_to_be(exams: Pool) -> None:
-    scores = evaluate(exams, budgets=BUDGETS, ladder=LADDER, policies=list(AS_RECORDED))
-    assert (scores.questions, scores.samples, scores.left_out) == (1000, 50, 0)
-    assert scores.ladder == LADDER
+    scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=list(AS_RECORDED))
+    assert (scores.questions, scores.samples, scores.excluded) == (1000, 50, 0)
+    assert scores.levels == LEVELS
     for policy, (expected, within) in AS_RECORDED.items():
         found = column(scores, policy, "accuracy")
         assert found == pytest.approx(expected, abs=within), policy
@@ -76,8 +76,8 @@ def test_accuracies_on_the_exams_are_what_they_were_found_to_be(exams: Pool) -> 
 
 def test_accuracy_and_headroom_without_nulls_are_what_they_were_found_to_be(exams: Pool) -> None:
     names = [*WITHOUT_NULLS, *HEADROOM]
-    scores = evaluate(exams, budgets=BUDGETS, ladder=LADDER, policies=names, nulls=False)
-    assert (scores.questions, scores.samples, scores.left_out) == (900, 41, 100)
+    scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=names, drop_unparsed=True)
+    assert (scores.questions, scores.samples, scores.excluded) == (900, 41, 100)
     for policy, expected in WITHOUT_NULLS.items():
         assert column(scores, policy, "accuracy") == pytest.approx(expected, abs=0.005), policy
     for policy, expected in HEADROOM.items():

@@ -30,19 +30,19 @@ def both(small: Pool, pool_of: Callable[..., Pool]) -> Pool:
 
 
 @pytest.fixture(scope="module")
-def contest(both: Pool) -> Experiment:
+def experiment(both: Pool) -> Experiment:
     return Experiment(both, (1, 2, 4, 6), (2.0,), ORDERS, seed=0)
 
 
-def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(contest: Experiment) -> None:
-    pool = contest.pool
+def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(experiment: Experiment) -> None:
+    pool = experiment.pool
     assert pool.resort is not None
-    fitted = fit_sequentially(contest, np.arange(len(pool)))
+    fitted = fit_sequentially(experiment, np.arange(len(pool)))
     own = order_samples(pool.answers, n_orders=ORDERS, length=6, seed=0).reshape(-1, 6)
     other = order_samples(pool.resort.answers, n_orders=ORDERS, length=1, seed=1).reshape(-1)
     shares = []
     for price in fitted.prices[::6]:
-        ran = contest.replay.run(fitted.policy, price, features=fitted.digested)
+        ran = experiment.replay.run(fitted.policy, price, features=fitted.digested)
         shares.append(ran.resorted.mean())
         for question in range(0, len(pool), 17):
             cost, resorted = [], []
@@ -81,13 +81,13 @@ def _feed(fitted: FittedPolicy, price: float, pool: Pool, row: int, samples: Int
 
 
 def test_where_everything_is_resorted_on_it_is_as_right_as_the_other_model(
-    contest: Experiment,
+    experiment: Experiment,
 ) -> None:
-    resort = contest.pool.resort
+    resort = experiment.pool.resort
     assert resort is not None
-    fitted = fit_sequentially(contest, np.arange(len(contest.pool)))
+    fitted = fit_sequentially(experiment, np.arange(len(experiment.pool)))
     assert resort.utility.shape == resort.cost.shape == (120,)
-    ran = contest.replay.run(fitted.policy, fitted.prices[-1], features=fitted.digested)
+    ran = experiment.replay.run(fitted.policy, fitted.prices[-1], features=fitted.digested)
     alone = ran.resorted == 1
     assert alone.any()
     error = np.sqrt(0.25 / ORDERS / alone.sum())
@@ -100,10 +100,10 @@ def test_questions_are_taken_with_their_resort(both: Pool) -> None:
     assert both.resort is not None
     assert (some.resort.utility == both.resort.utility[[3, 5, 60]]).all()
     assert len(some.resort.sample_cost) == 15
-    assert some.even(nulls=False).resort is not None
+    assert some.equalise(drop_unparsed=True).resort is not None
     with pytest.raises(DataError, match="a last resort of 9 samples is recorded with 5"):
         Resort(replace(STRONG, n_samples=9), both.resort.answers, both.resort.sample_cost)
-    contest = Experiment(replace(both, resort=None), (1, 2), (2.0,), ORDERS, seed=0)
+    experiment = Experiment(replace(both, resort=None), (1, 2), (2.0,), ORDERS, seed=0)
     fitted = fit_sequentially(Experiment(both, (1, 2), (2.0,), ORDERS, seed=0), np.arange(120))
     with pytest.raises(DataError, match=r"no samples of its model are given|are needed"):
-        contest.replay.run(fitted.policy, 1e-9, features=fitted.digested)
+        experiment.replay.run(fitted.policy, 1e-9, features=fitted.digested)

@@ -17,7 +17,7 @@ from adacompute.testing.populations import Population, mix_archetypes
 BUDGETS = (1.5, 3.0)
 ASKED: dict[str, Any] = {
     "budgets": BUDGETS,
-    "ladder": (1, 2, 4, 6, 8),
+    "levels": (1, 2, 4, 6, 8),
     "orders": 6,
     "folds": 3,
 }
@@ -48,15 +48,15 @@ def test_every_policy_has_a_row_at_every_budget(scores: Scores, said: list[str])
 
 
 def test_levels_above_half_of_the_samples_are_left_out(scores: Scores) -> None:
-    assert scores.ladder == (1, 2, 4, 6)
-    assert scores.levels_left_out == (8,)
-    assert (scores.questions, scores.left_out, scores.samples) == (120, 0, 12)
+    assert scores.levels == (1, 2, 4, 6)
+    assert scores.levels_excluded == (8,)
+    assert (scores.questions, scores.excluded, scores.samples) == (120, 0, 12)
 
 
 def test_every_row_says_what_it_says_consistently(scores: Scores) -> None:
     for row in scores.rows:
         assert row["cost"] <= row["budget"] + 1e-9
-        assert row["low"] <= row["accuracy"] <= row["high"]
+        assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
         assert row["difference_low"] - 1e-9 <= row["difference"] <= row["difference_high"] + 1e-9
         assert ("regret" in row) == (row["policy"] in ROUTERS)
         mixture = row["accuracy"] - row["difference"]
@@ -147,7 +147,7 @@ def test_a_router_gains_where_the_text_tells_and_nothing_where_it_does_not(
         rows = evaluate(
             pool_of(population, 16),
             budgets=(1.5, 4.0),
-            ladder=(1, 2, 4, 8),
+            levels=(1, 2, 4, 8),
             policies=["value-router"],
             orders=8,
         ).rows
@@ -166,11 +166,11 @@ def test_unreadable_samples_are_no_gain_when_they_are_left_out(
     pool = pool_of(population, 20)
     asked: dict[str, Any] = {**ASKED, "policies": ["retry"]}
     with_nulls = evaluate(pool, **asked)
-    without = evaluate(pool, **asked, nulls=False)
+    without = evaluate(pool, **asked, drop_unparsed=True)
     assert row_of(with_nulls, "retry", 1.5)["difference_low"] > 0
     assert row_of(without, "retry", 1.5)["difference"] == pytest.approx(0.0, abs=0.005)
     assert without.samples < with_nulls.samples
-    assert without.left_out > 0
+    assert without.excluded > 0
 
 
 def test_costs_in_another_unit_are_those_of_the_samples(small: Pool) -> None:
@@ -192,7 +192,9 @@ def test_copies_of_a_text_widen_the_interval(pool_of: Callable[..., Pool]) -> No
     by_kind = np.unique(population.chance, axis=0, return_inverse=True)[1].astype(np.uint64)
     groups = by_kind * np.uint64(10) + pool.key % np.uint64(3)  # ten in one are alike
     together = row_of(evaluate(replace(pool, group=groups), **asked), "mixture", 3.0)
-    assert together["high"] - together["low"] > 1.5 * (alone["high"] - alone["low"])
+    assert together["accuracy_high"] - together["accuracy_low"] > 1.5 * (
+        alone["accuracy_high"] - alone["accuracy_low"]
+    )
 
 
 def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
@@ -212,9 +214,9 @@ def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
         ({"policies": ["mixture", "magic"]}, ConfigError, "there is no policy 'magic'; there are"),
         ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1, what the cheapest"),
         ({"budgets": (float("nan"),)}, ConfigError, "a budget of nan is below"),
-        ({"ladder": (7, 9)}, DataError, "6 of 12, and the ladder starts at 7: .* at least 14"),
-        ({"ladder": ()}, DataError, "6 of 12, .* collect at least 2 samples"),
-        ({"ladder": (6, 8)}, DataError, "6 of 12, .* one level of the ladder 6, 8, .* needs two"),
+        ({"levels": (7, 9)}, DataError, "6 of 12, and the lowest level is 7: .* at least 14"),
+        ({"levels": ()}, DataError, "6 of 12, .* collect at least 2 samples"),
+        ({"levels": (6, 8)}, DataError, "6 of 12, .* one of the levels 6, 8, .* needs two"),
         ({"folds": 121}, DataError, "120 different questions are too few"),
     ],
 )

@@ -65,8 +65,8 @@ def test_fixed_takes_the_level_below_the_budget_and_the_others_mix_around_it(
     for name in ("random", "longest-first"):
         assert [rows[name, b]["cost"] for b in (1.5, 3.0)] == pytest.approx([1.5, 3.0], abs=0.25)
     fixed = rows["fixed", 3.0]
-    assert fixed["low"] == pytest.approx(fixed["high"])
-    assert fixed["low"] <= fixed["accuracy"] <= fixed["high"] + 1e-12
+    assert fixed["accuracy_low"] == pytest.approx(fixed["accuracy_high"])
+    assert fixed["accuracy_low"] <= fixed["accuracy"] <= fixed["accuracy_high"] + 1e-12
 
 
 def test_on_features_that_say_nothing_the_router_imitates_only_what_it_has_seen(
@@ -75,7 +75,7 @@ def test_on_features_that_say_nothing_the_router_imitates_only_what_it_has_seen(
     for budget in (1.5, 3.0):
         router = rows["router", budget]
         assert router["imitation"] > router["held_out_imitation"] + 0.15
-        assert router["low"] <= router["accuracy"] <= router["high"]
+        assert router["accuracy_low"] <= router["accuracy"] <= router["accuracy_high"]
         assert router["regret"] <= router["regret_bound"] + 1e-9
 
 

@@ -19,14 +19,14 @@ from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, Sample
 from adacompute.testing.populations import mix_archetypes
 
 QUESTIONS, SAMPLES = 80, 8
-LADDER = (1, 2, 4, 6)
+LEVELS = (1, 2, 4, 6)
 STATIC = ("fixed", "mixture", "random", "longest-first", *ROUTERS)
 STOPPING = ("retry", "adaptive-consistency", "early-stopping")
 BOTH = ("sequential",)
 
 
 @pytest.fixture(scope="module")
-def contest() -> Experiment:
+def experiment() -> Experiment:
     population, _ = mix_archetypes(QUESTIONS, telling=1.0, null_rate=0.2)
     key = np.arange(QUESTIONS, dtype=np.uint64)
     pool = Pool(
@@ -36,7 +36,7 @@ def contest() -> Experiment:
         features=population.features,
         sample_cost=np.ones(QUESTIONS * SAMPLES),
     )
-    return Experiment(pool, LADDER, budgets=(1.5, 2.5), orders=8, seed=0)
+    return Experiment(pool, LEVELS, budgets=(1.5, 2.5), orders=8, seed=0)
 
 
 @pytest.fixture(scope="module", params=POLICY_FACTORIES)
@@ -45,30 +45,30 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def fitted(contest: Experiment, name: str) -> FittedPolicy:
-    return POLICY_FACTORIES[name](contest, np.arange(QUESTIONS))
+def fitted(experiment: Experiment, name: str) -> FittedPolicy:
+    return POLICY_FACTORIES[name](experiment, np.arange(QUESTIONS))
 
 
-def start(contest: Experiment, policy: Policy, price: float) -> Episode:
+def start(experiment: Experiment, policy: Policy, price: float) -> Episode:
     """Begin an episode on the first order of every question's samples."""
     samples = np.array([level.n_samples for level in policy.levels], dtype=np.float64)
     return Episode.start(
         policy,
         price,
-        key=contest.pool.key,
-        features=policy.prepare_features(contest.pool.features),
+        key=experiment.pool.key,
+        features=policy.prepare_features(experiment.pool.features),
         cost=np.broadcast_to(samples, (QUESTIONS, len(samples))),
-        samples=SampleMatrix(contest.replay.record.answer[:: contest.orders]),
+        samples=SampleMatrix(experiment.replay.record.answer[:: experiment.orders]),
     )
 
 
-def states(contest: Experiment, fitted: FittedPolicy) -> list[tuple[State, float]]:
+def states(experiment: Experiment, fitted: FittedPolicy) -> list[tuple[State, float]]:
     """Collect what a policy is asked in episodes at its own prices and between them."""
     prices = [*fitted.prices[:: max(1, len(fitted.prices) // 4)], fitted.prices[-1]]
     prices += [(a * b) ** 0.5 for a, b in itertools.pairwise(prices)]
     asked = []
     for price in prices:
-        episode = start(contest, fitted.policy, price)
+        episode = start(experiment, fitted.policy, price)
         while len(episode.active):
             asked.append((episode.state.take(episode.active), price))
             decided = episode.decide()
@@ -77,9 +77,9 @@ def states(contest: Experiment, fitted: FittedPolicy) -> list[tuple[State, float
 
 
 def test_a_decision_is_a_level_for_each_question_and_not_below_the_one_it_is_at(
-    contest: Experiment, fitted: FittedPolicy
+    experiment: Experiment, fitted: FittedPolicy
 ) -> None:
-    for state, price in states(contest, fitted):
+    for state, price in states(experiment, fitted):
         level = fitted.policy.decide(state, price)
         assert level.shape == (len(state),)
         assert np.issubdtype(level.dtype, np.integer)
@@ -88,19 +88,19 @@ def test_a_decision_is_a_level_for_each_question_and_not_below_the_one_it_is_at(
 
 
 def test_the_same_state_and_price_get_the_same_decision(
-    contest: Experiment, fitted: FittedPolicy
+    experiment: Experiment, fitted: FittedPolicy
 ) -> None:
-    for state, price in states(contest, fitted):
+    for state, price in states(experiment, fitted):
         first = fitted.policy.decide(state, price)
         fitted.policy.decide(state, price * 0.7)
         assert (fitted.policy.decide(state, price) == first).all()
 
 
 def test_a_decision_depends_neither_on_the_block_nor_on_the_order(
-    contest: Experiment, fitted: FittedPolicy
+    experiment: Experiment, fitted: FittedPolicy
 ) -> None:
     rng = np.random.default_rng(0)
-    for state, price in states(contest, fitted)[::3]:
+    for state, price in states(experiment, fitted)[::3]:
         block = fitted.policy.decide(state, price)
         order = rng.permutation(len(state))
         assert (fitted.policy.decide(state.take(order), price) == block[order]).all()
@@ -110,10 +110,10 @@ def test_a_decision_depends_neither_on_the_block_nor_on_the_order(
 
 
 def test_draws_that_are_still_to_come_change_nothing(
-    contest: Experiment, fitted: FittedPolicy
+    experiment: Experiment, fitted: FittedPolicy
 ) -> None:
     rng = np.random.default_rng(0)
-    for state, price in states(contest, fitted):
+    for state, price in states(experiment, fitted):
         answer = state.observed.samples.answer.copy()
         later = np.arange(answer.shape[1]) >= state.observed.n_samples.min()
         answer[:, later] = rng.integers(-1, 3, answer[:, later].shape)
@@ -130,10 +130,10 @@ def test_draws_that_are_still_to_come_change_nothing(
 
 
 def test_a_static_policy_ignores_the_draws_and_a_stopping_rule_the_features(
-    contest: Experiment, fitted: FittedPolicy, name: str
+    experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     assert (name in STATIC) + (name in STOPPING) + (name in BOTH) == 1, "say which kind it is"
-    for state, price in states(contest, fitted):
+    for state, price in states(experiment, fitted):
         changed = replace(state, features=np.full_like(state.features, np.nan))
         if name in BOTH:
             changed = state
@@ -147,10 +147,10 @@ def test_a_static_policy_ignores_the_draws_and_a_stopping_rule_the_features(
 
 
 def test_only_a_stopping_rule_goes_on_after_its_first_level(
-    contest: Experiment, fitted: FittedPolicy, name: str
+    experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     rises: list[IntArray] = []
-    for state, price in states(contest, fitted):
+    for state, price in states(experiment, fitted):
         there = state.level != NO_LEVEL
         rises.append((fitted.policy.decide(state, price) - state.level)[there])
     went_on = np.concatenate(rises) > 0
@@ -160,9 +160,9 @@ def test_only_a_stopping_rule_goes_on_after_its_first_level(
 
 
 def test_a_lower_price_never_spends_less_on_the_training_questions(
-    contest: Experiment, fitted: FittedPolicy, name: str
+    experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
-    spent = [contest.replay.run(fitted.policy, price).cost for price in fitted.prices]
+    spent = [experiment.replay.run(fitted.policy, price).cost for price in fitted.prices]
     means = np.array([cost.mean() for cost in spent])
     assert means[-1] > means[0]
     if name == "router":  # each price has a classifier of its own: no theorem, but the rule
@@ -170,21 +170,21 @@ def test_a_lower_price_never_spends_less_on_the_training_questions(
     else:
         assert (np.diff(means) >= -1e-9).all()
     for first, after in itertools.pairwise(fitted.prices):
-        between = contest.replay.run(fitted.policy, (first * after) ** 0.5).cost.mean()
+        between = experiment.replay.run(fitted.policy, (first * after) ** 0.5).cost.mean()
         least, most = sorted(means[[fitted.prices.index(first), fitted.prices.index(after)]])
         # Who is mixed is drawn by lot, so the mean of some may lie a little outside.
         assert least - 0.1 <= between <= most + 0.1
 
 
 def test_a_bundle_decides_bit_for_bit_as_the_policy_did(
-    contest: Experiment, fitted: FittedPolicy, tmp_path: Path
+    experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
 ) -> None:
     save_bundle(Bundle(fitted.policy), tmp_path / "p")
     loaded = load_bundle(tmp_path / "p").policy
     assert loaded.levels == fitted.policy.levels
     rng = np.random.default_rng(0)
-    for state, price in states(contest, fitted):
-        features = rng.normal(size=(len(state), contest.pool.features.shape[1]))
+    for state, price in states(experiment, fitted):
+        features = rng.normal(size=(len(state), experiment.pool.features.shape[1]))
         read = features.astype(np.float32)
         assert (loaded.prepare_features(read) == fitted.policy.prepare_features(read)).all()
         strange = replace(
@@ -198,11 +198,11 @@ def test_a_bundle_decides_bit_for_bit_as_the_policy_did(
 
 
 def test_a_single_decision_of_a_bundled_policy_is_cheap(
-    contest: Experiment, fitted: FittedPolicy, tmp_path: Path
+    experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
 ) -> None:
     save_bundle(Bundle(fitted.policy), tmp_path / "p")
     policy = load_bundle(tmp_path / "p").policy
-    asked = states(contest, fitted)
+    asked = states(experiment, fitted)
     took = []
     for state, price in asked[:200]:
         one = state.take(np.array([0]))

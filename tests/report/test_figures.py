@@ -14,7 +14,12 @@ from adacompute.report.plot_style import panels
 
 
 def point(cost: float, accuracy: float, half: float) -> dict[str, float]:
-    return {"cost": cost, "accuracy": accuracy, "low": accuracy - half, "high": accuracy + half}
+    return {
+        "cost": cost,
+        "accuracy": accuracy,
+        "accuracy_low": accuracy - half,
+        "accuracy_high": accuracy + half,
+    }
 
 
 def document(accuracy: float = 0.5, *, half: float = 0.3, budget: float = 2.0) -> dict[str, Any]:
@@ -26,7 +31,7 @@ def document(accuracy: float = 0.5, *, half: float = 0.3, budget: float = 2.0) -
     return {
         "policy": "sequential",
         "unit": "samples",
-        "ladder": [1, 2, 4],
+        "levels": [1, 2, 4],
         "at": 1,
         "stops": stops,
         "lines": [{"policy": name, "points": narrow} for name in ("mixture", "sequential")],

@@ -237,7 +237,7 @@ def test_the_page_is_small_and_says_what_it_counts(page: str) -> None:
 def test_an_evaluation_that_the_run_holds_is_shown(place: Path, page: str) -> None:
     assert "longest-first" not in page
     run = place / "run"
-    evaluate_run(run, budgets=(1.5, 2.0), ladder=(1, 2, 4), policies=("longest-first", "oracle"))
+    evaluate_run(run, budgets=(1.5, 2.0), levels=(1, 2, 4), policies=("longest-first", "oracle"))
     report_run(run, out=place / "held.html", **FAST)
     shown = (place / "held.html").read_text(encoding="utf-8")
     assert "longest-first" in shown
@@ -326,7 +326,7 @@ def test_a_bill_in_another_unit(tell: Callable[..., dict[str, Any]], tmp_path: P
         ({"budget": 0.5}, ConfigError, "cannot be held"),
         ({"budget": float("nan")}, ConfigError, "finite number above 0"),
         ({"permutations": 0}, ConfigError, "at least"),
-        ({"ladder": (8, 16)}, DataError, "collect more samples"),
+        ({"levels": (8, 16)}, DataError, "collect more samples"),
     ],
 )
 def test_what_cannot_be_reported_is_refused(

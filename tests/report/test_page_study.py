@@ -32,8 +32,8 @@ def study() -> Study:
         features=np.zeros((QUESTIONS, 1), dtype=np.float32),
         sample_cost=np.ones(QUESTIONS * SAMPLES),
     )
-    contest = Experiment(pool, (1, 2, 4, 8), (2.0,), orders=12, seed=0)
-    return study_policy(contest, "adaptive-consistency")
+    experiment = Experiment(pool, (1, 2, 4, 8), (2.0,), orders=12, seed=0)
+    return study_policy(experiment, "adaptive-consistency")
 
 
 def test_where_all_draw_once_nothing_is_gained(study: Study) -> None:
@@ -44,12 +44,12 @@ def test_where_all_draw_once_nothing_is_gained(study: Study) -> None:
 
 
 def test_calibration_says_the_same(study: Study) -> None:
-    known = calibrate(study.contest, study.name, budget=2.5, held=study.held)
+    known = calibrate(study.experiment, study.name, budget=2.5, sweep=study.sweep)
     stop = study.stop(2.5)
     gain = study.interval(study.gains([stop])[:, 0])
     assert float(stop.cost.mean()) == pytest.approx(known["cost"], abs=0.05)
     assert gain.value == pytest.approx(known["gain"], abs=0.004)
-    assert gain.high - gain.low == pytest.approx(known["high"] - known["low"], rel=0.15)
+    assert gain.high - gain.low == pytest.approx(known["gain_high"] - known["gain_low"], rel=0.15)
 
 
 def test_a_larger_budget_has_a_lower_price_and_is_never_exceeded(study: Study) -> None:
@@ -65,7 +65,7 @@ def test_a_larger_budget_has_a_lower_price_and_is_never_exceeded(study: Study) -
 def test_levels_and_kinds_make_up_the_whole(study: Study) -> None:
     stop = study.stop(2.0)
     for parts in (
-        breakdown.share_levels(stop, study.contest.samples),
+        breakdown.share_levels(stop, study.experiment.levels),
         breakdown.by_kind(study, stop),
         breakdown.by_difficulty(study, stop, ["10", "2"] * (QUESTIONS // 2)),
     ):

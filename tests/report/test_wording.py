@@ -30,9 +30,9 @@ def told(**changed: Any) -> dict[str, Any]:
         "verdict": "no gain",
         "advice": "use n = 2",
         "why": None,
-        "more_questions": 240,
+        "questions_needed": 240,
         "frontier": [{"cost_high": 1.0}, {"cost_high": 6.5}],
-        "unreadable": {"share": 0.0, "gain": 0.0, "low": 0.0, "high": 0.0},
+        "unparsed": {"share": 0.0, "gain": 0.0, "gain_low": 0.0, "gain_high": 0.0},
     }
     return known | changed
 
@@ -51,7 +51,7 @@ def test_how_many_more_questions_is_said_where_they_could_settle_it() -> None:
 
 def test_where_nothing_varies_no_number_of_questions_is_named() -> None:
     nothing = {"gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}
-    text = said(told(stop=nothing, more_questions=None))
+    text = said(told(stop=nothing, questions_needed=None))
     assert "you gain nothing that 80 questions can show" in text
     assert "None" not in text
     assert "more questions" not in text
@@ -59,14 +59,14 @@ def test_where_nothing_varies_no_number_of_questions_is_named() -> None:
 
 def test_unreadable_samples_are_mended_and_not_collected() -> None:
     why = "90 % of the samples could not be read, so look at the grader first"
-    text = said(told(verdict="no verdict", why=why, more_questions=None, grader="math"))
+    text = said(told(verdict="no verdict", why=why, questions_needed=None, grader="math"))
     assert "mend how answers are read" in text
     assert "adacompute grade 'my run' --grader math" in text
     assert not re.search("collect|Collect|evaluate", text)
 
 
 def test_too_few_questions_need_more() -> None:
-    text = said(told(verdict="no verdict", why="12 questions are too few", more_questions=28))
+    text = said(told(verdict="no verdict", why="12 questions are too few", questions_needed=28))
     assert "collect and grade more" in text
     assert "about 28 more questions" in text
 
@@ -76,10 +76,10 @@ def test_commands_see_the_costs_and_the_levels_of_the_page() -> None:
     assert plain[0] == "adacompute train 'my run' --policy sequential --out BUNDLE"
     asked = told(verdict="gain", unit="money", priced=True, levels=[1, 3])
     train = wording.next_steps(asked)[0][1]
-    assert train == f"{plain[0]} --unit money --tariff TARIFF --ladder 1,3"
+    assert train == f"{plain[0]} --unit money --tariff TARIFF --levels 1,3"
     evaluate = wording.next_steps(asked | {"verdict": "no gain"})[-1][1]
     assert evaluate is not None
-    assert evaluate.endswith("--unit money --tariff TARIFF --ladder 1,3")
+    assert evaluate.endswith("--unit money --tariff TARIFF --levels 1,3")
 
 
 def test_a_budget_that_cannot_be_spent_is_said_to_be_one() -> None:
@@ -98,8 +98,8 @@ def test_a_budget_that_cannot_be_spent_is_said_to_be_one() -> None:
     ],
 )
 def test_what_redrawing_has_of_the_gain(gain: float, redrawn: float, sentence: str) -> None:
-    unread = {"share": 0.2, "gain": redrawn, "low": 0.0, "high": 0.1}
-    found = wording.redrawing(told(stop={"gain": gain}, unreadable=unread))
+    unread = {"share": 0.2, "gain": redrawn, "gain_low": 0.0, "gain_high": 0.1}
+    found = wording.redrawing(told(stop={"gain": gain}, unparsed=unread))
     assert found.startswith(sentence)
     assert bool(found) == bool(sentence)
 

@@ -144,7 +144,7 @@ def attempt(stage: Callable[..., dict[str, Any]], *arguments: Any, **options: An
     budgets=st.lists(BUDGET, min_size=2, max_size=2),
     units=st.lists(UNIT, min_size=2, max_size=2),
     policies=st.lists(st.sampled_from(QUICK_POLICIES), max_size=2),
-    nulls=st.booleans(),
+    drop_unparsed=st.booleans(),
 )
 def test_any_table_ends_in_results_or_sentences(
     *,
@@ -156,7 +156,7 @@ def test_any_table_ends_in_results_or_sentences(
     budgets: list[float],
     units: list[str],
     policies: list[str],
-    nulls: bool,
+    drop_unparsed: bool,
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -174,12 +174,12 @@ def test_any_table_ends_in_results_or_sentences(
             evaluate_run,
             run,
             budgets=[budget for budget in budgets if budget != 0.5],
-            ladder=levels,
+            levels=levels,
             policies=policies,
-            nulls=nulls,
+            drop_unparsed=drop_unparsed,
             unit=units[0],
         )
-        attempt(train_run, run, policy="mixture", out=place / "bundle", ladder=levels)
+        attempt(train_run, run, policy="mixture", out=place / "bundle", levels=levels)
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_learned_policies_meet_any_table_with_results_or_sentences(
         run, source = place / "run", place / "source.parquet"
         pq.write_table(table, source)
         if attempt(import_samples, source, run):
-            options = {"ladder": (1, 2), "unit": unit}
+            options = {"levels": (1, 2), "unit": unit}
             attempt(evaluate_run, run, budgets=(2.0, 9.0), policies=[policy], **options)
             attempt(train_run, run, policy=policy, out=place / "bundle", **options)
 

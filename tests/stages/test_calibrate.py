@@ -30,7 +30,7 @@ def trained(
         for row in rows
     ]
     import_samples(write(place / "source.parquet", twice), place / "run")
-    train_run(place / "run", policy="sequential", out=place / "policy", ladder=(1, 2, 4))
+    train_run(place / "run", policy="sequential", out=place / "policy", levels=(1, 2, 4))
     return place / "run", place / "policy"
 
 
@@ -42,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_budget_gets_a_price_and_the_bundle_a_frontier(trained: tuple[Path, Path]) -> None:
     run, policy = trained
     found = calibrate_run(run, bundle=policy, budget=2.0)
-    assert {"verdict", "advice", "gain", "low", "high", "price", "cost"} <= set(found)
+    assert {"verdict", "advice", "gain", "gain_low", "gain_high", "price", "cost"} <= set(found)
     assert found["cost_high"] <= 2.0 + 1e-9
     bundle = load_bundle(policy)
     assert bundle.frontier[0].cost < bundle.frontier[-1].cost
@@ -70,7 +70,7 @@ def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
         ({"budget": 2.0, "confidence": 1 - 1e-16}, "a confidence lies between 0.5 and 1"),
         ({"budget": 2.0, "confidence": 0.3}, "a confidence lies between 0.5 and 1, not at 0.3"),
         ({"accuracy_of": 4, "share": 0.0}, "a share lies between 0 and 1"),
-        ({"budget": 2.0, "following": 0}, "at least one question must follow"),
+        ({"budget": 2.0, "horizon": 0}, "at least one question must follow"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -31,8 +31,8 @@ SCORED = {
     "cost",
     "rounds",
     "accuracy",
-    "low",
-    "high",
+    "accuracy_low",
+    "accuracy_high",
     "difference",
     "difference_low",
     "difference_high",
@@ -40,7 +40,7 @@ SCORED = {
     "relative_gain",
 }
 IMITATED = {"imitation", "oracle_gap", "regret", "regret_bound"}
-QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "ladder": (1, 2, 4), "policies": ("mixture",)}
+QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "levels": (1, 2, 4), "policies": ("mixture",)}
 
 
 def artifacts(run: Path) -> dict[str, bytes]:
@@ -63,9 +63,9 @@ def test_every_policy_is_scored_at_every_budget_unless_some_are_named(
     all_scores: dict[str, Any],
 ) -> None:
     found = [(row["policy"], row["budget"]) for row in all_scores["rows"]]
-    assert found == [(name, budget) for name in PROTOCOLS["honest"] for budget in (1.5, 2.0)]
+    assert found == [(name, budget) for name in PROTOCOLS["held-out"] for budget in (1.5, 2.0)]
     assert all_scores["skipped"] == {}
-    assert set(POLICY_FACTORIES) <= set(PROTOCOLS["honest"])
+    assert set(POLICY_FACTORIES) <= set(PROTOCOLS["held-out"])
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_rows_have_the_names_that_other_tools_read(all_scores: dict[str, Any]) -
     for row in all_scores["rows"]:
         assert row.keys() >= SCORED
         assert (row.keys() >= IMITATED) == (row["policy"] in ROUTERS)
-        assert row["low"] <= row["accuracy"] <= row["high"]
+        assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
         assert row["difference_low"] <= row["difference_high"]
 
 
@@ -88,15 +88,15 @@ def test_scores_are_what_the_truth_demands(all_scores: dict[str, Any]) -> None:
         assert oracle["headroom"] is None or oracle["headroom"] == pytest.approx(1.0)
         assert cells["oracle-in-sample", budget]["accuracy"] > mixture["accuracy"]
         assert cells["retry", budget]["accuracy"] > mixture["accuracy"]
-    summary = {name: all_scores[name] for name in ("questions", "left_out", "samples", "ladder")}
-    assert summary == {"questions": 24, "left_out": 0, "samples": 8, "ladder": [1, 2, 4]}
-    assert all_scores["levels_left_out"] == []
-    assert all_scores["unreadable_share"] == 18 / 192
+    summary = {name: all_scores[name] for name in ("questions", "excluded", "samples", "levels")}
+    assert summary == {"questions": 24, "excluded": 0, "samples": 8, "levels": [1, 2, 4]}
+    assert all_scores["levels_excluded"] == []
+    assert all_scores["unparsed_share"] == 18 / 192
 
 
 def test_without_unreadable_samples_retrying_gains_nothing(run: Path) -> None:
-    options = {**QUICK, "budgets": (1.5,), "ladder": (1, 2), "policies": ("retry", "mixture")}
-    retry, mixture = evaluate_run(run, nulls=False, **options)["rows"]
+    options = {**QUICK, "budgets": (1.5,), "levels": (1, 2), "policies": ("retry", "mixture")}
+    retry, mixture = evaluate_run(run, drop_unparsed=True, **options)["rows"]
     assert retry["accuracy"] == pytest.approx(mixture["accuracy"], abs=0.005)
     with_nulls, _ = evaluate_run(run, **options)["rows"]
     assert with_nulls["difference"] > 0.01
@@ -110,7 +110,7 @@ def test_a_finished_evaluation_is_skipped_and_returns_what_it_returned(run: Path
     assert json.loads((run / "evaluation.json").read_text()) == first
 
 
-@pytest.mark.parametrize("change", [{"budgets": (3.0,)}, {"ladder": (1, 2)}, {"seed": 1}])
+@pytest.mark.parametrize("change", [{"budgets": (3.0,)}, {"levels": (1, 2)}, {"seed": 1}])
 def test_evaluation_runs_again_when_an_argument_changes(run: Path, change: dict[str, Any]) -> None:
     first = evaluate_run(run, **QUICK)
     assert evaluate_run(run, **{**QUICK, **change}) != first
@@ -147,11 +147,11 @@ def test_without_an_extra_its_policies_are_left_out_and_named(
     with monkeypatch.context() as patch:
         patch.setattr(inputs, "find_spec", lambda _: None)
         patch.setattr(inputs, "require", refuse)
-        names, skipped = evaluate._contestants(None, "honest")
+        names, skipped = evaluate._contestants(None, "held-out")
     assert set(skipped) == {*ROUTERS, "sequential"}
     assert all("adacompute[train]" in sentence for sentence in skipped.values())
-    assert set(names) == set(PROTOCOLS["honest"]) - set(skipped)
-    assert evaluate._contestants(None, "honest") == (list(PROTOCOLS["honest"]), {})
+    assert set(names) == set(PROTOCOLS["held-out"]) - set(skipped)
+    assert evaluate._contestants(None, "held-out") == (list(PROTOCOLS["held-out"]), {})
     with pytest.raises(ConfigError, match="there is no policy"):
         evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
 
@@ -168,8 +168,12 @@ def test_the_paper_s_protocol_scores_the_paper_s_policies(run: Path) -> None:
     cells = {(row["policy"], row["budget"]): row for row in result["rows"]}
     assert cells["oracle-in-sample", 2.0]["cost"] <= 2.0
     assert cells["oracle-in-sample", 2.0]["accuracy"] >= cells["fixed", 2.0]["accuracy"]
-    assert {"held_out_accuracy", "imitation", "low", "high"} <= cells["router", 1.5].keys()
-    few = evaluate_run(run, budgets=(1.5,), protocol="paper", policies=("fixed",), nulls=False)
+    assert {"held_out_accuracy", "imitation", "accuracy_low", "accuracy_high"} <= cells[
+        "router", 1.5
+    ].keys()
+    few = evaluate_run(
+        run, budgets=(1.5,), protocol="paper", policies=("fixed",), drop_unparsed=True
+    )
     assert [row["policy"] for row in few["rows"]] == ["fixed"]
     assert few["rows"][0]["accuracy"] == pytest.approx(96 / (192 - 18), abs=0.05)
     assert few["rows"][0]["accuracy"] > cells["fixed", 1.5]["accuracy"]
@@ -181,7 +185,7 @@ def test_the_paper_s_protocol_scores_the_paper_s_policies(run: Path) -> None:
     ("options", "kind", "sentence"),
     [
         ({"policies": ("mixture", "psychic")}, ConfigError, "no policy 'psychic'"),
-        ({"protocol": "kind"}, ConfigError, "protocol is 'honest' or 'paper', not 'kind'"),
+        ({"protocol": "kind"}, ConfigError, "protocol is 'held-out' or 'paper', not 'kind'"),
         ({"features": "tea-leaves"}, ConfigError, "no feature set 'tea-leaves'"),
         ({"unit": "bananas"}, ConfigError, "not 'bananas'"),
         ({"unit": "latency"}, ConfigError, "not 'latency'"),
@@ -192,11 +196,11 @@ def test_the_paper_s_protocol_scores_the_paper_s_policies(run: Path) -> None:
         ({"budgets": (0.0,)}, ConfigError, "finite number above 0, not 0"),
         ({"budgets": (-1.0,)}, ConfigError, "finite number above 0, not -1"),
         ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1"),
-        ({"ladder": (2, 1)}, ConfigError, "rising whole numbers"),
-        ({"ladder": ()}, ConfigError, "rising whole numbers"),
-        ({"ladder": (5, 6)}, DataError, "half of the samples a question, 4 of 8, and the"),
-        ({"ladder": (1,)}, DataError, "leaves one level of the ladder 1, and a policy"),
-        ({"ladder": (4, 5, 16)}, DataError, "4 of 8, .* one level of the ladder 4, 5, 16"),
+        ({"levels": (2, 1)}, ConfigError, "rising whole numbers"),
+        ({"levels": ()}, ConfigError, "rising whole numbers"),
+        ({"levels": (5, 6)}, DataError, "half of the samples a question, 4 of 8, and the"),
+        ({"levels": (1,)}, DataError, "leaves one of the levels 1, and a policy"),
+        ({"levels": (4, 5, 16)}, DataError, "4 of 8, .* one of the levels 4, 5, 16"),
         ({"seed": -1}, ConfigError, "a seed is a whole number from 0"),
         ({"seed": 2**32}, ConfigError, "a seed is a whole number from 0"),
     ],
@@ -211,8 +215,8 @@ def test_what_cannot_be_evaluated_is_refused_in_a_sentence(
 
 
 def test_levels_that_need_more_than_half_of_the_samples_are_named(run: Path) -> None:
-    found = evaluate_run(run, **{**QUICK, "ladder": (1, 4, 5, 16)})
-    assert (found["ladder"], found["levels_left_out"]) == ([1, 4], [5, 16])
+    found = evaluate_run(run, **{**QUICK, "levels": (1, 4, 5, 16)})
+    assert (found["levels"], found["levels_excluded"]) == ([1, 4], [5, 16])
 
 
 def test_the_largest_seed_and_budget_are_taken(run: Path) -> None:
@@ -230,10 +234,10 @@ def test_few_questions_are_too_few_to_hold_some_out(
         evaluate_run(run, **QUICK)
 
 
-@pytest.mark.parametrize("ladder", [(1, 2), (2, 4), (1, 4)])
-def test_short_ladders_are_scored(run: Path, ladder: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("levels", [(1, 2), (2, 4), (1, 4)])
+def test_short_ladders_are_scored(run: Path, levels: tuple[int, ...]) -> None:
     policies = ("fixed", "mixture", "random", "retry", "early-stopping", "oracle")
-    rows = evaluate_run(run, budgets=(4.0,), ladder=ladder, policies=policies)["rows"]
+    rows = evaluate_run(run, budgets=(4.0,), levels=levels, policies=policies)["rows"]
     assert [row["policy"] for row in rows] == list(policies)
     assert all(row["cost"] <= 4.0 + 1e-9 for row in rows)
 
@@ -267,11 +271,11 @@ def test_by_default_budgets_are_multiples_of_what_a_sample_costs(
     column = "latency_s" if unit == "seconds" else column
     each = 1.0 if column is None else sum(row[column] for row in rows) / len(rows)
     whole = [float(f"{n * each:.3g}") for n in (1.5, 2, 3, 4, 6)]
-    options: dict[str, Any] = {"ladder": (1, 2, 4), "unit": unit}
+    options: dict[str, Any] = {"levels": (1, 2, 4), "unit": unit}
     found = evaluate_run(run, **options, policies=("mixture",))["rows"]
     assert [row["budget"] for row in found] == pytest.approx(whole)
     train_run(run, **options, policy="mixture", out=tmp_path / "bundle")
-    trained = load_bundle(tmp_path / "bundle").notes["contest"]["budgets"]
+    trained = load_bundle(tmp_path / "bundle").notes["experiment"]["budgets"]
     assert list(trained) == pytest.approx(whole)
     if unit != "samples":
         paid = evaluate_run(run, **options, policies=("mixture",), round_cost=2.5)["rows"]
@@ -282,7 +286,7 @@ def test_samples_that_cost_nothing_are_refused(
     rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path
 ) -> None:
     free = make_run([{**row, "completion_tokens": 0} for row in rows])
-    for protocol in ("honest", "paper"):
+    for protocol in ("held-out", "paper"):
         with pytest.raises(DataError, match="cost nothing"):
             evaluate_run(free, budgets=(2.0,), protocol=protocol, policies=None, unit="tokens")
     with pytest.raises(DataError, match="cost nothing"):
@@ -290,7 +294,7 @@ def test_samples_that_cost_nothing_are_refused(
     assert not (tmp_path / "bundle").exists()
     once = [{**row, "completion_tokens": int(i == 0)} for i, row in enumerate(rows)]
     with pytest.raises(DataError, match="cost nothing"):
-        evaluate_run(make_run(once), **{**QUICK, "ladder": (1, 2)}, unit="tokens")
+        evaluate_run(make_run(once), **{**QUICK, "levels": (1, 2)}, unit="tokens")
 
 
 @pytest.mark.parametrize("policy", POLICY_FACTORIES)
@@ -298,7 +302,7 @@ def test_a_bundle_of_every_family_is_written_and_loads(
     run: Path, tmp_path: Path, policy: str
 ) -> None:
     out = tmp_path / "deep" / "bundle"
-    result = train_run(run, policy=policy, out=out, ladder=(1, 2, 4, 16), budgets=(1.5, 2.0))
+    result = train_run(run, policy=policy, out=out, levels=(1, 2, 4, 16), budgets=(1.5, 2.0))
     bundle = load_bundle(out)
     assert (result["policy"], result["out"]) == (policy, str(out))
     assert (result["questions"], result["unit"]) == (24, "samples")
@@ -316,7 +320,7 @@ def test_training_again_gives_the_same_bytes(run: Path, tmp_path: Path, policy: 
     places = tmp_path / "one", tmp_path / "two", tmp_path / "one"
     written = []
     for place in places:
-        train_run(run, policy=policy, out=place, ladder=(1, 4), budgets=(2.0,))
+        train_run(run, policy=policy, out=place, levels=(1, 4), budgets=(2.0,))
         written.append(artifacts(place))
     assert written[0] == written[1] == written[2]
     assert "bundle.json" in written[0]
@@ -342,9 +346,9 @@ def test_a_bundle_records_the_model_and_the_grader_that_graded_last(
     ("options", "kind", "sentence"),
     [
         ({"policy": "oracle"}, ConfigError, "no policy 'oracle'"),
-        ({"ladder": (9, 16)}, DataError, "a question, 8, is below the ladder's first level, 9:"),
-        ({"ladder": (1, 9)}, DataError, "8, leaves one level of the ladder 1, 9, and a policy"),
-        ({"ladder": ()}, ConfigError, "rising whole numbers"),
+        ({"levels": (9, 16)}, DataError, "a question, 8, is below the lowest level, 9:"),
+        ({"levels": (1, 9)}, DataError, "8, leaves one of the levels 1, 9, and a policy"),
+        ({"levels": ()}, ConfigError, "rising whole numbers"),
         ({"budgets": (math.nan,)}, ConfigError, "not nan"),
         ({"seed": -1}, ConfigError, "a seed"),
         ({"features": "tea-leaves"}, ConfigError, "tea-leaves"),
@@ -357,7 +361,7 @@ def test_what_cannot_be_trained_is_refused_and_writes_nothing(
 ) -> None:
     out = tmp_path / "bundle"
     with pytest.raises(kind, match=sentence):
-        train_run(run, **{"policy": "mixture", "out": out, "ladder": (1, 4), **options})
+        train_run(run, **{"policy": "mixture", "out": out, "levels": (1, 4), **options})
     assert not out.exists()
 
 
@@ -366,7 +370,7 @@ def test_one_sample_a_question_leaves_a_policy_nothing_to_decide(
     rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path, policy: str
 ) -> None:
     run, out = make_run([row for row in rows if row["sample"] == 0]), tmp_path / "bundle"
-    with pytest.raises(DataError, match="a question, 1, leaves one level of the ladder 1, 2"):
+    with pytest.raises(DataError, match="a question, 1, leaves one of the levels 1, 2"):
         train_run(run, policy=policy, out=out)
     assert not out.exists()
 
@@ -388,11 +392,11 @@ def test_a_run_killed_while_it_evaluates_starts_again_to_equal_bytes(
         import_samples(source, run)
     names = ["mixture", "adaptive-consistency", "oracle"]
     command = [sys.executable, "-m", "adacompute", "evaluate", str(killed), "--json"]
-    command += ["--budgets", "1.5,2", "--ladder", "1,2,4", "--policies", ",".join(names)]
+    command += ["--budgets", "1.5,2", "--levels", "1,2,4", "--policies", ",".join(names)]
     _kill_when_it_says(command, b"Evaluating")
     assert artifacts(killed).keys() == {"samples.parquet", "import.manifest.json"}
     again = subprocess.run(command, check=True, capture_output=True, timeout=60)
-    undisturbed = evaluate_run(whole, budgets=(1.5, 2.0), ladder=(1, 2, 4), policies=names)
+    undisturbed = evaluate_run(whole, budgets=(1.5, 2.0), levels=(1, 2, 4), policies=names)
     assert json.loads(again.stdout) == undisturbed
     assert artifacts(killed) == artifacts(whole)
 
@@ -440,7 +444,7 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
 
 
 def test_a_bundle_keeps_what_rounds_cost_when_it_was_trained(run: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"policy": "sequential", "ladder": (1, 2, 4)}
+    options: dict[str, Any] = {"policy": "sequential", "levels": (1, 2, 4)}
     paid = train_run(run, out=tmp_path / "paid", **options, round_cost=1.5)
     bundle = load_bundle(tmp_path / "paid")
     assert paid["round_cost"] == 1.5
@@ -458,15 +462,15 @@ def test_a_bundle_keeps_what_rounds_cost_when_it_was_trained(run: Path, tmp_path
 
 
 def test_ties_by_log_probability_are_kept_in_the_bundle(run: Path, tmp_path: Path) -> None:
-    made = train_run(run, policy="mixture", out=tmp_path / "bundle", ties="logprob")
+    made = train_run(run, policy="mixture", out=tmp_path / "bundle", tie_break="logprob")
     assert load_bundle(tmp_path / "bundle").tie_break == "logprob"
     plain = train_run(run, policy="mixture", out=tmp_path / "plain")
     assert load_bundle(tmp_path / "plain").tie_break == "first"
     assert made["on_training_questions"] != plain["on_training_questions"]
-    scored = evaluate_run(run, **QUICK, ties="logprob")
+    scored = evaluate_run(run, **QUICK, tie_break="logprob")
     assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]
     with pytest.raises(ConfigError, match="ties are broken by first or logprob, not 'luck'"):
-        evaluate_run(run, **QUICK, ties="luck")
+        evaluate_run(run, **QUICK, tie_break="luck")
 
 
 def test_ties_cannot_be_broken_by_what_was_not_recorded(
@@ -475,4 +479,4 @@ def test_ties_cannot_be_broken_by_what_was_not_recorded(
     bare = [{**row, "mean_logprob": None} for row in rows]
     import_samples(write(tmp_path / "bare.parquet", bare), tmp_path / "run")
     with pytest.raises(DataError, match="have no mean_logprob"):
-        train_run(tmp_path / "run", policy="mixture", out=tmp_path / "b", ties="logprob")
+        train_run(tmp_path / "run", policy="mixture", out=tmp_path / "b", tie_break="logprob")

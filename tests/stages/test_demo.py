@@ -57,8 +57,8 @@ def test_one_question_with_few_samples_does_not_keep_others_from_being_scored(
     ragged = [row for row in rows if row["sample"] < 1 or row["question_id"] != "fair/0"]
     result = run_demo(write(tmp_path / "ragged.parquet", ragged))
     assert [row["level"] for row in result["estimate"]["levels"]] == [1]
-    assert result["evaluate"]["left_out"] == 1
-    assert result["evaluate"]["ladder"] == [1, 2, 4]
+    assert result["evaluate"]["excluded"] == 1
+    assert result["evaluate"]["levels"] == [1, 2, 4]
     assert Path(result["report"]["out"]).exists()
 
 

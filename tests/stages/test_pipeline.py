@@ -81,7 +81,7 @@ def test_importing_counts_what_was_imported(source: Path, tmp_path: Path) -> Non
     assert result == {
         "questions": 24,
         "samples": 192,
-        "unreadable": 18,
+        "unparsed": 18,
         "correct": 96,
         "model": "m",
         "grader": "numeric",
@@ -151,16 +151,14 @@ def test_a_file_cannot_become_a_run(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grader", "unreadable", "correct"), [("numeric", 18, 96), ("exact", 0, 0), ("choice", 18, 96)]
+    ("grader", "unparsed", "correct"), [("numeric", 18, 96), ("exact", 0, 0), ("choice", 18, 96)]
 )
-def test_completions_are_graded_again(
-    run: Path, grader: str, unreadable: int, correct: int
-) -> None:
+def test_completions_are_graded_again(run: Path, grader: str, unparsed: int, correct: int) -> None:
     result = grade_run(run, grader=grader)
     assert result["from"] == "completion"
     assert (result["samples"], result["correct"]) == (192, correct)
-    assert (result["unreadable"], result["changed"]) == (unreadable, 96 - correct)
-    assert result["unreadable_share"] == unreadable / 192
+    assert (result["unparsed"], result["changed"]) == (unparsed, 96 - correct)
+    assert result["unparsed_share"] == unparsed / 192
 
 
 def test_recorded_answers_are_graded_where_a_completion_is_missing(
@@ -168,7 +166,7 @@ def test_recorded_answers_are_graded_where_a_completion_is_missing(
 ) -> None:
     without = [{**row, "completion": None} if i == 5 else row for i, row in enumerate(rows)]
     result = grade_run(make_run(without), grader="exact")
-    assert (result["from"], result["correct"], result["unreadable"]) == ("answer", 96, 18)
+    assert (result["from"], result["correct"], result["unparsed"]) == ("answer", 96, 18)
 
 
 def test_grades_go_to_their_samples_whatever_the_order_of_the_file(
@@ -202,7 +200,7 @@ def test_a_program_of_the_user_s_own_grades_and_is_asked_every_time(
     script.write_text(SCRIPT)
     command = f"cmd:{sys.executable} {script}"
     result = grade_run(run, grader=command)
-    assert (result["unreadable"], result["correct"]) == (18, 96 + 2 * 6 + 6)  # 9 is odd as 7 is
+    assert (result["unparsed"], result["correct"]) == (18, 96 + 2 * 6 + 6)  # 9 is odd as 7 is
     script.write_text(SCRIPT.replace("% 2", "% 8"))
     assert grade_run(run, grader=command)["correct"] == 96
 
@@ -224,11 +222,9 @@ def test_a_question_that_cannot_be_graded_is_named(
     without = [{**row, "gold": None} for row in rows]
     with pytest.raises(DataError, match=r"question 'easy/0': .* no reference answer"):
         grade_run(make_run(without), grader="numeric")
-    unreadable = [
-        {**row, "gold": "seven" if "fair/3" in row["question_id"] else "7"} for row in rows
-    ]
+    unparsed = [{**row, "gold": "seven" if "fair/3" in row["question_id"] else "7"} for row in rows]
     with pytest.raises(DataError, match=r"question 'fair/3': the numeric grader cannot read .*sev"):
-        grade_run(make_run(unreadable), grader="numeric")
+        grade_run(make_run(unparsed), grader="numeric")
 
 
 def test_estimate_uses_the_grades_of_the_last_grading(run: Path) -> None:

@@ -63,9 +63,9 @@ def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
     index = (tmp_path / "out" / "index.md").read_text()
     for path in paths[:-1]:
         assert f"](<{path.relative_to(tmp_path / 'out').as_posix()}>)" in index
-    left_out = {one["what"] for one in made["left_out"]}
+    excluded = {one["what"] for one in made["excluded"]}
     for exhibit in EXHIBITS:
-        assert (exhibit.shows in index) == (exhibit.name not in left_out)
+        assert (exhibit.shows in index) == (exhibit.name not in excluded)
         kinds = {p.suffix for p in paths if p.stem == exhibit.name and p.parent.name == "a-set_1"}
         assert kinds >= ({".svg", ".pdf"} if exhibit.draw else set())
         assert kinds >= ({".csv", ".md", ".tex"} if exhibit.table else {".csv"})
@@ -103,7 +103,7 @@ def test_a_run_that_is_too_small_is_left_out_with_the_reason(tmp_path: Path) -> 
     small = write_samples(tmp_path / "small.parquet", questions=4)
     large = write_samples(tmp_path / "large.parquet")
     made = reproduce_runs([small, large], out=tmp_path / "out", full_runs=0)
-    (one,) = made["left_out"]
+    (one,) = made["excluded"]
     assert (one["run"], one["what"]) == ("small", "comparison")
     assert "too few" in one["why"]
     assert "small, comparison: " in (tmp_path / "out" / "index.md").read_text()

@@ -104,7 +104,7 @@ def test_a_policy_is_trained_calibrated_and_scored_with_a_resort(
     runs: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     cheap, strong, prices = runs
-    options: dict[str, Any] = {"unit": "money", "tariff": prices, "ladder": (1, 2, 4)}
+    options: dict[str, Any] = {"unit": "money", "tariff": prices, "levels": (1, 2, 4)}
     policy = tmp_path / "bundle"
     made = train_run(cheap, policy="sequential", out=policy, resort=strong, **options)
     assert made["levels"] == [1, 2, 3, 4, "big"]

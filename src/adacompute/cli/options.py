@@ -151,14 +151,14 @@ RESORT = click.option(
     type=click.Path(path_type=Path),
     help="Run of a stronger model on the same questions, the last level of 'sequential'.",
 )
-TIES = click.option(
-    "--ties",
+TIE_BREAK = click.option(
+    "--tie-break",
     default="first",
     show_default=True,
     help="Who wins where votes are equal: the answer seen first, or by logprob the likeliest.",
 )
-LADDER = click.option(
-    "--ladder",
+LEVELS = click.option(
+    "--levels",
     type=WHOLE_NUMBERS,
     default="1,2,4,8,16",
     show_default=True,

@@ -132,7 +132,7 @@ def show_scores(result: dict[str, Any]) -> None:
     budgets = sorted({row["budget"] for row in rows})
     names = list(dict.fromkeys(row["policy"] for row in rows))
     cells = {(row["policy"], row["budget"]): row for row in rows}
-    honest = result["protocol"] == "honest"
+    honest = result["protocol"] == "held-out"
     table = Table(title=_headline(result), title_justify="left")
     table.add_column("policy", no_wrap=True)
     for budget in budgets:
@@ -165,8 +165,8 @@ def show_demo(result: dict[str, Any]) -> None:
 
 
 def _headline(result: dict[str, Any]) -> str:
-    what = "held-out questions" if result["protocol"] == "honest" else "the paper's protocol"
-    shown = "" if result["nulls"] else ", unreadable samples removed"
+    what = "held-out questions" if result["protocol"] == "held-out" else "the paper's protocol"
+    shown = ", unparsed samples removed" if result["drop_unparsed"] else ""
     return f"Accuracy on {what}, by mean budget in {result['unit']}{shown}"
 
 
@@ -190,15 +190,15 @@ def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
 
 
 def _legend(result: dict[str, Any]) -> str:
-    unread = f"{100 * result['unreadable_share']:.1f}% of the samples could not be read."
-    if result["protocol"] != "honest":
+    unread = f"{100 * result['unparsed_share']:.1f}% of the samples could not be read."
+    if result["protocol"] != "held-out":
         return f"{count(result['questions'], 'question')}; accuracy @ realised cost. {unread}"
-    left = f" ({result['left_out']} left out)" if result["left_out"] else ""
-    dropped = result["levels_left_out"]
+    left = f" ({result['excluded']} left out)" if result["excluded"] else ""
+    dropped = result["levels_excluded"]
     without = f" (without {_say(dropped)}: more than half of the samples)" if dropped else ""
     return (
         f"{count(result['questions'], 'question')}{left} × {count(result['samples'], 'sample')}, "
-        f"levels {_say(result['ladder'])}{without}. Per cent: share of what the cross-fitted "
+        f"levels {_say(result['levels'])}{without}. Per cent: share of what the cross-fitted "
         f"oracle gains over the best mixture of uniform levels; {NOTHING} where it may gain "
         "nothing. * and green, *- and red: the difference to that mixture at equal cost is above, "
         f"or below, zero with 95% confidence. @: what was spent, where it is less than {SPENT:.0%} "

@@ -12,7 +12,7 @@ import click
 
 from adacompute.cli.options import (
     FEATURES,
-    LADDER,
+    LEVELS,
     MODEL,
     NAMES,
     NATIVE_N,
@@ -22,7 +22,7 @@ from adacompute.cli.options import (
     RUN,
     SEED,
     TARIFF,
-    TIES,
+    TIE_BREAK,
     UNIT,
     WHOLE_NUMBERS,
     Limit,
@@ -143,7 +143,7 @@ def solve(
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Where the bundle goes."
 )
-@LADDER
+@LEVELS
 @click.option(
     "--budgets",
     type=NUMBERS,
@@ -161,7 +161,7 @@ def solve(
 @ROUND_COST
 @NATIVE_N
 @RESORT
-@TIES
+@TIE_BREAK
 @FEATURES
 @MODEL
 @click.option("--grader", help="Grader whose answers the policy will count.")
@@ -185,15 +185,15 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     type=NUMBERS,
     help="Mean budgets to score at; what 1.5,2,3,4,6 samples cost if none are given.",
 )
-@LADDER
+@LEVELS
 @click.option(
     "--policies", type=NAMES, help="Names of policies, separated by commas; all by default."
 )
-@click.option("--no-nulls", is_flag=True, help="Leave out samples that could not be read.")
+@click.option("--drop-unparsed", is_flag=True, help="Leave out samples that could not be read.")
 @click.option(
     "--protocol",
-    type=click.Choice(["honest", "paper"]),
-    default="honest",
+    type=click.Choice(["held-out", "paper"]),
+    default="held-out",
     show_default=True,
     help="Held out and at equal cost, or as the paper does.",
 )
@@ -206,11 +206,10 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @ROUND_COST
 @NATIVE_N
 @RESORT
-@TIES
+@TIE_BREAK
 def evaluate(
     *,
     run: Path,
-    no_nulls: bool,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
@@ -218,7 +217,7 @@ def evaluate(
     from adacompute.stages.evaluate import evaluate_run  # noqa: PLC0415
 
     with progress("Evaluating") as report:
-        result = evaluate_run(run, nulls=not no_nulls, progress=report, **options)
+        result = evaluate_run(run, progress=report, **options)
     if as_json:
         show(result, "", as_json=True)
     else:
@@ -236,7 +235,7 @@ def evaluate(
 @click.option(
     "--confidence", type=float, default=0.95, show_default=True, help="Of every statement made."
 )
-@click.option("--following", type=int, help="Questions that it must hold for; the long run if not.")
+@click.option("--horizon", type=int, help="Questions that it must hold for; the long run if not.")
 @RESORT
 @common
 def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
@@ -254,7 +253,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @click.option("--budget", type=float, help="Mean cost a question; two samples' unless given.")
 @click.option("--policy", help="Policy that the page is about; sequential unless given.")
 @click.option("--policies", type=NAMES, help="Policies beside it, by commas; a fast few if not.")
-@click.option("--ladder", type=WHOLE_NUMBERS, help="Levels; as evaluated, or 1,2,4,8,16.")
+@click.option("--levels", type=WHOLE_NUMBERS, help="Levels; as evaluated, or 1,2,4,8,16.")
 @click.option(
     "--permutations", default=20, show_default=True, help="Orders that samples are replayed in."
 )

@@ -32,7 +32,7 @@ def export(
 ) -> dict[str, int]:
     """Write the samples of a mode, in the order of the questions' ids; returns counts."""
     known = ledger.modes()[mode]
-    counts = {"samples": 0, "correct": 0, "unreadable": 0}
+    counts = {"samples": 0, "correct": 0, "unparsed": 0}
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     os.close(handle)
     try:
@@ -42,7 +42,7 @@ def export(
                 writer.write_table(pa.Table.from_pylist(group, schema=SAMPLES))
                 counts["samples"] += len(group)
                 counts["correct"] += sum(row["correct"] for row in group)
-                counts["unreadable"] += sum(row["answer"] is None for row in group)
+                counts["unparsed"] += sum(row["answer"] is None for row in group)
         Path(name).chmod(0o644)
         Path(name).replace(out)
     except BaseException:

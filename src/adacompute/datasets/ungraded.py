@@ -34,8 +34,8 @@ class Keyed(NamedTuple):
     """Samples that a key graded, and how many questions and samples it did not know."""
 
     samples: pa.Table
-    left_out: int
-    left_out_samples: int
+    excluded: int
+    excluded_samples: int
 
 
 def find_logged(path: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Calibration: the price that holds a budget, and whether the policy is worth having at all.
 
-The policy's family is fitted anew on the training questions of each fold and followed along one set
-of prices on the questions held out, so that every question is scored by a policy that has not seen
+The policy is fitted anew on the training questions of each fold and followed along one set of
+prices on the questions held out, so that every question is scored by a policy that has not seen
 it, at the price the bundle will be run at. From that: what each price really costs, with intervals;
 the gain over the best mixture of uniform levels at equal cost; and a verdict that may be "no gain".
 
@@ -53,9 +53,9 @@ TRIES = 8
 
 @dataclass(frozen=True, eq=False)
 class PriceSweep:
-    """A family along falling prices, each question scored while it was held out."""
+    """A factory along falling prices, each question scored while it was held out."""
 
-    contest: Experiment
+    experiment: Experiment
     fold: IntArray
     fitted: tuple[FittedPolicy, ...]
     parts: tuple[Replay, ...]
@@ -64,25 +64,29 @@ class PriceSweep:
 
     def run(self, price: float) -> ReplayResult:
         """Score every question at one more price."""
-        return _run(self.contest, self.fold, self.fitted, self.parts, price)
+        return _run(self.experiment, self.fold, self.fitted, self.parts, price)
 
 
 def sweep_prices(
-    contest: Experiment, family: PolicyFactory, prices: Sequence[float] | int, *, folds: int = FOLDS
+    experiment: Experiment,
+    factory: PolicyFactory,
+    prices: Sequence[float] | int,
+    *,
+    folds: int = FOLDS,
 ) -> PriceSweep:
-    """Fit a family on each fold's training questions and follow it on those held out.
+    """Fit a factory on each fold's training questions and follow it on those held out.
 
     A number of prices is that many between the dearest and the cheapest that any fold looks at.
     """
-    fold = assign_folds(contest.pool.group, folds, seed=contest.seed)
+    fold = assign_folds(experiment.pool.group, folds, seed=experiment.seed)
     fitted, parts = [], []
     for f in range(folds):
-        fitted.append(family(contest, np.flatnonzero(fold != f)))
-        parts.append(contest.replay.take(np.flatnonzero(fold == f)))
+        fitted.append(factory(experiment, np.flatnonzero(fold != f)))
+        parts.append(experiment.replay.take(np.flatnonzero(fold == f)))
     every = tuple(fitted), tuple(parts)
     along = _span(fitted, prices) if isinstance(prices, int) else np.asarray(prices)
-    runs = tuple(_run(contest, fold, *every, price) for price in along.tolist())
-    return PriceSweep(contest, fold, *every, along, runs)
+    runs = tuple(_run(experiment, fold, *every, price) for price in along.tolist())
+    return PriceSweep(experiment, fold, *every, along, runs)
 
 
 def _span(fitted: Sequence[FittedPolicy], count: int) -> FloatArray:
@@ -94,19 +98,19 @@ def _span(fitted: Sequence[FittedPolicy], count: int) -> FloatArray:
 
 
 def _run(
-    contest: Experiment,
+    experiment: Experiment,
     fold: IntArray,
     fitted: tuple[FittedPolicy, ...],
     parts: tuple[Replay, ...],
     price: float,
 ) -> ReplayResult:
-    told = contest.sample_cost(np.arange(len(contest.pool)))
+    told = experiment.sample_cost(np.arange(len(experiment.pool)))
     columns = {name: np.empty(len(fold)) for name in ReplayResult.__dataclass_fields__}
     for f, (policy, part) in enumerate(zip(fitted, parts, strict=True)):
         rows = np.flatnonzero(fold == f)
-        ran = part.run(policy.policy, price, sample_cost=told, features=policy.digested[rows])
+        result = part.run(policy.policy, price, sample_cost=told, features=policy.digested[rows])
         for name, column in columns.items():
-            column[rows] = getattr(ran, name)
+            column[rows] = getattr(result, name)
     return ReplayResult(**columns)
 
 
@@ -130,9 +134,9 @@ class Mean:
         spread = math.sqrt(float(value.var()) + float(np.mean(within)))
         return Mean(mean, error, spread, groups)
 
-    def bound(self, confidence: float, following: int | None = None) -> float:
+    def bound(self, confidence: float, horizon: int | None = None) -> float:
         """How far the mean, or that of so many questions to come, may lie on one side."""
-        following_variance = self.spread**2 / following if following else 0.0
+        following_variance = self.spread**2 / horizon if horizon else 0.0
         return quantile(confidence, self.groups) * math.sqrt(self.error**2 + following_variance)
 
 
@@ -147,15 +151,15 @@ def quantile(confidence: float, groups: int) -> float:
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
-def check_pool(contest: Experiment) -> None:
+def check_pool(experiment: Experiment) -> None:
     """Refuse what no number of intervals makes meaningful."""
-    groups = len(np.unique(contest.pool.group))
+    groups = len(np.unique(experiment.pool.group))
     if groups < MIN_QUESTIONS:
         raise DataError(
             f"{groups} different questions are too few to calibrate on: "
             f"at least {MIN_QUESTIONS} are needed"
         )
-    unread = float((contest.pool.answers.answer == UNPARSED).mean())
+    unread = float((experiment.pool.answers.answer == UNPARSED).mean())
     if unread > MAX_UNPARSED:
         raise DataError(
             f"{unread:.0%} of the samples could not be read, more than {MAX_UNPARSED:.0%}: "
@@ -164,32 +168,32 @@ def check_pool(contest: Experiment) -> None:
 
 
 def price_budget(
-    held: PriceSweep, budget: float, *, confidence: float, following: int | None
+    sweep: PriceSweep, budget: float, *, confidence: float, horizon: int | None
 ) -> tuple[float, ReplayResult]:
     """Lowest price whose cost stays within the budget with this confidence, and its scores.
 
     Costs are a staircase in the price: halving finds the step where interpolating may creep.
     """
 
-    def most(ran: ReplayResult) -> float:
-        cost = Mean.of(ran.cost, ran.cost_spread, held.contest.pool.group)
-        return cost.value + cost.bound(confidence, following)
+    def most(result: ReplayResult) -> float:
+        cost = Mean.of(result.cost, result.cost_spread, sweep.experiment.pool.group)
+        return cost.value + cost.bound(confidence, horizon)
 
     limit = budget * (1 + 1e-9)
-    over = next((i for i, ran in enumerate(held.runs) if most(ran) > limit), len(held.runs))
+    over = next((i for i, result in enumerate(sweep.runs) if most(result) > limit), len(sweep.runs))
     if over == 0:
-        least = float(held.runs[0].cost.mean())
+        least = float(sweep.runs[0].cost.mean())
         raise ConfigError(
             f"a budget of {budget:g} cannot be held with {confidence:.0%} confidence: the least "
-            f"that this policy costs is {least:.6g} ± {most(held.runs[0]) - least:.2g}; allow more"
+            f"that this policy costs is {least:.6g} ± {most(sweep.runs[0]) - least:.2g}; allow more"
         )
-    price, found = float(held.prices[over - 1]), held.runs[over - 1]
-    low = float(held.prices[min(over, len(held.runs) - 1)])
+    price, found = float(sweep.prices[over - 1]), sweep.runs[over - 1]
+    low = float(sweep.prices[min(over, len(sweep.runs) - 1)])
     for _ in range(TRIES if low < price else 0):
         middle = math.sqrt(low * price)
-        ran = held.run(middle)
-        if most(ran) <= limit:
-            price, found = middle, ran
+        result = sweep.run(middle)
+        if most(result) <= limit:
+            price, found = middle, result
         else:
             low = middle
     return price, found
@@ -213,12 +217,14 @@ class Gain:
         return max(0, math.ceil(self.groups * ((half / abs(self.value)) ** 2 - 1.0)))
 
 
-def measure_gain(held: PriceSweep, ran: ReplayResult, base: Curve, *, confidence: float) -> Gain:
+def measure_gain(
+    sweep: PriceSweep, result: ReplayResult, base: Curve, *, confidence: float
+) -> Gain:
     """Compare with the mixture at the cost that was realised, and so in every resampling."""
-    group = held.contest.pool.group
-    weights = resample(group, RESAMPLINGS, seed=held.contest.seed)
+    group = sweep.experiment.pool.group
+    weights = resample(group, RESAMPLINGS, seed=sweep.experiment.seed)
     total = weights.sum(axis=1)
-    cost, accuracy = weights @ ran.cost / total, weights @ ran.accuracy / total
+    cost, accuracy = weights @ result.cost / total, weights @ result.accuracy / total
     gains = np.array(
         [
             reached - read_curve(base, spent, weights[[i]]).accuracy
@@ -233,59 +239,59 @@ def measure_gain(held: PriceSweep, ran: ReplayResult, base: Curve, *, confidence
 
 
 def calibrate(
-    contest: Experiment,
+    experiment: Experiment,
     name: str,
     *,
     budget: float,
     confidence: float = 0.95,
-    following: int | None = None,
+    horizon: int | None = None,
     prices: int = PRICES,
-    held: PriceSweep | None = None,
+    sweep: PriceSweep | None = None,
 ) -> dict[str, Any]:
     """Set the price for a budget and judge the policy there.
 
-    ``following`` questions are those that the budget must hold for; without it, the long run.
-    ``held`` is the family along its prices, where it was followed before.
+    ``horizon`` questions are those that the budget must hold for; without it, the long run.
+    ``sweep`` is the factory along its prices, where it was followed before.
     """
-    check_pool(contest)
-    held = held or sweep_prices(contest, find_factory(name), prices)
-    price, ran = price_budget(held, budget, confidence=confidence, following=following)
-    base = cross_validate(contest, find_factory("mixture"), split_folds(held.fold))
-    gain = measure_gain(held, ran, base, confidence=confidence)
-    cost = Mean.of(ran.cost, ran.cost_spread, contest.pool.group)
+    check_pool(experiment)
+    sweep = sweep or sweep_prices(experiment, find_factory(name), prices)
+    price, result = price_budget(sweep, budget, confidence=confidence, horizon=horizon)
+    base = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
+    gain = measure_gain(sweep, result, base, confidence=confidence)
+    cost = Mean.of(result.cost, result.cost_spread, experiment.pool.group)
     return {
-        **judge(contest, gain, budget),
+        **judge(experiment, gain, budget),
         "price": price,
         "cost": cost.value,
-        "cost_high": cost.value + cost.bound(confidence, following),
-        "accuracy": float(ran.accuracy.mean()),
+        "cost_high": cost.value + cost.bound(confidence, horizon),
+        "accuracy": float(result.accuracy.mean()),
         "confidence": confidence,
-        "questions": len(contest.pool),
-        "following": following,
-        "gain_by_redrawing": _redrawing(contest, held, base, cost.value),
-        "frontier": frontier(held, confidence, following),
+        "questions": len(experiment.pool),
+        "horizon": horizon,
+        "retry_gain": _redrawing(experiment, sweep, base, cost.value),
+        "frontier": frontier(sweep, confidence, horizon),
     }
 
 
-def judge(contest: Experiment, gain: Gain, budget: float) -> dict[str, Any]:
+def judge(experiment: Experiment, gain: Gain, budget: float) -> dict[str, Any]:
     """Say whether there is a gain, and what to do when there is none."""
     sure = gain.low > 0
     return {
         "verdict": "gain" if sure else "no gain",
-        "advice": "use this policy" if sure else _spend_evenly(contest, budget),
+        "advice": "use this policy" if sure else _spend_evenly(experiment, budget),
         "gain": gain.value,
-        "low": gain.low,
-        "high": gain.high,
-        "more_questions": 0 if sure else gain.more,
+        "gain_low": gain.low,
+        "gain_high": gain.high,
+        "questions_needed": 0 if sure else gain.more,
     }
 
 
-def _spend_evenly(contest: Experiment, budget: float) -> str:
+def _spend_evenly(experiment: Experiment, budget: float) -> str:
     """Say which numbers of samples make the best mixture at a budget, chosen without looking."""
-    table = contest.every_table
+    table = experiment.dense_table
     cost = table.costs.mean(axis=0)
     kept, _ = fit_price_schedule(cost, table.utility.mean(axis=0))
-    samples = [contest.every_level[k].samples for k in kept]
+    samples = [experiment.dense_levels[k].samples for k in kept]
     place = float(np.interp(budget, cost[kept], np.arange(len(kept))))
     first, share = divmod(round(100 * place), 100)
     if not share:
@@ -293,30 +299,30 @@ def _spend_evenly(contest: Experiment, budget: float) -> str:
     return f"use n = {samples[first]}, and n = {samples[first + 1]} for {share} % of the questions"
 
 
-def _redrawing(contest: Experiment, held: PriceSweep, base: Curve, cost: float) -> float:
+def _redrawing(experiment: Experiment, sweep: PriceSweep, base: Curve, cost: float) -> float:
     """What only redrawing unreadable samples gains over the mixture at this cost."""
-    if not (contest.pool.answers.answer == UNPARSED).any():
+    if not (experiment.pool.answers.answer == UNPARSED).any():
         return 0.0
-    once = np.ones((1, len(contest.pool)))
-    retry = cross_validate(contest, find_factory("retry"), split_folds(held.fold))
+    once = np.ones((1, len(experiment.pool)))
+    retry = cross_validate(experiment, find_factory("retry"), split_folds(sweep.fold))
     return read_curve(retry, cost, once).accuracy - read_curve(base, cost, once).accuracy
 
 
 def frontier(
-    held: PriceSweep, confidence: float, following: int | None = None
+    sweep: PriceSweep, confidence: float, horizon: int | None = None
 ) -> list[dict[str, float]]:
     """What each price costs and gets right, by rising cost; each end holds with the confidence."""
-    group = held.contest.pool.group
+    group = sweep.experiment.pool.group
     points = []
-    for price, ran in zip(held.prices.tolist(), held.runs, strict=True):
-        cost = Mean.of(ran.cost, ran.cost_spread, group)
-        right = Mean.of(ran.accuracy, 0.0, group)
+    for price, result in zip(sweep.prices.tolist(), sweep.runs, strict=True):
+        cost = Mean.of(result.cost, result.cost_spread, group)
+        right = Mean.of(result.accuracy, 0.0, group)
         points.append(
             {
                 "price": price,
                 "cost": cost.value,
                 "cost_low": cost.value - cost.bound(confidence),
-                "cost_high": cost.value + cost.bound(confidence, following),
+                "cost_high": cost.value + cost.bound(confidence, horizon),
                 "accuracy": right.value,
                 "accuracy_low": max(0.0, right.value - right.bound(confidence)),
                 "accuracy_high": min(1.0, right.value + right.bound(confidence)),
@@ -326,15 +332,15 @@ def frontier(
 
 
 def calibrate_share(
-    contest: Experiment,
+    experiment: Experiment,
     name: str,
     *,
     accuracy_of: int,
     share: float,
     confidence: float = 0.95,
-    following: int | None = None,
+    horizon: int | None = None,
     prices: int = PRICES,
-    held: PriceSweep | None = None,
+    sweep: PriceSweep | None = None,
 ) -> dict[str, Any]:
     """Find the highest price that keeps a share of the accuracy of so many samples.
 
@@ -342,38 +348,38 @@ def calibrate_share(
     Each must pass a bet that no sequence of bounded outcomes wins too often, whatever their
     distribution, and the prediction for the questions that follow.
     """
-    check_pool(contest)
-    if accuracy_of not in contest.samples:
+    check_pool(experiment)
+    if accuracy_of not in experiment.levels:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    held = held or sweep_prices(contest, find_factory(name), prices)
-    goal = estimate(contest.pool.answers, (accuracy_of,), standard_errors=False).utility[:, 0]
-    group, passed = contest.pool.group, None
-    for price, ran in zip(held.prices[::-1].tolist(), held.runs[::-1], strict=True):
-        above = ran.accuracy - share * goal
-        within = ran.accuracy_spread + share**2 * goal * (1 - goal)
+    sweep = sweep or sweep_prices(experiment, find_factory(name), prices)
+    goal = estimate(experiment.pool.answers, (accuracy_of,), standard_errors=False).utility[:, 0]
+    group, passed = experiment.pool.group, None
+    for price, result in zip(sweep.prices[::-1].tolist(), sweep.runs[::-1], strict=True):
+        above = result.accuracy - share * goal
+        within = result.accuracy_spread + share**2 * goal * (1 - goal)
         mean = Mean.of(above, within, group)
-        low = mean.value - mean.bound(confidence, following)
+        low = mean.value - mean.bound(confidence, horizon)
         if low < 0 or not betting_test(above, group, lowest=-share, confidence=confidence):
             break
-        passed = (price, ran, low)
+        passed = (price, result, low)
     if passed is None:
         raise DataError(
-            f"{len(contest.pool)} questions cannot show {share:.0%} of the accuracy of "
+            f"{len(experiment.pool)} questions cannot show {share:.0%} of the accuracy of "
             f"{accuracy_of} samples at any price: collect more questions, or ask for less"
         )
-    price, ran, low = passed
-    every = np.arange(len(contest.pool))
+    price, result, low = passed
+    every = np.arange(len(experiment.pool))
     return {
         "price": price,
-        "cost": float(ran.cost.mean()),
-        "full_cost": accuracy_of * contest.sample_cost(every) + contest.round_cost(every),
-        "accuracy": float(ran.accuracy.mean()),
+        "cost": float(result.cost.mean()),
+        "full_cost": accuracy_of * experiment.sample_cost(every) + experiment.round_cost(every),
+        "accuracy": float(result.accuracy.mean()),
         "full_accuracy": float(goal.mean()),
         "share": share,
         "share_low": share + low / float(goal.mean()),
         "confidence": confidence,
-        "questions": len(contest.pool),
-        "frontier": frontier(held, confidence, following),
+        "questions": len(experiment.pool),
+        "frontier": frontier(sweep, confidence, horizon),
     }
 
 

@@ -73,7 +73,7 @@ class Costs:
     def split(self, recorded: SampleSet) -> tuple[FloatArray, float | FloatArray]:
         """Return the cost of every sample, and that of a round beside its draws."""
         if not self.native_n or self.prices is None:
-            return draw_costs(recorded, self.unit, self.prices), self.round_cost
+            return sample_costs(recorded, self.unit, self.prices), self.round_cost
         draws, prompts = call_costs(recorded, self.prices)
         return draws, prompts + self.round_cost
 
@@ -115,7 +115,9 @@ def describe_token_prices(
     return None if prices is None else {name: asdict(own) for name, own in prices.items()}
 
 
-def draw_costs(recorded: SampleSet, unit: str, prices: TokenPriceList | None = None) -> FloatArray:
+def sample_costs(
+    recorded: SampleSet, unit: str, prices: TokenPriceList | None = None
+) -> FloatArray:
     """Cost of every sample, in the order of the answers; these add up."""
     if unit == "samples":
         return np.ones(len(recorded.answers.answer))
@@ -228,7 +230,7 @@ def level_costs(
     if unit == "latency":
         values = _recorded_costs(recorded, unit)
         return np.stack([_slowest(recorded, values, size) for size in samples], axis=1)
-    values, answers = draw_costs(recorded, unit, prices), recorded.answers
+    values, answers = sample_costs(recorded, unit, prices), recorded.answers
     total = np.bincount(answers.question, values, minlength=len(answers))
     return np.asarray((total / answers.n_samples)[:, None] * np.asarray(samples))
 

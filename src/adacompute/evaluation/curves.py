@@ -47,21 +47,23 @@ def split_folds(fold: IntArray) -> list[Split]:
 
 
 def cross_validate(
-    contest: Experiment,
-    family: PolicyFactory,
+    experiment: Experiment,
+    factory: PolicyFactory,
     splits: Sequence[Split],
     *,
     trace: tuple[float, ...] = (),
 ) -> Curve:
-    """Fit a family on the training questions of each split and score it on those held out.
+    """Fit a factory on the training questions of each split and score it on those held out.
 
     A question that is held out several times is scored by the mean; what is traced, by the last.
     """
-    every = np.arange(len(contest.pool))
-    levels = contest.sample_cost(every) * np.asarray(contest.samples) + contest.round_cost(every)
-    dearest = levels[-1] if contest.pool.resort is None else contest.dearest(every)
+    every = np.arange(len(experiment.pool))
+    levels = experiment.sample_cost(every) * np.asarray(experiment.levels) + experiment.round_cost(
+        every
+    )
+    dearest = levels[-1] if experiment.pool.resort is None else experiment.dearest(every)
     aims = np.union1d(levels, np.geomspace(levels[0], dearest, AIMS))
-    shape = (len(contest.pool), len(aims))
+    shape = (len(experiment.pool), len(aims))
     found = {column: np.zeros(shape) for column in ("cost", "accuracy", "rounds")}
     times = np.zeros((shape[0], 1))
     samples = {budget: np.empty(shape[0]) for budget in trace}
@@ -69,10 +71,10 @@ def cross_validate(
     stepped = False
     for train, held in splits:
         times[held] += 1
-        fitted = family(contest, train)
+        fitted = factory(experiment, train)
         stepped = fitted.stepped
-        told = contest.sample_cost(train)
-        runs = [run_fitted(contest, fitted, price, told) for price in fitted.prices]
+        told = experiment.sample_cost(train)
+        runs = [run_fitted(experiment, fitted, price, told) for price in fitted.prices]
         spent = np.array([run.cost[train].mean() for run in runs])
         spent = np.maximum.accumulate(spent)  # a price that buys less for more is never turned to
         first, share = _place(aims, spent, stepped=stepped)
@@ -82,7 +84,7 @@ def cross_validate(
             target[held] += values[:, first] * (1 - share) + values[:, after] * share
         for budget in trace:
             price[budget][held] = at = price_for(budget, spent, fitted)
-            run = run_fitted(contest, fitted, at, told)
+            run = run_fitted(experiment, fitted, at, told)
             samples[budget][held] = run.samples[held]
     times = np.maximum(times, 1)  # what was never held out is left at zero
     means = {column: target / times for column, target in found.items()}
@@ -90,10 +92,10 @@ def cross_validate(
 
 
 def run_fitted(
-    contest: Experiment, fitted: FittedPolicy, price: float, sample_cost: float
+    experiment: Experiment, fitted: FittedPolicy, price: float, sample_cost: float
 ) -> ReplayResult:
-    """Run a fitted policy at a price on all questions of its contest."""
-    return contest.replay.run(
+    """Run a fitted policy at a price on all questions of its experiment."""
+    return experiment.replay.run(
         fitted.policy, price, sample_cost=sample_cost, features=fitted.digested
     )
 

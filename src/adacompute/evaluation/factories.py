@@ -1,6 +1,6 @@
 """Families: every kind of policy, and how one is fitted to training questions.
 
-A family takes a contest and some of its questions and returns a policy with the prices worth
+A factory takes a experiment and some of its questions and returns a policy with the prices worth
 looking at. Whatever is tuned is tuned there and on those questions alone: which settings are on the
 hull, at which prices, every model. It knows nothing of the questions that are held out.
 """
@@ -42,10 +42,10 @@ BETWEEN = 4
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """What all families share: the pool, its ladder, and the orders of its samples."""
+    """What all families share: the pool, its levels, and the orders of its samples."""
 
     pool: Pool
-    samples: tuple[int, ...]
+    levels: tuple[int, ...]
     budgets: tuple[float, ...]
     orders: int
     seed: int
@@ -56,23 +56,23 @@ class Experiment:
 
     @cached_property
     def table(self) -> UtilityTable:
-        """Exact utilities of the ladder on every question."""
-        return self.pool.table(self.samples)
+        """Exact utilities of the levels on every question."""
+        return self.pool.table(self.levels)
 
     @cached_property
-    def every_table(self) -> UtilityTable:
+    def dense_table(self) -> UtilityTable:
         """Exact utilities of every number of samples up to the largest level."""
-        return self.pool.table(tuple(level.n_samples for level in self.every_level))
+        return self.pool.table(tuple(level.n_samples for level in self.dense_levels))
 
     @cached_property
     def replay(self) -> Replay:
         """Orders of every question's samples."""
-        return Replay(self.pool, self.orders, max(self.samples), self.seed, self.rounds)
+        return Replay(self.pool, self.orders, max(self.levels), self.seed, self.rounds)
 
     @cached_property
     def measure_states(self) -> StateMeasure:
         """Chances of every vote state on every question, and of the last resort's being right."""
-        most = min(MAX_SAMPLES, max(self.samples))
+        most = min(MAX_SAMPLES, max(self.levels))
         known = measure_states(self.pool.answers, most)
         if self.pool.logprob is not None:
             known = replace(known, correct_mass=known.correct_mass + self.replay.tie_gains(most))
@@ -81,18 +81,18 @@ class Experiment:
         return replace(known, resort=known.mass * self.pool.resort.utility)
 
     @property
-    def levels(self) -> tuple[Level, ...]:
-        """The ladder."""
-        return make_levels(self.samples)
+    def policy_levels(self) -> tuple[Level, ...]:
+        """The levels."""
+        return make_levels(self.levels)
 
     @property
-    def every_level(self) -> tuple[Level, ...]:
+    def dense_levels(self) -> tuple[Level, ...]:
         """A level a sample, for rules that look after each."""
-        return make_levels(tuple(range(1, max(self.samples) + 1)))
+        return make_levels(tuple(range(1, max(self.levels) + 1)))
 
     def sample_cost(self, rows: IntArray) -> float:
         """Mean cost of a draw on these questions; there is no pricing what costs nothing."""
-        mean = float(self.pool.mean_draw_cost()[rows].mean())
+        mean = float(self.pool.mean_sample_cost()[rows].mean())
         if mean <= 0:
             raise DataError(
                 f"the samples of {len(rows)} questions cost nothing at all: use another unit"
@@ -106,16 +106,16 @@ class Experiment:
     def dearest(self, rows: IntArray) -> float:
         """Most that a question costs on average: a round for every draw, and the resort."""
         fee, resort = self.round_cost(rows), self.pool.resort
-        most = max(self.samples) * (self.sample_cost(rows) + fee)
+        most = max(self.levels) * (self.sample_cost(rows) + fee)
         return most if resort is None else most + fee + float(resort.cost[rows].mean())
 
     def run_rules(self, rules: Sequence[Rule]) -> tuple[FloatArray, FloatArray]:
         """Cost and accuracy of each rule on all questions, (N, rules): rules learn nothing."""
         for rule in rules:
             if rule not in self._runs:
-                alone = RulePolicy("rule", self.every_level, (rule,), PriceSchedule((1.0,)))
-                ran = self.replay.run(alone, 1.0)
-                self._runs[rule] = ran.cost, ran.accuracy
+                alone = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
+                result = self.replay.run(alone, 1.0)
+                self._runs[rule] = result.cost, result.accuracy
         cost, accuracy = zip(*(self._runs[rule] for rule in rules), strict=True)
         return np.stack(cost, axis=1), np.stack(accuracy, axis=1)
 
@@ -125,7 +125,7 @@ class FittedPolicy:
     """A policy, and falling prices at which to look at it.
 
     A stepped policy has nothing between these prices: it cannot be interpolated. ``features`` are
-    those that it reads, of all questions of the contest.
+    those that it reads, of all questions of the experiment.
     """
 
     policy: Policy
@@ -144,69 +144,73 @@ PolicyFactory = Callable[[Experiment, IntArray], FittedPolicy]
 
 def _hull(
     name: str,
-    contest: Experiment,
+    experiment: Experiment,
     train: IntArray,
     rules: Sequence[Rule],
     levels: tuple[Level, ...],
 ) -> RulePolicy:
     """Keep the rules on the training questions' hull."""
-    cost, accuracy = contest.run_rules(rules)
+    cost, accuracy = experiment.run_rules(rules)
     kept, dial = fit_price_schedule(cost[train].mean(axis=0), accuracy[train].mean(axis=0))
     return RulePolicy(name, levels, tuple(rules[i] for i in kept), dial)
 
 
-def _uniform(name: str, contest: Experiment, train: IntArray, *, ticket: str) -> RulePolicy:
+def _uniform(name: str, experiment: Experiment, train: IntArray, *, ticket: str) -> RulePolicy:
     """Every uniform level, worth having or not, at the price the best mixture pays there."""
-    rules = [FixedRule(n) for n in contest.samples]
-    best = _hull(name, contest, train, rules, contest.levels)
-    cost, _ = contest.run_rules(rules)
+    rules = [FixedRule(n) for n in experiment.levels]
+    best = _hull(name, experiment, train, rules, experiment.policy_levels)
+    cost, _ = experiment.run_rules(rules)
     spent = cost[train].mean(axis=0)
     at = np.array([spent[rules.index(rule)] for rule in best.rules])  # type: ignore[arg-type]
     slope = -np.log(np.interp(spent, at, best.schedule.prices))
     steps = np.maximum(np.diff(slope, prepend=slope[0] - 1.0), 1e-6)  # past the hull it is flat
     prices = np.exp(-np.cumsum(steps) + steps[0] - slope[0])
     return RulePolicy(
-        name, contest.levels, tuple(rules), PriceSchedule(tuple(prices.tolist())), mix_by=ticket
+        name,
+        experiment.policy_levels,
+        tuple(rules),
+        PriceSchedule(tuple(prices.tolist())),
+        mix_by=ticket,
     )
 
 
-def fit_fixed(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_fixed(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """The same level for every question: the largest that fits."""
-    policy = _uniform("fixed", contest, train, ticket="none")
-    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features, stepped=True)
+    policy = _uniform("fixed", experiment, train, ticket="none")
+    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features, stepped=True)
 
 
-def fit_random(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_random(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """A random mixture of the two levels next to the budget."""
-    policy = _uniform("random", contest, train, ticket="key")
-    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
+    policy = _uniform("random", experiment, train, ticket="key")
+    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def _best_mixture(name: str, contest: Experiment, train: IntArray) -> RulePolicy:
+def _best_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePolicy:
     """Uniform numbers of samples on the hull: every one, as stopping rules may stop at any.
 
     The hull is of exact utilities: the luck of the orders would put numbers on it that are not.
     """
-    levels = contest.every_level
+    levels = experiment.dense_levels
     rules = [FixedRule(level.n_samples) for level in levels]
-    if contest.pool.logprob is not None:  # exact utilities break ties at random
-        return _hull(name, contest, train, rules, levels)
-    known = contest.every_table.take(train)
+    if experiment.pool.logprob is not None:  # exact utilities break ties at random
+        return _hull(name, experiment, train, rules, levels)
+    known = experiment.dense_table.take(train)
     kept, dial = fit_price_schedule(known.costs.mean(axis=0), known.utility.mean(axis=0))
     return RulePolicy(name, levels, tuple(rules[i] for i in kept), dial)
 
 
-def fit_mixture(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_mixture(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """The best mixture of uniform numbers of samples: the baseline of every difference."""
-    policy = _best_mixture("mixture", contest, train)
-    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
+    policy = _best_mixture("mixture", experiment, train)
+    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_longest_first(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_longest_first(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """The best mixture, its dearer number of samples given to the longest questions."""
-    best = _best_mixture("longest-first", contest, train)
-    column = contest.pool.length_feature
-    lengths = np.sort(contest.pool.features[train, column]).tolist()
+    best = _best_mixture("longest-first", experiment, train)
+    column = experiment.pool.length_feature
+    lengths = np.sort(experiment.pool.features[train, column]).tolist()
     policy = RulePolicy(
         best.name,
         best.levels,
@@ -218,68 +222,76 @@ def fit_longest_first(contest: Experiment, train: IntArray) -> FittedPolicy:
     )
     places = np.linspace(0, len(best.rules) - 1, BETWEEN * (len(best.rules) - 1) + 1)
     prices = tuple(best.schedule.price_at(place) for place in places)
-    return FittedPolicy(policy, prices, contest.pool.features)
+    return FittedPolicy(policy, prices, experiment.pool.features)
 
 
-def fit_retry(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_retry(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Redraw what could not be read."""
-    rules = retry_grid(max(contest.samples))
-    policy = _hull("retry", contest, train, rules, contest.every_level)
-    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
+    rules = retry_grid(max(experiment.levels))
+    policy = _hull("retry", experiment, train, rules, experiment.dense_levels)
+    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_adaptive_consistency(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_adaptive_consistency(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Stop when the lead is likely to be real."""
-    rules = adaptive_grid(max(contest.samples))
-    policy = _hull("adaptive-consistency", contest, train, rules, contest.every_level)
-    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
+    rules = adaptive_grid(max(experiment.levels))
+    policy = _hull("adaptive-consistency", experiment, train, rules, experiment.dense_levels)
+    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_early_stopping(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_early_stopping(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Stop when a window is unanimous."""
-    rules = early_grid(max(contest.samples))
-    policy = _hull("early-stopping", contest, train, rules, contest.every_level)
-    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
+    rules = early_grid(max(experiment.levels))
+    policy = _hull("early-stopping", experiment, train, rules, experiment.dense_levels)
+    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_paper_router(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_paper_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """The paper's classifier: one for each budget asked for, and two around them."""
-    table = contest.table.take(train)
+    table = experiment.table.take(train)
     least = float(table.costs.min(axis=1).mean()) * (1 + 1e-12)  # a mean is rounded either way
     most = max(float(table.costs.max(axis=1).mean()), least)
-    inside = [b for b in contest.budgets if least < b < most]
+    inside = [b for b in experiment.budgets if least < b < most]
     around = [
         least + 0.2 * (min(inside, default=most) - least),
         (max(inside, default=least) + most) / 2,
     ]
     policy = fit_router(
-        contest.pool.features[train],
+        experiment.pool.features[train],
         table,
-        contest.levels,
+        experiment.policy_levels,
         budgets=[*inside, *around],
-        classifier=contest.classifier,
-        cost_sensitive=contest.cost_sensitive,
-        seed=contest.seed,
+        classifier=experiment.classifier,
+        cost_sensitive=experiment.cost_sensitive,
+        seed=experiment.seed,
     )
-    return FittedPolicy(policy, policy.schedule.prices, contest.pool.features)
+    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_values_router(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_values_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Predict the utility of every level and take the best at the price."""
     policy = fit_value_router(
-        contest.pool.features[train], contest.table.take(train), contest.levels, seed=contest.seed
+        experiment.pool.features[train],
+        experiment.table.take(train),
+        experiment.policy_levels,
+        seed=experiment.seed,
     )
-    return FittedPolicy(policy, _prices(1.0 / contest.sample_cost(train)), contest.pool.features)
+    return FittedPolicy(
+        policy, _prices(1.0 / experiment.sample_cost(train)), experiment.pool.features
+    )
+    return FittedPolicy(
+        policy, _prices(1.0 / experiment.sample_cost(train)), experiment.pool.features
+    )
 
 
-def fit_sequentially(contest: Experiment, train: IntArray) -> FittedPolicy:
+def fit_sequentially(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Price every draw by what the text and the votes say."""
-    pool = contest.pool
+    pool = experiment.pool
     words = pool.features if pool.words is None else pool.words
-    most = min(MAX_SAMPLES, max(contest.samples))
+    most = min(MAX_SAMPLES, max(experiment.levels))
     known, each = (
-        contest.measure_states.map(lambda table: table[:, train]),
-        contest.sample_cost(train),
+        experiment.measure_states.map(lambda table: table[:, train]),
+        experiment.sample_cost(train),
     )
     levels, resort_cost = make_levels(tuple(range(1, most + 1))), 0.0
     if pool.resort is not None:
@@ -290,9 +302,9 @@ def fit_sequentially(contest: Experiment, train: IntArray) -> FittedPolicy:
         known,
         levels,
         group=pool.group[train],
-        round_cost=contest.round_cost(train) / each,
+        round_cost=experiment.round_cost(train) / each,
         resort_cost=resort_cost / each,
-        seed=contest.seed,
+        seed=experiment.seed,
     )
     # Dear enough that nobody draws twice, whoever's price is shaded and whatever a draw costs.
     again = float(policy.break_even_price[states().layer(1)].max(initial=0.0)) / (
@@ -325,7 +337,7 @@ ROUTERS = ("router", "value-router")
 
 
 def find_factory(name: str) -> PolicyFactory:
-    """Return a family by its name."""
+    """Return a factory by its name."""
     if name not in POLICY_FACTORIES:
         raise ConfigError(f"there is no policy {name!r}; there are {', '.join(POLICY_FACTORIES)}")
     return POLICY_FACTORIES[name]

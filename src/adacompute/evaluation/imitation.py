@@ -19,11 +19,11 @@ from adacompute.evaluation.factories import Experiment
 from adacompute.policies.router import max_regret
 
 
-def imitate(contest: Experiment, curve: Curve, budget: float) -> dict[str, Any]:
+def imitate(experiment: Experiment, curve: Curve, budget: float) -> dict[str, Any]:
     """Compare a router's held-out choices at a budget with the oracle's at the same price."""
-    table = contest.table
+    table = experiment.table
     drawn = curve.samples[budget]
-    choice = np.searchsorted(np.asarray(contest.samples), np.rint(drawn).astype(np.int64))
+    choice = np.searchsorted(np.asarray(experiment.levels), np.rint(drawn).astype(np.int64))
     price = float(np.median(curve.price[budget]))
     return measure(table, choice, price, budget)
 

@@ -96,7 +96,7 @@ class Pool:
     round_cost: float | FloatArray = 0.0
     resort: Resort | None = None
     logprob: FloatArray | None = None
-    left_out: int = field(default=0)
+    excluded: int = field(default=0)
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -122,24 +122,24 @@ class Pool:
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 
-    def even(self, *, nulls: bool = True) -> Pool:
+    def equalise(self, *, drop_unparsed: bool = False) -> Pool:
         """Give every question equally many samples, the first ones; leave out those with too few.
 
-        How many is the 10th percentile over questions. Without ``nulls`` only readable samples
+        How many is the 10th percentile over questions. With ``drop_unparsed`` only parsed samples
         count and are kept.
         """
         read = self.answers.answer != UNPARSED
-        counts = self.answers.n_samples if nulls else self.answers.n_parsed
+        counts = self.answers.n_parsed if drop_unparsed else self.answers.n_samples
         most = equalise_samples(counts)
         if most < 1:
             raise DataError(
                 "more than a tenth of the questions have no readable sample: nothing can be scored"
             )
         enough = np.flatnonzero(counts >= most)
-        pool = self if nulls else self.keep(read)
+        pool = self.keep(read) if drop_unparsed else self
         pool = pool.take(enough)
         pool = pool.keep(pool.answers.position < most)
-        return replace(pool, left_out=len(self) - len(enough))
+        return replace(pool, excluded=len(self) - len(enough))
 
     def keep(self, samples: BoolArray) -> Pool:
         """Return these samples of all questions."""
@@ -150,7 +150,7 @@ class Pool:
             logprob=None if self.logprob is None else self.logprob[samples],
         )
 
-    def mean_draw_cost(self) -> FloatArray:
+    def mean_sample_cost(self) -> FloatArray:
         """Mean cost of a sample of each question."""
         return _mean_cost(self.answers, self.sample_cost)
 
@@ -166,7 +166,7 @@ class Pool:
 
     def level_cost(self, samples: tuple[int, ...]) -> FloatArray:
         """Expected cost of each level on each question, (N, K), or (K,) when all are alike."""
-        each, fee = self.mean_draw_cost(), self.round_costs
+        each, fee = self.mean_sample_cost(), self.round_costs
         if len(each) > 0 and bool((each == each[0]).all() and (fee == fee[0]).all()):
             return np.asarray(each[0] * np.asarray(samples) + fee[0], dtype=np.float64)
         return np.asarray(each[:, None] * np.asarray(samples) + fee[:, None], dtype=np.float64)

@@ -40,19 +40,19 @@ class Scores:
 
     rows: list[dict[str, Any]]
     questions: int
-    left_out: int
+    excluded: int
     samples: int
-    ladder: tuple[int, ...]
-    levels_left_out: tuple[int, ...]
+    levels: tuple[int, ...]
+    levels_excluded: tuple[int, ...]
 
 
 def evaluate(
     pool: Pool,
     *,
     budgets: Sequence[float],
-    ladder: Sequence[int],
+    levels: Sequence[int],
     policies: Sequence[str] | None = None,
-    nulls: bool = True,
+    drop_unparsed: bool = False,
     rounds: int | None = None,
     folds: int = 5,
     orders: int = 40,
@@ -65,27 +65,27 @@ def evaluate(
     one half of them and is scored on the other.
     """
     names = _names(policies)
-    even = pool.even(nulls=nulls)
-    samples = _ladder(even, ladder)
-    wanted = _budgets(even, budgets, samples)
+    equal = pool.equalise(drop_unparsed=drop_unparsed)
+    samples = _levels(equal, levels)
+    wanted = _budgets(equal, budgets, samples)
     most = UNLIMITED_ROUNDS if rounds is None else rounds
-    contest = Experiment(even, samples, wanted, orders, seed, rounds=most)
-    splits = split_folds(assign_folds(even.group, folds, seed=seed))
-    weights = resample(even.group, RESAMPLINGS, seed=seed)
+    experiment = Experiment(equal, samples, wanted, orders, seed, rounds=most)
+    splits = split_folds(assign_folds(equal.group, folds, seed=seed))
+    weights = resample(equal.group, RESAMPLINGS, seed=seed)
     progress("oracle")
-    best = cross_fitted_oracle(even, samples, wanted, seed=seed)
+    best = cross_fitted_oracle(equal, samples, wanted, seed=seed)
     progress("mixture")
-    base = cross_validate(contest, find_factory("mixture"), splits)
+    base = cross_validate(experiment, find_factory("mixture"), splits)
     top = _tops(best, base, weights)
     rows: list[dict[str, Any]] = []
     for name in names:
         progress(name)
         if name in ORACLES:
-            rows += _oracle_rows(name, even, best, base, top, weights)
+            rows += _oracle_rows(name, equal, best, base, top, weights)
             continue
         trace = wanted if name in ROUTERS else ()
         curve = (
-            cross_validate(contest, find_factory(name), splits, trace=trace)
+            cross_validate(experiment, find_factory(name), splits, trace=trace)
             if name != "mixture"
             else base
         )
@@ -93,10 +93,12 @@ def evaluate(
             read = read_curve(curve, budget, weights)
             row = _row(name, budget, read, base, top[budget], weights)
             if name in ROUTERS:
-                row |= imitate(contest, curve, budget)
+                row |= imitate(experiment, curve, budget)
             rows.append(row)
-    dropped = tuple(sorted(set(ladder) - set(samples)))
-    return Scores(rows, len(even), even.left_out, int(even.answers.n_samples[0]), samples, dropped)
+    dropped = tuple(sorted(set(levels) - set(samples)))
+    return Scores(
+        rows, len(equal), equal.excluded, int(equal.answers.n_samples[0]), samples, dropped
+    )
 
 
 def _names(policies: Sequence[str] | None) -> list[str]:
@@ -108,27 +110,27 @@ def _names(policies: Sequence[str] | None) -> list[str]:
     return chosen
 
 
-def _ladder(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
-    recorded, least = int(pool.answers.n_samples[0]), min(ladder, default=1)
+def _levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
+    recorded, least = int(pool.answers.n_samples[0]), min(levels, default=1)
     half = recorded // 2
-    kept = tuple(n for n in sorted(set(ladder)) if n <= half)
+    kept = tuple(n for n in sorted(set(levels)) if n <= half)
     if not kept:
         raise DataError(
-            f"levels go up to half of the samples a question, {half} of {recorded}, and the ladder "
-            f"starts at {least}: collect at least {2 * least} samples a question"
+            f"levels go up to half of the samples a question, {half} of {recorded}, and the "
+            f"lowest level is {least}: collect at least {2 * least} samples a question"
         )
     if len(kept) == 1 and pool.resort is None:
         raise DataError(
             f"levels go up to half of the samples a question, {half} of {recorded}, which leaves "
-            f"one level of the ladder {', '.join(map(str, sorted(set(ladder))))}, and a policy "
+            f"one of the levels {', '.join(map(str, sorted(set(levels))))}, and a policy "
             "needs two to decide between: collect more samples a question, or name more levels by "
-            "--ladder"
+            "--levels"
         )
     return kept
 
 
 def _budgets(pool: Pool, budgets: Sequence[float], samples: tuple[int, ...]) -> tuple[float, ...]:
-    least = float(pool.mean_draw_cost().mean()) * samples[0] + float(pool.round_costs.mean())
+    least = float(pool.mean_sample_cost().mean()) * samples[0] + float(pool.round_costs.mean())
     for budget in budgets:
         if not np.isfinite(budget) or budget < least * (1 - 1e-9):
             raise ConfigError(
@@ -189,8 +191,8 @@ def _row(
         "cost": read.cost,
         "rounds": read.rounds,
         "accuracy": read.accuracy,
-        "low": low,
-        "high": high,
+        "accuracy_low": low,
+        "accuracy_high": high,
         "difference": difference,
         "difference_low": difference_low,
         "difference_high": difference_high,

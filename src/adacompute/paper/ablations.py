@@ -70,7 +70,7 @@ class Ablation:
     confusion: dict[str, FloatArray]
     commonest: float
     near: dict[str, float]
-    left_out: dict[str, str]
+    excluded: dict[str, str]
 
     def mean(self, classifier: str, split_by: str, column: str) -> float:
         """Mean over splits."""
@@ -112,7 +112,7 @@ def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
     features = np.tile(subject.drafted, (len(BUDGETS), 1))
     trials: list[Trial] = []
     confusion = {name: np.zeros((table.n_levels, table.n_levels)) for name in held}
-    left_out: dict[str, str] = {}
+    excluded: dict[str, str] = {}
     for kind in CLASSIFIERS:
         for split_by, masks in held.items():
             for seed, mask in enumerate(masks):
@@ -126,7 +126,7 @@ def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
                             seed=seed,
                         )
                 except DataError as error:
-                    left_out[kind] = str(error)
+                    excluded[kind] = str(error)
                     continue
                 choice = label.copy()
                 choice[mask] = model.predict(features[mask]).argmax(axis=1)
@@ -140,7 +140,7 @@ def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
         confusion={name: c / total[name] for name, c in confusion.items()},
         commonest=float(np.bincount(label).max() / len(label)),
         near={name: _near(counts) for name, counts in confusion.items()},
-        left_out=left_out,
+        excluded=excluded,
     )
 
 

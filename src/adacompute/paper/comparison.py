@@ -45,7 +45,7 @@ class Pipeline:
 def describe_pipeline(subject: Subject) -> Pipeline:
     """Follow a run along solve, learn and deploy."""
     found = solve(subject.windows, MIDDLE)
-    routed = pick(subject.honest_rows, "router", MIDDLE)
+    routed = pick(subject.held_out_rows, "router", MIDDLE)
     values: dict[str, float | int] = {
         "questions": len(subject),
         "samples a question": subject.samples,
@@ -83,20 +83,20 @@ class Main:
 def tabulate_main(subject: Subject) -> Main:
     """Put what the paper's protocol says beside what held-out questions say."""
     rows: list[Row] = []
-    names = list(dict.fromkeys(row["policy"] for row in subject.paper_rows + subject.honest_rows))
+    names = list(dict.fromkeys(row["policy"] for row in subject.paper_rows + subject.held_out_rows))
     for budget in BUDGETS:
         for name in names:
             row: Row = {"B": budget, "policy": name}
             for paper in subject.paper_rows:
                 if (paper["policy"], paper["budget"]) == (name, budget):
                     row["paper's accuracy"] = paper["accuracy"]
-                    row["±"] = paper["high"] - paper["accuracy"]
+                    row["±"] = paper["accuracy_high"] - paper["accuracy"]
                     row["paper's cost"] = paper["cost"]
                     row["its unseen fifth"] = paper["held_out_accuracy"]
-            for fair in subject.honest_rows:
+            for fair in subject.held_out_rows:
                 if (fair["policy"], fair["budget"]) == (name, budget):
                     row["held out"] = fair["accuracy"]
-                    row["low"], row["high"] = fair["low"], fair["high"]
+                    row["low"], row["high"] = fair["accuracy_low"], fair["accuracy_high"]
                     row["cost"] = fair["cost"]
                     row["gain over mixture"] = fair["difference"]
                     row["gain low"] = fair["difference_low"]
@@ -143,11 +143,11 @@ def trace_frontiers(subject: Subject) -> Pareto:
     """Score every policy on a dense grid of budgets, by both protocols."""
     paper = evaluate_paper(subject.paper_pool, budgets=subject.grid(subject.levels[-1]))
     grid = subject.grid(max(subject.half_levels))
-    contest = Experiment(subject.pool, subject.half_levels, grid, ORDERS, SEED)
+    experiment = Experiment(subject.pool, subject.half_levels, grid, ORDERS, SEED)
     splits, once = split_folds(subject.fold), np.ones((1, len(subject)))
     fair: list[dict[str, Any]] = []
     for name in HELD_OUT:
-        curve = cross_validate(contest, find_factory(name), splits)
+        curve = cross_validate(experiment, find_factory(name), splits)
         for budget in grid:
             read = read_curve(curve, budget, once)
             row = {"cost": read.cost, "accuracy": read.accuracy}
@@ -170,7 +170,7 @@ def _line(rows: Sequence[dict[str, Any]], name: str) -> Line:
 
 def compare_policies(subject: Subject) -> Row:
     """Say in one row what a run comes to at B = 2, by both protocols."""
-    paper, fair = subject.paper_rows, subject.honest_rows
+    paper, fair = subject.paper_rows, subject.held_out_rows
     routed, unseen = pick(paper, "router", MIDDLE), pick(fair, "router", MIDDLE)
     steps = pick(fair, "sequential", MIDDLE)
     return {

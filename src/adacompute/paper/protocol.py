@@ -39,22 +39,22 @@ def evaluate_paper(
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Score the paper's policies by its protocol; ``low`` and ``high`` are ± one deviation."""
-    even = pool.even()
-    samples = tuple(n for n in PAPER_LEVELS if n <= int(even.answers.n_samples[0]))
-    table = even.table(samples, method="windows")
+    equal = pool.equalise()
+    samples = tuple(n for n in PAPER_LEVELS if n <= int(equal.answers.n_samples[0]))
+    table = equal.table(samples, method="windows")
     rows = []
     for budget in sorted(set(budgets)):
         progress(f"budget {budget:g}")
         runs: dict[str, list[dict[str, float]]] = {}
         for seed in SEEDS:
-            held = assign_folds(even.group, FIFTHS, seed=seed) == 0
+            held = assign_folds(equal.group, FIFTHS, seed=seed) == 0
             found = solve(table, budget)
             choices = {
-                name: decide_once(policy, even, price, table)
-                for name, (policy, price) in _uniform(even, samples, budget).items()
+                name: decide_once(policy, equal, price, table)
+                for name, (policy, price) in _uniform(equal, samples, budget).items()
             }
             choices["router"] = _route(
-                even, table, samples, budget, ~held, classifier=classifier, seed=seed
+                equal, table, samples, budget, ~held, classifier=classifier, seed=seed
             )
             choices["oracle-in-sample"] = found.choice
             for name, choice in choices.items():
@@ -81,7 +81,7 @@ def _uniform(
     pool: Pool, samples: tuple[int, ...], budget: float
 ) -> dict[str, tuple[RulePolicy, float]]:
     """Fixed, random and longest-first: the levels next to the budget, differently mixed."""
-    each = float(pool.mean_draw_cost().mean())
+    each = float(pool.mean_sample_cost().mean())
     costs = each * np.asarray(samples)
     first = max(0, int(np.searchsorted(costs, budget, side="right")) - 1)
     after = min(first + 1, len(samples) - 1)
@@ -155,6 +155,6 @@ def _row(name: str, budget: float, runs: list[dict[str, float]]) -> dict[str, An
         "policy": name,
         "budget": budget,
         **means,
-        "low": means["accuracy"] - spread,
-        "high": means["accuracy"] + spread,
+        "accuracy_low": means["accuracy"] - spread,
+        "accuracy_high": means["accuracy"] + spread,
     }

@@ -91,13 +91,13 @@ class Subject:
         drafted: Float32Array | None = None,
     ) -> Subject:
         """Give every question equally many samples; those with too few are left out."""
-        even = pool.even()
-        rows = np.flatnonzero(np.isin(pool.key, even.key)).tolist()
+        equal = pool.equalise()
+        rows = np.flatnonzero(np.isin(pool.key, equal.key)).tolist()
         names = [str(row) for row in range(len(pool))] if ids is None else list(ids)
         known = [None] * len(pool) if difficulty is None else list(difficulty)
         return Subject(
             name=name,
-            pool=even,
+            pool=equal,
             ids=tuple(names[row] for row in rows),
             difficulty=tuple(known[row] for row in rows),
             drafted=(pool.features if drafted is None else drafted)[rows],
@@ -166,10 +166,10 @@ class Subject:
         return evaluate_paper(self.paper_pool, budgets=BUDGETS)
 
     @cached_property
-    def honest_rows(self) -> list[dict[str, Any]]:
+    def held_out_rows(self) -> list[dict[str, Any]]:
         """Scores on questions that were held out."""
         scores = evaluate(
-            self.pool, budgets=BUDGETS, ladder=PAPER_LEVELS, policies=SCORED, seed=SEED
+            self.pool, budgets=BUDGETS, levels=PAPER_LEVELS, policies=SCORED, seed=SEED
         )
         return scores.rows
 

@@ -35,7 +35,7 @@ MOST_DIFFICULTIES = 12
 
 def sort_kinds(study: Study) -> IntArray:
     """Kind of each question, as a number into KINDS."""
-    worth = study.contest.table.utility
+    worth = study.experiment.table.utility
     first, last = worth[:, 0], worth[:, -1]
     kind = np.full(len(worth), 2)
     kind[last - first >= RESPONDS] = 1
@@ -44,20 +44,20 @@ def sort_kinds(study: Study) -> IntArray:
     return kind
 
 
-def nearest_level(samples: FloatArray, ladder: Sequence[int]) -> IntArray:
+def nearest_level(samples: FloatArray, levels: Sequence[int]) -> IntArray:
     """Level that each mean number of samples is nearest to, by ratio.
 
     >>> nearest_level(np.array([1.0, 1.3, 1.5, 7.0]), (1, 2, 4, 8)).tolist()
     [0, 0, 1, 3]
     """
-    steps = np.asarray(ladder, dtype=np.float64)
+    steps = np.asarray(levels, dtype=np.float64)
     return np.searchsorted(np.sqrt(steps[:-1] * steps[1:]), samples, side="right")
 
 
-def share_levels(stop: OperatingPoint, ladder: Sequence[int]) -> list[dict[str, float]]:
+def share_levels(stop: OperatingPoint, levels: Sequence[int]) -> list[dict[str, float]]:
     """Share of the questions near each level, and of the budget that they take."""
-    at = nearest_level(stop.samples, ladder)
-    return [_part(at == k, stop, level=float(level)) for k, level in enumerate(ladder)]
+    at = nearest_level(stop.samples, levels)
+    return [_part(at == k, stop, level=float(level)) for k, level in enumerate(levels)]
 
 
 def _part(rows: BoolArray, stop: OperatingPoint, **about: float) -> dict[str, float]:
@@ -80,7 +80,7 @@ def describe_groups(
     for name, members in rows.items():
         if not members.any():
             continue
-        group = study.contest.pool.group[members]
+        group = study.experiment.pool.group[members]
         right, gain = stop.accuracy[members], (stop.accuracy - uniform)[members]
         found.append(
             {
@@ -118,7 +118,7 @@ def _uniform(study: Study, stop: OperatingPoint) -> FloatArray:
 
 def by_kind(study: Study, stop: OperatingPoint) -> list[dict[str, Any]]:
     """Break down by kind, with the mean utility of each level."""
-    kind, worth = sort_kinds(study), study.contest.table.utility
+    kind, worth = sort_kinds(study), study.experiment.table.utility
     rows = {name: kind == k for k, name in enumerate(KINDS)}
     found = describe_groups(study, stop, rows)
     for told in found:
@@ -149,7 +149,7 @@ def _by_number(name: str) -> tuple[float, str]:
 def pick_examples(study: Study, stop: OperatingPoint) -> dict[str, list[dict[str, Any]]]:
     """Questions that gain most, lose most, and are hopeless though most is spent on them."""
     gain = stop.accuracy - _uniform(study, stop)
-    worth, kind = study.contest.table.utility, sort_kinds(study)
+    worth, kind = study.experiment.table.utility, sort_kinds(study)
     hopeless = np.flatnonzero(kind == list(KINDS).index("hopeless"))
     order = np.argsort(-gain, kind="stable")
     picks: dict[str, list[int] | IntArray] = {
@@ -172,9 +172,9 @@ def pick_examples(study: Study, stop: OperatingPoint) -> dict[str, list[dict[str
     }
 
 
-def count_unreadable(study: Study) -> dict[str, float]:
+def count_unparsed(study: Study) -> dict[str, float]:
     """How many samples could not be read, and on how many questions."""
-    answers = study.contest.pool.answers
+    answers = study.experiment.pool.answers
     unread = np.bincount(answers.question[answers.answer == UNPARSED], minlength=len(answers))
     return {
         "samples": int(unread.sum()),

@@ -127,7 +127,8 @@ def _curves(document: dict[str, Any], axes: Axes) -> None:
     for line in document["lines"]:
         x = [point["cost"] for point in line["points"]]
         y, low, high = (
-            [100 * point[key] for point in line["points"]] for key in ("accuracy", "low", "high")
+            [100 * point[key] for point in line["points"]]
+            for key in ("accuracy", "accuracy_low", "accuracy_high")
         )
         name = line["policy"]
         if name == own:
@@ -144,7 +145,9 @@ def _curves(document: dict[str, Any], axes: Axes) -> None:
             axes.plot(x, y, color=colour, linewidth=1.3, linestyle=style, label=label)
             others += name != "oracle"
     ends = [
-        (stop["cost"], 100 * stop[end]) for stop in document["stops"] for end in ("low", "high")
+        (stop["cost"], 100 * stop[end])
+        for stop in document["stops"]
+        for end in ("accuracy_low", "accuracy_high")
     ]
     axes.update_datalim(ends)  # the operating point's interval is drawn later
     bottom, top = axes.get_ylim()
@@ -161,8 +164,8 @@ def _log_axis(axes: Axes, document: dict[str, Any]) -> None:
     least, most = min(costs), max(*costs, *(stop["cost"] for stop in document["stops"]))
     axes.set_xscale("log", base=2)
     axes.set_xlim(least / 1.03, most * 1.03)
-    scale = least / document["ladder"][0]
-    ticks = [scale * level for level in document["ladder"]]
+    scale = least / document["levels"][0]
+    ticks = [scale * level for level in document["levels"]]
     axes.set_xticks(ticks, [number(tick) for tick in ticks])
     axes.minorticks_off()
 
@@ -179,7 +182,7 @@ def _spots(document: dict[str, Any], figure: Figure, axes: Axes) -> list[Spot]:
     spots = []
     for stop in document["stops"]:
         x, y = place(stop["cost"], stop["accuracy"])
-        low, high = (place(stop["cost"], stop[end])[1] for end in ("low", "high"))
+        low, high = (place(stop["cost"], stop[end])[1] for end in ("accuracy_low", "accuracy_high"))
         spots.append(Spot(x, y, low, high, height - bottom))
     return spots
 
@@ -193,10 +196,10 @@ def draw_kinds(document: dict[str, Any]) -> Drawing:
         for i, kind in enumerate(kinds):
             curve = [100 * value for value in kind["curve"]]
             style = DASHES[i % len(DASHES)] if i else "-"
-            left.plot(document["ladder"], curve, color=COLOURS[i], linestyle=style, linewidth=2)
+            left.plot(document["levels"], curve, color=COLOURS[i], linestyle=style, linewidth=2)
             left.annotate(
                 kind["name"],
-                (document["ladder"][-1], curve[-1]),
+                (document["levels"][-1], curve[-1]),
                 xytext=(5, 0),
                 textcoords="offset points",
                 va="center",
@@ -204,7 +207,7 @@ def draw_kinds(document: dict[str, Any]) -> Drawing:
                 annotation_clip=False,
             )
         left.set_xscale("log", base=2)
-        left.set_xticks(document["ladder"], [str(level) for level in document["ladder"]])
+        left.set_xticks(document["levels"], [str(level) for level in document["levels"]])
         left.minorticks_off()
         left.set_ylim(-3, 103)
         left.set_xlabel("samples")
@@ -296,7 +299,7 @@ def draw_sensitivity(document: dict[str, Any]) -> Drawing:
         for row in rows:
             here = row["questions"] == document["groups"]
             known = row["questions"] <= document["groups"]
-            ends = [100 * row["low"], 100 * row["high"]]
+            ends = [100 * row["gain_low"], 100 * row["gain_high"]]
             x, colour = [row["questions"]] * 2, ACCENT if known else QUIET
             place.plot(x, ends, color=colour, linewidth=3 if here else 1.8)
             size = 7 if here else 5
@@ -311,7 +314,9 @@ def draw_sensitivity(document: dict[str, Any]) -> Drawing:
 
     wide = _svg("sensitivity-w", 1, 1, (7.8, 3.0), draw, _nothing)
     narrow = _svg("sensitivity-n", 1, 1, (3.9, 3.0), draw, _nothing)
-    told = "; ".join(f"{row['questions']:,}: {between(row['low'], row['high'])}" for row in rows)
+    told = "; ".join(
+        f"{row['questions']:,}: {between(row['gain_low'], row['gain_high'])}" for row in rows
+    )
     return Drawing(
         "sensitivity",
         wide,

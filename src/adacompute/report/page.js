@@ -15,7 +15,7 @@
       field.textContent = stop.text[field.dataset.field];
     });
     rows.forEach(function (row) {
-      var level = stop.text.levels[Number(row.dataset.level)];
+      var level = stop.text.level_shares[Number(row.dataset.level)];
       row.querySelectorAll("[data-share]").forEach(function (cell) {
         cell.textContent = level[cell.dataset.share];
       });

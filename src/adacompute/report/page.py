@@ -136,17 +136,17 @@ def read_stop(document: dict[str, Any], stop: dict[str, Any]) -> dict[str, Any]:
         "gain": f"{points(stop['gain'])} points",
         "gain_interval": between(stop["gain_low"], stop["gain_high"]),
         "accuracy": percent(stop["accuracy"]),
-        "accuracy_interval": between(stop["low"], stop["high"]),
+        "accuracy_interval": between(stop["accuracy_low"], stop["accuracy_high"]),
         "price": number(stop["price"]),
         "bill": ", ".join(_bill(name, amount) for name, amount in stop["bill"].items()),
-        "levels": [
+        "level_shares": [
             {
                 "share": percent(level["share"], 0),
                 "width": f"{100 * level['share']:.1f}",
                 "budget_share": percent(level["budget_share"], 0),
                 "budget_width": f"{100 * level['budget_share']:.1f}",
             }
-            for level in stop["levels"]
+            for level in stop["level_shares"]
         ],
     }
 

@@ -88,9 +88,9 @@ class OperatingPoint:
 class Study:
     """A policy followed along prices, the best uniform mixture, and the resamplings of both."""
 
-    contest: Experiment
+    experiment: Experiment
     name: str
-    held: PriceSweep
+    sweep: PriceSweep
     base: Curve
     weights: FloatArray
 
@@ -108,16 +108,16 @@ class Study:
     @cached_property
     def retry(self) -> ResampledCurve | None:
         """What only redraws unreadable samples; None where all could be read."""
-        if not (self.contest.pool.answers.answer == UNPARSED).any():
+        if not (self.experiment.pool.answers.answer == UNPARSED).any():
             return None
-        curve = cross_validate(self.contest, find_factory("retry"), split_folds(self.held.fold))
+        curve = cross_validate(self.experiment, find_factory("retry"), split_folds(self.sweep.fold))
         return ResampledCurve.of(curve.cost, curve.accuracy, self.weights)
 
     @cached_property
     def cost_high(self) -> FloatArray:
         """Upper bound of the mean cost at each price: what a budget is held against."""
-        group = self.contest.pool.group
-        means = [Mean.of(ran.cost, ran.cost_spread, group) for ran in self.held.runs]
+        group = self.experiment.pool.group
+        means = [Mean.of(result.cost, result.cost_spread, group) for result in self.sweep.runs]
         high = np.array([mean.value + mean.bound(CONFIDENCE) for mean in means])
         return np.asarray(np.maximum.accumulate(high), dtype=np.float64)
 
@@ -129,13 +129,13 @@ class Study:
     @cached_property
     def groups(self) -> int:
         """How many different questions there are."""
-        return len(np.unique(self.contest.pool.group))
+        return len(np.unique(self.experiment.pool.group))
 
     @cached_property
     def _every(self) -> list[FloatArray]:
         """Cost, accuracy and samples along the prices, (N, prices) each."""
-        names, runs = ("cost", "accuracy", "samples"), self.held.runs
-        return [np.stack([getattr(ran, name) for ran in runs], axis=1) for name in names]
+        names, runs = ("cost", "accuracy", "samples"), self.sweep.runs
+        return [np.stack([getattr(result, name) for result in runs], axis=1) for name in names]
 
     def stop(self, budget: float) -> OperatingPoint:
         """Return what a budget buys."""
@@ -151,7 +151,7 @@ class Study:
         mixed = [
             column[:, first] * (1 - share) + column[:, first + 1] * share for column in self._every
         ]
-        prices = np.log(self.held.prices)
+        prices = np.log(self.sweep.prices)
         price = float(np.exp(prices[first] * (1 - share) + prices[first + 1] * share))
         return OperatingPoint(budget, price, *mixed)
 
@@ -183,13 +183,13 @@ class Study:
 
     def accuracy(self, stop: OperatingPoint) -> Interval:
         """Mean accuracy at a stop, with its interval."""
-        mean = Mean.of(stop.accuracy, 0.0, self.contest.pool.group)
+        mean = Mean.of(stop.accuracy, 0.0, self.experiment.pool.group)
         half = mean.bound(0.5 + CONFIDENCE / 2)
         return Interval(mean.value, max(0.0, mean.value - half), min(1.0, mean.value + half))
 
     def by_number(self, stop: OperatingPoint) -> list[tuple[int, Interval]]:
         """Gain with the interval that so many questions of this kind would give it."""
-        group, seed = self.contest.pool.group, self.contest.seed
+        group, seed = self.experiment.pool.group, self.experiment.seed
         known = float(self.gains([stop])[0, 0])
         found = []
         for number in sorted({max(2, round(self.groups * part)) for part in PARTS}):
@@ -207,12 +207,12 @@ def _resample(group: KeyArray, number: int, times: int, *, seed: int) -> FloatAr
     return np.asarray(counts[:, inverse], dtype=np.float64)
 
 
-def study_policy(contest: Experiment, name: str) -> Study:
+def study_policy(experiment: Experiment, name: str) -> Study:
     """Follow a policy along its prices on held-out questions, beside the mixture."""
-    held = sweep_prices(contest, find_factory(name), PRICES)
-    base = cross_validate(contest, find_factory("mixture"), split_folds(held.fold))
-    weights = resample(contest.pool.group, RESAMPLINGS, seed=contest.seed)
-    return Study(contest, name, held, base, weights)
+    sweep = sweep_prices(experiment, find_factory(name), PRICES)
+    base = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
+    weights = resample(experiment.pool.group, RESAMPLINGS, seed=experiment.seed)
+    return Study(experiment, name, sweep, base, weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +232,7 @@ def draw_lines(
     progress: Callable[[str], None],
 ) -> list[Line]:
     """Score other policies at budgets, and the two of the study before them."""
-    splits = split_folds(study.held.fold)
+    splits = split_folds(study.sweep.fold)
     lines = [_line("mixture", study.mixture, study, budgets)]
     lines.append(_line(study.name, study.own, study, budgets))
     for name in names:
@@ -244,7 +244,7 @@ def draw_lines(
             if study.retry is not None:
                 lines.append(_line(name, study.retry, study, budgets))
             continue
-        curve = cross_validate(study.contest, find_factory(name), splits)
+        curve = cross_validate(study.experiment, find_factory(name), splits)
         bent = ResampledCurve.of(curve.cost, curve.accuracy, study.weights)
         steps = np.unique(np.round(bent.cost[0], 12)) if curve.stepped else budgets
         lines.append(_line(name, bent, study, list(steps)))
@@ -263,8 +263,10 @@ def _line(name: str, bent: ResampledCurve, study: Study, budgets: Sequence[float
 
 def _oracle(study: Study, budgets: Sequence[float]) -> Line:
     """The cross-fitted oracle at budgets: it knows each question's curve."""
-    contest, weights = study.contest, study.weights
-    found = cross_fitted_oracle(contest.pool, contest.samples, tuple(budgets), seed=contest.seed)
+    experiment, weights = study.experiment, study.weights
+    found = cross_fitted_oracle(
+        experiment.pool, experiment.levels, tuple(budgets), seed=experiment.seed
+    )
     total = weights.sum(axis=1)
     accuracy = np.stack([weights @ value / total for _, value in found.values()], axis=1)
     cost, first = np.unique([spent for spent, _ in found.values()], return_index=True)

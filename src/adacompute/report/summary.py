@@ -22,7 +22,7 @@ from adacompute.evaluation.calibration import (
 from adacompute.report.breakdown import (
     by_difficulty,
     by_kind,
-    count_unreadable,
+    count_unparsed,
     pick_examples,
     share_levels,
 )
@@ -60,9 +60,9 @@ class Material:
 
 def place_stops(study: Study, budget: float) -> list[float]:
     """Budgets that the slider stops at: dense where they are small, and the one asked for."""
-    contest = study.contest
-    draw = contest.sample_cost(np.arange(len(contest.pool)))
-    most, level, found = contest.samples[-1], float(contest.samples[0]), []
+    experiment = study.experiment
+    draw = experiment.sample_cost(np.arange(len(experiment.pool)))
+    most, level, found = experiment.levels[-1], float(experiment.levels[0]), []
     while level < most:
         found.append(level * draw)
         level = round(level + next(step for end, step in DENSE if level < end), 6)
@@ -78,41 +78,41 @@ def summarise(
     *,
     budget: float,
     policies: Sequence[str],
-    held: dict[str, Any] | None,
+    evaluation: dict[str, Any] | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Say all of a study at a budget; ``held`` is an evaluation that the run has already."""
+    """Say all of a study at a budget; ``sweep`` is an evaluation that the run has already."""
     budgets = place_stops(study, budget)
     stops = [study.stop(b) for b in budgets]
     at = budgets.index(budget)
     here, gains = stops[at], study.gains(stops)
     told = [_stop(study, material, stop, gains[:, i]) for i, stop in enumerate(stops)]
     thin = budgets[:: max(1, len(budgets) // DRAWN)]
-    unread = count_unreadable(study) | _redrawing(study, here)
-    lines = draw_lines(study, () if held else policies, thin, progress)
+    unread = count_unparsed(study) | _redrawing(study, here)
+    lines = draw_lines(study, () if evaluation else policies, thin, progress)
     return {
         **material.about,
         "policy": study.name,
-        "ladder": list(study.contest.samples),
-        "orders": study.contest.orders,
+        "levels": list(study.experiment.levels),
+        "orders": study.experiment.orders,
         "confidence": CONFIDENCE,
-        "questions": len(study.contest.pool),
+        "questions": len(study.experiment.pool),
         "groups": study.groups,
-        "left_out": study.contest.pool.left_out,
-        "samples": int(study.contest.pool.answers.n_samples[0]),
+        "excluded": study.experiment.pool.excluded,
+        "samples": int(study.experiment.pool.answers.n_samples[0]),
         "budget": budget,
         "at": at,
         **_judge(study, here, gains[:, at], unread["share"]),
         "stops": told,
-        "lines": [_describe(line) for line in lines] + _held_lines(held, study.name),
-        "evaluation": held is not None,
+        "lines": [_describe(line) for line in lines] + _evaluation_lines(evaluation, study.name),
+        "evaluation": evaluation is not None,
         "kinds": by_kind(study, here),
         "difficulties": _names(by_difficulty(study, here, material.difficulty)),
         "examples": _examples(study, here, material),
-        "unreadable": unread,
-        "frontier": frontier(study.held, CONFIDENCE),
+        "unparsed": unread,
+        "frontier": frontier(study.sweep, CONFIDENCE),
         "sensitivity": [
-            {"questions": number, "gain": gain.value, "low": gain.low, "high": gain.high}
+            {"questions": number, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
             for number, gain in study.by_number(here)
         ],
     }
@@ -129,12 +129,12 @@ def _stop(
         "price": stop.price,
         "cost": float(stop.cost.mean()),
         "accuracy": right.value,
-        "low": right.low,
-        "high": right.high,
+        "accuracy_low": right.low,
+        "accuracy_high": right.high,
         "gain": gain.value,
         "gain_low": gain.low,
         "gain_high": gain.high,
-        "levels": share_levels(stop, study.contest.samples),
+        "level_shares": share_levels(stop, study.experiment.levels),
         "bill": {name: BILLED * amount for name, amount in bill.items()},
     }
 
@@ -142,25 +142,27 @@ def _stop(
 def _judge(study: Study, stop: OperatingPoint, gains: FloatArray, unread: float) -> dict[str, Any]:
     """Judge as calibration does, and refuse to where it would."""
     gain = study.interval(gains)
-    known = judge(study.contest, Gain(gain.value, gain.low, gain.high, study.groups), stop.budget)
-    told = {name: known[name] for name in ("verdict", "advice", "more_questions")}
+    known = judge(
+        study.experiment, Gain(gain.value, gain.low, gain.high, study.groups), stop.budget
+    )
+    told = {name: known[name] for name in ("verdict", "advice", "questions_needed")}
     if not study.enough:
         why = f"{study.groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
         more = MIN_QUESTIONS - study.groups
-        return told | {"verdict": "no verdict", "why": why, "more_questions": more}
+        return told | {"verdict": "no verdict", "why": why, "questions_needed": more}
     if unread > MAX_UNPARSED:
         share = percent(unread, 0)
         why = f"{share} of the samples could not be read, so look at the grader first"
-        return told | {"verdict": "no verdict", "why": why, "more_questions": None}
+        return told | {"verdict": "no verdict", "why": why, "questions_needed": None}
     return told | {"why": None}
 
 
 def _redrawing(study: Study, stop: OperatingPoint) -> dict[str, float]:
     """What only redrawing unreadable samples gains at the cost of a stop."""
     if study.retry is None:
-        return {"gain": 0.0, "low": 0.0, "high": 0.0}
+        return {"gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}
     gain = study.interval(study.gains([stop], of=study.retry)[:, 0])
-    return {"gain": gain.value, "low": gain.low, "high": gain.high}
+    return {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
 
 
 def _describe(line: Line) -> dict[str, Any]:
@@ -171,8 +173,8 @@ def _describe(line: Line) -> dict[str, Any]:
     columns = {
         "cost": line.cost,
         "accuracy": line.accuracy[0],
-        "low": low,
-        "high": high,
+        "accuracy_low": low,
+        "accuracy_high": high,
         "difference": line.difference[0],
         "difference_low": less,
         "difference_high": more,
@@ -182,11 +184,19 @@ def _describe(line: Line) -> dict[str, Any]:
     return {"policy": line.name, "points": points}
 
 
-def _held_lines(held: dict[str, Any] | None, own: str) -> list[dict[str, Any]]:
+def _evaluation_lines(evaluation: dict[str, Any] | None, own: str) -> list[dict[str, Any]]:
     """Lines of an evaluation that the run holds, besides those of the study."""
-    rows = held["rows"] if held else []
+    rows = evaluation["rows"] if evaluation else []
     names = dict.fromkeys(row["policy"] for row in rows)
-    kept = ("cost", "accuracy", "low", "high", "difference", "difference_low", "difference_high")
+    kept = (
+        "cost",
+        "accuracy",
+        "accuracy_low",
+        "accuracy_high",
+        "difference",
+        "difference_low",
+        "difference_high",
+    )
     return [
         {
             "policy": name,

@@ -138,11 +138,12 @@ def support(document: dict[str, Any]) -> str:
     measured = f"{points(at['gain'])} points, {between(at['gain_low'], at['gain_high'])}"
     said = "" if document["verdict"] == "gain" else f"Measured: {measured}. "
     model = f" of {document['model']}" if document["model"] else ""
-    unread = document["unreadable"]
+    unread = document["unparsed"]
     if document["verdict"] == "gain" and unread["gain"] > MUCH * at["gain"]:
         said = (
-            f"Of this, {points(unread['gain'])} points, {between(unread['low'], unread['high'])}, "
-            "come from drawing again what could not be read. "
+            f"Of this, {points(unread['gain'])} points, "
+            f"{between(unread['gain_low'], unread['gain_high'])}, come from "
+            "resampling answers that could not be parsed. "
         )
     return (
         f"{said}Accuracy of the policy “{document['policy']}” less that of the best mixture of "
@@ -168,7 +169,7 @@ def verdict(document: dict[str, Any]) -> str:
         return f"{document['why']}. Measured: {gain}."
     if document["verdict"] == "gain":
         return f"the interval of the gain lies above zero ({gain})."
-    more, end = document["more_questions"], ""
+    more, end = document["questions_needed"], ""
     if more and at["gain"] > 0:
         end = f" If the gain is as large as it looks, about {more:,} more questions settle it."
     return f"the interval of the gain does not lie above zero ({gain}).{end}"
@@ -176,7 +177,7 @@ def verdict(document: dict[str, Any]) -> str:
 
 def redrawing(document: dict[str, Any]) -> str:
     """Say how much of the gain is drawing again what could not be read."""
-    gain, redrawn = document["stops"][document["at"]]["gain"], document["unreadable"]["gain"]
+    gain, redrawn = document["stops"][document["at"]]["gain"], document["unparsed"]["gain"]
     if redrawn <= 0:
         return ""
     merit = "not an allocation’s merit: a better extraction would bring it too."
@@ -193,7 +194,7 @@ def outlook(document: dict[str, Any]) -> str:
         return "fit the policy, calibrate it for this budget, serve it."
     if document["verdict"] == "no gain":
         return f"spend without looking: {document['advice']}."
-    if document["more_questions"] is None:
+    if document["questions_needed"] is None:
         return "mend how answers are read before anything is decided."
     return "collect and grade more before anything is decided."
 
@@ -211,7 +212,7 @@ def counted(amount: float, noun: str) -> str:
 def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Say what to do next, with the commands that do it."""
     run, policy = document["path"], document["policy"]
-    budget, more = f"{document['budget']:g}", document["more_questions"]
+    budget, more = f"{document['budget']:g}", document["questions_needed"]
     same = _options(document)
     train = ("adacompute", "train", run, "--policy", policy, "--out", "BUNDLE", *same)
     calibrate = ("adacompute", "calibrate", run, "--bundle", "BUNDLE", "--budget", budget)
@@ -243,8 +244,8 @@ def _options(document: dict[str, Any]) -> list[str]:
     words = [] if document["unit"] == "samples" else ["--unit", document["unit"]]
     if document["priced"]:
         words += ["--tariff", "TARIFF"]
-    if document["levels"]:
-        words += ["--ladder", ",".join(map(str, document["levels"]))]
+    if document["custom_levels"]:
+        words += ["--levels", ",".join(map(str, document["custom_levels"]))]
     return words
 
 

@@ -1,6 +1,6 @@
 """Calibrations: the stage that sets a bundle's price on held-out questions and judges it.
 
-The bundle was trained on all questions of the run; its family is fitted again on parts of them to
+The bundle was trained on all questions of the run; its factory is fitted again on parts of them to
 learn what it does on questions it has not seen. What is found goes into the bundle: the frontier
 from cost to price, and the verdict.
 """
@@ -35,7 +35,7 @@ def calibrate_run(
     accuracy_of: int | None = None,
     share: float = 0.95,
     confidence: float = 0.95,
-    following: int | None = None,
+    horizon: int | None = None,
     resort: Path | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
@@ -50,17 +50,17 @@ def calibrate_run(
         raise ConfigError(
             f"a confidence lies between {LEAST_CONFIDENCE} and 1, not at {confidence:.10g}"
         )
-    if following is not None and following < 1:
-        raise ConfigError(f"at least one question must follow, not {following}")
+    if horizon is not None and horizon < 1:
+        raise ConfigError(f"at least one question must follow, not {horizon}")
     trained = load_bundle(bundle)
-    contest, name = _contest(run, trained, resort)
+    experiment, name = _experiment(run, trained, resort)
     progress(name)
-    settings: dict[str, Any] = {"confidence": confidence, "following": following}
+    settings: dict[str, Any] = {"confidence": confidence, "horizon": horizon}
     if budget is not None:
-        result = {"budget": budget, **calibrate(contest, name, budget=budget, **settings)}
+        result = {"budget": budget, **calibrate(experiment, name, budget=budget, **settings)}
     elif accuracy_of is not None:
         settings |= {"accuracy_of": accuracy_of, "share": share}
-        result = {"accuracy_of": accuracy_of, **calibrate_share(contest, name, **settings)}
+        result = {"accuracy_of": accuracy_of, **calibrate_share(experiment, name, **settings)}
     else:
         raise ConfigError("name a budget, or the samples whose accuracy is to be kept")
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
@@ -69,12 +69,12 @@ def calibrate_run(
     return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
 
 
-def _contest(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment, str]:
+def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment, str]:
     """What the bundle was trained on, as it was then."""
     place = Run(run)
     try:
-        settings, name = dict(bundle.notes["contest"]), str(bundle.notes["policy"])
-        settings |= {key: tuple(settings[key]) for key in ("samples", "budgets")}
+        settings, name = dict(bundle.notes["experiment"]), str(bundle.notes["policy"])
+        settings |= {key: tuple(settings[key]) for key in ("levels", "budgets")}
         features = str(bundle.notes["features"])
         costs = Costs.read(bundle.unit, bundle.notes["costs"])
     except (KeyError, TypeError, ValueError):
@@ -86,8 +86,8 @@ def _contest(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment
             "the policy was trained with another last resort: name the run it was trained with "
             "by --resort, or train it again"
         )
-    known: dict[str, Any] = {"features": features, "resort": resort, "ties": bundle.tie_break}
-    pool = read_pool(place, costs=costs, **known).even()
+    known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": bundle.tie_break}
+    pool = read_pool(place, costs=costs, **known).equalise()
     if bundle.data_hash != hash_run(place):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"

@@ -70,7 +70,7 @@ def collect_run(
             "cost": level.cost / NANO,
             "failed": level.failed,
             "stopped": level.stopped,
-            **{name: exported[spec.name][name] for name in ("correct", "unreadable")},
+            **{name: exported[spec.name][name] for name in ("correct", "unparsed")},
         }
         for spec, level in zip(plan.levels, done, strict=False)
     ]

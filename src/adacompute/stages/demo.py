@@ -79,7 +79,7 @@ def steps(
     levels, scored_levels = (
         tuple(level for level in DEFAULT_LEVELS if level <= most) for most in (fewest, usual)
     )
-    scored = {"budgets": BUDGETS, "ladder": scored_levels, "policies": POLICIES}
+    scored = {"budgets": BUDGETS, "levels": scored_levels, "policies": POLICIES}
     return {
         "estimate": (estimate_run, {"levels": levels}),
         "solve": (solve_run, {"budget": 2.0}),

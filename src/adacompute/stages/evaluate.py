@@ -23,7 +23,7 @@ from adacompute.stages.inputs import (
     LEARNED,
     check_levels,
     check_seed,
-    check_ties,
+    check_tie_break,
     hash_resort,
     missing_extra,
     no_progress,
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 2
+FORMAT = 3
 """Version of the scores that are kept in the run."""
 
 PROTOCOLS = {
-    "honest": (*POLICY_FACTORIES, *ORACLES),
+    "held-out": (*POLICY_FACTORIES, *ORACLES),
     "paper": ("fixed", "random", "longest-first", "router", "oracle-in-sample"),
 }
 """Policies that each protocol scores."""
@@ -51,15 +51,15 @@ def evaluate_run(
     run: Path,
     *,
     budgets: Sequence[float] | None = None,
-    ladder: Sequence[int] = DEFAULT_LEVELS,
+    levels: Sequence[int] = DEFAULT_LEVELS,
     policies: Sequence[str] | None = None,
-    nulls: bool = True,
-    protocol: str = "honest",
+    drop_unparsed: bool = False,
+    protocol: str = "held-out",
     unit: str = "samples",
     tariff: Path | None = None,
     native_n: bool = False,
     resort: Path | None = None,
-    ties: str = FIRST_SEEN,
+    tie_break: str = FIRST_SEEN,
     features: str = "paper",
     rounds: int | None = None,
     round_cost: float = 0.0,
@@ -76,22 +76,22 @@ def evaluate_run(
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(place, costs, budgets)),
-        "ladder": list(check_levels(ladder)),
+        "levels": list(check_levels(levels)),
         "policies": names,
-        "nulls": nulls,
+        "drop_unparsed": drop_unparsed,
         "protocol": protocol,
         "unit": unit,
         "features": features,
         "rounds": _check_rounds(rounds, costs, protocol),
         **costs.describe(),
         "resort": hash_resort(resort),
-        "ties": check_ties(ties),
+        "tie_break": check_tie_break(tie_break),
         "seed": check_seed(seed),
     }
     inputs = place.hashes([SAMPLES, GRADES])
     if done := place.finished("evaluate", arguments, inputs):
         return done.result
-    known: dict[str, Any] = {"features": features, "resort": resort, "ties": ties}
+    known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
     pool = read_pool(place, costs=costs, draft=protocol == "paper", **known)
     result = _score(pool, arguments, progress) | {"skipped": skipped}
     outputs = {EVALUATION: result}
@@ -104,7 +104,7 @@ def _check_rounds(rounds: int | None, costs: Costs, protocol: str) -> int | None
     if rounds is not None and rounds < 1:
         raise ConfigError(f"a question needs at least one round, not {rounds}")
     if protocol == "paper" and (rounds is not None or costs.round_cost or costs.native_n):
-        raise ConfigError("the paper's protocol knows no rounds: use the honest one")
+        raise ConfigError("the paper's protocol knows no rounds: use the held-out one")
     return rounds
 
 
@@ -112,25 +112,25 @@ def _score(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Score by the protocol that was asked for, and say on what."""
-    score = _score_as_paper if arguments["protocol"] == "paper" else _score_honestly
+    score = _score_as_paper if arguments["protocol"] == "paper" else _score_held_out
     return {
-        **{name: arguments[name] for name in ("protocol", "unit", "nulls")},
+        **{name: arguments[name] for name in ("protocol", "unit", "drop_unparsed")},
         **score(pool, arguments, progress),
-        "unreadable_share": float((pool.answers.answer == UNPARSED).mean()),
+        "unparsed_share": float((pool.answers.answer == UNPARSED).mean()),
     }
 
 
-def _score_honestly(
+def _score_held_out(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    wanted = ("budgets", "ladder", "policies", "nulls", "rounds", "seed")
+    wanted = ("budgets", "levels", "policies", "drop_unparsed", "rounds", "seed")
     scores = evaluate(pool, **{name: arguments[name] for name in wanted}, progress=progress)
     return {
         "questions": scores.questions,
-        "left_out": scores.left_out,
+        "excluded": scores.excluded,
         "samples": scores.samples,
-        "ladder": list(scores.ladder),
-        "levels_left_out": list(scores.levels_left_out),
+        "levels": list(scores.levels),
+        "levels_excluded": list(scores.levels_excluded),
         "rows": scores.rows,
     }
 
@@ -138,13 +138,13 @@ def _score_honestly(
 def _score_as_paper(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    even = pool.even(nulls=arguments["nulls"])
-    if not even.sample_cost.any():
+    equal = pool.equalise(drop_unparsed=arguments["drop_unparsed"])
+    if not equal.sample_cost.any():
         raise DataError("the samples cost nothing at all: use another unit")
-    rows = evaluate_paper(even, budgets=arguments["budgets"], progress=progress)
+    rows = evaluate_paper(equal, budgets=arguments["budgets"], progress=progress)
     return {
-        "questions": len(even),
-        "left_out": even.left_out,
+        "questions": len(equal),
+        "excluded": equal.excluded,
         "rows": [row for row in rows if row["policy"] in arguments["policies"]],
     }
 
@@ -152,7 +152,7 @@ def _score_as_paper(
 def _contestants(policies: Sequence[str] | None, protocol: str) -> tuple[list[str], dict[str, str]]:
     """Policies to score, and those that are left out with the reason."""
     if protocol not in PROTOCOLS:
-        raise ConfigError(f"protocol is 'honest' or 'paper', not {protocol!r}")
+        raise ConfigError(f"protocol is 'held-out' or 'paper', not {protocol!r}")
     known = PROTOCOLS[protocol]
     if policies is not None:
         for name in policies:

@@ -44,8 +44,8 @@ def grade_run(
     result = {
         "samples": len(answers),
         "correct": int(sum(right)),
-        "unreadable": answers.count(None),
-        "unreadable_share": answers.count(None) / max(1, len(answers)),
+        "unparsed": answers.count(None),
+        "unparsed_share": answers.count(None) / max(1, len(answers)),
         "changed": int((np.asarray(table["correct"]) != before).sum()),
         "from": column,
     }

@@ -41,7 +41,7 @@ def import_samples(
     # Hashed before they are read: a gateway may log more in the meantime.
     graded = _has_grades(source, judge, gold)
     read = hash_path(source) if graded else "+".join(map(hash_path, find_logged(source)))
-    table, left_out = read_graded(source, judge, gold)
+    table, excluded = read_graded(source, judge, gold)
     key = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments = {"source": read, "model": model, "grader": grader, "gold": key}
     done = place.finished("import", arguments, {})
@@ -56,8 +56,8 @@ def import_samples(
     result = {
         "questions": len(recorded.answers),
         "samples": table.num_rows,
-        **left_out,
-        "unreadable": int(table["answer"].null_count),
+        **excluded,
+        "unparsed": int(table["answer"].null_count),
         "correct": int(recorded.answers.correct.sum()),
         "model": model or _only(table["model"]),
         "grader": grader,
@@ -80,7 +80,7 @@ def read_graded(
         raise ConfigError("a key of reference answers needs --grader, to compare answers with it")
     key = None if gold is None else read_question_source(gold)
     found = read_ungraded(source, key, grading)
-    return found.samples, {"left_out": found.left_out, "left_out_samples": found.left_out_samples}
+    return found.samples, {"excluded": found.excluded, "excluded_samples": found.excluded_samples}
 
 
 def _has_grades(source: Path, grader: Grader | None, gold: str | None) -> bool:

@@ -56,13 +56,18 @@ def read_pool(
     costs: Costs = BY_SAMPLES,
     features: str = "paper",
     resort: Path | None = None,
-    ties: str = FIRST_SEEN,
+    tie_break: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
     """Return the samples of a run as a pool, with those of a last resort where it is given."""
     recorded = encode_samples(place.samples())
     other = None if resort is None else read_resort(recorded, Run(resort), costs)
-    known: dict[str, Any] = {"features": features, "resort": other, "ties": ties, "draft": draft}
+    known: dict[str, Any] = {
+        "features": features,
+        "resort": other,
+        "tie_break": tie_break,
+        "draft": draft,
+    }
     return make_pool(recorded, costs=costs, **known)
 
 
@@ -72,7 +77,7 @@ def make_pool(
     costs: Costs = BY_SAMPLES,
     features: str = "paper",
     resort: Resort | None = None,
-    ties: str = FIRST_SEEN,
+    tie_break: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
     """Return recorded samples with everything that a policy may know of their questions.
@@ -83,7 +88,7 @@ def make_pool(
     logprob = recorded.numbers("mean_logprob")[recorded.first_samples()] if draft else None
     text = pa.array(recorded.text, pa.string())
     sample_cost, round_cost = costs.split(recorded)
-    likely = _logprobs(recorded) if check_ties(ties) == LOGPROB else None
+    likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
     return Pool(
         answers=recorded.answers,
         key=recorded.key,
@@ -105,7 +110,7 @@ def _logprobs(recorded: SampleSet) -> FloatArray:
     if missing:
         raise DataError(
             f"{missing} of {len(logprob)} samples have no mean_logprob, so ties cannot be broken "
-            "by it: leave --ties at 'first'"
+            "by it: leave --tie-break at 'first'"
         )
     return logprob
 
@@ -121,11 +126,11 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     return checked
 
 
-def check_ties(ties: str) -> str:
+def check_tie_break(tie_break: str) -> str:
     """Return a known way to break ties, or refuse it."""
-    if ties not in TIE_BREAKS:
-        raise ConfigError(f"ties are broken by {' or '.join(TIE_BREAKS)}, not {ties!r}")
-    return ties
+    if tie_break not in TIE_BREAKS:
+        raise ConfigError(f"ties are broken by {' or '.join(TIE_BREAKS)}, not {tie_break!r}")
+    return tie_break
 
 
 def check_seed(seed: int) -> int:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
-FORMAT = 3
+FORMAT = 4
 """Version of the document that is kept in the run."""
 
 PERMUTATIONS = 20
@@ -69,7 +69,7 @@ def report_run(
     budget: float | None = None,
     policy: str | None = None,
     policies: Sequence[str] | None = None,
-    ladder: Sequence[int] | None = None,
+    levels: Sequence[int] | None = None,
     unit: str = "samples",
     tariff: Path | None = None,
     permutations: int = PERMUTATIONS,
@@ -83,25 +83,25 @@ def report_run(
     if permutations < 1:
         raise ConfigError(f"samples are replayed in at least one order, not {permutations}")
     place, costs = Run(run), Costs(unit, read_token_prices(tariff, [unit]))
-    held = _held(place, costs)
+    evaluation = _find_evaluation(place, costs)
     arguments = {
         "format": FORMAT,
         "version": version("adacompute"),
         "path": str(run),
         "budget": _check_budget(budget),
-        **_choose(policy, policies, held),
-        "ladder": _ladder(ladder, held),
+        **_choose(policy, policies, evaluation),
+        "levels": _levels(levels, evaluation),
         "unit": unit,
         **costs.describe(),
         "permutations": permutations,
         "seed": check_seed(seed),
     }
-    inputs = place.hashes([SAMPLES, GRADES, *([EVALUATION] if held else [])])
+    inputs = place.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     if done := place.finished("report", arguments, inputs):
         document = json.loads(place.file(REPORT).read_text(encoding="utf-8"))
         result = done.result
     else:
-        document = _document(place, costs, arguments, held, progress)
+        document = _document(place, costs, arguments, evaluation, progress)
         result = _result(document)
         outputs = {REPORT: document}
         place.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
@@ -127,8 +127,8 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
         "budget": document["budget"],
         "unit": document["unit"],
         "gain": at["gain"],
-        "low": at["gain_low"],
-        "high": at["gain_high"],
+        "gain_low": at["gain_low"],
+        "gain_high": at["gain_high"],
         "price": at["price"],
         "cost": at["cost"],
         "questions": document["questions"],
@@ -136,7 +136,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _held(place: Run, costs: Costs) -> dict[str, Any] | None:
+def _find_evaluation(place: Run, costs: Costs) -> dict[str, Any] | None:
     """Return the evaluation that a run holds, if it is of these samples and costs."""
     manifest = place.manifest("evaluate")
     if manifest is None or manifest.inputs != place.hashes([SAMPLES, GRADES]):
@@ -144,11 +144,11 @@ def _held(place: Run, costs: Costs) -> dict[str, Any] | None:
     if place.hashes(list(manifest.outputs)) != manifest.outputs:
         return None
     wanted = {
-        "protocol": "honest",
-        "nulls": True,
+        "protocol": "held-out",
+        "drop_unparsed": False,
         "rounds": None,
         "resort": None,
-        "ties": "first",
+        "tie_break": "first",
         "unit": costs.unit,
         **json.loads(json.dumps(costs.describe())),
     }
@@ -162,15 +162,15 @@ def _check_budget(budget: float | None) -> float | None:
     return budget
 
 
-def _ladder(ladder: Sequence[int] | None, held: dict[str, Any] | None) -> list[int]:
+def _levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | None) -> list[int]:
     """Levels as asked for, or as the run was evaluated with, or the usual ones."""
-    if ladder is None:
-        ladder = DEFAULT_LEVELS if held is None else held["ladder"]
-    return list(check_levels(ladder))
+    if levels is None:
+        levels = DEFAULT_LEVELS if evaluation is None else evaluation["levels"]
+    return list(check_levels(levels))
 
 
 def _choose(
-    policy: str | None, policies: Sequence[str] | None, held: dict[str, Any] | None
+    policy: str | None, policies: Sequence[str] | None, evaluation: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Choose the policy that the page is about and those beside it, and say what is left out."""
     missing = missing_extra()
@@ -185,8 +185,8 @@ def _choose(
             raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
     beside = list(dict.fromkeys(FAST if policies is None else policies))
     skipped = {name: missing for name in LEARNED if missing} if policies is None else {}
-    if held:
-        skipped = held["skipped"]
+    if evaluation:
+        skipped = evaluation["skipped"]
     return {
         "policy": policy,
         "policies": [name for name in beside if name not in (policy, "mixture")],
@@ -198,40 +198,40 @@ def _document(
     place: Run,
     costs: Costs,
     arguments: dict[str, Any],
-    held: dict[str, Any] | None,
+    evaluation: dict[str, Any] | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Compute all that the page says."""
     progress(arguments["policy"])
     recorded = encode_samples(place.samples())
-    pool = read_pool(place, costs=costs).even()
-    contest = Experiment(
+    pool = read_pool(place, costs=costs).equalise()
+    experiment = Experiment(
         pool,
-        _within(pool, arguments["ladder"]),
+        _within(pool, arguments["levels"]),
         DEFAULT_BUDGETS,
         orders=arguments["permutations"],
         seed=arguments["seed"],
     )
     budget = arguments["budget"]
     if budget is None:
-        budget = DRAWS * contest.sample_cost(np.arange(len(pool)))
-    study = study_policy(contest, arguments["policy"])
+        budget = DRAWS * experiment.sample_cost(np.arange(len(pool)))
+    study = study_policy(experiment, arguments["policy"])
     material = _material(place, recorded, pool, arguments)
     say = partial(summarise, study, material, budget=float(budget), progress=progress)
-    return say(policies=arguments["policies"], held=held)
+    return say(policies=arguments["policies"], evaluation=evaluation)
 
 
-def _within(pool: Pool, ladder: Sequence[int]) -> tuple[int, ...]:
+def _within(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
     """Levels up to half of the samples: the oracle chooses by one half and is scored by the other.
 
     A dial needs two levels to turn between.
     """
     recorded = int(pool.answers.n_samples[0])
-    kept = tuple(level for level in ladder if level <= recorded // 2)
+    kept = tuple(level for level in levels if level <= recorded // 2)
     if len(kept) < 2:  # noqa: PLR2004
         raise DataError(
             f"{recorded} samples a question leave levels up to {recorded // 2}, fewer than two of "
-            f"{', '.join(map(str, ladder))}: collect more samples, or name other levels"
+            f"{', '.join(map(str, levels))}: collect more samples, or name other levels"
         )
     return kept
 
@@ -242,8 +242,8 @@ def _material(place: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, 
     known = describe_source(place)
     about = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
     about["priced"] = arguments["prices"] is not None
-    usual = arguments["ladder"] == list(DEFAULT_LEVELS)
-    about["levels"] = None if usual else arguments["ladder"]
+    usual = arguments["levels"] == list(DEFAULT_LEVELS)
+    about["custom_levels"] = None if usual else arguments["levels"]
     about["name"] = clean(place.path.resolve().name, NAME)
     for name in ("model", "grader"):
         about[name] = clean(str(known[name]), NAME) if known.get(name) else None
@@ -265,5 +265,5 @@ def _rates(recorded: SampleSet, pool: Pool, unit: str, rows: IntArray) -> dict[s
             total = np.bincount(answers.question, values, minlength=len(answers))
             found[name] = (total / np.maximum(1, answers.n_samples))[rows]
     if unit != "samples":
-        found[unit] = pool.mean_draw_cost()
+        found[unit] = pool.mean_sample_cost()
     return found

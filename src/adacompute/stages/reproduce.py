@@ -54,12 +54,12 @@ class Made:
 
     out: Path
     paths: list[Path] = field(default_factory=list)
-    left_out: list[dict[str, str]] = field(default_factory=list)
+    excluded: list[dict[str, str]] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
 
     def skip(self, run: str, what: str, error: Exception) -> None:
         """Note what a run cannot give."""
-        self.left_out.append({"run": run, "what": what, "why": str(error)})
+        self.excluded.append({"run": run, "what": what, "why": str(error)})
 
     def links(self, paths: Sequence[Path]) -> str:
         """Links to files, as the index shows them."""
@@ -97,7 +97,7 @@ def reproduce_runs(
         if number < full_runs:
             claims[name] = _exhibit(subject, made, progress)
     if not subjects:
-        raise DataError(f"no run can be compared: {made.left_out[0]['why']}")
+        raise DataError(f"no run can be compared: {made.excluded[0]['why']}")
     _across(subjects, rows, claims, made, draw=full_runs > 0)
     made.paths.append(_index(made, len(places), list(claims)))
     return {
@@ -105,7 +105,7 @@ def reproduce_runs(
         "index": str(out / INDEX),
         "runs": len(subjects),
         "complete": list(claims),
-        "left_out": made.left_out,
+        "excluded": made.excluded,
         "comparison": rows,
         "paths": [str(path) for path in made.paths],
     }
@@ -237,11 +237,11 @@ def _index(made: Made, runs: int, complete: Sequence[str]) -> Path:
     )
     lines = ["# The paper, on these samples", "", said, ""]
     lines += ["\n\n".join(made.sections), ""]
-    if made.left_out:
+    if made.excluded:
         lines += ["## Left out", ""]
         lines += [
             f"- {escape_markdown(one['run'])}, {one['what']}: {escape_markdown(one['why'])}"
-            for one in made.left_out
+            for one in made.excluded
         ]
         lines.append("")
     path = made.out / INDEX

@@ -47,14 +47,14 @@ def train_run(
     *,
     policy: str,
     out: Path,
-    ladder: Sequence[int] = DEFAULT_LEVELS,
+    levels: Sequence[int] = DEFAULT_LEVELS,
     budgets: Sequence[float] | None = None,
     unit: str = "samples",
     tariff: Path | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
     resort: Path | None = None,
-    ties: str = FIRST_SEEN,
+    tie_break: str = FIRST_SEEN,
     features: str = "paper",
     classifier: str = "gbm",
     cost_sensitive: bool = False,
@@ -63,26 +63,28 @@ def train_run(
     seed: int = 0,
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle, with the costs it is for."""
-    family, ladder, place = find_factory(policy), check_levels(ladder), Run(run)
+    factory, levels, place = find_factory(policy), check_levels(levels), Run(run)
     costs = Costs(unit, read_token_prices(tariff, [unit]), native_n, round_cost)
-    pool = read_pool(place, costs=costs, features=features, resort=resort, ties=ties).even()
+    pool = read_pool(
+        place, costs=costs, features=features, resort=resort, tie_break=tie_break
+    ).equalise()
     settings: dict[str, Any] = {
-        "samples": limit_levels(pool, ladder),
+        "levels": limit_levels(pool, levels),
         "budgets": resolve_budgets(place, costs, budgets),
         "classifier": classifier,
         "cost_sensitive": cost_sensitive,
         "seed": check_seed(seed),
     }
-    contest = Experiment(pool, orders=ORDERS, **settings)
-    fitted = check_choice(family(contest, np.arange(len(pool))), pool, ladder)
+    experiment = Experiment(pool, orders=ORDERS, **settings)
+    fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
-    notes = {**about, "features": features, "resort": hash_resort(resort), "contest": settings}
+    notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
     source = describe_source(place)
     template = source.get("template")
     bundle = replace(
-        make_bundle(contest, fitted, notes | {"costs": costs.describe()}),
+        make_bundle(experiment, fitted, notes | {"costs": costs.describe()}),
         unit=unit,
-        tie_break=ties,
+        tie_break=tie_break,
         data_hash=hash_run(place),
         model=model or source.get("model"),
         grader=grader or source.get("grader"),
@@ -96,20 +98,20 @@ def train_run(
         "model": bundle.model,
         "grader": bundle.grader,
         "unit": unit,
-        "round_cost": contest.round_cost(np.arange(len(pool))),
-        "on_training_questions": _rerun(contest, fitted),
+        "round_cost": experiment.round_cost(np.arange(len(pool))),
+        "on_training_questions": _rerun(experiment, fitted),
     }
 
 
-def make_bundle(contest: Experiment, fitted: FittedPolicy, notes: dict[str, Any]) -> Bundle:
+def make_bundle(experiment: Experiment, fitted: FittedPolicy, notes: dict[str, Any]) -> Bundle:
     """Return a bundle of a fitted policy, with the costs and the baseline of its questions."""
-    pool = contest.pool
+    pool = experiment.pool
     words = notes["policy"] == "sequential"
     return Bundle(
         policy=fitted.policy,
         features="words" if words else notes["features"],
         feature_version=VERSION,
-        sample_cost=contest.sample_cost(np.arange(len(pool))),
+        sample_cost=experiment.sample_cost(np.arange(len(pool))),
         baseline=_baseline(pool.words if words else pool.features, pool),
         notes=notes,
     )
@@ -120,26 +122,26 @@ def _label(level: Level) -> int | str:
     return level.n_samples if level.model is None else level.name
 
 
-def limit_levels(pool: Pool, ladder: tuple[int, ...]) -> tuple[int, ...]:
+def limit_levels(pool: Pool, levels: tuple[int, ...]) -> tuple[int, ...]:
     """Return the levels for which there are enough samples."""
     most = int(pool.answers.n_samples[0])
-    kept = tuple(n for n in ladder if n <= most)
+    kept = tuple(n for n in levels if n <= most)
     if not kept:
         raise DataError(
-            f"the number of samples a question, {most}, is below the ladder's first level, "
-            f"{ladder[0]}: collect more samples a question, or name lower levels by --ladder"
+            f"the number of samples a question, {most}, is below the lowest level, "
+            f"{levels[0]}: collect more samples a question, or name lower levels by --levels"
         )
     return kept
 
 
-def check_choice(fitted: FittedPolicy, pool: Pool, ladder: tuple[int, ...]) -> FittedPolicy:
+def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> FittedPolicy:
     """Return a policy that has levels to choose from, or refuse it."""
     if len(fitted.policy.levels) > 1:
         return fitted
     raise DataError(
-        f"the number of samples a question, {pool.answers.n_samples[0]}, leaves one level of the "
-        f"ladder {', '.join(map(str, ladder))}, and a policy needs two to decide between: collect "
-        "more samples a question, or name more levels by --ladder"
+        f"the number of samples a question, {pool.answers.n_samples[0]}, leaves one of the "
+        f"levels {', '.join(map(str, levels))}, and a policy needs two to decide between: collect "
+        "more samples a question, or name more levels by --levels"
     )
 
 
@@ -158,13 +160,13 @@ def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
     )
 
 
-def _rerun(contest: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
+def _rerun(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
     """Cost and accuracy of a policy along its prices on the questions it was fitted to."""
-    told = contest.sample_cost(np.arange(len(contest.pool)))
+    told = experiment.sample_cost(np.arange(len(experiment.pool)))
     rows = []
     for price in fitted.prices:
-        ran = run_fitted(contest, fitted, price, told)
-        cost, accuracy = float(ran.cost.mean()), float(ran.accuracy.mean())
-        rounds = float(ran.rounds.mean())
+        result = run_fitted(experiment, fitted, price, told)
+        cost, accuracy = float(result.cost.mean()), float(result.accuracy.mean())
+        rounds = float(result.rounds.mean())
         rows.append({"price": price, "cost": cost, "accuracy": accuracy, "rounds": rounds})
     return rows
