@@ -170,7 +170,7 @@ def test_the_data_of_the_slider_is_json_and_every_field_is_in_it(page: str) -> N
     assert int(slider["max"] or 0) == len(found["stops"]) - 1
     for stop in found["stops"]:
         assert fields <= stop["text"].keys()
-        assert len(stop["text"]["levels"]) == levels
+        assert len(stop["text"]["level_shares"]) == levels
         assert stop["spots"].keys() == {"wide", "narrow"}
     assert f'data-field="gain">{found["stops"][found["at"]]["text"]["gain"]}' in page
 

@@ -21,7 +21,7 @@ def told(**changed: Any) -> dict[str, Any]:
         "policy": "sequential",
         "path": "my run",
         "priced": False,
-        "levels": None,
+        "custom_levels": None,
         "model": None,
         "grader": None,
         "groups": 80,
@@ -74,7 +74,7 @@ def test_too_few_questions_need_more() -> None:
 def test_commands_see_the_costs_and_the_levels_of_the_page() -> None:
     plain = [command for _, command in wording.next_steps(told(verdict="gain"))]
     assert plain[0] == "adacompute train 'my run' --policy sequential --out BUNDLE"
-    asked = told(verdict="gain", unit="money", priced=True, levels=[1, 3])
+    asked = told(verdict="gain", unit="money", priced=True, custom_levels=[1, 3])
     train = wording.next_steps(asked)[0][1]
     assert train == f"{plain[0]} --unit money --tariff TARIFF --levels 1,3"
     evaluate = wording.next_steps(asked | {"verdict": "no gain"})[-1][1]
