@@ -291,7 +291,7 @@ def _spend_evenly(experiment: Experiment, budget: float) -> str:
     table = experiment.dense_table
     cost = table.costs.mean(axis=0)
     kept, _ = fit_price_schedule(cost, table.utility.mean(axis=0))
-    samples = [experiment.dense_levels[k].samples for k in kept]
+    samples = [experiment.dense_levels[k].n_samples for k in kept]
     place = float(np.interp(budget, cost[kept], np.arange(len(kept))))
     first, share = divmod(round(100 * place), 100)
     if not share:

@@ -279,9 +279,6 @@ def fit_values_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
     return FittedPolicy(
         policy, _prices(1.0 / experiment.sample_cost(train)), experiment.pool.features
     )
-    return FittedPolicy(
-        policy, _prices(1.0 / experiment.sample_cost(train)), experiment.pool.features
-    )
 
 
 def fit_sequentially(experiment: Experiment, train: IntArray) -> FittedPolicy:
