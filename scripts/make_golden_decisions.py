@@ -121,7 +121,7 @@ def load_pool(path: Path, round_cost: float = 0.0, tie_break: str = FIRST_SEEN) 
     with tempfile.TemporaryDirectory() as directory:
         import_samples(path, Path(directory, "run"))
         costs = Costs(round_cost=round_cost)
-        return read_pool(Run(Path(directory, "run")), costs=costs, ties=tie_break).even()
+        return read_pool(Run(Path(directory, "run")), costs=costs, tie_break=tie_break).equalise()
 
 
 def add_resort(pool: Pool, path: Path) -> Pool:
