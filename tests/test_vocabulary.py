@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -274,6 +275,11 @@ def fields(tree: ast.Module) -> set[str]:
     }
 
 
+def classes(tree: ast.Module) -> set[str]:
+    """Names of the classes that a module defines."""
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
 def find_names(text: str, names: Iterable[str]) -> set[str]:
     """Names that stand by themselves in a text."""
     return {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
@@ -361,6 +367,14 @@ def check_identifiers() -> Iterator[Found]:
         yield relative(path), find_identifiers(ast.parse(path.read_text()), path)
 
 
+def check_classes() -> Iterator[Found]:
+    """Yield the classes of a module whose names another module uses too."""
+    defined = {path: classes(ast.parse(path.read_text())) for path in MODULES}
+    count = Counter(name for names in defined.values() for name in names)
+    for path, names in defined.items():
+        yield relative(path), {name for name in names if count[name] > 1}
+
+
 def check_prose() -> Iterator[Found]:
     for place, text in texts():
         yield place, {one[0] for one in PROSE.finditer(text)}
@@ -386,6 +400,7 @@ CHECKS: dict[str, Callable[[], Iterator[Found]]] = {
     "json": check_json,
     "metrics": check_metrics,
     "identifiers": check_identifiers,
+    "classes": check_classes,
     "prose": check_prose,
     "rates": check_rates,
 }
@@ -421,6 +436,7 @@ def test_the_checks_find_what_they_look_for() -> None:
     assert find_identifiers(code, SOURCE / "core" / "types.py") == {"Purse", "most_samples"}
     assert set(identifiers(ast.parse("def f(lam): x = 1; y.z = 2"))) == {"f", "lam", "x", "z"}
     assert words("ModelManager") & WORDS
+    assert classes(ast.parse("class A: pass\nclass B(A): pass\ndef f(): pass")) == {"A", "B"}
     assert PROSE.findall("A dearer level, as told by the tariff.") == ["dearer", "told", "tariff"]
     assert RATE.search("two samples a question")
     assert not RATE.search("two samples per question; it samples an easy question once")
