@@ -110,6 +110,7 @@ class Sample:
     is_estimated: bool = False
     latency_s: float = 0.0
     samples_per_call: int = 1
+    raw: Any = field(default=None, compare=False, repr=False)
 
     @property
     def failed(self) -> bool:

@@ -16,6 +16,7 @@ import json
 import math
 import tempfile
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -96,7 +97,7 @@ class Bundle:
     tie_break: str = FIRST_SEEN
     notes: dict[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def level_cost(self) -> FloatArray:
         """What each level costs from nothing, (1, K), in the unit."""
         levels = self.policy.levels
@@ -104,6 +105,12 @@ class Bundle:
         if isinstance(self.policy, SequentialPolicy):
             draws = np.where(answers_alone(levels), self.policy.resort_cost, draws)
         return draws[None, :] * self.sample_cost
+
+    @cached_property
+    def uses_features(self) -> bool:
+        """Whether decisions depend on the features of the question."""
+        none = np.zeros((1, len(FEATURE_SETS[self.features])), dtype=np.float32)
+        return bool(self.policy.prepare_features(none).shape[1])
 
     @property
     def max_samples(self) -> int:

@@ -1,0 +1,187 @@
+"""Blocks: where questions stand in their episodes, and the decisions that are due, made together.
+
+A policy decides for a whole block of questions at once, and a block of 64 takes little longer than
+one question. So the progress of a question is kept in plain numbers, and questions that wait for a
+decision at the same time are put into one episode. Each gets the decision that it would get alone.
+It knows nothing of texts, samples or models.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from adacompute.core import votes
+from adacompute.core.answers import UNPARSED
+from adacompute.core.types import Float32Array
+from adacompute.features.text import FEATURE_SETS, extract
+from adacompute.policies.bundle import Bundle
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix
+
+
+@dataclass(eq=False, slots=True)
+class Progress:
+    """Where one question stands: after its last decision, with the samples that came since.
+
+    ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
+    number of samples that the last decision has seen, ``target`` the number that the next one
+    needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` is empty while none is known.
+    """
+
+    bundle: Bundle
+    price: float
+    question: str | None
+    key: int
+    max_rounds: int | None = None
+    features: Float32Array | None = None
+    answers: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    level: int = NO_LEVEL
+    n_decided: int = 0
+    target: int = 0
+    n_rounds: int = 0
+    is_active: bool = True
+    is_due: bool = True
+    decision_s: float = 0.0
+
+    @property
+    def rounds_left(self) -> int:
+        """Rounds of samples that may still be asked for."""
+        limit = UNLIMITED_ROUNDS if self.max_rounds is None else self.max_rounds
+        return limit - self.n_rounds
+
+    def add(self, answer: int, logprob: float | None) -> None:
+        """Add a sample that came since the last decision."""
+        if logprob is not None and not self.logprobs:
+            self.logprobs = [math.nan] * len(self.answers)
+        if logprob is not None or self.logprobs:
+            self.logprobs.append(math.nan if logprob is None else logprob)
+        self.answers.append(answer)
+
+    def planned_after(self, answers: Sequence[int]) -> int | None:
+        """Samples that would be planned if these were all answers so far; None means stop."""
+        after = _decide_block([self], [list(answers)])
+        return int(after.target[0]) if len(after.active) else None
+
+    def vote(self) -> int:
+        """Index of the sample that wins the vote, −1 if none was parsed.
+
+        After a decision it is the episode's vote. Samples that came since vote too, and then ties
+        go to the answer that was seen first.
+        """
+        samples = _matrix([self], [self.answers])
+        if self.n_decided < len(self.answers):
+            return int(votes.winner(samples.answer)[0])
+        return int(_resume([self], samples).winner(tie_break=self.bundle.tie_break)[0])
+
+
+def question_features(bundle: Bundle, question: str | None) -> Float32Array:
+    """Return the features of a question, (1, F); without its text, those of an average one."""
+    if question is not None:
+        return extract(pa.array([question]), features=bundle.features)
+    mean = () if bundle.baseline is None else bundle.baseline.feature_mean
+    width = len(FEATURE_SETS[bundle.features])
+    return np.resize(np.asarray(mean or (0.0,), np.float32), (1, width))
+
+
+def decide(questions: Iterable[Progress]) -> None:
+    """Make the decisions that are due, in as few blocks as possible."""
+    blocks: dict[tuple[int, float, int, bool], list[Progress]] = {}
+    for one in questions:
+        if one.is_due:
+            # A policy may plan a whole block for the fewest rounds that are left in it.
+            left = -1 if one.max_rounds is None else one.rounds_left
+            place = (id(one.bundle), one.price, left, one.level == NO_LEVEL)
+            blocks.setdefault(place, []).append(one)
+    for block in blocks.values():
+        start = time.perf_counter()
+        after = _decide_block(block, [one.answers for one in block])
+        _move(block, after)
+        taken = (time.perf_counter() - start) / len(block)
+        for one in block:
+            one.decision_s += taken
+
+
+def _move(block: list[Progress], after: Episode) -> None:
+    """Write the decisions of an episode back to its questions."""
+    active = np.zeros(len(block), dtype=np.bool_)
+    active[after.active] = True
+    levels, targets = after.state.level.tolist(), after.target.tolist()
+    for one, level, target, is_active in zip(block, levels, targets, active.tolist(), strict=True):
+        if one.level != NO_LEVEL:
+            one.n_rounds += 1
+        one.n_decided = one.target
+        one.level, one.target = level, target
+        one.is_active, one.is_due = is_active, False
+
+
+def _decide_block(block: list[Progress], answers: list[list[int]]) -> Episode:
+    """Decide for questions of one bundle and price that have all begun, or all not yet."""
+    samples = _matrix(block, answers)
+    episode = _resume(block, samples)
+    if block[0].level != NO_LEVEL:
+        episode = episode.feed(samples)
+    return episode.decide()
+
+
+def _resume(block: list[Progress], samples: SampleMatrix) -> Episode:
+    """Put questions where they stand in an episode: after a decision, before its samples."""
+    first, size = block[0], len(block)
+    cost = first.bundle.level_cost
+    episode = Episode.start(
+        first.bundle.policy,
+        first.price,
+        key=np.array([one.key for one in block], dtype=np.uint64),
+        features=_prepare(block),
+        cost=np.broadcast_to(cost, (size, cost.shape[1])),
+        samples=samples,
+        max_rounds=first.rounds_left,
+    )
+    if first.level == NO_LEVEL:
+        return episode
+    decided = np.array([one.n_decided for one in block], dtype=np.int64)
+    state = replace(
+        episode.state,
+        observed=ObservedSamples(samples, np.arange(size), decided),
+        level=np.array([one.level for one in block], dtype=np.int64),
+        rounds_left=np.array([one.rounds_left for one in block], dtype=np.int64),
+    )
+    target = np.array([one.target for one in block], dtype=np.int64)
+    return replace(episode, state=state, target=target)
+
+
+def _prepare(block: list[Progress]) -> Float32Array:
+    """Features of the questions as the policy prepares them, worked out once per question."""
+    bundle = block[0].bundle
+    if not bundle.uses_features:
+        return np.empty((len(block), 0), dtype=np.float32)
+    missing = [one for one in block if one.features is None]
+    with_text = [one for one in missing if one.question is not None]
+    if with_text:
+        text = pa.array([one.question for one in with_text])
+        prepared = bundle.policy.prepare_features(extract(text, features=bundle.features))
+        for i, one in enumerate(with_text):
+            one.features = prepared[i : i + 1]
+    for one in missing:
+        if one.features is None:
+            one.features = bundle.policy.prepare_features(question_features(bundle, None))
+    return np.concatenate([one.features for one in block if one.features is not None])
+
+
+def _matrix(block: list[Progress], answers: list[list[int]]) -> SampleMatrix:
+    """Answers of questions as the rows of one matrix, padded to the longest."""
+    width = max(map(len, answers))
+    padded = [[*row, *[UNPARSED] * (width - len(row))] for row in answers]
+    matrix = np.array(padded, dtype=np.int64).reshape(len(block), width)
+    logprob = None
+    if any(one.logprobs for one in block):
+        logprob = np.full((len(block), width), math.nan)
+        for row, one in zip(logprob, block, strict=True):
+            row[: len(one.logprobs)] = one.logprobs
+    return SampleMatrix(matrix, logprob=logprob)

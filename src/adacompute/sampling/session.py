@@ -1,0 +1,301 @@
+"""Session: one question from the first decision to its answer, as ask and tell.
+
+``ask`` says how many samples the policy wants next, ``tell`` takes them, until ``ask`` returns
+None. Every decision is made by ``policies.episode``, so a session decides exactly as a replay of
+the same samples does. It is pure: it opens no connection, starts no task and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adacompute.core.answers import UNPARSED
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.types import Float32Array, hash_text
+from adacompute.graders.grader import Grader, load
+from adacompute.models.messages import Sample
+from adacompute.policies.bundle import Bundle
+from adacompute.policies.episode import FIRST_SEEN
+from adacompute.policies.policy import Policy
+from adacompute.sampling.blocks import Progress, decide
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to sample next: ``n`` samples from the model ``arm``, or from the usual one if None."""
+
+    n: int
+    arm: str | None = None
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """A sample whose answer was extracted already; ``value`` is None if there is none.
+
+    Two answers of a session are equal if and only if their values are.
+    """
+
+    value: str | None
+    sample: Sample | None = None
+
+
+Told = str | Sample | ParsedAnswer
+"""What a session takes as a sample."""
+
+
+def canonical_answer(grader: Grader, text: str, known: Iterable[str]) -> str | None:
+    """Extract the answer of a text, in the spelling of the first known answer that equals it."""
+    answer = grader.extract(text)
+    if answer is None or answer in known:
+        return answer
+    return next((one for one in known if grader.equal(one, answer)), answer)
+
+
+class Session:
+    """One question under a policy.
+
+    ``policy`` is a bundle, or any policy, which then needs a ``price``: only a calibrated bundle
+    knows the price of a budget. ``grader`` is a grader or its name, by default the bundle's;
+    without one, ``tell`` takes only answers that are parsed already. ``key`` seeds deterministic
+    mixing and is made from the question by default. ``features`` (1, F) replace those of the text.
+    Do not use a session from several threads at once.
+
+    >>> from adacompute.core.types import make_levels
+    >>> from adacompute.policies.price_schedule import PriceSchedule
+    >>> from adacompute.policies.uniform import FixedRule, RulePolicy
+    >>> policy = RulePolicy("fixed", make_levels((1, 3)), (FixedRule(3),), PriceSchedule((0.1,)))
+    >>> session = Session(policy, "What is 17 + 25?", price=0.1, grader="numeric")
+    >>> while request := session.ask():
+    ...     session.tell(["It is 42.", "41", "= 42"])
+    >>> session.answer, session.n_samples, session.chosen
+    ('42', 3, 0)
+    """
+
+    def __init__(
+        self,
+        policy: Policy | Bundle,
+        question: str | None,
+        *,
+        budget: float | None = None,
+        price: float | None = None,
+        grader: Grader | str | None = None,
+        max_rounds: int | None = None,
+        key: int | None = None,
+        features: Float32Array | None = None,
+    ) -> None:
+        bundle = policy if isinstance(policy, Bundle) else Bundle(policy)
+        if max_rounds is not None and max_rounds < 1:
+            raise ConfigError(f"max_rounds must be 1 or more, not {max_rounds}")
+        if question is not None:  # half of a surrogate pair is no text
+            question = question.encode("utf-8", "replace").decode()
+        grader = bundle.grader if grader is None else grader
+        self.grader = load(grader) if isinstance(grader, str) else grader
+        self.samples: list[Sample] = []
+        self.values: list[str | None] = []
+        self.rounds = 0
+        self.progress = Progress(
+            bundle,
+            _choose_price(bundle, budget, price),
+            question,
+            hash_text(question or "") if key is None else key,
+            max_rounds,
+            None if features is None else bundle.policy.prepare_features(features),
+        )
+        self._classes: dict[str, int] = {}
+        self._counts: list[int] = []
+        self._first: list[int] = []
+        self._has_begun_round = False
+
+    def ask(self) -> Request | None:
+        """Return what to sample next, or None when the session is done.
+
+        Asking again before ``tell`` returns the same request. After fewer samples than were asked
+        for, it returns a request for the rest.
+        """
+        if not self._decided().is_active:
+            return None
+        self._begin_round()
+        return Request(self.n_planned - self.n_samples, self.arm)
+
+    def tell(self, samples: Iterable[Told]) -> None:
+        """Take samples of the open request: all that were asked for, or fewer.
+
+        Nothing is taken when there are more than were asked for, or when one cannot be used.
+        """
+        given = _as_list(samples)
+        if not self._decided().is_active:
+            raise DataError(
+                f"the session is done with {self.n_samples} samples and takes no more: "
+                "call ask first, and stop when it returns None"
+            )
+        missing = self.n_planned - self.n_samples
+        if len(given) > missing:
+            raise DataError(f"{missing} samples were asked for and {len(given)} are given")
+        self._add(given)
+        self._begin_round()
+        if self.n_samples == self.n_planned:
+            self.progress.is_due, self._has_begun_round = True, False
+
+    def finish(self, samples: Iterable[Told] = ()) -> None:
+        """End the session with the samples that it has, even if more were asked for.
+
+        ``samples`` are ones that came beyond what was asked for; they vote too.
+        """
+        self._add(_as_list(samples))
+        self.progress.is_active = self.progress.is_due = False
+
+    def parse(self, sample: str | Sample) -> ParsedAnswer:
+        """Extract the answer of a sample without telling it; the session does not change."""
+        return self._parse(sample, self._classes)
+
+    @property
+    def question(self) -> str | None:
+        """The text of the question; None if it is not known."""
+        return self.progress.question
+
+    @property
+    def price(self) -> float:
+        """Price at which the session decides."""
+        return self.progress.price
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no more samples are needed."""
+        return not self._decided().is_active
+
+    @property
+    def arm(self) -> str | None:
+        """Model that the open request is for; None is the usual one."""
+        levels = self.progress.bundle.policy.levels
+        model = levels[max(0, self.progress.level)].model
+        return None if model == levels[0].model else model
+
+    @property
+    def answers(self) -> list[int]:
+        """Class of each sample's answer: equal numbers are equal answers, −1 is unparsed."""
+        return self.progress.answers
+
+    @property
+    def n_samples(self) -> int:
+        """Samples that were told."""
+        return len(self.samples)
+
+    @property
+    def n_planned(self) -> int:
+        """Samples that the session should have before its next decision."""
+        return self.progress.target
+
+    @property
+    def answer(self) -> str | None:
+        """The winning answer of all samples so far; None if none was parsed."""
+        chosen = self.chosen
+        return None if chosen is None else self.values[chosen]
+
+    @property
+    def chosen(self) -> int | None:
+        """Index of the sample that answers: the first of the winning class. None if none does."""
+        if not self._counts:
+            return None
+        progress = self._decided()
+        by_count = progress.bundle.tie_break == FIRST_SEEN or progress.n_decided < self.n_samples
+        if self.arm is None and by_count:
+            top = max(self._counts)
+            return min(self._first[i] for i, count in enumerate(self._counts) if count == top)
+        found = progress.vote()
+        return found if found >= 0 else None
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of the parsed answers that agree with the most frequent; None without any."""
+        return max(self._counts) / sum(self._counts) if self._counts else None
+
+    @property
+    def can_cancel(self) -> bool:
+        """Whether the samples that are still missing can be cancelled.
+
+        They can if, however they turn out, the answer stays the same and the session ends. It is
+        False when none is missing.
+        """
+        missing = self.n_planned - self.n_samples
+        if missing <= 0 or not self._counts or not self.progress.is_active or self.arm is not None:
+            return False
+        counts = list(enumerate(self._counts))
+        leader, most = max(counts, key=lambda one: one[1])
+        counts.remove((leader, most))
+        # In the worst case all of them go to the second class.
+        second, fewer = max(counts, key=lambda one: one[1], default=(leader + 1, 0))
+        return most - fewer > missing and self.planned_after([second] * missing) is None
+
+    def planned_after(self, answers: Sequence[int]) -> int | None:
+        """Samples that would be planned after these answers to the open request; None means stop.
+
+        The answers are classes: those of earlier samples, new ones, or −1 for unparsed.
+        """
+        return self._decided().planned_after([*self.answers, *answers])
+
+    def _decided(self) -> Progress:
+        """Make the decision that is due, if one is."""
+        if self.progress.is_due:
+            decide([self.progress])
+        return self.progress
+
+    def _begin_round(self) -> None:
+        if not self._has_begun_round:
+            self._has_begun_round = True
+            self.rounds += 1
+
+    def _parse(self, sample: str | Sample, known: Iterable[str]) -> ParsedAnswer:
+        if self.grader is None:
+            raise ConfigError("the policy names no grader: give one, or tell parsed answers")
+        held = sample if isinstance(sample, Sample) else Sample(sample)
+        text = "" if held.failed else held.text
+        return ParsedAnswer(canonical_answer(self.grader, text, known), held)
+
+    def _add(self, given: list[Told]) -> None:
+        """Record samples, or none of them if one cannot be used."""
+        known = dict(self._classes) if len(given) > 1 else self._classes
+        parsed: list[ParsedAnswer] = []
+        for one in given:
+            answer = one if isinstance(one, ParsedAnswer) else self._parse(one, known)
+            parsed.append(answer)
+            if len(given) > 1 and answer.value is not None:
+                known.setdefault(answer.value, len(known))
+        for answer in parsed:
+            self._record(answer)
+
+    def _record(self, parsed: ParsedAnswer) -> None:
+        value, number = parsed.value, UNPARSED
+        if value is not None:
+            number = self._classes.setdefault(value, len(self._classes))
+            if number == len(self._counts):
+                self._counts.append(0)
+                self._first.append(self.n_samples)
+            self._counts[number] += 1
+        sample = Sample(value or "") if parsed.sample is None else parsed.sample
+        self.progress.add(number, sample.mean_logprob)
+        self.samples.append(sample)
+        self.values.append(value)
+
+
+def _choose_price(bundle: Bundle, budget: float | None, price: float | None) -> float:
+    if budget is not None and price is None:
+        return bundle.price_for(budget)
+    if price is None or budget is not None:
+        raise ConfigError("a session needs a budget or a price: give exactly one of them")
+    if not 0 <= price < math.inf:
+        raise ConfigError(f"price must be a number of 0 or more, not {price}")
+    return price
+
+
+def _as_list(samples: Iterable[Told]) -> list[Told]:
+    if isinstance(samples, str):
+        raise DataError("samples must be a list: put a single text into a list")
+    given: list[Any] = list(samples)
+    for one in given:
+        if not isinstance(one, Told):
+            kind = type(one).__name__
+            raise DataError(f"a sample must be a str, a Sample or a ParsedAnswer, not a {kind}")
+    return given
