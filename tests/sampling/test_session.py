@@ -24,7 +24,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, RetryRule, Rule, RulePolicy
 from adacompute.sampling.blocks import decide, question_features
-from adacompute.sampling.session import ParsedAnswer, Request, Session, Told
+from adacompute.sampling.session import AnySample, ParsedAnswer, Request, Session
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "fixed": (FixedRule(3),),
@@ -92,7 +92,7 @@ def replay(
     return int(done.state.observed.n_samples[0]), chosen if chosen >= 0 else None
 
 
-def as_told(kind: int, value: str | None, logprob: float | None) -> Told:
+def in_form(kind: int, value: str | None, logprob: float | None) -> AnySample:
     """One sample as a text, a Sample or a parsed answer."""
     text = "nothing" if value is None else f"the answer is {value}"
     if kind == 0 and logprob is None:
@@ -124,7 +124,7 @@ def test_any_way_of_telling_samples_decides_as_their_replay(
         n = request.n - data.draw(st.integers(0, request.n - 1))
         told = samples[session.n_samples :][:n]
         kinds = [data.draw(st.integers(0, 2)) for _ in told]
-        session.tell(as_told(kind, *one) for kind, one in zip(kinds, told, strict=True))
+        session.tell(in_form(kind, *one) for kind, one in zip(kinds, told, strict=True))
     n_samples, chosen = replay(bundle, session.question, samples, max_rounds)
     assert session.is_done
     assert session.n_samples == session.n_planned == n_samples

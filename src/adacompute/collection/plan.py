@@ -60,7 +60,7 @@ LEVEL_KEYS = (
 )
 
 
-class Model(Protocol):
+class SeededModel(Protocol):
     """What draws: one call, as many samples as it returns."""
 
     async def call(
@@ -95,7 +95,7 @@ class CollectionLevel:
 
     level: str
     model_name: str
-    model: Model
+    model: SeededModel
     template: Template
     settings: Settings
     tariff: TokenPrices

@@ -106,12 +106,6 @@ class Bundle:
             draws = np.where(answers_alone(levels), self.policy.resort_cost, draws)
         return draws[None, :] * self.sample_cost
 
-    @cached_property
-    def uses_features(self) -> bool:
-        """Whether decisions depend on the features of the question."""
-        none = np.zeros((1, len(FEATURE_SETS[self.features])), dtype=np.float32)
-        return bool(self.policy.prepare_features(none).shape[1])
-
     @property
     def max_samples(self) -> int:
         """Samples of the largest level of the first model."""

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -156,10 +157,17 @@ def _resume(block: list[Progress], samples: SampleMatrix) -> Episode:
     return replace(episode, state=state, target=target)
 
 
+@lru_cache(maxsize=16)
+def _uses_features(bundle: Bundle) -> bool:
+    """Whether a bundle's decisions depend on the features of the question."""
+    none = np.zeros((1, len(FEATURE_SETS[bundle.features])), dtype=np.float32)
+    return bool(bundle.policy.prepare_features(none).shape[1])
+
+
 def _prepare(block: list[Progress]) -> Float32Array:
     """Features of the questions as the policy prepares them, worked out once per question."""
     bundle = block[0].bundle
-    if not bundle.uses_features:
+    if not _uses_features(bundle):
         return np.empty((len(block), 0), dtype=np.float32)
     missing = [one for one in block if one.features is None]
     with_text = [one for one in missing if one.question is not None]

@@ -42,8 +42,8 @@ class ParsedAnswer:
     sample: Sample | None = None
 
 
-Told = str | Sample | ParsedAnswer
-"""What a session takes as a sample."""
+AnySample = str | Sample | ParsedAnswer
+"""A sample in any form that a session takes."""
 
 
 def canonical_answer(grader: Grader, text: str, known: Iterable[str]) -> str | None:
@@ -120,7 +120,7 @@ class Session:
         self._begin_round()
         return Request(self.n_planned - self.n_samples, self.arm)
 
-    def tell(self, samples: Iterable[Told]) -> None:
+    def tell(self, samples: Iterable[AnySample]) -> None:
         """Take samples of the open request: all that were asked for, or fewer.
 
         Nothing is taken when there are more than were asked for, or when one cannot be used.
@@ -139,7 +139,7 @@ class Session:
         if self.n_samples == self.n_planned:
             self.progress.is_due, self._has_begun_round = True, False
 
-    def finish(self, samples: Iterable[Told] = ()) -> None:
+    def finish(self, samples: Iterable[AnySample] = ()) -> None:
         """End the session with the samples that it has, even if more were asked for.
 
         ``samples`` are ones that came beyond what was asked for; they vote too.
@@ -180,7 +180,7 @@ class Session:
 
     @property
     def n_samples(self) -> int:
-        """Samples that were told."""
+        """Samples that the session has."""
         return len(self.samples)
 
     @property
@@ -223,11 +223,11 @@ class Session:
         if missing <= 0 or not self._counts or not self.progress.is_active or self.arm is not None:
             return False
         counts = list(enumerate(self._counts))
-        leader, most = max(counts, key=lambda one: one[1])
-        counts.remove((leader, most))
+        leader, leading = max(counts, key=lambda one: one[1])
+        counts.remove((leader, leading))
         # In the worst case all of them go to the second class.
-        second, fewer = max(counts, key=lambda one: one[1], default=(leader + 1, 0))
-        return most - fewer > missing and self.planned_after([second] * missing) is None
+        second, behind = max(counts, key=lambda one: one[1], default=(leader + 1, 0))
+        return leading - behind > missing and self.planned_after([second] * missing) is None
 
     def planned_after(self, answers: Sequence[int]) -> int | None:
         """Samples that would be planned after these answers to the open request; None means stop.
@@ -254,7 +254,7 @@ class Session:
         text = "" if held.failed else held.text
         return ParsedAnswer(canonical_answer(self.grader, text, known), held)
 
-    def _add(self, given: list[Told]) -> None:
+    def _add(self, given: list[AnySample]) -> None:
         """Record samples, or none of them if one cannot be used."""
         known = dict(self._classes) if len(given) > 1 else self._classes
         parsed: list[ParsedAnswer] = []
@@ -290,12 +290,12 @@ def _choose_price(bundle: Bundle, budget: float | None, price: float | None) -> 
     return price
 
 
-def _as_list(samples: Iterable[Told]) -> list[Told]:
+def _as_list(samples: Iterable[AnySample]) -> list[AnySample]:
     if isinstance(samples, str):
         raise DataError("samples must be a list: put a single text into a list")
     given: list[Any] = list(samples)
     for one in given:
-        if not isinstance(one, Told):
+        if not isinstance(one, AnySample):
             kind = type(one).__name__
             raise DataError(f"a sample must be a str, a Sample or a ParsedAnswer, not a {kind}")
     return given
