@@ -23,7 +23,7 @@ from typing import Any
 
 import aiohttp
 
-from adacompute.testing.gateways import free_port, held, make_policy
+from adacompute.testing.gateways import free_port, process_usage, save_example_bundle
 
 AT_ONCE = 64
 FAULTS = "429=0.03,500=0.03,reset=0.03,half=0.02,garbled=0.02,shape=0.01,stall=0.005,hang=0.005"
@@ -55,7 +55,7 @@ def start(command: list[str]) -> subprocess.Popen[str]:
 
 def start_fake(faults: str) -> tuple[subprocess.Popen[str], int]:
     """Start a fake upstream and learn its port."""
-    options = ["--latency-s", "0.02", "--tokens", "50", "--faults", faults]
+    options = ["--latency-s", "0.02", "--completion-tokens", "50", "--fault-rates", faults]
     fake = start(["adacompute.testing.fake_openai", *options])
     assert fake.stdout is not None
     return fake, int(fake.stdout.readline())
@@ -132,7 +132,7 @@ def total(page: str, name: str, kind: str) -> int:
 def run(faults: str, requests: int, *, voted: bool) -> None:
     """Run one kind of requests and print its account."""
     with TemporaryDirectory() as place:
-        make_policy(Path(place) / "policy")
+        save_example_bundle(Path(place) / "policy")
         fake, upstream = start_fake(faults)
         port = free_port()
         config = CONFIG.format(base_url=f"http://127.0.0.1:{upstream}/v1", port=port)
@@ -143,12 +143,12 @@ def run(faults: str, requests: int, *, voted: bool) -> None:
             time.sleep(4)
             asyncio.run(drive(f"{url}/v1", 200, voted=voted))
             time.sleep(2)
-            before = held(gateway.pid)
+            before = process_usage(gateway.pid)
             begin = time.perf_counter()
             found = asyncio.run(drive(f"{url}/v1", requests, voted=voted))
             took = time.perf_counter() - begin
             time.sleep(5)
-            after = held(gateway.pid)
+            after = process_usage(gateway.pid)
             page = asyncio.run(read(f"{url}/metrics"))
             served = json.loads(asyncio.run(read(f"http://127.0.0.1:{upstream}/stats")))
         finally:

@@ -28,7 +28,7 @@ from openai import AsyncOpenAI
 from adacompute.core.answers import Answers
 from adacompute.core.utility import estimate
 from adacompute.datasets.example import find_example
-from adacompute.graders.grader import load
+from adacompute.graders.grader import load_grader
 from adacompute.models.templates import Template
 from adacompute.testing.arithmetic import SHOTS, Problem, generate
 from adacompute.testing.llama import Llama, serve_llama
@@ -63,7 +63,7 @@ async def ask_all(
     done = kept(place)
     known = {row["id"] for row in done}
     client = AsyncOpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=3)
-    grader, places = load("numeric"), asyncio.Semaphore(AT_ONCE)
+    grader, places = load_grader("numeric"), asyncio.Semaphore(AT_ONCE)
 
     async def ask(question: Problem) -> None:
         async with places:

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from adacompute.testing.gateways import free_port, held, make_policy
+from adacompute.testing.gateways import free_port, process_usage, save_example_bundle
 
 SECONDS, AT_ONCE, TURNS, STREAMS = 8, 64, 2, 5000
 LUA = """
@@ -122,7 +122,7 @@ def proxies(stack: ExitStack, place: Path, upstream: int, peers: Path | None) ->
     if nginx := shutil.which("nginx"):
         add("(b) nginx", nginx, "-c", str(place / "nginx.conf"), port=port)
     port = free_port()
-    make_policy(place / "policy")
+    save_example_bundle(place / "policy")
     (place / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
     add(
         "(c) ours",
@@ -176,7 +176,7 @@ def compare(peers: Path | None) -> None:
     with TemporaryDirectory() as held_place, ExitStack() as stack:
         place = Path(held_place)
         upstream = free_port()
-        options = ["--latency-s", "0.02", "--tokens", "50", "--port", str(upstream)]
+        options = ["--latency-s", "0.02", "--completion-tokens", "50", "--port", str(upstream)]
         fake = (sys.executable, "-m", "adacompute.testing.fake_openai", *options)
         stack.enter_context(process(*fake))
         wait_for(upstream)
@@ -223,15 +223,15 @@ def stream() -> None:
     """Hold slow streams with one worker, and say what memory that takes."""
     with TemporaryDirectory() as held_place, ExitStack() as stack:
         place, upstream, port = Path(held_place), free_port(), free_port()
-        options = ["--token-s", "2", "--tokens", "10", "--port", str(upstream)]
+        options = ["--token-latency-s", "2", "--completion-tokens", "10", "--port", str(upstream)]
         fake = (sys.executable, "-m", "adacompute.testing.fake_openai", *options)
         stack.enter_context(process(*fake))
-        make_policy(place / "policy")
+        save_example_bundle(place / "policy")
         (place / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
         serve = ("-m", "adacompute", "serve", "--config", str(place / "gateway.toml"))
         gateway = stack.enter_context(process(sys.executable, *serve))
         wait_for(port)
-        before = held(gateway.pid)
+        before = process_usage(gateway.pid)
         complete = asyncio.run(hold(port))
         status = Path(f"/proc/{gateway.pid}/status").read_text()
         peak = int(status.split("VmHWM:")[1].split()[0]) // 1024

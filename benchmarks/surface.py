@@ -42,10 +42,10 @@ LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 CHARACTERS = 4
 """Characters a token, about."""
 
-TARIFF = TokenPrices(input=0.15, cached_input=0.075, output=0.6)
+TOKEN_PRICES = TokenPrices(input=0.15, cached_input=0.075, output=0.6)
 """Per million tokens, as gpt-4o-mini is listed; the ratio of input to output is common."""
 
-MUCH_CACHED = replace(TARIFF, cached_input=0.015)
+MUCH_CACHED = replace(TOKEN_PRICES, cached_input=0.015)
 """A tenth of the price for cached prompts, as others list."""
 
 ALIKE = (2, 3, 4, 6)
@@ -63,7 +63,7 @@ class Scene:
     longer: float | None = None
     native_n: bool = True
     cached: bool = False
-    tariff: TokenPrices = TARIFF
+    token_prices: TokenPrices = TOKEN_PRICES
 
 
 SCENES = (
@@ -71,7 +71,10 @@ SCENES = (
     Scene("short prompts, native n"),
     Scene("prompt 10 × completion, a call a draw", 10, native_n=False),
     Scene(
-        "prompt 10 × completion, native n, cached at a tenth", 10, cached=True, tariff=MUCH_CACHED
+        "prompt 10 × completion, native n, cached at a tenth",
+        10,
+        cached=True,
+        token_prices=MUCH_CACHED,
     ),
     Scene("prompt 10 × completion, native n, cached at half", 10, cached=True),
     Scene("prompt 10 × completion, native n", 10),
@@ -101,8 +104,8 @@ def set_scene(scene: Scene, pool: Pool, prompt: FloatArray, length: FloatArray) 
     left out.
     """
     tokens = prompt if scene.longer is None else np.full(len(prompt), scene.longer * length.mean())
-    price = scene.tariff.cached_input if scene.cached else scene.tariff.input
-    sent, drawn = tokens * (price or 0.0) / 1e3, length * scene.tariff.output / 1e3
+    price = scene.token_prices.cached_input if scene.cached else scene.token_prices.input
+    sent, drawn = tokens * (price or 0.0) / 1e3, length * scene.token_prices.output / 1e3
     if scene.native_n:
         return replace(pool, sample_cost=drawn, round_cost=sent)
     return replace(pool, sample_cost=drawn + sent[pool.answers.question])

@@ -17,7 +17,7 @@ from adacompute.gateway.config import make_config
 from adacompute.stages.estimate import estimate_run
 from adacompute.testing import gateways
 from adacompute.testing.arithmetic import generate
-from adacompute.testing.fake_openai import serve
+from adacompute.testing.fake_openai import serve_fake
 from adacompute.testing.llama import Llama, missing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,12 +44,12 @@ def test_allocate() -> None:
 
 
 def test_gateway_client(tmp_path: Path) -> None:
-    gateways.make_policy(tmp_path / "policy")
-    with serve() as fake:
+    gateways.save_example_bundle(tmp_path / "policy")
+    with serve_fake() as fake:
         model = {"bundle": str(tmp_path / "policy"), "budget": 2.0, "grader": "numeric"}
         model["model"] = "my-model"
         settings = {"base_url": fake.base_url, "probe": False, "models": {"my-model": model}}
-        with gateways.run(make_config(settings)) as port:
+        with gateways.serve_gateway(make_config(settings)) as port:
             printed = run_program(
                 ROOT / "examples" / "gateway_client.py",
                 "my-model",

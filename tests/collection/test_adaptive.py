@@ -19,7 +19,7 @@ import pytest
 from adacompute.collection.adaptive import Questions, RoundSamples, collect_rounds, plan_round
 from adacompute.collection.collector import Progress
 from adacompute.core.posterior import INITIAL_SAMPLES
-from adacompute.graders.grader import load
+from adacompute.graders.grader import load_grader
 from adacompute.storage.ledger import Ledger, StoredSample
 
 MOST = 12
@@ -64,9 +64,9 @@ def collect(path: Path, *, samples: int = MOST, **told: Any) -> tuple[Progress, 
     names = [f"{kind}/{i}" for kind in ("easy", "hard", "mixed") for i in range(8)]
     ledger = Ledger(path / "ledger.sqlite")
     try:
-        mode = ledger.mode(level="default", model="m", template="t", settings="{}")
+        mode = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
         model = Told(ledger, mode, **told)
-        drawn = RoundSamples(ledger, mode, load("numeric"), dict.fromkeys(names, "7"))
+        drawn = RoundSamples(ledger, mode, load_grader("numeric"), dict.fromkeys(names, "7"))
         asked = [(name, f"text of {name}") for name in names]
         progress = asyncio.run(
             collect_rounds(asked, drawn, model.draw, samples=samples, budget=2.0)
@@ -121,9 +121,9 @@ def test_what_brings_nothing_is_missing_and_does_not_hold_up_the_others(tmp_path
 
 def test_samples_of_other_questions_are_left_aside(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    mode = ledger.mode(level="default", model="m", template="t", settings="{}")
+    mode = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
     ledger.record([_sampled("other", mode, 0, "7"), _sampled("mine", mode, 0, "7")])
-    drawn = RoundSamples(ledger, mode, load("numeric"), {"mine": "7"})
+    drawn = RoundSamples(ledger, mode, load_grader("numeric"), {"mine": "7"})
     assert drawn.read() == {"mine": ([0], [True])}
     assert plan_round(drawn.read(), ["mine", "new"], samples=1, budget=2.0) == {"new": (1, 0)}
     ledger.close()
@@ -147,11 +147,11 @@ def test_a_fake_upstream_is_asked_for_less_and_the_line_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
-    from adacompute.testing.fake_openai import FakeSettings, serve  # noqa: PLC0415
+    from adacompute.testing.fake_openai import FakeSettings, serve_fake  # noqa: PLC0415
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place, size = tmp_path / "run", 30
-    with serve(FakeSettings()) as fake:
+    with serve_fake(FakeSettings()) as fake:
         server = ("--base-url", fake.base_url, "--model", "fake", "--grader", "numeric")
         blind = write(tmp_path / "blind.parquet", ["1000"] * size)
         assert run("collect", blind, "--run", tmp_path / "a", *server, "--samples", "1").stdout

@@ -18,7 +18,7 @@ from adacompute.spending.meter import Meter
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.storage.ledger import Ledger, StoredSample
 
-TARIFF = TokenPrices(input=1.0, output=2.0)
+TOKEN_PRICES = TokenPrices(input=1.0, output=2.0)
 PRICE = 50_000
 EACH = (20 * 1 + 5 * 2) * 1000
 """What a score and a draw cost."""
@@ -87,7 +87,7 @@ def collect(
             model,
             Template(),
             Settings(max_tokens=10),
-            TARIFF,
+            TOKEN_PRICES,
             draws,
             at_once,
             scorer=scorer,
@@ -125,7 +125,7 @@ class Busy(Scripted):
 
 
 def complete(samples: list[StoredSample], questions: int, draws: int) -> bool:
-    keys = Counter((sample.question, sample.draw) for sample in samples)
+    keys = Counter((sample.question, sample.sample) for sample in samples)
     wanted = {(f"q{i}", d) for i in range(questions) for d in range(draws)}
     return set(keys) == wanted and set(keys.values()) == {1}
 
@@ -139,8 +139,8 @@ def test_everything_is_drawn_once_with_seeds_of_its_own(tmp_path: Path, at_once:
     assert progress.calls == model.calls == 6 * -(-4 // at_once)
     assert len(set(model.seeds)) == len(model.seeds)  # no two calls of any two questions
     _, again = collect(tmp_path / "again", Scripted(), at_once=at_once)
-    assert {(s.question, s.draw, s.text) for s in again} == {
-        (s.question, s.draw, s.text) for s in samples
+    assert {(s.question, s.sample, s.text) for s in again} == {
+        (s.question, s.sample, s.text) for s in samples
     }
     assert sum(sample.cost for sample in samples) == progress.cost
 
@@ -280,7 +280,7 @@ def test_a_call_that_hung_counts_as_its_worst_case(tmp_path: Path) -> None:
     )
     assert samples == []
     prompt = Template().render("text 0")
-    most = TARIFF.most(prompt_bytes=prompt_size(prompt), draws=1, max_tokens=10)
+    most = TOKEN_PRICES.most(prompt_bytes=prompt_size(prompt), draws=1, max_tokens=10)
     assert progress.cost == 3 * most
 
 

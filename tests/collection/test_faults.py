@@ -22,12 +22,12 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.testing.arithmetic import generate
-from adacompute.testing.fake_openai import FakeSettings, serve
+from adacompute.testing.fake_openai import FakeSettings, serve_fake
 
 SAMPLES = int(os.environ.get("ADACOMPUTE_FAULTS", "240"))
 DRAWS = 8
 SHARE = 0.2
-NATIVE = Capabilities(n="native", seed="repeatable", seed_with_n="distinct")
+NATIVE = Capabilities(n="native", seed="reproducible", seed_with_n="distinct")
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_none_is_lost_none_is_drawn_twice_and_the_log_says_what_happened(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fault, options, cause = CASES[name]
     known = NATIVE if fault == "few" else Capabilities()
-    with serve(FakeSettings(faults={fault: SHARE}, **options)) as fake:
+    with serve_fake(FakeSettings(fault_rates={fault: SHARE}, **options)) as fake:
         save_cached(cache_path(), fake.base_url, "fake", known, ttl_s=3600)  # nothing is probed
         code, level, error = collect(tmp_path, fake.base_url)
         served = fake.stats()

@@ -24,7 +24,7 @@ def questions(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def tariff(tmp_path: Path) -> Path:
+def token_prices(tmp_path: Path) -> Path:
     path = tmp_path / "prices.toml"
     path.write_text("[models.m]\ninput = 1.0\noutput = 2.0\n", encoding="utf-8")
     return path
@@ -53,10 +53,10 @@ def tariff(tmp_path: Path) -> Path:
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    questions: str, tariff: Path, options: dict[str, Any], said: str
+    questions: str, token_prices: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        read_plan(questions, tariff=tariff, **ASKED, **options)
+        read_plan(questions, token_prices=token_prices, **ASKED, **options)
 
 
 def test_a_limit_without_prices_is_refused(questions: str) -> None:
@@ -78,8 +78,8 @@ def test_adaptive_collection_needs_every_right_answer(tmp_path: Path) -> None:
         read_plan(str(path), adaptive=True, **ASKED)
 
 
-def test_what_it_needs_at_most_is_counted(questions: str, tariff: Path) -> None:
-    plan = read_plan(questions, tariff=tariff, samples=20, max_tokens=100, **ASKED)
+def test_what_it_needs_at_most_is_counted(questions: str, token_prices: Path) -> None:
+    plan = read_plan(questions, token_prices=token_prices, samples=20, max_tokens=100, **ASKED)
     (row,) = estimate_cost(plan)["levels"]
     assert (row["samples"], row["calls_at_most"]) == (60, 60)
     assert row["completion_tokens_at_most"] == 6000

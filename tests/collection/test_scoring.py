@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.stages.estimate import estimate_run
-from adacompute.testing.fake_answers import score_of
-from adacompute.testing.fake_openai import Fake, FakeSettings, serve
+from adacompute.testing.fake_answers import fake_score
+from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
 QUESTIONS = 4
 SAMPLES = 4
@@ -26,7 +26,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def collect(tmp_path: Path, fake: Fake, *more: str) -> tuple[int, dict[str, Any], str]:
+def collect(tmp_path: Path, fake: FakeUpstream, *more: str) -> tuple[int, dict[str, Any], str]:
     questions = tmp_path / "questions.jsonl"
     rows = [{"question_id": f"q{i}", "question": f"{i} + 1?", "gold": f"{i + 1}"} for i in range(4)]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -39,21 +39,21 @@ def collect(tmp_path: Path, fake: Fake, *more: str) -> tuple[int, dict[str, Any]
 
 
 def test_scores_are_collected_paid_exported_and_used(tmp_path: Path) -> None:
-    with serve() as fake, serve(FakeSettings(faults={"500": 0.1})) as scorer:
+    with serve_fake() as fake, serve_fake(FakeSettings(fault_rates={"500": 0.1})) as scorer:
         asked = ("--scorer", f"{scorer.base_url}/score", "--scorer-price", "0.25")
         code, level, error = collect(tmp_path, fake, *asked)
         assert (code, level["unscored"], level["cost"], error) == (0, 0, 4.0, "")
         assert scorer.stats()["choices"] == 16
     table = pq.read_table(tmp_path / "run" / "samples.parquet")
     assert table["score"].to_pylist() == [
-        score_of(text) for text in table["completion"].to_pylist()
+        fake_score(text) for text in table["completion"].to_pylist()
     ]
     assert table["cost"].to_pylist() == [0.25] * 16
     assert estimate_run(tmp_path / "run", levels=(1, 2), vote="best-of")["questions"] == 4
 
 
 def test_a_scorer_that_is_not_there_loses_nothing_and_is_asked_again_later(tmp_path: Path) -> None:
-    with serve() as fake, serve() as scorer:
+    with serve_fake() as fake, serve_fake() as scorer:
         code, level, error = collect(tmp_path, fake, "--scorer", f"{scorer.base_url}/nowhere")
         assert (code, level["samples"], level["unscored"]) == (1, 16, 16)
         assert "16 scores are missing: run the same command again" in error
@@ -67,7 +67,7 @@ def test_a_scorer_that_is_not_there_loses_nothing_and_is_asked_again_later(tmp_p
 
 
 def test_the_limit_on_cost_holds_with_the_scorer_alone_paid(tmp_path: Path) -> None:
-    with serve(FakeSettings(n="ignored")) as fake, serve() as scorer:
+    with serve_fake(FakeSettings(n="ignored")) as fake, serve_fake() as scorer:
         asked = ("--scorer", f"{scorer.base_url}/score", "--scorer-price", "1")
         code, level, error = collect(tmp_path, fake, *asked, "--max-cost", "5.5")
         assert (code, level["cost"], level["samples"], level["unscored"]) == (1, 5.0, 5, 0)
@@ -76,7 +76,7 @@ def test_the_limit_on_cost_holds_with_the_scorer_alone_paid(tmp_path: Path) -> N
 
 
 def test_a_dry_run_counts_scores(tmp_path: Path) -> None:
-    with serve() as fake:
+    with serve_fake() as fake:
         asked = ("--scorer", f"{fake.base_url}/score", "--scorer-price", "0.5", "--dry-run")
         code, level, _ = collect(tmp_path, fake, *asked)
         assert (code, level["scores"], level["cost_at_most"]) == (0, 16, 8.0)
@@ -92,7 +92,7 @@ def test_a_dry_run_counts_scores(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_use_ends_in_one_sentence(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
-    with serve() as fake:
+    with serve_fake() as fake:
         code, _, error = collect(tmp_path, fake, *more)
         assert (code, fake.stats()["calls"]) == (2, 0)
     assert says in error

@@ -84,7 +84,7 @@ def test_what_a_draw_needs_is_recorded(rows: list[dict[str, Any]]) -> None:
         assert 0 < row["completion_tokens"] <= 20
         assert row["completion_chars"] == len(row["completion"])
         assert row["temperature"] == pytest.approx(0.7)
-        assert row["shared"] == 16
+        assert row["samples_per_call"] == 16
         assert row["latency_s"] > 0
 
 

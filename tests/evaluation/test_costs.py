@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 Make = Callable[[Rows], Path]
 
 TOKENS = {"prompt_tokens": 100, "cached_tokens": 40, "completion_tokens": 30, "reasoning_tokens": 6}
-TARIFF = TokenPrices(input=2.0, output=8.0, cached_input=0.5, reasoning=10.0, call=0.001)
+TOKEN_PRICES = TokenPrices(input=2.0, output=8.0, cached_input=0.5, reasoning=10.0, call=0.001)
 PRICES = """[models."small"]
 input = 2
 output = 8
@@ -45,30 +45,32 @@ def prices(tmp_path: Path) -> Path:
 
 
 def test_tokens_cost_what_their_calls_did(make_run: Make, rows: Rows) -> None:
-    whole = TARIFF.cost(Usage(prompt=100, completion=30, cached=40, reasoning=6)) / NANO
-    apart = sample_costs(recorded(make_run(tokens(rows))), "money", {"small": TARIFF})
+    whole = TOKEN_PRICES.cost(Usage(prompt=100, completion=30, cached=40, reasoning=6)) / NANO
+    apart = sample_costs(recorded(make_run(tokens(rows))), "money", {"small": TOKEN_PRICES})
     assert apart == pytest.approx(np.full(len(rows), whole))
-    four = TARIFF.cost(Usage(prompt=100, completion=120, cached=40, reasoning=24)) / NANO
-    together = sample_costs(recorded(make_run(tokens(rows, shared=4))), "money", {"small": TARIFF})
+    four = TOKEN_PRICES.cost(Usage(prompt=100, completion=120, cached=40, reasoning=24)) / NANO
+    together = sample_costs(
+        recorded(make_run(tokens(rows, shared=4))), "money", {"small": TOKEN_PRICES}
+    )
     assert together == pytest.approx(np.full(len(rows), four / 4)), "one prompt for four"
 
 
-def test_each_model_has_its_own_tariff(make_run: Make, rows: Rows) -> None:
+def test_each_model_has_its_own_token_prices(make_run: Make, rows: Rows) -> None:
     mixed = [{**row, "model": "ab"[row["sample"] % 2]} for row in tokens(rows)]
-    tariffs = {"a": TokenPrices(output=1e6), "b": TokenPrices(output=2e6), "c": TokenPrices()}
-    found = sample_costs(recorded(make_run(mixed)), "money", tariffs)
+    price_list = {"a": TokenPrices(output=1e6), "b": TokenPrices(output=2e6), "c": TokenPrices()}
+    found = sample_costs(recorded(make_run(mixed)), "money", price_list)
     assert found.tolist() == [30.0, 60.0] * (len(rows) // 2)
     with pytest.raises(ConfigError, match="there is no tariff for 'small'; there are a, b, c"):
-        sample_costs(recorded(make_run(tokens(rows))), "money", tariffs)
+        sample_costs(recorded(make_run(tokens(rows))), "money", price_list)
     unnamed = recorded(make_run(tokens(rows, model=None)))
     assert sample_costs(unnamed, "money", {"a": TokenPrices(output=1e6)}).tolist() == [30.0] * len(
         rows
     )
     with pytest.raises(DataError, match=r"do not say which model .* tariffs of a, b, c"):
-        sample_costs(unnamed, "money", tariffs)
+        sample_costs(unnamed, "money", price_list)
 
 
-def test_without_a_tariff_money_is_what_was_paid(make_run: Make, rows: Rows) -> None:
+def test_without_a_token_prices_money_is_what_was_paid(make_run: Make, rows: Rows) -> None:
     paid = [{**row, "cost": 0.5 + row["sample"]} for row in rows]
     costs = level_costs(recorded(make_run(paid)), "money", (1, 2))
     assert costs.tolist() == [[4.0, 8.0]] * 24
@@ -80,32 +82,34 @@ def test_without_a_tariff_money_is_what_was_paid(make_run: Make, rows: Rows) -> 
 @pytest.mark.parametrize("cost", [None, 0.0])
 def test_without_prices_there_is_no_money(make_run: Make, rows: Rows, cost: float | None) -> None:
     unpaid = recorded(make_run(tokens(rows, cost=cost)))
-    with pytest.raises(ConfigError, match="name a file of prices with --tariff"):
+    with pytest.raises(ConfigError, match="name a file of prices with --token-prices"):
         sample_costs(unpaid, "money")
 
 
 def test_only_the_counts_that_have_a_price_are_needed(make_run: Make, rows: Rows) -> None:
     bare = recorded(make_run([{**row, "completion_tokens": 5} for row in rows]))
     assert sample_costs(bare, "money", {"m": TokenPrices(output=1e6)}).tolist() == [5.0] * len(rows)
-    with pytest.raises(DataError, match="192 of 192 samples have no prompt_tokens, so a tariff"):
+    with pytest.raises(
+        DataError, match="192 of 192 samples have no prompt_tokens, so token prices"
+    ):
         sample_costs(bare, "money", {"m": TokenPrices(input=1.0)})
     wrong = recorded(make_run(tokens(rows, cached_tokens=-1)))
     with pytest.raises(DataError, match="cached_tokens holds -1"):
-        sample_costs(wrong, "money", {"small": TARIFF})
+        sample_costs(wrong, "money", {"small": TOKEN_PRICES})
 
 
 def test_stages_count_in_money_and_notice_other_prices(
     make_run: Make, rows: Rows, prices: Path
 ) -> None:
     run = make_run(tokens(rows))
-    found = estimate_run(run, levels=(1, 2, 4), unit="money", tariff=prices)
+    found = estimate_run(run, levels=(1, 2, 4), unit="money", token_prices=prices)
     assert [row["cost"] for row in found["levels"]] == pytest.approx([44e-5, 88e-5, 176e-5])
-    solved = solve_run(run, budget=1e-3, unit="money", tariff=prices)
+    solved = solve_run(run, budget=1e-3, unit="money", token_prices=prices)
     assert 44e-5 <= solved["cost"] <= solved["mixed_cost"] <= 1e-3
     prices.write_text(PRICES.replace("8", "80"))
-    dearer = solve_run(run, budget=1e-2, unit="money", tariff=prices)
+    dearer = solve_run(run, budget=1e-2, unit="money", token_prices=prices)
     assert dearer["cost"] > 26e-4
-    limited = solve_run(run, budget=3.0, limits={"money": 4e-3}, tariff=prices)
+    limited = solve_run(run, budget=3.0, limits={"money": 4e-3}, token_prices=prices)
     assert limited["limits"]["money"]["cost"] <= 4e-3
 
 
@@ -121,7 +125,7 @@ def test_policies_are_scored_in_money_and_another_price_is_noticed(
             levels=(1, 2, 4),
             policies=("mixture",),
             unit="money",
-            tariff=prices,
+            token_prices=prices,
         )
         assert scores["unit"] == "money"
         (row,) = scores["rows"]
@@ -133,22 +137,22 @@ def test_policies_are_scored_in_money_and_another_price_is_noticed(
         cost(88e-5)
 
 
-def test_a_tariff_is_for_money(make_run: Make, rows: Rows, prices: Path) -> None:
+def test_a_token_prices_is_for_money(make_run: Make, rows: Rows, prices: Path) -> None:
     run = make_run(rows)
     with pytest.raises(ConfigError, match="add --unit money"):
-        estimate_run(run, tariff=prices)
+        estimate_run(run, token_prices=prices)
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
-        estimate_run(run, unit="money", tariff=prices.with_name("nowhere.toml"))
+        estimate_run(run, unit="money", token_prices=prices.with_name("nowhere.toml"))
 
 
 def test_with_native_n_a_prompt_is_paid_once_a_round(make_run: Make, rows: Rows) -> None:
-    place = make_run(tokens(rows, shared=4))
-    draw, prompt = call_costs(recorded(place), {"small": TARIFF})
-    call = TARIFF.cost(Usage(prompt=100, completion=0, cached=40)) / NANO
-    own = TARIFF.cost(Usage(prompt=0, completion=30, reasoning=6)) / NANO - TARIFF.call
+    place = make_run(tokens(rows, samples_per_call=4))
+    draw, prompt = call_costs(recorded(place), {"small": TOKEN_PRICES})
+    call = TOKEN_PRICES.cost(Usage(prompt=100, completion=0, cached=40)) / NANO
+    own = TOKEN_PRICES.cost(Usage(prompt=0, completion=30, reasoning=6)) / NANO - TOKEN_PRICES.call
     assert prompt == pytest.approx(np.full(len(prompt), call))
     assert draw == pytest.approx(np.full(len(rows), own))
-    costs = Costs("money", {"small": TARIFF}, native_n=True, round_cost=0.5)
+    costs = Costs("money", {"small": TOKEN_PRICES}, native_n=True, round_cost=0.5)
     pool = read_pool(Run(place), costs=costs)
     four = pool.level_cost((4,))
     assert four == pytest.approx(call + 0.5 + 4 * own)
@@ -156,13 +160,13 @@ def test_with_native_n_a_prompt_is_paid_once_a_round(make_run: Make, rows: Rows)
     assert kept == costs
 
 
-def test_a_policy_is_trained_and_calibrated_for_the_tariff_it_was_given(
+def test_a_policy_is_trained_and_calibrated_for_the_token_prices_it_was_given(
     make_run: Make, rows: Rows, prices: Path, tmp_path: Path
 ) -> None:
     names = ("question_id", "question")
     more = [{**row, **{name: f"{row[name]} again" for name in names}} for row in rows]
     place = make_run(tokens([*rows, *more]))
-    options: dict[str, Any] = {"unit": "money", "tariff": prices, "native_n": True}
+    options: dict[str, Any] = {"unit": "money", "token_prices": prices, "native_n": True}
     options |= {"policy": "early-stopping", "levels": (1, 2, 4)}
     made = train_run(place, out=tmp_path / "bundle", **options)
     assert made["round_cost"] == pytest.approx(2 * 100 / 1e6)

@@ -20,7 +20,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.uniform import FixedRule, RulePolicy
 from adacompute.testing import scripted
 from adacompute.testing.gateways import free_port
-from adacompute.testing.scripted import Scripted
+from adacompute.testing.scripted import ScriptedServer
 
 Launch = Callable[..., AbstractContextManager[int]]
 
@@ -64,13 +64,13 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def upstream() -> Iterator[Scripted]:
-    with scripted.serve() as server:
+def upstream() -> Iterator[ScriptedServer]:
+    with scripted.serve_scripted() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def launch(upstream: Scripted, policies: Path) -> Launch:
+def launch(upstream: ScriptedServer, policies: Path) -> Launch:
     """Run a gateway as a process of its own, as a user starts it; gives its port."""
     for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(name, reason="needs the extra 'serve'")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.testing.scripted import Reply, Scripted
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
 openai = pytest.importorskip("openai", reason="needs the official client")
 
@@ -32,7 +32,7 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
 SCRIPT = Path(__file__).with_name("node_client.mjs")
 
 
-def document(message: dict[str, Any], finish: str = "stop") -> Reply:
+def document(message: dict[str, Any], finish: str = "stop") -> ScriptedReply:
     whole = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -41,21 +41,21 @@ def document(message: dict[str, Any], finish: str = "stop") -> Reply:
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": USAGE,
     }
-    return Reply(200, [JSON], [json.dumps(whole).encode()])
+    return ScriptedReply(200, [JSON], [json.dumps(whole).encode()])
 
 
-def says(text: str) -> Reply:
+def says(text: str) -> ScriptedReply:
     return document({"role": "assistant", "content": text})
 
 
-def streamed(*deltas: dict[str, Any], finish: str = "stop") -> Reply:
+def streamed(*deltas: dict[str, Any], finish: str = "stop") -> ScriptedReply:
     def event(choices: list[Any], **more: Any) -> bytes:
         head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "real"}
         return b"data: " + json.dumps({**head, "choices": choices, **more}).encode() + b"\n\n"
 
     events = [event([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
     events.append(event([{"index": 0, "delta": {}, "finish_reason": finish}]))
-    return Reply(200, [EVENTS], [*events, event([], usage=USAGE), DONE], "chunked")
+    return ScriptedReply(200, [EVENTS], [*events, event([], usage=USAGE), DONE], "chunked")
 
 
 CALL = {
@@ -68,10 +68,10 @@ CALL = {
 }
 
 
-def refusal(status: int) -> Reply:
+def refusal(status: int) -> ScriptedReply:
     told = {"message": "no", "type": "t", "param": "p", "code": "c"}
     data = json.dumps({"error": told}).encode()
-    return Reply(status, [JSON, ("Retry-After", "7"), ("X-Request-Id", "r1")], [data])
+    return ScriptedReply(status, [JSON, ("Retry-After", "7"), ("X-Request-Id", "r1")], [data])
 
 
 def connect(base_url: str) -> Any:
@@ -85,7 +85,7 @@ def through(gateway: int) -> Iterator[Any]:
 
 
 @pytest.fixture
-def direct(upstream: Scripted) -> Iterator[Any]:
+def direct(upstream: ScriptedServer) -> Iterator[Any]:
     with connect(upstream.base_url) as client:
         yield client
 
@@ -105,7 +105,7 @@ def run_agent(client: Any) -> list[Any]:
 
 
 def test_an_agent_runs_through_the_gateway_as_it_does_without_it(
-    direct: Any, through: Any, upstream: Scripted
+    direct: Any, through: Any, upstream: ScriptedServer
 ) -> None:
     seen = []
     for client in (direct, through):
@@ -125,7 +125,7 @@ def test_an_agent_runs_through_the_gateway_as_it_does_without_it(
 
 
 def test_an_answer_is_parsed_as_it_is_without_the_gateway(
-    direct: Any, through: Any, upstream: Scripted
+    direct: Any, through: Any, upstream: ScriptedServer
 ) -> None:
     upstream.answer(says("It is 4."))
     answers = [
@@ -137,7 +137,7 @@ def test_an_answer_is_parsed_as_it_is_without_the_gateway(
 
 @pytest.mark.parametrize("model", ["real", "single"])
 def test_a_stream_is_parsed_as_it_is_without_the_gateway(
-    model: str, direct: Any, through: Any, upstream: Scripted
+    model: str, direct: Any, through: Any, upstream: ScriptedServer
 ) -> None:
     upstream.answer(streamed({"role": "assistant"}, {"content": "It is "}, {"content": "4."}))
     asked = {"messages": ASKED, "stream": True}
@@ -146,7 +146,7 @@ def test_a_stream_is_parsed_as_it_is_without_the_gateway(
     assert len(alone) == 5
 
 
-def test_deltas_of_parallel_tool_calls_arrive_each(through: Any, upstream: Scripted) -> None:
+def test_deltas_of_parallel_tool_calls_arrive_each(through: Any, upstream: ScriptedServer) -> None:
     calls = [
         {"tool_calls": [{"index": index, "id": name, "function": {"arguments": "{}"}}]}
         for index, name in enumerate("ab")
@@ -171,7 +171,7 @@ def test_deltas_of_parallel_tool_calls_arrive_each(through: Any, upstream: Scrip
     ],
 )
 def test_refusals_are_parsed(
-    status: int, kind: str, model: str, through: Any, upstream: Scripted
+    status: int, kind: str, model: str, through: Any, upstream: ScriptedServer
 ) -> None:
     upstream.answer(refusal(status))
     with pytest.raises(getattr(openai, kind)) as caught:
@@ -182,7 +182,7 @@ def test_refusals_are_parsed(
         assert caught.value.response.headers["retry-after"] == "7"
 
 
-def test_an_upstream_that_fails_is_a_servers_error(through: Any, upstream: Scripted) -> None:
+def test_an_upstream_that_fails_is_a_servers_error(through: Any, upstream: ScriptedServer) -> None:
     upstream.answer(refusal(500))
     for model in ("real", "thrifty"):
         with pytest.raises(openai.InternalServerError) as caught:
@@ -190,7 +190,7 @@ def test_an_upstream_that_fails_is_a_servers_error(through: Any, upstream: Scrip
         assert caught.value.body["message"]
 
 
-def test_votes_are_counted_and_billed(through: Any, upstream: Scripted) -> None:
+def test_votes_are_counted_and_billed(through: Any, upstream: ScriptedServer) -> None:
     upstream.answer(says("I do not know."), says("It is 4."))
     raw = through.chat.completions.with_raw_response.create(model="thrifty", messages=ASKED)
     answer = raw.parse()
@@ -205,7 +205,7 @@ def test_votes_are_counted_and_billed(through: Any, upstream: Scripted) -> None:
 def test_a_voted_stream_begins_with_a_role_and_ends_in_one_bill(
     wanted: bool,  # noqa: FBT001 - a parameter of the test
     through: Any,
-    upstream: Scripted,
+    upstream: ScriptedServer,
 ) -> None:
     upstream.answer(streamed({"role": "assistant"}, {"content": "It is "}, {"content": "4."}))
     chunks = list(
@@ -228,7 +228,7 @@ def test_a_voted_stream_begins_with_a_role_and_ends_in_one_bill(
 
 
 def test_a_budget_may_come_with_the_body_the_header_or_the_name(
-    through: Any, upstream: Scripted
+    through: Any, upstream: ScriptedServer
 ) -> None:
     upstream.answer(says("4"))
     asked: Any = {"messages": ASKED}
@@ -265,7 +265,7 @@ def run_node(place: Path, base_url: str, model: str) -> Any:
 
 
 def test_the_node_client_works_as_it_does_without_the_gateway(
-    node: Path, gateway: int, upstream: Scripted
+    node: Path, gateway: int, upstream: ScriptedServer
 ) -> None:
     replies = (
         says("It is 4."),
@@ -288,7 +288,9 @@ def test_the_node_client_works_as_it_does_without_the_gateway(
     assert len(bodies) == 5
 
 
-def test_the_node_client_reads_a_voted_stream(node: Path, gateway: int, upstream: Scripted) -> None:
+def test_the_node_client_reads_a_voted_stream(
+    node: Path, gateway: int, upstream: ScriptedServer
+) -> None:
     streams = [streamed({"role": "assistant"}, {"content": "It is 4."})] * 2
     upstream.answer(says("4"), says("4"), *streams, says("30"))
     told = run_node(node, f"http://127.0.0.1:{gateway}/v1", "thrifty")

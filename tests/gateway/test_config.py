@@ -15,7 +15,7 @@ import pytest
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.config import is_loopback, make_config, read_config
 from adacompute.testing.gateways import free_port
-from adacompute.testing.scripted import Scripted
+from adacompute.testing.scripted import ScriptedServer
 
 GOOD = 'base_url = "http://127.0.0.1:1/v1"'
 MODEL = '[serve.models.m]\nbundle = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'
@@ -197,7 +197,7 @@ def check(path: Path, *options: str, **environment: str) -> Any:
 
 
 def test_a_check_says_what_would_be_served_and_starts_nothing(
-    policies: Path, upstream: Scripted
+    policies: Path, upstream: ScriptedServer
 ) -> None:
     port, before = free_port(), upstream.connections
     key = 'upstream_api_key = "sk-secret-9"'
@@ -219,7 +219,7 @@ LOADED = {
     "grader": (MODEL.replace("numeric", "nonsense"), "nonsense"),
     "no-model": (MODEL.replace('model = "real"', ""), "does not say which model it is for"),
     "no-grader": (MODEL.replace('grader = "numeric"', ""), "does not say how answers are read"),
-    "tariff": (f'{MODEL}tariff = "none.toml"', "none.toml"),
+    "token_prices": (f'{MODEL}token_prices = "none.toml"', "none.toml"),
 }
 
 

@@ -13,8 +13,8 @@ from itertools import product
 
 import pytest
 
-from adacompute.testing.gateways import Answer, connected, send
-from adacompute.testing.scripted import Received, Reply, Scripted
+from adacompute.testing.gateways import GatewayReply, open_connection, send
+from adacompute.testing.scripted import ReceivedRequest, ScriptedReply, ScriptedServer
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-client-fedcba9876543210"
@@ -30,7 +30,7 @@ class Shape:
 
     name: str
     body: bytes
-    reply: Reply
+    reply: ScriptedReply
     method: str = "POST"
     target: str = CHAT
     headers: tuple[tuple[str, str], ...] = (JSON,)
@@ -137,10 +137,10 @@ def cut(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-def error(status: int, *headers: tuple[str, str]) -> Reply:
+def error(status: int, *headers: tuple[str, str]) -> ScriptedReply:
     told = {"message": f"no: é {status}", "type": "t", "param": None, "code": "c"}
     data = json.dumps({"error": told}, ensure_ascii=False, indent=1).encode()
-    return Reply(status, [JSON, *headers], [data])
+    return ScriptedReply(status, [JSON, *headers], [data])
 
 
 MANY = [
@@ -158,29 +158,39 @@ MANY = [
 ]
 GZIP = ("Content-Encoding", "gzip")
 
-REPLIES: dict[str, Reply] = {
-    "json": Reply(200, [JSON], [ANSWER]),
-    "tool-calls": Reply(200, [JSON], [TOOL_ANSWER]),
-    "chunked": Reply(200, [JSON], cut(ANSWER, 7), framing="chunked"),
-    "closed": Reply(200, [JSON], [ANSWER], framing="close"),
-    "gzip": Reply(200, [JSON, GZIP], [gzip.compress(ANSWER, mtime=0)]),
-    "gzip-chunked": Reply(200, [JSON, GZIP], cut(gzip.compress(ANSWER, mtime=0), 9), "chunked"),
-    "headers": Reply(200, [JSON, *MANY], [ANSWER]),
-    "no-type": Reply(200, [], [b"\x00\x01\xff"]),
-    "large": Reply(200, [JSON], [b'"' + b"x" * 9_000_000 + b'"']),
-    "large-chunked": Reply(200, [JSON], cut(b"y" * 9_000_000, 1_000_000), framing="chunked"),
-    "stream": Reply(200, [EVENTS], cut(STREAM, 50), framing="chunked"),
-    "stream-bytes": Reply(200, [EVENTS], cut(STREAM[:200], 1), framing="chunked"),
-    "stream-length": Reply(200, [EVENTS], [STREAM]),
-    "stream-closed": Reply(200, [EVENTS], cut(STREAM, 33), framing="close"),
-    "stream-tools": Reply(200, [EVENTS], cut(TOOL_STREAM, 13), framing="chunked"),
-    "stream-crlf": Reply(200, [EVENTS], cut(STREAM.replace(b"\n", b"\r\n"), 17), "chunked"),
-    "stream-comments": Reply(200, [EVENTS], [b": hi\n\n", STREAM, b":\n\n"], framing="chunked"),
-    "stream-names": Reply(
+REPLIES: dict[str, ScriptedReply] = {
+    "json": ScriptedReply(200, [JSON], [ANSWER]),
+    "tool-calls": ScriptedReply(200, [JSON], [TOOL_ANSWER]),
+    "chunked": ScriptedReply(200, [JSON], cut(ANSWER, 7), framing="chunked"),
+    "closed": ScriptedReply(200, [JSON], [ANSWER], framing="close"),
+    "gzip": ScriptedReply(200, [JSON, GZIP], [gzip.compress(ANSWER, mtime=0)]),
+    "gzip-chunked": ScriptedReply(
+        200, [JSON, GZIP], cut(gzip.compress(ANSWER, mtime=0), 9), "chunked"
+    ),
+    "headers": ScriptedReply(200, [JSON, *MANY], [ANSWER]),
+    "no-type": ScriptedReply(200, [], [b"\x00\x01\xff"]),
+    "large": ScriptedReply(200, [JSON], [b'"' + b"x" * 9_000_000 + b'"']),
+    "large-chunked": ScriptedReply(
+        200, [JSON], cut(b"y" * 9_000_000, 1_000_000), framing="chunked"
+    ),
+    "stream": ScriptedReply(200, [EVENTS], cut(STREAM, 50), framing="chunked"),
+    "stream-bytes": ScriptedReply(200, [EVENTS], cut(STREAM[:200], 1), framing="chunked"),
+    "stream-length": ScriptedReply(200, [EVENTS], [STREAM]),
+    "stream-closed": ScriptedReply(200, [EVENTS], cut(STREAM, 33), framing="close"),
+    "stream-tools": ScriptedReply(200, [EVENTS], cut(TOOL_STREAM, 13), framing="chunked"),
+    "stream-crlf": ScriptedReply(200, [EVENTS], cut(STREAM.replace(b"\n", b"\r\n"), 17), "chunked"),
+    "stream-comments": ScriptedReply(
+        200, [EVENTS], [b": hi\n\n", STREAM, b":\n\n"], framing="chunked"
+    ),
+    "stream-names": ScriptedReply(
         200, [EVENTS], [b"event: a\nid: 1\nretry: 5\n" + delta("{}"), DONE], "chunked"
     ),
-    "stream-gzip": Reply(200, [EVENTS, GZIP], cut(gzip.compress(STREAM, mtime=0), 40), "chunked"),
-    "stream-error": Reply(200, [EVENTS], [delta("{}"), b'data: {"error":{}}\n\n'], "chunked"),
+    "stream-gzip": ScriptedReply(
+        200, [EVENTS, GZIP], cut(gzip.compress(STREAM, mtime=0), 40), "chunked"
+    ),
+    "stream-error": ScriptedReply(
+        200, [EVENTS], [delta("{}"), b'data: {"error":{}}\n\n'], "chunked"
+    ),
     "400": error(400),
     "401": error(401, ("WWW-Authenticate", "Bearer")),
     "404": error(404),
@@ -188,15 +198,15 @@ REPLIES: dict[str, Reply] = {
     "429": error(429, ("Retry-After", "7"), ("x-ratelimit-reset-requests", "1s")),
     "429-date": error(429, ("Retry-After", "Thu, 05 Nov 2026 08:00:00 GMT")),
     "500": error(500),
-    "503": Reply(503, [("Content-Type", "text/html")], [b"<html>busy</html>"]),
+    "503": ScriptedReply(503, [("Content-Type", "text/html")], [b"<html>busy</html>"]),
     "529": error(529),
-    "400-gzip": Reply(400, [JSON, GZIP], [gzip.compress(b'{"error": {}}', mtime=0)]),
-    "400-events": Reply(400, [EVENTS], [b'data: {"error": {}}\n\n'], "chunked"),
-    "redirect": Reply(307, [("Location", "http://127.0.0.1:1/v1/other")], []),
-    "created": Reply(201, [JSON], [b"{}"]),
-    "empty": Reply(200, [JSON], []),
-    "204": Reply(204, [("X-Gone", "1")], framing="none"),
-    "304": Reply(304, [("ETag", '"x"')], framing="none"),
+    "400-gzip": ScriptedReply(400, [JSON, GZIP], [gzip.compress(b'{"error": {}}', mtime=0)]),
+    "400-events": ScriptedReply(400, [EVENTS], [b'data: {"error": {}}\n\n'], "chunked"),
+    "redirect": ScriptedReply(307, [("Location", "http://127.0.0.1:1/v1/other")], []),
+    "created": ScriptedReply(201, [JSON], [b"{}"]),
+    "empty": ScriptedReply(200, [JSON], []),
+    "204": ScriptedReply(204, [("X-Gone", "1")], framing="none"),
+    "304": ScriptedReply(304, [("ETag", '"x"')], framing="none"),
 }
 
 MULTIPART = ("Content-Type", "multipart/form-data; boundary=b")
@@ -316,7 +326,7 @@ def differ(expected: list[str], found: list[str], what: str) -> str:
     return "\n".join(difflib.unified_diff(expected, found, f"{what} sent", f"{what} arrived"))
 
 
-def request_difference(shape: Shape, received: Received) -> str:
+def request_difference(shape: Shape, received: ReceivedRequest) -> str:
     body = shape.body if shape.expected is None else shape.expected
     sent = write(f"{shape.method} {shape.target}", kept(shape.headers, FRAMING | SECRET), body)
     first = f"{received.method} {received.target}"
@@ -324,7 +334,7 @@ def request_difference(shape: Shape, received: Received) -> str:
     return differ(sent, found, "request")
 
 
-def reply_difference(shape: Shape, answer: Answer) -> str:
+def reply_difference(shape: Shape, answer: GatewayReply) -> str:
     reply, head = shape.reply, shape.method == "HEAD"
     sent = write(str(reply.status), kept(reply.headers, FRAMING), b"" if head else reply.body)
     found = write(str(answer.status), kept(answer.headers, FRAMING), answer.body)
@@ -339,7 +349,9 @@ OWN = (
 )
 
 
-def check(shape: Shape, gateway: int, upstream: Scripted) -> tuple[Received, Answer]:
+def check(
+    shape: Shape, gateway: int, upstream: ScriptedServer
+) -> tuple[ReceivedRequest, GatewayReply]:
     upstream.answer(shape.reply)
     answer = send(
         gateway, shape.method, shape.target, headers=[*shape.headers, *OWN], body=shape.body
@@ -358,7 +370,7 @@ def test_there_are_shapes_enough() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_what_is_not_for_a_virtual_model_passes_unchanged(
-    shape: Shape, gateway: int, upstream: Scripted
+    shape: Shape, gateway: int, upstream: ScriptedServer
 ) -> None:
     received, _ = check(shape, gateway, upstream)
     assert KEY not in str(received.headers)
@@ -366,45 +378,45 @@ def test_what_is_not_for_a_virtual_model_passes_unchanged(
 
 @pytest.mark.parametrize("shape", UNVOTED_SHAPES, ids=lambda shape: shape.name)
 def test_what_cannot_be_voted_on_passes_with_the_models_name_changed_alone(
-    shape: Shape, gateway: int, upstream: Scripted
+    shape: Shape, gateway: int, upstream: ScriptedServer
 ) -> None:
     check(shape, gateway, upstream)
 
 
 def test_a_difference_is_shown_line_by_line() -> None:
     shape = Shape("x", b"{}", REPLIES["json"])
-    changed = Received("POST", CHAT, (("content-type", "text/plain"),), b"{ }")
+    changed = ReceivedRequest("POST", CHAT, (("content-type", "text/plain"),), b"{ }")
     shown = request_difference(shape, changed).splitlines()
     assert {"-content-type: application/json", "+content-type: text/plain"} <= set(shown)
     assert {"-b'{}'", "+b'{ }'"} <= set(shown)
     worse = replace(shape, reply=REPLIES["500"])
-    assert {"-500", "+200"} <= set(reply_difference(worse, Answer(200, (), b"")).splitlines())
+    assert {"-500", "+200"} <= set(reply_difference(worse, GatewayReply(200, (), b"")).splitlines())
 
 
 @pytest.mark.parametrize("name", ["length", "chunked"])
 def test_lengths_are_the_upstreams_where_it_told_them(
-    name: str, gateway: int, upstream: Scripted
+    name: str, gateway: int, upstream: ScriptedServer
 ) -> None:
-    shape = Shape("x", chat(), Reply(200, [JSON], [ANSWER], "length"))
+    shape = Shape("x", chat(), ScriptedReply(200, [JSON], [ANSWER], "length"))
     shape = replace(shape, reply=replace(shape.reply, framing=name))  # type: ignore[arg-type]
     _, answer = check(shape, gateway, upstream)
     assert answer.values("content-length") == [str(len(ANSWER))]
 
 
-def test_a_reply_without_a_body_gets_no_length(gateway: int, upstream: Scripted) -> None:
+def test_a_reply_without_a_body_gets_no_length(gateway: int, upstream: ScriptedServer) -> None:
     _, answer = check(Shape("x", b"", REPLIES["204"], "DELETE", "/v1/x", ()), gateway, upstream)
     assert answer.values("content-length") == []
     assert answer.values("transfer-encoding") == []
 
 
-def test_the_length_in_the_reply_to_head_stays(gateway: int, upstream: Scripted) -> None:
+def test_the_length_in_the_reply_to_head_stays(gateway: int, upstream: ScriptedServer) -> None:
     _, answer = check(Shape("x", b"", REPLIES["json"], "HEAD", "/v1/x", ()), gateway, upstream)
     assert answer.values("content-length") == [str(len(ANSWER))]
 
 
-def test_headers_of_one_connection_stay_behind(gateway: int, upstream: Scripted) -> None:
+def test_headers_of_one_connection_stay_behind(gateway: int, upstream: ScriptedServer) -> None:
     own = [("Connection", "keep-alive, X-Hop"), ("X-Hop", "1"), ("Keep-Alive", "5"), ("TE", "x")]
-    upstream.answer(Reply(200, [JSON, *own, ("X-End", "1")], [b"{}"]))
+    upstream.answer(ScriptedReply(200, [JSON, *own, ("X-End", "1")], [b"{}"]))
     answer = send(gateway, "POST", CHAT, headers=[*own, ("X-End", "1")], body=chat())
     for headers in (upstream.received[0].headers, answer.headers):
         assert ("x-end", "1") in headers
@@ -413,11 +425,13 @@ def test_headers_of_one_connection_stay_behind(gateway: int, upstream: Scripted)
 
 @pytest.mark.parametrize("model", ["other", "single"])
 def test_events_arrive_while_the_upstream_still_thinks(
-    model: str, gateway: int, upstream: Scripted
+    model: str, gateway: int, upstream: ScriptedServer
 ) -> None:
     hold = threading.Event()
-    upstream.answer(Reply(200, [EVENTS], [delta(WORDS[1]), hold, delta(WORDS[2]), DONE], "chunked"))
-    with connected(gateway, 10) as connection:
+    upstream.answer(
+        ScriptedReply(200, [EVENTS], [delta(WORDS[1]), hold, delta(WORDS[2]), DONE], "chunked")
+    )
+    with open_connection(gateway, 10) as connection:
         body = chat('"stream": true', model=model)
         connection.request("POST", CHAT, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -428,7 +442,7 @@ def test_events_arrive_while_the_upstream_still_thinks(
 
 
 def test_a_single_draw_is_passed_on_with_our_headers_added(
-    gateway: int, upstream: Scripted
+    gateway: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(REPLIES["stream-crlf"])
     packing = [("Accept-Encoding", "br")]
@@ -459,7 +473,7 @@ def count_tokens(gateway: int) -> dict[str, float]:
     "name", ["json", "chunked", "gzip", "gzip-chunked", "stream", "stream-closed", "stream-gzip"]
 )
 def test_what_passes_is_accounted_as_it_was_billed(
-    name: str, gateway: int, upstream: Scripted
+    name: str, gateway: int, upstream: ScriptedServer
 ) -> None:
     before = count_tokens(gateway)
     check(Shape("x", chat(), REPLIES[name]), gateway, upstream)
@@ -470,19 +484,19 @@ def test_what_passes_is_accounted_as_it_was_billed(
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_a_stream_without_a_bill_is_accounted_by_its_events(
-    size: int, gateway: int, upstream: Scripted
+    size: int, gateway: int, upstream: ScriptedServer
 ) -> None:
     before = count_tokens(gateway)["completion"]
-    reply = Reply(200, [EVENTS], cut(b"".join(map(delta, WORDS)) + DONE, size), "chunked")
+    reply = ScriptedReply(200, [EVENTS], cut(b"".join(map(delta, WORDS)) + DONE, size), "chunked")
     check(Shape("x", chat('"stream": true'), reply), gateway, upstream)
     assert count_tokens(gateway)["completion"] - before == len(WORDS)
 
 
 def test_what_cannot_be_read_is_accounted_as_much_as_it_may_be(
-    gateway: int, upstream: Scripted
+    gateway: int, upstream: ScriptedServer
 ) -> None:
     before = count_tokens(gateway)
-    packed = Reply(200, [JSON, ("Content-Encoding", "br")], [b"\x0b\x02\x80{}\x03"])
+    packed = ScriptedReply(200, [JSON, ("Content-Encoding", "br")], [b"\x0b\x02\x80{}\x03"])
     check(Shape("x", chat('"max_tokens": 20, "n": 3'), packed), gateway, upstream)
     after = count_tokens(gateway)
     assert after["completion"] - before["completion"] == 60
@@ -491,9 +505,9 @@ def test_what_cannot_be_read_is_accounted_as_much_as_it_may_be(
 
 @pytest.mark.parametrize("framing", ["chunked", "length"])
 def test_half_a_stream_ends_in_an_error_event(
-    framing: str, gateway: int, upstream: Scripted
+    framing: str, gateway: int, upstream: ScriptedServer
 ) -> None:
-    reply = Reply(200, [EVENTS], [delta(WORDS[1])], "chunked", cut=True)
+    reply = ScriptedReply(200, [EVENTS], [delta(WORDS[1])], "chunked", cut=True)
     upstream.answer(replace(reply, framing=framing))  # type: ignore[arg-type]
     answer = send(gateway, "POST", CHAT, body=chat('"stream": true'))
     first, last = answer.body.split(b"\n\n")[:2]
@@ -501,16 +515,20 @@ def test_half_a_stream_ends_in_an_error_event(
     assert json.loads(last.removeprefix(b"data: "))["error"]["type"] == "upstream_error"
 
 
-def test_half_a_document_becomes_an_error(gateway: int, upstream: Scripted) -> None:
-    upstream.answer(Reply(200, [JSON], [ANSWER[:20]], cut=True))
+def test_half_a_document_becomes_an_error(gateway: int, upstream: ScriptedServer) -> None:
+    upstream.answer(ScriptedReply(200, [JSON], [ANSWER[:20]], cut=True))
     answer = send(gateway, "POST", CHAT, body=chat())
     assert answer.status == 502
     assert json.loads(answer.body)["error"]["type"] == "upstream_error"
 
 
-def test_the_list_of_models_is_the_upstreams_and_ours(gateway: int, upstream: Scripted) -> None:
+def test_the_list_of_models_is_the_upstreams_and_ours(
+    gateway: int, upstream: ScriptedServer
+) -> None:
     listed = {"object": "list", "data": [{"id": "real", "object": "model", "max_model_len": 5}]}
-    upstream.answer(Reply(200, [JSON, ("X-Request-Id", "r")], [json.dumps(listed).encode()]))
+    upstream.answer(
+        ScriptedReply(200, [JSON, ("X-Request-Id", "r")], [json.dumps(listed).encode()])
+    )
     answer = send(gateway, "GET", "/v1/models?x=1", headers=[("Accept-Encoding", "gzip")])
     shown = json.loads(answer.body)["data"]
     assert shown[0] == listed["data"][0]
@@ -522,11 +540,11 @@ def test_the_list_of_models_is_the_upstreams_and_ours(gateway: int, upstream: Sc
 
 @pytest.mark.parametrize("coding", ["gzip", "br"])
 def test_a_list_of_models_that_comes_packed_all_the_same_can_be_read(
-    coding: str, gateway: int, upstream: Scripted
+    coding: str, gateway: int, upstream: ScriptedServer
 ) -> None:
     listed = b'{"data": [{"id": "real"}]}'
     data = gzip.compress(listed, mtime=0) if coding == "gzip" else b"\x0b\x02\x80{}\x03"
-    upstream.answer(Reply(200, [JSON, ("Content-Encoding", coding)], [data]))
+    upstream.answer(ScriptedReply(200, [JSON, ("Content-Encoding", coding)], [data]))
     answer = send(gateway, "GET", "/v1/models")
     if coding == "gzip":
         assert json.loads(answer.body)["data"][0]["id"] == "real"
@@ -536,7 +554,7 @@ def test_a_list_of_models_that_comes_packed_all_the_same_can_be_read(
 
 
 def test_an_upstream_that_cannot_list_its_models_leaves_ours(
-    gateway: int, upstream: Scripted
+    gateway: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(REPLIES["404"])
     answer = send(gateway, "GET", "/v1/models")
@@ -544,7 +562,7 @@ def test_an_upstream_that_cannot_list_its_models_leaves_ours(
 
 
 def test_an_upstream_that_will_not_list_its_models_is_believed(
-    gateway: int, upstream: Scripted
+    gateway: int, upstream: ScriptedServer
 ) -> None:
     plain = (("Accept-Encoding", "identity"),)
     check(Shape("x", b"", REPLIES["401"], "GET", "/v1/models", plain), gateway, upstream)

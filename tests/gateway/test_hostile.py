@@ -34,15 +34,15 @@ from adacompute.gateway.openai_api import (
     sum_usage,
 )
 from adacompute.gateway.passthrough import KEPT, UNPACKED_PIECE, WHOLE, _Reading
-from adacompute.graders.grader import load
+from adacompute.graders.grader import load_grader
 from adacompute.models.failures import Failure
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import MalformedReply, read_event
 from adacompute.models.streams import read_stream
 from adacompute.policies.bundle import load_bundle
 from adacompute.testing import scripted
-from adacompute.testing.gateways import Answer, free_port, run, send, speak
-from adacompute.testing.scripted import Reply, Scripted
+from adacompute.testing.gateways import GatewayReply, free_port, send, send_raw, serve_gateway
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
 for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(name, reason="needs the extra 'serve'")
@@ -52,21 +52,21 @@ CLIENT = "sk-client-fedcba9876543210"
 UPSTREAM = "sk-upstream-0123456789abcdef"
 BEARER = ("Authorization", f"Bearer {CLIENT}")
 JSON = ("Content-Type", "application/json")
-OK = Reply(200, [JSON], [b'{"choices":[{"message":{"content":"It is 4."}}]}'])
+OK = ScriptedReply(200, [JSON], [b'{"choices":[{"message":{"content":"It is 4."}}]}'])
 LIMIT = 20_000
 BODY_S = 0.4
 
 
 @pytest.fixture(scope="module")
-def evil() -> Iterator[Scripted]:
+def evil() -> Iterator[ScriptedServer]:
     """A server that nobody may be led to; it lives beside the upstream."""
-    with scripted.serve() as server:
+    with scripted.serve_scripted() as server:
         yield server
         assert server.connections == 0
 
 
 @pytest.fixture(scope="module")
-def strict(upstream: Scripted, policies: Path) -> Iterator[int]:
+def strict(upstream: ScriptedServer, policies: Path) -> Iterator[int]:
     """A gateway with keys and narrow limits."""
     model = {"bundle": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
     config = make_config(
@@ -81,16 +81,16 @@ def strict(upstream: Scripted, policies: Path) -> Iterator[int]:
             "models": {"thrifty": model},
         }
     )
-    with run(config) as port:
+    with serve_gateway(config) as port:
         yield port
 
 
-def ask(port: int, content: Any = "2+2?", **members: Any) -> Answer:
+def ask(port: int, content: Any = "2+2?", **members: Any) -> GatewayReply:
     body = {"model": "thrifty", "messages": [{"role": "user", "content": content}], **members}
     return send(port, "POST", CHAT, headers=[BEARER, JSON], body=json.dumps(body).encode())
 
 
-def is_error(answer: Answer, status: int) -> bool:
+def is_error(answer: GatewayReply, status: int) -> bool:
     """Whether an answer is an error as OpenAI's clients read it."""
     error = json.loads(answer.body)["error"]
     return answer.status == status and set(error) == {"message", "type", "param", "code"}
@@ -162,7 +162,7 @@ def test_an_edit_keeps_every_other_byte(
 @pytest.fixture(scope="module")
 def engine(policies: Path) -> Engine:
     bundle = load_bundle(policies / "two")
-    virtual = VirtualModel("thrifty", "real", bundle, 2.0, load("numeric"))
+    virtual = VirtualModel("thrifty", "real", bundle, 2.0, load_grader("numeric"))
     return Engine(virtual, Upstream("http://127.0.0.1:1/v1", "real"))
 
 
@@ -278,7 +278,7 @@ def test_a_body_that_is_slow_to_read_is_read_quickly(name: str) -> None:
     assert time.monotonic() - begun < 0.15
 
 
-def beside(port: int, work: Callable[[], Answer]) -> tuple[Answer, float]:
+def beside(port: int, work: Callable[[], GatewayReply]) -> tuple[GatewayReply, float]:
     """Do something, and tell the longest that a small request took beside it."""
     longest, done = 0.0, threading.Event()
 
@@ -298,7 +298,7 @@ def beside(port: int, work: Callable[[], Answer]) -> tuple[Answer, float]:
         thread.join()
 
 
-def test_a_long_question_holds_up_nobody_else(gateway: int, upstream: Scripted) -> None:
+def test_a_long_question_holds_up_nobody_else(gateway: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     text = "Tom has 12 apples. " * 400_000
     begun = time.monotonic()
@@ -307,10 +307,10 @@ def test_a_long_question_holds_up_nobody_else(gateway: int, upstream: Scripted) 
     assert longest < 0.5 * (time.monotonic() - begun)
 
 
-def test_a_long_answer_holds_up_nobody_else(gateway: int, upstream: Scripted) -> None:
+def test_a_long_answer_holds_up_nobody_else(gateway: int, upstream: ScriptedServer) -> None:
     said = "Tom has 12 apples = 3. " * 100_000
     data = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
-    upstream.answer(Reply(200, [JSON], [data]))
+    upstream.answer(ScriptedReply(200, [JSON], [data]))
     begun = time.monotonic()
     answer, longest = beside(gateway, lambda: ask(gateway))
     assert answer.status == 200
@@ -322,21 +322,21 @@ def test_a_long_answer_holds_up_nobody_else(gateway: int, upstream: Scripted) ->
 
 def test_a_body_that_says_it_is_too_large_is_refused_unread(strict: int) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
-    said = speak(strict, f"{head}Content-Length: {LIMIT + 1}\r\n\r\n".encode())
+    said = send_raw(strict, f"{head}Content-Length: {LIMIT + 1}\r\n\r\n".encode())
     assert said.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in said
 
 
-def test_a_body_that_turns_out_too_large_is_refused(strict: int, upstream: Scripted) -> None:
+def test_a_body_that_turns_out_too_large_is_refused(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
     chunk = b"%x\r\n%b\r\n" % (LIMIT, b"x" * LIMIT)
-    said = speak(strict, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 2)
+    said = send_raw(strict, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 2)
     assert said.startswith(b"HTTP/1.1 413 ")
     assert upstream.received == []
 
 
-def test_a_body_of_the_allowed_size_is_taken(strict: int, upstream: Scripted) -> None:
+def test_a_body_of_the_allowed_size_is_taken(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     body = b'{"model": "other", "x": "' + b"x" * (LIMIT - 27) + b'"}'
     assert len(body) == LIMIT
@@ -344,7 +344,9 @@ def test_a_body_of_the_allowed_size_is_taken(strict: int, upstream: Scripted) ->
 
 
 @pytest.mark.parametrize("pause", [0.05, 60], ids=["trickles", "stalls"])
-def test_a_slow_client_is_told_so_in_time(pause: float, strict: int, upstream: Scripted) -> None:
+def test_a_slow_client_is_told_so_in_time(
+    pause: float, strict: int, upstream: ScriptedServer
+) -> None:
     upstream.answer(OK)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\nContent-Length: 999\r\n\r\n"
     begun = time.monotonic()
@@ -390,9 +392,11 @@ SMUGGLERS = {
 
 
 @pytest.mark.parametrize("name", SMUGGLERS)
-def test_a_request_of_two_meanings_is_refused(name: str, strict: int, upstream: Scripted) -> None:
+def test_a_request_of_two_meanings_is_refused(
+    name: str, strict: int, upstream: ScriptedServer
+) -> None:
     upstream.answer(OK)
-    said = speak(strict, SMUGGLERS[name], timeout_s=1.5)
+    said = send_raw(strict, SMUGGLERS[name], timeout_s=1.5)
     statuses = [line.split()[1] for line in said.splitlines() if line.startswith(b"HTTP/1.1 ")]
     assert statuses
     assert set(statuses) <= {b"400", b"408"}
@@ -400,16 +404,16 @@ def test_a_request_of_two_meanings_is_refused(name: str, strict: int, upstream: 
     assert upstream.received == []
 
 
-def test_headers_cannot_be_folded_into_the_upstreams(strict: int, upstream: Scripted) -> None:
+def test_headers_cannot_be_folded_into_the_upstreams(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
-    speak(strict, raw("X-A: b", "\tX-B: c", "Content-Length: 2", body="{}"), timeout_s=1)
+    send_raw(strict, raw("X-A: b", "\tX-B: c", "Content-Length: 2", body="{}"), timeout_s=1)
     assert all(not received.values("x-b") for received in upstream.received)
 
 
-def test_requests_in_one_packet_are_answered_in_turn(strict: int, upstream: Scripted) -> None:
+def test_requests_in_one_packet_are_answered_in_turn(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     two = raw("Content-Length: 2", body="{}") + raw("Connection: close", method="GET")
-    said = speak(strict, two, timeout_s=5)
+    said = send_raw(strict, two, timeout_s=5)
     assert said.count(b"HTTP/1.1 200 ") == 2
     assert [received.method for received in upstream.received] == ["POST", "GET"]
 
@@ -439,7 +443,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("target", ASTRAY)
-def test_a_path_that_climbs_is_refused(target: str, strict: int, upstream: Scripted) -> None:
+def test_a_path_that_climbs_is_refused(target: str, strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     assert is_error(send(strict, "GET", target, headers=[BEARER]), 400)
     assert upstream.received == []
@@ -447,7 +451,7 @@ def test_a_path_that_climbs_is_refused(target: str, strict: int, upstream: Scrip
 
 @pytest.mark.parametrize("target", ELSEWHERE)
 def test_a_path_that_is_not_ours_is_not_sent_on(
-    target: str, strict: int, upstream: Scripted, evil: Scripted
+    target: str, strict: int, upstream: ScriptedServer, evil: ScriptedServer
 ) -> None:
     upstream.answer(OK)
     found = send(strict, "GET", target.format(port=evil.port), headers=[BEARER])
@@ -481,12 +485,12 @@ def test_only_two_dots_climb(path: str) -> None:
     ],
 )
 def test_no_request_target_leads_elsewhere(
-    line: str, strict: int, upstream: Scripted, evil: Scripted
+    line: str, strict: int, upstream: ScriptedServer, evil: ScriptedServer
 ) -> None:
     upstream.answer(OK)
     head = f"Host: 127.0.0.1:{evil.port}\r\n{': '.join(BEARER)}\r\nContent-Length: 0\r\n"
     sent = f"{line.format(port=evil.port)}\r\n{head}Connection: close\r\n\r\n"
-    said = speak(strict, sent.encode("latin-1"), timeout_s=3)
+    said = send_raw(strict, sent.encode("latin-1"), timeout_s=3)
     assert said.split()[1] in {b"200", b"400", b"404", b"405"}
     assert evil.connections == 0
     assert all(r.target.startswith("/v1/") for r in upstream.received)
@@ -494,19 +498,21 @@ def test_no_request_target_leads_elsewhere(
 
 
 def test_an_upstreams_redirect_is_not_followed(
-    strict: int, upstream: Scripted, evil: Scripted
+    strict: int, upstream: ScriptedServer, evil: ScriptedServer
 ) -> None:
-    upstream.answer(Reply(307, [("Location", f"{evil.base_url}/chat/completions")], [b"{}"]))
+    upstream.answer(
+        ScriptedReply(307, [("Location", f"{evil.base_url}/chat/completions")], [b"{}"])
+    )
     assert send(strict, "POST", CHAT, headers=[BEARER], body=b"{}").status == 307
     assert ask(strict).status in range(300, 600)
     assert evil.connections == 0
 
 
-def test_an_upgrade_is_not_a_way_in(strict: int, upstream: Scripted) -> None:
+def test_an_upgrade_is_not_a_way_in(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     socket_key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
     upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
-    said = speak(strict, raw(*upgrade, socket_key, method="GET"), timeout_s=1)
+    said = send_raw(strict, raw(*upgrade, socket_key, method="GET"), timeout_s=1)
     assert not said.startswith(b"HTTP/1.1 101")
     assert all(not received.values("upgrade") for received in upstream.received)
 
@@ -537,7 +543,7 @@ def test_an_upgrade_is_not_a_way_in(strict: int, upstream: Scripted) -> None:
 def test_whoever_does_not_know_a_key_is_kept_out(
     headers: list[tuple[str, str]],
     strict: int,
-    upstream: Scripted,
+    upstream: ScriptedServer,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     upstream.answer(OK)
@@ -551,7 +557,7 @@ def test_whoever_does_not_know_a_key_is_kept_out(
 
 
 def test_every_key_is_compared_in_constant_time(
-    strict: int, upstream: Scripted, monkeypatch: pytest.MonkeyPatch
+    strict: int, upstream: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream.answer(OK)
     compared = []
@@ -571,11 +577,11 @@ def test_every_key_is_compared_in_constant_time(
 @pytest.mark.parametrize("model", ["thrifty", "other"])
 @pytest.mark.parametrize("status", [400, 401, 500])
 def test_an_upstream_that_quotes_its_key_does_not_give_it_away(
-    status: int, model: str, strict: int, upstream: Scripted, caplog: pytest.LogCaptureFixture
+    status: int, model: str, strict: int, upstream: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     told = json.dumps({"error": {"message": f"Incorrect API key provided: {UPSTREAM}"}})
-    upstream.answer(Reply(status, [JSON], [told.encode()]))
+    upstream.answer(ScriptedReply(status, [JSON], [told.encode()]))
     answer = ask(strict, model=model)
     assert answer.status >= 400
     assert b"Incorrect API key provided" in answer.body
@@ -596,10 +602,12 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("target", [CHAT, "/v1/models"])
 @pytest.mark.parametrize("coding", PACKINGS)
 def test_an_upstream_that_packs_its_words_does_not_give_its_key_away(
-    coding: str, target: str, strict: int, upstream: Scripted
+    coding: str, target: str, strict: int, upstream: ScriptedServer
 ) -> None:
     data = PACKINGS[coding](json.dumps({"error": {"message": f"wrong key {UPSTREAM}"}}).encode())
-    upstream.answer(Reply(401, [JSON, ("Content-Encoding", coding), ("X-End", "1")], [data]))
+    upstream.answer(
+        ScriptedReply(401, [JSON, ("Content-Encoding", coding), ("X-End", "1")], [data])
+    )
     method = "POST" if target == CHAT else "GET"
     answer = send(strict, method, target, headers=[BEARER], body=b"{}" if target == CHAT else b"")
     assert (answer.status, answer.values("content-encoding")) == (401, [])
@@ -609,18 +617,18 @@ def test_an_upstream_that_packs_its_words_does_not_give_its_key_away(
 
 
 def test_an_upstream_that_says_its_key_in_an_event_does_not_give_it_away(
-    strict: int, upstream: Scripted
+    strict: int, upstream: ScriptedServer
 ) -> None:
     said = f'data: {{"error": "wrong key {UPSTREAM}"}}\n\n'.encode()
-    upstream.answer(Reply(401, [("Content-Type", "text/event-stream")], [said], "chunked"))
+    upstream.answer(ScriptedReply(401, [("Content-Type", "text/event-stream")], [said], "chunked"))
     answer = send(strict, "POST", CHAT, headers=[BEARER], body=b'{"stream": true}')
     assert (answer.status, answer.body) == (401, said.replace(UPSTREAM.encode(), b"***"))
 
 
 def test_an_error_that_is_too_large_to_be_searched_is_not_shown(
-    strict: int, upstream: Scripted
+    strict: int, upstream: ScriptedServer
 ) -> None:
-    upstream.answer(Reply(500, [JSON], [b"x" * WHOLE, UPSTREAM.encode()]))
+    upstream.answer(ScriptedReply(500, [JSON], [b"x" * WHOLE, UPSTREAM.encode()]))
     answer = send(strict, "POST", CHAT, headers=[BEARER], body=b"{}")
     assert is_error(answer, 502)
     assert UPSTREAM.encode() not in answer.body
@@ -629,11 +637,11 @@ def test_an_error_that_is_too_large_to_be_searched_is_not_shown(
 @pytest.mark.parametrize("forward", [True, False])
 def test_the_clients_key_is_sent_on_only_where_that_is_configured(
     forward: bool,  # noqa: FBT001 - a parameter of the test
-    upstream: Scripted,
+    upstream: ScriptedServer,
 ) -> None:
     upstream.answer(OK)
     config = {"base_url": upstream.base_url, "forward_key": forward, "upstream_api_key": UPSTREAM}
-    with run(make_config(config)) as port:
+    with serve_gateway(make_config(config)) as port:
         send(port, "POST", CHAT, headers=[BEARER], body=b"{}")
         send(port, "POST", CHAT, body=b"{}")
     keys = [received.values("authorization") for received in upstream.received]
@@ -654,7 +662,9 @@ IMITATIONS = [
 
 
 @pytest.mark.parametrize("text", IMITATIONS)
-def test_a_prompt_cannot_speak_for_its_sender(text: str, strict: int, upstream: Scripted) -> None:
+def test_a_prompt_cannot_speak_for_its_sender(
+    text: str, strict: int, upstream: ScriptedServer
+) -> None:
     upstream.answer(OK)
     answer = ask(strict, text)
     assert answer.status == 200
@@ -667,9 +677,11 @@ def test_a_prompt_cannot_speak_for_its_sender(text: str, strict: int, upstream: 
 
 
 @pytest.mark.parametrize("text", IMITATIONS)
-def test_an_answer_cannot_speak_for_the_gateway(text: str, strict: int, upstream: Scripted) -> None:
+def test_an_answer_cannot_speak_for_the_gateway(
+    text: str, strict: int, upstream: ScriptedServer
+) -> None:
     said = json.dumps({"choices": [{"message": {"content": f"{text} 4"}}]})
-    upstream.answer(Reply(200, [JSON], [said.encode()]))
+    upstream.answer(ScriptedReply(200, [JSON], [said.encode()]))
     answer = ask(strict, adacompute={"debug": True})
     assert answer.status == 200
     assert json.loads(answer.body)["choices"][0]["message"]["content"] == f"{text} 4"
@@ -695,7 +707,7 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: repr(model[:20]))
 def test_a_models_name_is_only_a_name(
-    model: str, strict: int, upstream: Scripted, evil: Scripted
+    model: str, strict: int, upstream: ScriptedServer, evil: ScriptedServer
 ) -> None:
     upstream.answer(OK)
     named = model.format(port=evil.port)
@@ -706,7 +718,7 @@ def test_a_models_name_is_only_a_name(
     assert evil.connections == 0
 
 
-def test_a_models_name_may_be_long(gateway: int, upstream: Scripted) -> None:
+def test_a_models_name_may_be_long(gateway: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     assert ask(gateway, model="x" * 1_000_000).status == 200
     assert ask(gateway, model="thrifty@" + "x" * 1_000_000).status == 400
@@ -716,7 +728,7 @@ def test_a_models_name_may_be_long(gateway: int, upstream: Scripted) -> None:
     "suffix", ["http://a", "../..", "nan", "inf", "-1", "0", "1e999", "2@3", "9" * 5000, "\n", "é"]
 )
 def test_a_budget_that_is_none_is_refused_in_few_words(
-    suffix: str, strict: int, upstream: Scripted
+    suffix: str, strict: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(OK)
     if "@" not in suffix:  # else it is the name of another model
@@ -730,7 +742,7 @@ def test_a_budget_that_is_none_is_refused_in_few_words(
 
 
 @pytest.mark.parametrize("depth", [300, 900, 960, 985, 990, 995, 1000, 3000])
-def test_nesting_fails_nobody(depth: int, strict: int, upstream: Scripted) -> None:
+def test_nesting_fails_nobody(depth: int, strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     deep = "[" * depth + "]" * depth
     said = '"messages": [{"role": "user", "content": "a"}]'
@@ -757,7 +769,7 @@ def test_what_is_packed_a_thousandfold_is_not_unpacked_to_the_end() -> None:
 def test_half_a_character_can_be_answered_and_written_down(
     texts: bool,  # noqa: FBT001 - a parameter of the test
     shadow: bool,  # noqa: FBT001 - a parameter of the test
-    upstream: Scripted,
+    upstream: ScriptedServer,
     policies: Path,
     tmp_path: Path,
 ) -> None:
@@ -769,8 +781,8 @@ def test_half_a_character_can_be_answered_and_written_down(
         "log": {"directory": str(tmp_path), "texts": texts},
     }
     said = json.dumps({"choices": [{"message": {"content": "\ud800 4"}}]})
-    upstream.answer(Reply(200, [JSON], [said.encode()]))
-    with run(make_config(config)) as port:
+    upstream.answer(ScriptedReply(200, [JSON], [said.encode()]))
+    with serve_gateway(make_config(config)) as port:
         answers = [ask(port, "\udfff 2+2?"), ask(port, "2+2?")]
     assert [answer.status for answer in answers] == [200, 200]
     assert all(json.loads(answer.body)["choices"][0]["message"] for answer in answers)
@@ -788,9 +800,9 @@ ODD_USAGE = [
 
 
 @pytest.mark.parametrize("usage", ODD_USAGE)
-def test_a_strange_bill_is_estimated(usage: Any, strict: int, upstream: Scripted) -> None:
+def test_a_strange_bill_is_estimated(usage: Any, strict: int, upstream: ScriptedServer) -> None:
     document = {"choices": [{"message": {"content": "It is 4."}}], "usage": usage}
-    upstream.answer(Reply(200, [JSON], [json.dumps(document).encode()]))
+    upstream.answer(ScriptedReply(200, [JSON], [json.dumps(document).encode()]))
     answer = ask(strict)
     assert answer.status == 200
     total = json.loads(answer.body)["usage"]
@@ -799,16 +811,16 @@ def test_a_strange_bill_is_estimated(usage: Any, strict: int, upstream: Scripted
 
 
 ODD_REPLIES = {
-    "illegal-header": Reply(200, [JSON, ("X-Bad", "a\x01b")], [b"{}"]),
-    "long-header": Reply(200, [JSON, ("X-Long", "a" * 20_000)], [b"{}"]),
-    "endless-header": Reply(200, [JSON, ("X-Long", "a" * 200_000)], [b"{}"]),
-    "lengths": Reply(200, [JSON, ("Content-Length", "1")], [b"{}"]),
-    "coding": Reply(200, [JSON, ("Content-Encoding", "gzip")], [b"no gzip"]),
-    "status": Reply(999, [JSON], [b"{}"]),
-    "no-status": Reply(0, [JSON], [b"{}"]),
-    "not-a-type": Reply(200, [("Content-Type", "\xff")], [b"\xff"]),
-    "garbage-events": Reply(200, [("Content-Type", "text/event-stream")], [b"\xff\n\n"]),
-    "half-head": Reply(200, [("X", "a\r\n\r")], [b"{}"], cut=True),
+    "illegal-header": ScriptedReply(200, [JSON, ("X-Bad", "a\x01b")], [b"{}"]),
+    "long-header": ScriptedReply(200, [JSON, ("X-Long", "a" * 20_000)], [b"{}"]),
+    "endless-header": ScriptedReply(200, [JSON, ("X-Long", "a" * 200_000)], [b"{}"]),
+    "lengths": ScriptedReply(200, [JSON, ("Content-Length", "1")], [b"{}"]),
+    "coding": ScriptedReply(200, [JSON, ("Content-Encoding", "gzip")], [b"no gzip"]),
+    "status": ScriptedReply(999, [JSON], [b"{}"]),
+    "no-status": ScriptedReply(0, [JSON], [b"{}"]),
+    "not-a-type": ScriptedReply(200, [("Content-Type", "\xff")], [b"\xff"]),
+    "garbage-events": ScriptedReply(200, [("Content-Type", "text/event-stream")], [b"\xff\n\n"]),
+    "half-head": ScriptedReply(200, [("X", "a\r\n\r")], [b"{}"], cut=True),
 }
 
 
@@ -820,7 +832,7 @@ def test_a_strange_upstream_is_no_failure_of_the_gateway(
     model: str,
     stream: bool,  # noqa: FBT001 - a parameter of the test
     strict: int,
-    upstream: Scripted,
+    upstream: ScriptedServer,
 ) -> None:
     upstream.answer(ODD_REPLIES[name])
     answer = ask(strict, model=model, stream=stream)
@@ -865,7 +877,7 @@ def test_a_connection_that_never_finishes_its_headers_is_closed() -> None:
     with impatient(application) as port:
         begun = time.monotonic()
         for sent in (b"", b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-Slow: "):
-            assert speak(port, sent, timeout_s=5) == b""
+            assert send_raw(port, sent, timeout_s=5) == b""
         assert time.monotonic() - begun < 4
 
 

@@ -24,7 +24,7 @@ from adacompute.gateway.config import make_config, read_config
 from adacompute.gateway.metrics import COUNTERS, GAUGES, HISTOGRAMS, PREFIX, SHARED, names
 from adacompute.gateway.server import load_models, run
 from adacompute.testing import gateways
-from adacompute.testing.scripted import Reply, Scripted
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _NAME = re.compile(rf"{PREFIX}[a-z_]+")
@@ -56,10 +56,10 @@ def test_the_configuration_that_is_deployed_can_be_served(monkeypatch: pytest.Mo
 def test_a_stop_leaves_nothing_behind(
     workers: int,
     launch: Callable[..., AbstractContextManager[int]],
-    upstream: Scripted,
+    upstream: ScriptedServer,
     tmp_path: Path,
 ) -> None:
-    upstream.answer(Reply(200, [], [b"{}"]))
+    upstream.answer(ScriptedReply(200, [], [b"{}"]))
     with launch(workers=workers, TMPDIR=str(tmp_path)) as port:
         assert gateways.send(port, "GET", "/v1/x").status == 200
         assert len(list(tmp_path.iterdir())) == workers - 1
@@ -68,9 +68,9 @@ def test_a_stop_leaves_nothing_behind(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_is_announced_before_the_port_closes(
-    workers: int, launch: Callable[..., AbstractContextManager[int]], upstream: Scripted
+    workers: int, launch: Callable[..., AbstractContextManager[int]], upstream: ScriptedServer
 ) -> None:
-    upstream.answer(Reply(200, [], [b"{}"]))
+    upstream.answer(ScriptedReply(200, [], [b"{}"]))
     seen: set[int] = set()
 
     def watch() -> None:
@@ -127,10 +127,10 @@ def test_requests_of_a_worker_that_was_killed_are_no_longer_under_way(tmp_path: 
 
 
 def test_who_leaves_is_not_waited_for_by_the_list_of_models(
-    gateway: int, upstream: Scripted
+    gateway: int, upstream: ScriptedServer
 ) -> None:
     hold = threading.Event()
-    upstream.answer(Reply(200, [], [b"{", hold, b"}"]))
+    upstream.answer(ScriptedReply(200, [], [b"{", hold, b"}"]))
     with socket.create_connection(("127.0.0.1", gateway)) as plug:
         plug.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
         time.sleep(0.3)
@@ -143,11 +143,11 @@ def test_who_leaves_is_not_waited_for_by_the_list_of_models(
 
 
 def test_a_connection_that_the_upstream_may_be_closing_is_not_used_again(
-    upstream: Scripted, monkeypatch: pytest.MonkeyPatch
+    upstream: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adacompute.models.relay.IDLE_S", 0.1)
-    upstream.answer(Reply(200, [], [b"{}"]))
-    with gateways.run(make_config({"base_url": upstream.base_url})) as port:
+    upstream.answer(ScriptedReply(200, [], [b"{}"]))
+    with gateways.serve_gateway(make_config({"base_url": upstream.base_url})) as port:
         before = upstream.connections
         for pause in (0.0, 0.0, 0.3):
             time.sleep(pause)

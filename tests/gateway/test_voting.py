@@ -38,7 +38,7 @@ from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
 from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
 from adacompute.testing import gateways, scripted
-from adacompute.testing.scripted import Reply, Scripted
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
 JSON = [("Content-Type", "application/json")]
 EVENTS = [("Content-Type", "text/event-stream")]
@@ -56,21 +56,21 @@ def bundle(path: Path, *rules: Rule, template: Template | None = None) -> Path:
     return path
 
 
-def reply(*texts: str, tokens: int = 5) -> Reply:
+def reply(*texts: str, tokens: int = 5) -> ScriptedReply:
     choices = [
         {"index": i, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         for i, text in enumerate(texts)
     ]
     usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
     document = {"id": "x", "object": "chat.completion", "choices": choices, "usage": usage}
-    return Reply(200, JSON, [json.dumps(document).encode()])
+    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
 
 
-def late(first: Reply) -> Reply:
-    return Reply(first.status, first.headers, [0.3, *first.parts])
+def late(first: ScriptedReply) -> ScriptedReply:
+    return ScriptedReply(first.status, first.headers, [0.3, *first.parts])
 
 
-def stream(*words: str, usage: bool = True) -> Reply:
+def stream(*words: str, usage: bool = True) -> ScriptedReply:
     deltas: list[dict[str, Any]] = [{"content": word} for word in words]
     events: list[dict[str, Any]] = [
         {"id": "s", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
@@ -81,14 +81,14 @@ def stream(*words: str, usage: bool = True) -> Reply:
         bill = {"prompt_tokens": 7, "completion_tokens": len(words)}
         events.append({"id": "s", "choices": [], "usage": bill})
     parts = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
-    return Reply(200, EVENTS, [*parts, b"data: [DONE]\n\n"], framing="chunked")
+    return ScriptedReply(200, EVENTS, [*parts, b"data: [DONE]\n\n"], framing="chunked")
 
 
 @contextmanager
-def serving(policy: Path, **options: Any) -> Iterator[tuple[Scripted, int]]:
+def serving(policy: Path, **options: Any) -> Iterator[tuple[ScriptedServer, int]]:
     model = {"bundle": str(policy), "budget": 1.0, "model": "real", "grader": "numeric"}
     own = {name: options.pop(name) for name in list(options) if name in OWN}
-    with scripted.serve() as upstream:
+    with scripted.serve_scripted() as upstream:
         content = {
             "base_url": upstream.base_url,
             "models": {"virtual": {**model, **own}},
@@ -96,7 +96,7 @@ def serving(policy: Path, **options: Any) -> Iterator[tuple[Scripted, int]]:
             "max_attempts": 1,
             **options,
         }
-        with gateways.run(make_config(content)) as port:
+        with gateways.serve_gateway(make_config(content)) as port:
             yield upstream, port
 
 
@@ -112,14 +112,14 @@ OWN = (
 )
 
 
-def ask(port: int, **options: Any) -> gateways.Answer:
+def ask(port: int, **options: Any) -> gateways.GatewayReply:
     headers = options.pop("headers", ())
     body = {"model": "virtual", "messages": [{"role": "user", "content": "2 + 2?"}], **options}
     path = "/v1/chat/completions"
     return gateways.send(port, "POST", path, headers=headers, body=json.dumps(body).encode())
 
 
-def texts(answer: gateways.Answer) -> str:
+def texts(answer: gateways.GatewayReply) -> str:
     content: str = json.loads(answer.body)["choices"][0]["message"]["content"]
     return content
 
@@ -216,11 +216,11 @@ TOLD = {
 
 
 def test_an_answer_has_the_headers_of_the_draw_that_was_chosen(three: Path) -> None:
-    def numbered(number: int, text: str) -> Reply:
+    def numbered(number: int, text: str) -> ScriptedReply:
         own = [(name, value.format(number)) for name, value in TOLD.items()]
         odd = [("Set-Cookie", "a=1"), ("X-Request-Id", "a\x01b"), ("Keep-Alive", "5")]
         packed = gzip.compress(reply(text).body)
-        return Reply(200, [*JSON, *own, *odd, ("Content-Encoding", "gzip")], [packed])
+        return ScriptedReply(200, [*JSON, *own, *odd, ("Content-Encoding", "gzip")], [packed])
 
     with serving(three) as (upstream, port):
         upstream.answer(*(numbered(i, text) for i, text in enumerate(("5", "is 6", "is 6"))))
@@ -255,7 +255,7 @@ def test_a_rule_that_looks_first_stops_when_the_answers_agree(tmp_path: Path) ->
 
 def test_draws_that_can_change_nothing_are_cancelled_and_charged_in_full(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(3))
-    slow = Reply(200, JSON, [3.0, b"{}"])
+    slow = ScriptedReply(200, JSON, [3.0, b"{}"])
     with serving(policy) as (upstream, port):
         upstream.answer(reply("4"), reply("4"), slow)
         begun = time.monotonic()
@@ -269,7 +269,7 @@ def test_draws_that_can_change_nothing_are_cancelled_and_charged_in_full(tmp_pat
 
 def test_a_failed_draw_does_not_spoil_the_others(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(reply("4"), Reply(500, JSON, [b"{}"]), reply("5"))
+        upstream.answer(reply("4"), ScriptedReply(500, JSON, [b"{}"]), reply("5"))
         answer = ask(port, adacompute={"debug": True})
     assert texts(answer) in {"4", "5"}
     assert json.loads(answer.values("x-adacompute-debug")[0])["incomplete"]
@@ -278,7 +278,7 @@ def test_a_failed_draw_does_not_spoil_the_others(three: Path) -> None:
 def test_a_refusal_is_the_upstreams_own(three: Path) -> None:
     said = b'{"error": {"message": "too long", "type": "t", "code": "context_length_exceeded"}}'
     with serving(three) as (upstream, port):
-        upstream.answer(Reply(400, JSON, [said]))
+        upstream.answer(ScriptedReply(400, JSON, [said]))
         answer = ask(port)
     assert answer.status == 400
     assert json.loads(answer.body) == json.loads(said)
@@ -287,7 +287,7 @@ def test_a_refusal_is_the_upstreams_own(three: Path) -> None:
 @pytest.mark.parametrize(("status", "code"), [(429, 429), (500, 502), (503, 502)])
 def test_a_failing_upstream_is_told_in_openais_shape(three: Path, status: int, code: int) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(Reply(status, JSON, [b'{"error": {"message": "no"}}']))
+        upstream.answer(ScriptedReply(status, JSON, [b'{"error": {"message": "no"}}']))
         answer = ask(port)
     assert answer.status == code
     assert set(json.loads(answer.body)["error"]) == {"message", "type", "param", "code"}
@@ -331,7 +331,9 @@ def test_a_draw_that_is_billed_with_its_last_choice_shows_no_second_bill(
     first, *_ = stream("4").parts
     assert isinstance(first, bytes)
     last = b'data: {"id": 1.50, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]%b}'
-    told = Reply(200, EVENTS, [first, last % bill + b"\n\ndata: [DONE]\n\n"], framing="chunked")
+    told = ScriptedReply(
+        200, EVENTS, [first, last % bill + b"\n\ndata: [DONE]\n\n"], framing="chunked"
+    )
     with serving(three) as (upstream, port):
         upstream.answer(told)
         answer = ask(port, stream=True, stream_options={"include_usage": wanted})
@@ -344,7 +346,7 @@ def test_a_draw_that_is_billed_with_its_last_choice_shows_no_second_bill(
 
 def test_a_waiting_client_is_kept_awake(three: Path) -> None:
     slow = reply("4")
-    slow = Reply(200, EVENTS, [0.7, *stream("4").parts], framing="chunked")
+    slow = ScriptedReply(200, EVENTS, [0.7, *stream("4").parts], framing="chunked")
     with serving(three, sse_keepalive_s=0.1) as (upstream, port):
         upstream.answer(slow)
         answer = ask(port, stream=True)
@@ -354,7 +356,7 @@ def test_a_waiting_client_is_kept_awake(three: Path) -> None:
 
 def test_an_upstream_that_fails_in_a_voted_stream_ends_it_in_an_error_event(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(Reply(500, JSON, [b"{}"]))
+        upstream.answer(ScriptedReply(500, JSON, [b"{}"]))
         answer = ask(port, stream=True)
     last = answer.body.rstrip().rpartition(b"data: ")[2]
     assert json.loads(last)["error"]["type"] == "upstream_error"
@@ -458,14 +460,14 @@ def metrics(port: int) -> str:
     return gateways.send(port, "GET", "/metrics").body.decode()
 
 
-def score(value: float) -> Reply:
-    return Reply(200, JSON, [json.dumps({"score": value}).encode()])
+def score(value: float) -> ScriptedReply:
+    return ScriptedReply(200, JSON, [json.dumps({"score": value}).encode()])
 
 
 def test_where_no_answer_can_be_read_the_best_score_answers(three: Path, tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
     with (
-        scripted.serve() as scorer,
+        scripted.serve_scripted() as scorer,
         serving(three, scorer=f"{scorer.base_url}/score", log=log) as (upstream, port),
     ):
         scorer.answer(score(0.1), score(0.9), score(0.2))
@@ -480,10 +482,10 @@ def test_where_no_answer_can_be_read_the_best_score_answers(three: Path, tmp_pat
 def test_a_scorer_that_fails_costs_no_answer(three: Path, tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
     with (
-        scripted.serve() as scorer,
+        scripted.serve_scripted() as scorer,
         serving(three, scorer=f"{scorer.base_url}/score", log=log) as (upstream, port),
     ):
-        scorer.answer(score(0.1), Reply(500, JSON, [b'{"error": "out of memory"}']))
+        scorer.answer(score(0.1), ScriptedReply(500, JSON, [b'{"error": "out of memory"}']))
         upstream.answer(reply("none"), late(reply("no idea")))
         answer = ask(port)
         seen = metrics(port)
@@ -494,21 +496,23 @@ def test_a_scorer_that_fails_costs_no_answer(three: Path, tmp_path: Path) -> Non
     assert "out of memory" in row["scorer_error"]
 
 
-def slow_down(*after: str, status: int = 429) -> Reply:
-    return Reply(status, [*JSON, *(("Retry-After", one) for one in after)], [b"{}"])
+def slow_down(*after: str, status: int = 429) -> ScriptedReply:
+    return ScriptedReply(status, [*JSON, *(("Retry-After", one) for one in after)], [b"{}"])
 
 
 @pytest.mark.parametrize(
     ("replies", "told"),
     [
         ([slow_down("7")], "7"),
-        ([slow_down("3"), slow_down("20"), late(Reply(500, JSON, [b"{}"]))], "20"),
+        ([slow_down("3"), slow_down("20"), late(ScriptedReply(500, JSON, [b"{}"]))], "20"),
         ([slow_down()], "1"),
         ([slow_down("0.2")], "1"),
         ([slow_down("soon")], "1"),
     ],
 )
-def test_who_must_wait_is_told_for_how_long(three: Path, replies: list[Reply], told: str) -> None:
+def test_who_must_wait_is_told_for_how_long(
+    three: Path, replies: list[ScriptedReply], told: str
+) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(*replies)
         answer = ask(port)
@@ -526,19 +530,19 @@ def test_an_upstream_that_fails_for_a_while_says_for_how_long(three: Path, statu
 
 def test_a_refusal_is_told_before_what_may_pass(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(slow_down("7"), Reply(400, JSON, [b"{}"]), late(slow_down("7")))
+        upstream.answer(slow_down("7"), ScriptedReply(400, JSON, [b"{}"]), late(slow_down("7")))
         assert ask(port).status == 400
 
 
 def test_an_upstream_that_moved_is_no_redirection_for_the_client(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(Reply(307, [("Location", "http://127.0.0.1:1/v2")], []))
+        upstream.answer(ScriptedReply(307, [("Location", "http://127.0.0.1:1/v2")], []))
         assert ask(port).status == 502
 
 
 def test_failures_are_counted_under_the_models_name(three: Path) -> None:
     with serving(three) as (upstream, port):
-        upstream.answer(Reply(500, JSON, [b"{}"]))
+        upstream.answer(ScriptedReply(500, JSON, [b"{}"]))
         ask(port)
         ask(port, model="virtual@0.1")
         seen = metrics(port)
@@ -548,7 +552,7 @@ def test_failures_are_counted_under_the_models_name(three: Path) -> None:
 
 
 def test_when_time_is_up_what_came_answers_in_the_first_round_too(three: Path) -> None:
-    slow = Reply(200, JSON, [5.0, b"{}"])
+    slow = ScriptedReply(200, JSON, [5.0, b"{}"])
     with serving(three, deadline_s=0.3) as (upstream, port):
         upstream.answer(reply("4"), slow)
         begun = time.monotonic()
@@ -656,7 +660,7 @@ def test_a_gateway_has_decided_once_before_it_is_ready(
         assert "adacompute_samples_total{" not in metrics(port)
 
 
-def buy(upstream: Scripted, known: Capabilities, count: int, **options: Any) -> RequestModel:
+def buy(upstream: ScriptedServer, known: Capabilities, count: int, **options: Any) -> RequestModel:
     """Draws of a request, without a gateway around them."""
     content = {"model": "virtual", "messages": [], **options.pop("body", {})}
     body = Body.read(json.dumps(content).encode())
@@ -674,7 +678,7 @@ def buy(upstream: Scripted, known: Capabilities, count: int, **options: Any) -> 
 
 
 def test_choices_that_a_reply_lacks_are_drawn_one_by_one() -> None:
-    with scripted.serve() as upstream:
+    with scripted.serve_scripted() as upstream:
         upstream.answer(reply("4", "5"), reply("6"))
         purse = buy(upstream, Capabilities(n="native"), 4)
     assert [one.draw.text for one in purse.drawn] == ["4", "5", "6", "6"]
@@ -682,12 +686,14 @@ def test_choices_that_a_reply_lacks_are_drawn_one_by_one() -> None:
     assert len(purse.bills) == 3
 
 
-@pytest.mark.parametrize(("known", "asked"), [("given", True), ("refused", None), ("absent", None)])
+@pytest.mark.parametrize(
+    ("known", "asked"), [("returned", True), ("rejected", None), ("missing", None)]
+)
 def test_log_probabilities_are_asked_for_where_they_are_given(
     known: Any,
     asked: bool | None,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    with scripted.serve() as upstream:
+    with scripted.serve_scripted() as upstream:
         upstream.answer(reply("4"))
         buy(upstream, Capabilities(logprobs=known), 1, likely=True)
     assert json.loads(upstream.received[0].body).get("logprobs") is asked
@@ -699,7 +705,7 @@ def test_log_probabilities_are_asked_for_where_they_are_given(
 def test_draws_have_seeds_of_their_own_where_a_seed_is_one(
     seed: int | None, sent: list[int | None]
 ) -> None:
-    with scripted.serve() as upstream:
+    with scripted.serve_scripted() as upstream:
         upstream.answer(reply("4"))
         buy(upstream, Capabilities(), 2, body={} if seed is None else {"seed": seed})
     found = [json.loads(one.body).get("seed") for one in upstream.received]

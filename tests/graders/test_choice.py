@@ -109,5 +109,5 @@ def test_the_recorded_choices_are_read_and_graded_as_recorded(data: Path) -> Non
     rows = {(row["answer"], row["gold"], row["correct"]) for row in table.to_pylist()}
     assert len(rows) > 20
     for answer, gold, correct in rows:
-        assert grade(GRADER, [answer], gold).right == [correct]
+        assert grade(GRADER, [answer], gold).correct == [correct]
         assert grade(GRADER, [answer], gold).answer == [answer]

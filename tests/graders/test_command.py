@@ -10,7 +10,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, GraderError
 from adacompute.graders.command import Command
-from adacompute.graders.grader import Graded, grade
+from adacompute.graders.grader import Grades, grade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def asked(program: str) -> Iterator[Command]:
 
 def test_the_program_reads_and_compares(asked: Command) -> None:
     graded = grade(asked, ["It is Blue", "GREEN", "", None, "so blue"], "blue")
-    assert graded == Graded(
+    assert graded == Grades(
         ["blue", "green", None, None, "blue"], [True, False, False, False, True]
     )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.graders.command import Command
-from adacompute.graders.grader import GRADERS, Graded, Grader, grade, load
+from adacompute.graders.grader import GRADERS, Grader, Grades, grade, load_grader
 from adacompute.graders.numeric import Numeric
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ HOSTILE = [
 @pytest.fixture(scope="module", params=[*GRADERS, "cmd"])
 def grader(request: pytest.FixtureRequest) -> Iterator[Grader]:
     if request.param == "cmd":
-        made = load(f"cmd:{request.getfixturevalue('program')}")
+        made = load_grader(f"cmd:{request.getfixturevalue('program')}")
         assert isinstance(made, Command)
         with made:
             yield made
     else:
-        yield load(request.param)
+        yield load_grader(request.param)
 
 
 fixed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -119,18 +119,18 @@ def test_blank_texts_have_no_answer(grader: Grader) -> None:
 
 def test_every_grader_grades(grader: Grader) -> None:
     texts = ["3", None, "", "4", "3"]
-    expected = Graded(["3", None, None, "4", "3"], [True, False, False, False, True])
+    expected = Grades(["3", None, None, "4", "3"], [True, False, False, False, True])
     assert grade(grader, texts, "3") == expected
 
 
 def test_a_grader_goes_by_the_name_it_is_loaded_by() -> None:
-    assert [load(name).name for name in GRADERS] == list(GRADERS)
-    assert load("cmd:true --x").name == "cmd:true --x"
+    assert [load_grader(name).name for name in GRADERS] == list(GRADERS)
+    assert load_grader("cmd:true --x").name == "cmd:true --x"
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'maths'.*numeric, math, choice, exact, cmd:COMMAND"):
-        load("maths")
+        load_grader("maths")
 
 
 class Counting:
@@ -154,7 +154,7 @@ class Counting:
 def test_equal_answers_are_spelled_as_the_first_of_them() -> None:
     graded = grade(Counting(), ["aa", "b", "cc", None, " ", "d", "aa"], "xx")
     assert graded.answer == ["aa", "b", "aa", None, None, "b", "aa"]
-    assert graded.right == [True, False, True, False, False, False, True]
+    assert graded.correct == [True, False, True, False, False, False, True]
 
 
 def test_nothing_is_asked_twice() -> None:
@@ -174,4 +174,4 @@ def test_without_a_readable_reference_nothing_can_be_graded() -> None:
 
 
 def test_a_question_without_samples_is_graded() -> None:
-    assert grade(Numeric(), [], "1") == Graded([], [])
+    assert grade(Numeric(), [], "1") == Grades([], [])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import MissingExtra
-from adacompute.graders.grader import Graded, grade
+from adacompute.graders.grader import Grades, grade
 from adacompute.graders.math import Math
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_samples_are_merged_by_meaning(grader: Math) -> None:
     texts = [r"\boxed{\frac12}", "The answer is 0.5.", None, r"\boxed{1/2}", r"$\frac{1}{3}$"]
     graded = grade(grader, texts, r"\dfrac{1}{2}")
-    assert graded == Graded(
+    assert graded == Grades(
         [r"\frac12", r"\frac12", None, r"\frac12", r"\frac{1}{3}"],
         [True, True, False, True, False],
     )
@@ -221,5 +221,7 @@ def test_recorded_answers_are_graded_as_recorded(
     verdicts = {(row["answer"], row["gold"]): row["correct"] for row in table.to_pylist()}
     pairs = [pair for pair in verdicts if pair[0] is not None]
     pairs = pairs[:: max(1, len(pairs) // 150)]
-    unlike = [pair for pair in pairs if grade(grader, [pair[0]], pair[1]).right != [verdicts[pair]]]
+    unlike = [
+        pair for pair in pairs if grade(grader, [pair[0]], pair[1]).correct != [verdicts[pair]]
+    ]
     assert 1 - len(unlike) / len(pairs) >= least, unlike

@@ -145,6 +145,6 @@ def test_recorded_answers_are_graded_as_recorded(data: Path) -> None:
         unlike = [
             (answer, gold)
             for answer, gold, correct in rows
-            if grade(GRADER, [answer], gold).right != [correct]
+            if grade(GRADER, [answer], gold).correct != [correct]
         ]
         assert unlike == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.models.messages import Capabilities, Prompt, Retries, Sample, Settings, Timeouts
+from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings, Timeouts
 
 HELLO = ({"role": "user", "content": "hello"},)
 
@@ -18,9 +18,9 @@ HELLO = ({"role": "user", "content": "hello"},)
 def capabilities() -> st.SearchStrategy[Capabilities]:
     types = get_type_hints(Capabilities)
     fields: dict[str, Any] = {
-        name: st.sampled_from(get_args(kind)) for name, kind in types.items() if name != "n_limit"
+        name: st.sampled_from(get_args(kind)) for name, kind in types.items() if name != "max_n"
     }
-    return st.builds(Capabilities, **fields, n_limit=st.none() | st.integers(1, 99))
+    return st.builds(Capabilities, **fields, max_n=st.none() | st.integers(1, 99))
 
 
 def a_draw(**fields: Any) -> Sample:
@@ -121,8 +121,8 @@ def test_fields_that_were_never_asked_stay_unknown() -> None:
         "x",
         {"n": "perhaps"},
         {"n": []},
-        {"n_limit": 0},
-        {"n_limit": True},
+        {"max_n": 0},
+        {"max_n": True},
         {"m": "native"},
     ],
 )
@@ -133,7 +133,7 @@ def test_other_documents_are_no_capabilities(wrong: object) -> None:
 
 def test_an_unknown_server_is_asked_for_one_draw_a_call() -> None:
     assert Capabilities().choices(8, temperature=0.7, seeded=False) == 1
-    assert Capabilities().limit_name == "max_tokens"
+    assert Capabilities().max_tokens_field == "max_tokens"
 
 
 @given(
@@ -147,11 +147,11 @@ def test_a_call_never_asks_for_more_than_is_wanted_or_given(
 ) -> None:
     asked = found.choices(count, temperature=temperature, seeded=seeded)
     assert 1 <= asked <= count
-    assert asked <= (found.n_limit or count)
+    assert asked <= (found.max_n or count)
     if asked > 1:
         assert found.n in {"native", "limited"}
-        assert temperature > 0 or found.n_at_zero == "accepted"
-        assert not seeded or found.seed == "refused" or found.seed_with_n == "distinct"
+        assert temperature > 0 or found.n_at_temperature_0 == "accepted"
+        assert not seeded or found.seed == "rejected" or found.seed_with_n == "distinct"
 
 
 @pytest.mark.parametrize(
@@ -159,20 +159,20 @@ def test_a_call_never_asks_for_more_than_is_wanted_or_given(
     [
         ("honoured", "honoured", "max_tokens"),
         ("ignored", "honoured", "max_completion_tokens"),
-        ("refused", "unknown", "max_completion_tokens"),
+        ("rejected", "unknown", "max_completion_tokens"),
         ("honoured", "ignored", "max_tokens"),
-        ("refused", "refused", "max_tokens"),
-        ("unknown", "refused", "max_tokens"),
+        ("rejected", "rejected", "max_tokens"),
+        ("unknown", "rejected", "max_tokens"),
     ],
 )
 def test_the_limit_is_sent_under_the_name_that_works(old: Any, new: Any, name: str) -> None:
-    assert Capabilities(max_tokens=old, max_completion_tokens=new).limit_name == name
+    assert Capabilities(max_tokens=old, max_completion_tokens=new).max_tokens_field == name
 
 
 def test_times_and_attempts_out_of_bounds_are_refused() -> None:
     with pytest.raises(ConfigError, match="above 0"):
         Timeouts(first_byte_s=0)
-    with pytest.raises(ConfigError, match="attempts"):
-        Retries(attempts=0)
-    with pytest.raises(ConfigError, match="first_s"):
-        Retries(first_s=2, longest_s=1)
+    with pytest.raises(ConfigError, match="max_attempts"):
+        RetryPolicy(max_attempts=0)
+    with pytest.raises(ConfigError, match="initial_wait_s"):
+        RetryPolicy(initial_wait_s=2, max_wait_s=1)

@@ -20,35 +20,35 @@ from adacompute.core.errors import (
     RateLimited,
     RequestRejected,
 )
-from adacompute.models.messages import Capabilities, Prompt, Retries, Sample, Settings, Timeouts
+from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings, Timeouts
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import ConnectionInterrupted, Relay
-from adacompute.testing.fake_openai import Fake, FakeSettings, serve
+from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
 T = TypeVar("T")
 
 CHAT = Prompt(messages=({"role": "user", "content": "6 x 7?"},))
 TEXT = Prompt(text="6 x 7 =")
 PLAIN = Settings(max_tokens=64)
-QUICK = Retries(attempts=4, first_s=0.01, longest_s=2.0)
-NATIVE = Capabilities(n="native", seed="repeatable", seed_with_n="distinct", usage_counts="all")
+QUICK = RetryPolicy(max_attempts=4, initial_wait_s=0.01, max_wait_s=2.0)
+NATIVE = Capabilities(n="native", seed="reproducible", seed_with_n="distinct", usage="all")
 KEY = "sk-0123456789abcdef0123456789abcdef"
 
 
 def ask(
-    settings: FakeSettings, use: Callable[[Upstream, Fake], Awaitable[T]], **options: Any
+    settings: FakeSettings, use: Callable[[Upstream, FakeUpstream], Awaitable[T]], **options: Any
 ) -> tuple[T, dict[str, Any]]:
     """Run one use of a client against a fake, and return what the fake counted too."""
 
-    async def main(fake: Fake) -> T:
+    async def main(fake: FakeUpstream) -> T:
         async with Upstream(fake.base_url, "m", **{"retries": QUICK, **options}) as upstream:
             return await use(upstream, fake)
 
-    with serve(settings) as fake:
+    with serve_fake(settings) as fake:
         return asyncio.run(main(fake)), fake.stats()
 
 
-async def one(upstream: Upstream, fake: Fake) -> Sample:
+async def one(upstream: Upstream, fake: FakeUpstream) -> Sample:
     del fake
     (draw,) = await upstream.call(CHAT, PLAIN, seed=1)
     return draw
@@ -127,7 +127,7 @@ GOOD = reply(
 def test_what_may_pass_is_tried_again(fault: str) -> None:
     events: list[tuple[str, Mapping[str, object]]] = []
     draw, stats = ask(
-        FakeSettings(script=(fault, fault)),
+        FakeSettings(fault_script=(fault, fault)),
         one,
         on_event=lambda name, fields: events.append((name, fields)),
     )
@@ -152,15 +152,17 @@ def test_rarer_statuses_that_may_pass_are_tried_again(status: str) -> None:
 
 
 def test_a_server_that_says_nothing_is_asked_again_after_the_time_for_a_first_byte() -> None:
-    draw, stats = ask(FakeSettings(script=("stall",)), one, timeouts=Timeouts(first_byte_s=0.2))
+    draw, stats = ask(
+        FakeSettings(fault_script=("stall",)), one, timeouts=Timeouts(first_byte_s=0.2)
+    )
     assert draw.latency_s < 0.2
     assert (stats["calls"], stats["cancelled"]) == (2, 1)
 
 
 def test_the_first_lost_connection_is_tried_again_at_once() -> None:
-    patient = Retries(attempts=2, first_s=30, longest_s=60)
+    patient = RetryPolicy(max_attempts=2, initial_wait_s=30, max_wait_s=60)
     begun = time.monotonic()
-    _, stats = ask(FakeSettings(script=("reset",)), one, retries=patient)
+    _, stats = ask(FakeSettings(fault_script=("reset",)), one, retries=patient)
     assert stats["calls"] == 2
     assert time.monotonic() - begun < 10
 
@@ -235,15 +237,17 @@ def test_a_new_connection_that_is_lost_may_have_served() -> None:
 @pytest.mark.parametrize(("date", "least_s"), [(False, 0.7), (True, 1.0)])
 def test_retry_after_is_honoured(*, date: bool, least_s: float) -> None:
     settings = FakeSettings(
-        script=("429",), retry_after_s=2.0 if date else 0.7, retry_after_date=date
+        fault_script=("429",), retry_after_s=2.0 if date else 0.7, retry_after_date=date
     )
 
-    async def timed(upstream: Upstream, fake: Fake) -> float:
+    async def timed(upstream: Upstream, fake: FakeUpstream) -> float:
         begun = time.monotonic()
         await one(upstream, fake)
         return time.monotonic() - begun
 
-    taken, stats = ask(settings, timed, retries=Retries(attempts=2, first_s=0.01, longest_s=5))
+    taken, stats = ask(
+        settings, timed, retries=RetryPolicy(max_attempts=2, initial_wait_s=0.01, max_wait_s=5)
+    )
     assert least_s <= taken < 3.5
     assert stats["calls"] == 2
 
@@ -266,7 +270,7 @@ def test_attempts_are_bounded_and_the_last_failure_is_told(
 ) -> None:
     events: list[str] = []
 
-    async def fail(upstream: Upstream, fake: Fake) -> None:
+    async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         with pytest.raises(error, match=said) as caught:
             await one(upstream, fake)
         assert type(caught.value) is error
@@ -274,26 +278,26 @@ def test_attempts_are_bounded_and_the_last_failure_is_told(
         assert fake.base_url in str(caught.value)
 
     _, stats = ask(
-        FakeSettings(faults={fault: 1.0}),
+        FakeSettings(fault_rates={fault: 1.0}),
         fail,
         timeouts=Timeouts(first_byte_s=0.05 if fault == "stall" else 10),
         on_event=lambda name, _: events.append(name),
     )
-    assert stats["faults"] == {fault: QUICK.attempts}
-    assert events == ["retry"] * (QUICK.attempts - 1) + ["failed"]
+    assert stats["faults"] == {fault: QUICK.max_attempts}
+    assert events == ["retry"] * (QUICK.max_attempts - 1) + ["failed"]
 
 
 def test_a_reply_that_begins_and_does_not_end_is_not_paid_for_twice() -> None:
-    async def fail(upstream: Upstream, fake: Fake) -> None:
+    async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         with pytest.raises(ModelTimeout, match=r"began to answer, then .* took 0\.3 s"):
             await one(upstream, fake)
 
-    _, stats = ask(FakeSettings(script=("hang",)), fail, timeouts=Timeouts(total_s=0.3))
+    _, stats = ask(FakeSettings(fault_script=("hang",)), fail, timeouts=Timeouts(total_s=0.3))
     assert stats["calls"] == 1
 
 
 def test_a_refusal_is_not_asked_again_and_says_what_the_server_said() -> None:
-    async def fail(upstream: Upstream, fake: Fake) -> None:
+    async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         del fake
         with pytest.raises(RequestRejected, match=r"answered 400: Field 'n': .* <= 4, but got 5"):
             await upstream.call(CHAT, PLAIN, count=5)
@@ -304,12 +308,12 @@ def test_a_refusal_is_not_asked_again_and_says_what_the_server_said() -> None:
 
 @pytest.mark.parametrize("fault", ["429", "503"])
 def test_a_server_that_wants_a_longer_wait_than_allowed_is_given_up_at_once(fault: str) -> None:
-    async def fail(upstream: Upstream, fake: Fake) -> None:
+    async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         with pytest.raises(RateLimited) as caught:
             await one(upstream, fake)
         assert pickle.loads(pickle.dumps(caught.value)).retry_after_s == 3600  # noqa: S301 - our own
 
-    _, stats = ask(FakeSettings(faults={fault: 1.0}, retry_after_s=3600), fail)
+    _, stats = ask(FakeSettings(fault_rates={fault: 1.0}, retry_after_s=3600), fail)
     assert stats["calls"] == 1
 
 
@@ -362,7 +366,7 @@ def test_the_key_is_never_shown_not_even_cut_off(status: str, pad: int) -> None:
                 url,
                 "m",
                 key=KEY,
-                retries=dataclasses.replace(QUICK, attempts=2),
+                retries=dataclasses.replace(QUICK, max_attempts=2),
                 on_event=lambda _, fields: said.append(str(fields)),
             ) as upstream,
         ):
@@ -415,7 +419,7 @@ def test_connections_are_counted_from_one() -> None:
 
 
 def test_cancelling_a_call_closes_its_connection() -> None:
-    async def cancel(upstream: Upstream, fake: Fake) -> None:
+    async def cancel(upstream: Upstream, fake: FakeUpstream) -> None:
         task = asyncio.create_task(upstream.call(CHAT, PLAIN))
         await until(lambda: fake.stats()["open"] == 1)
         task.cancel()
@@ -428,7 +432,7 @@ def test_cancelling_a_call_closes_its_connection() -> None:
 
 
 def test_completions_are_drawn_in_the_old_format() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
         return await upstream.call(TEXT, PLAIN, count=3, seed=7)
 
@@ -442,11 +446,11 @@ def test_completions_are_drawn_in_the_old_format() -> None:
 
 @pytest.mark.parametrize("usage", ["all", "one", "none"])
 def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
         return await upstream.call(CHAT, PLAIN, count=4)
 
-    draws, stats = ask(FakeSettings(usage=usage, tokens=9), use, capabilities=NATIVE)
+    draws, stats = ask(FakeSettings(usage=usage, completion_tokens=9), use, capabilities=NATIVE)
     assert [draw.completion_tokens for draw in draws] == [9] * 4
     assert stats["tokens"] == 36
     assert not any(draw.is_estimated for draw in draws)
@@ -455,25 +459,27 @@ def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
 
 @pytest.mark.parametrize(("usage", "counts"), [("all", "all"), ("one", "one")])
 def test_without_logprobs_tokens_add_up_and_are_marked(usage: Any, counts: Any) -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
         return await upstream.call(CHAT, PLAIN, count=4)
 
-    known = dataclasses.replace(NATIVE, usage_counts=counts)
-    draws, stats = ask(FakeSettings(usage=usage, tokens=9, logprobs=False), use, capabilities=known)
+    known = dataclasses.replace(NATIVE, usage=counts)
+    draws, stats = ask(
+        FakeSettings(usage=usage, completion_tokens=9, logprobs=False), use, capabilities=known
+    )
     spent = sum(draw.completion_tokens or 0 for draw in draws)
     assert all(draw.is_estimated for draw in draws)
     assert spent == stats["tokens"] if usage == "all" else abs(spent - stats["tokens"]) < 18
 
 
 def test_hidden_reasoning_counts_and_a_draw_it_ate_has_failed() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> tuple[Sample, Sample]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> tuple[Sample, Sample]:
         del fake
         (full,) = await upstream.call(CHAT, PLAIN)
         (eaten,) = await upstream.call(CHAT, Settings(max_tokens=20))
         return full, eaten
 
-    (full, eaten), _ = ask(FakeSettings(reasoning=30), use)
+    (full, eaten), _ = ask(FakeSettings(reasoning_tokens=30), use)
     assert (full.completion_tokens, full.reasoning_tokens, full.failed) == (34, 30, False)
     assert (eaten.completion_tokens, eaten.reasoning_tokens, eaten.failed) == (20, 20, True)
 
@@ -483,8 +489,8 @@ def test_hidden_reasoning_counts_and_a_draw_it_ate_has_failed() -> None:
 
 def fan_out(
     count: int, seed: int | None = 5
-) -> Callable[[Upstream, Fake], Awaitable[list[Sample]]]:
-    async def use(upstream: Upstream, fake: Fake) -> list[Sample]:
+) -> Callable[[Upstream, FakeUpstream], Awaitable[list[Sample]]]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
         return await upstream.draw(CHAT, PLAIN, count=count, seed=seed)
 
@@ -492,12 +498,12 @@ def fan_out(
 
 
 def test_every_way_to_fan_out_gives_the_same_draws() -> None:
-    limited = dataclasses.replace(NATIVE, n="limited", n_limit=3)
+    limited = dataclasses.replace(NATIVE, n="limited", max_n=3)
     ways: list[tuple[Capabilities, str, int]] = [
         (NATIVE, "native", 1),
         (limited, "limit:3", 3),
         (Capabilities(), "ignored", 8),
-        (Capabilities(n="refused"), "refused", 8),
+        (Capabilities(n="rejected"), "rejected", 8),
         (NATIVE, "ignored", 8),  # it was believed to be native: the rest is drawn one by one
     ]
     texts = []
@@ -512,7 +518,7 @@ def test_every_way_to_fan_out_gives_the_same_draws() -> None:
 def test_replies_with_too_few_choices_are_topped_up_and_told() -> None:
     events: list[tuple[str, Mapping[str, object]]] = []
     draws, stats = ask(
-        FakeSettings(script=("few",)),
+        FakeSettings(fault_script=("few",)),
         fan_out(8),
         capabilities=NATIVE,
         on_event=lambda name, fields: events.append((name, fields)),
@@ -537,9 +543,9 @@ def test_replies_with_too_many_choices_lose_none() -> None:
 
 def test_one_seed_is_never_asked_for_copies() -> None:
     known = dataclasses.replace(NATIVE, seed_with_n="identical")
-    draws, stats = ask(FakeSettings(seeds="identical"), fan_out(6), capabilities=known)
+    draws, stats = ask(FakeSettings(seed_support="identical"), fan_out(6), capabilities=known)
     assert (len({draw.text for draw in draws}), stats["calls"]) == (6, 6)
-    draws, stats = ask(FakeSettings(seeds="identical"), fan_out(6, None), capabilities=known)
+    draws, stats = ask(FakeSettings(seed_support="identical"), fan_out(6, None), capabilities=known)
     assert (len({draw.text for draw in draws}), stats["calls"]) == (6, 1)
 
 
@@ -549,12 +555,12 @@ def test_no_draws_are_no_calls() -> None:
 
 
 def test_a_failure_for_good_cancels_the_rest_and_is_the_only_error() -> None:
-    async def fail(upstream: Upstream, fake: Fake) -> None:
+    async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         del fake
         with pytest.raises(RequestRejected, match="400"):
             await upstream.draw(CHAT, Settings(extra={"n": 2}), count=4)
 
-    _, stats = ask(FakeSettings(n="refused", latency_s=0.2), fail)
+    _, stats = ask(FakeSettings(n="rejected", latency_s=0.2), fail)
     assert stats["answered"] == 0
 
 
@@ -562,12 +568,12 @@ def test_a_failure_for_good_cancels_the_rest_and_is_the_only_error() -> None:
 
 
 def test_five_hundred_calls_at_once_differ_and_are_all_counted() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[list[Sample]]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[list[Sample]]:
         del fake
         calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(500))
         return await asyncio.gather(*calls)
 
-    answers, stats = ask(FakeSettings(latency_s=0.3, tokens=12), use)
+    answers, stats = ask(FakeSettings(latency_s=0.3, completion_tokens=12), use)
     assert (len(answers), stats["calls"], stats["choices"]) == (500, 500, 500)
     assert stats["peak"] > 100
     assert len({draw.text for (draw,) in answers}) > 400
@@ -576,15 +582,15 @@ def test_five_hundred_calls_at_once_differ_and_are_all_counted() -> None:
 def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:
     faults = {"429": 0.1, "500": 0.1, "reset": 0.05, "half": 0.05, "garbled": 0.05, "type": 0.05}
 
-    async def use(upstream: Upstream, fake: Fake) -> list[list[Sample]]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[list[Sample]]:
         del fake
         calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(300))
         return await asyncio.gather(*calls)
 
     answers, stats = ask(
-        FakeSettings(latency_s=0.01, faults=faults),
+        FakeSettings(latency_s=0.01, fault_rates=faults),
         use,
-        retries=Retries(attempts=12, first_s=0.01, longest_s=0.2),
+        retries=RetryPolicy(max_attempts=12, initial_wait_s=0.01, max_wait_s=0.2),
     )
     assert len(answers) == stats["answered"] == stats["choices"] == 300
     assert stats["calls"] == 300 + sum(stats["faults"].values())
@@ -592,7 +598,7 @@ def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:
 
 
 def test_no_more_connections_are_used_than_allowed() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[list[Sample]]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[list[Sample]]:
         del fake
         return await asyncio.gather(*(upstream.call(CHAT, PLAIN) for _ in range(40)))
 
@@ -611,30 +617,30 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_stream_gives_its_events_and_its_opening_is_retried() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> list[Mapping[str, Any]]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> list[Mapping[str, Any]]:
         del fake
         asked = body(stream=True, stream_options={"include_usage": True})
         async with upstream.stream("chat/completions", asked) as events:
             return [event async for event in events]
 
-    events, stats = ask(FakeSettings(script=("reset", "503")), use)
+    events, stats = ask(FakeSettings(fault_script=("reset", "503")), use)
     assert (len(events), stats["calls"]) == (6, 3)
     assert events[-1]["usage"]["completion_tokens"] == 4
 
 
 def test_leaving_a_stream_closes_its_connection() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> None:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> None:
         async with upstream.stream("chat/completions", body(stream=True)) as events:
             async for _ in events:
                 break
         await until(lambda: fake.stats()["open"] == 0)
 
-    _, stats = ask(FakeSettings(tokens=1000, token_s=0.02), use)
+    _, stats = ask(FakeSettings(completion_tokens=1000, token_latency_s=0.02), use)
     assert (stats["cancelled"], stats["open"]) == (1, 0)
 
 
 def test_errors_of_whoever_reads_a_stream_stay_theirs() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> None:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> None:
         del fake
         with pytest.raises(OSError, match="disk full"):
             async with upstream.stream("chat/completions", body(stream=True)):
@@ -664,7 +670,7 @@ def test_what_goes_wrong_with_a_stream_is_an_error_of_ours(
 
 
 def test_any_body_can_be_posted_and_a_refusal_is_a_reply() -> None:
-    async def use(upstream: Upstream, fake: Fake) -> tuple[int, int, bool, str]:
+    async def use(upstream: Upstream, fake: FakeUpstream) -> tuple[int, int, bool, str]:
         del fake
         good = await upstream.post("chat/completions", body())
         bad = await upstream.post("chat/completions", {"model": "m"})

@@ -114,25 +114,27 @@ def test_logprobs_of_chats_ask_for_one_alternative() -> None:
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
 
 
-@pytest.mark.parametrize("found", ["refused", "absent"])
+@pytest.mark.parametrize("found", ["rejected", "missing"])
 def test_logprobs_that_are_not_given_are_not_asked_for(found: Any) -> None:
     body = request_body("m", CHAT, Settings(), Capabilities(logprobs=found))
     assert not {"logprobs", "top_logprobs"} & set(body)
 
 
 def test_a_seed_that_is_refused_is_not_sent() -> None:
-    assert "seed" not in request_body("m", CHAT, Settings(), Capabilities(seed="refused"), seed=1)
+    assert "seed" not in request_body("m", CHAT, Settings(), Capabilities(seed="rejected"), seed=1)
 
 
 def test_the_limit_takes_the_name_that_the_server_knows() -> None:
-    known = Capabilities(max_tokens="refused", max_completion_tokens="honoured")
+    known = Capabilities(max_tokens="rejected", max_completion_tokens="honoured")
     body = request_body("m", CHAT, Settings(max_tokens=9), known)
     assert body["max_completion_tokens"] == 9
     assert "max_tokens" not in body
 
 
 def test_effort_is_sent_as_reasoning_effort_even_where_it_was_refused() -> None:
-    body = request_body("m", CHAT, Settings(effort="low"), Capabilities(effort="refused"))
+    body = request_body(
+        "m", CHAT, Settings(effort="low"), Capabilities(reasoning_effort="rejected")
+    )
     assert body["reasoning_effort"] == "low"
 
 
@@ -313,7 +315,7 @@ def test_shares_add_up_and_keep_proportion(total: int, weights: list[int]) -> No
         max_size=8,
     ),
     st.none() | st.integers(0, 2000),
-    st.sampled_from(["all", "one", "absent", "unknown"]),
+    st.sampled_from(["all", "one", "missing", "unknown"]),
 )
 def test_what_is_not_estimated_was_reported(
     choices: list[Choice], reported: int | None, usage_counts: str

@@ -12,31 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ModelError, RequestRejected
-from adacompute.models.messages import Capabilities, Prompt, Retries, Settings
+from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import MOST_CHOICES, describe, load_cached, probe, save_cached
-from adacompute.testing.fake_openai import FakeSettings, serve
+from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from adacompute.testing.llama import Llama, missing, serve_llama
 
-QUICK = Retries(attempts=6, first_s=0.005, longest_s=0.1)
+QUICK = RetryPolicy(max_attempts=6, initial_wait_s=0.005, max_wait_s=0.1)
 
 RIGHT = Capabilities(
-    chat="present",
-    completions="present",
+    chat="available",
+    completions="available",
     n="native",
-    n_limit=None,
-    n_at_zero="accepted",
-    seed="repeatable",
+    max_n=None,
+    n_at_temperature_0="accepted",
+    seed="reproducible",
     seed_with_n="distinct",
-    logprobs="given",
-    usage_counts="all",
-    stream_usage="given",
+    logprobs="returned",
+    usage="all",
+    stream_usage="returned",
     cancel="unknown",  # a fake with slots without end cannot be slowed down
     max_tokens="honoured",
     max_completion_tokens="honoured",
-    effort="ignored",
+    reasoning_effort="ignored",
 )
-ALONE: dict[str, Any] = {"n_at_zero": "unknown", "seed_with_n": "unknown"}
+ALONE: dict[str, Any] = {"n_at_temperature_0": "unknown", "seed_with_n": "unknown"}
 
 
 def found(settings: FakeSettings) -> Capabilities:
@@ -44,8 +44,12 @@ def found(settings: FakeSettings) -> Capabilities:
         async with Upstream(base_url, "m", retries=QUICK) as upstream:
             return await probe(upstream)
 
-    tokens = 40 if settings.tokens == FakeSettings.tokens else settings.tokens
-    with serve(dataclasses.replace(settings, tokens=tokens)) as fake:
+    tokens = (
+        40
+        if settings.completion_tokens == FakeSettings.completion_tokens
+        else settings.completion_tokens
+    )
+    with serve_fake(dataclasses.replace(settings, completion_tokens=tokens)) as fake:
         capabilities = asyncio.run(main(fake.base_url))
         assert fake.stats()["calls"] < 60
     return capabilities
@@ -56,121 +60,143 @@ def found(settings: FakeSettings) -> Capabilities:
     [
         pytest.param(FakeSettings(), {}, id="does everything right"),
         pytest.param(FakeSettings(n="ignored"), {"n": "ignored", **ALONE}, id="n ignored"),
-        pytest.param(FakeSettings(n="refused"), {"n": "refused", **ALONE}, id="n refused"),
-        pytest.param(FakeSettings(n="limit:2"), {"n": "limited", "n_limit": 2}, id="2 slots"),
-        pytest.param(FakeSettings(n="limit:4"), {"n": "limited", "n_limit": 4}, id="4 slots"),
-        pytest.param(FakeSettings(n="limit:63"), {"n": "limited", "n_limit": 63}, id="63 slots"),
+        pytest.param(FakeSettings(n="rejected"), {"n": "rejected", **ALONE}, id="n refused"),
+        pytest.param(FakeSettings(n="limit:2"), {"n": "limited", "max_n": 2}, id="2 slots"),
+        pytest.param(FakeSettings(n="limit:4"), {"n": "limited", "max_n": 4}, id="4 slots"),
+        pytest.param(FakeSettings(n="limit:63"), {"n": "limited", "max_n": 63}, id="63 slots"),
         pytest.param(FakeSettings(n="limit:64"), {}, id="as many slots as are tried"),
-        pytest.param(FakeSettings(zero_with_n="refused"), {"n_at_zero": "refused"}, id="n at 0"),
-        pytest.param(FakeSettings(usage="one"), {"usage_counts": "one"}, id="usage of one choice"),
+        pytest.param(
+            FakeSettings(n_at_temperature_0="rejected"),
+            {"n_at_temperature_0": "rejected"},
+            id="n at 0",
+        ),
+        pytest.param(FakeSettings(usage="one"), {"usage": "one"}, id="usage of one choice"),
         pytest.param(
             FakeSettings(usage="one", logprobs=False),
-            {"usage_counts": "one", "logprobs": "absent"},
+            {"usage": "one", "logprobs": "missing"},
             id="usage of one choice, no logprobs",
         ),
         pytest.param(
             FakeSettings(usage="none"),
-            {"usage_counts": "absent", "stream_usage": "absent"},
+            {"usage": "missing", "stream_usage": "missing"},
             id="no usage",
         ),
-        pytest.param(FakeSettings(stream_usage=False), {"stream_usage": "absent"}, id="stream"),
-        pytest.param(FakeSettings(logprobs=False), {"logprobs": "absent"}, id="no logprobs"),
+        pytest.param(FakeSettings(stream_usage=False), {"stream_usage": "missing"}, id="stream"),
+        pytest.param(FakeSettings(logprobs=False), {"logprobs": "missing"}, id="no logprobs"),
         pytest.param(
             FakeSettings(max_completion_tokens=False),
             {"max_completion_tokens": "ignored"},
             id="max_completion_tokens unknown",
         ),
-        pytest.param(FakeSettings(seeds="ignored"), {"seed": "ignored"}, id="seed ignored"),
+        pytest.param(FakeSettings(seed_support="ignored"), {"seed": "ignored"}, id="seed ignored"),
         pytest.param(
-            FakeSettings(seeds="identical"), {"seed_with_n": "identical"}, id="copies of one seed"
+            FakeSettings(seed_support="identical"),
+            {"seed_with_n": "identical"},
+            id="copies of one seed",
         ),
-        pytest.param(FakeSettings(effort="none"), {"effort": "refused"}, id="no effort"),
-        pytest.param(FakeSettings(effort="changes"), {"effort": "changes"}, id="effort matters"),
         pytest.param(
-            FakeSettings(refuses=("seed",)),
-            {"seed": "refused", "seed_with_n": "unknown"},
+            FakeSettings(reasoning_effort="none"), {"reasoning_effort": "rejected"}, id="no effort"
+        ),
+        pytest.param(
+            FakeSettings(reasoning_effort="changes"),
+            {"reasoning_effort": "effective"},
+            id="effort matters",
+        ),
+        pytest.param(
+            FakeSettings(rejected_fields=("seed",)),
+            {"seed": "rejected", "seed_with_n": "unknown"},
             id="seed refused",
         ),
         pytest.param(
-            FakeSettings(refuses=("logprobs",)), {"logprobs": "refused"}, id="logprobs refused"
+            FakeSettings(rejected_fields=("logprobs",)),
+            {"logprobs": "rejected"},
+            id="logprobs refused",
         ),
         pytest.param(
-            FakeSettings(refuses=("stream_options",)),
-            {"stream_usage": "refused"},
+            FakeSettings(rejected_fields=("stream_options",)),
+            {"stream_usage": "rejected"},
             id="usage in streams refused",
         ),
         pytest.param(
-            FakeSettings(refuses=("stream",)), {"stream_usage": "refused"}, id="streams refused"
+            FakeSettings(rejected_fields=("stream",)),
+            {"stream_usage": "rejected"},
+            id="streams refused",
         ),
         pytest.param(
-            FakeSettings(refuses=("max_tokens",)), {"max_tokens": "refused"}, id="new limit only"
+            FakeSettings(rejected_fields=("max_tokens",)),
+            {"max_tokens": "rejected"},
+            id="new limit only",
         ),
         pytest.param(
-            FakeSettings(refuses=("max_completion_tokens",)),
-            {"max_completion_tokens": "refused"},
+            FakeSettings(rejected_fields=("max_completion_tokens",)),
+            {"max_completion_tokens": "rejected"},
             id="old limit only",
         ),
         pytest.param(
-            FakeSettings(refuses=("max_tokens", "max_completion_tokens")),
-            {"max_tokens": "refused", "max_completion_tokens": "refused"},
+            FakeSettings(rejected_fields=("max_tokens", "max_completion_tokens")),
+            {"max_tokens": "rejected", "max_completion_tokens": "rejected"},
             id="no limit at all",
         ),
         pytest.param(
-            FakeSettings(refuses=("stream",), max_completion_tokens=False),
-            {"stream_usage": "refused", "max_completion_tokens": "ignored"},
+            FakeSettings(rejected_fields=("stream",), max_completion_tokens=False),
+            {"stream_usage": "rejected", "max_completion_tokens": "ignored"},
             id="streams refused, new limit ignored",
         ),
         pytest.param(
-            FakeSettings(logprobs=False, usage="one", tokens=3),
+            FakeSettings(logprobs=False, usage="one", completion_tokens=3),
             {
-                "logprobs": "absent",
-                "usage_counts": "one",
+                "logprobs": "missing",
+                "usage": "one",
                 "seed": "unknown",
                 "seed_with_n": "identical",
             },
             id="short answers that never differ",
         ),
         pytest.param(
-            FakeSettings(endpoints=("chat/completions",)), {"completions": "absent"}, id="chat only"
+            FakeSettings(endpoints=("chat/completions",)),
+            {"completions": "unavailable"},
+            id="chat only",
         ),
         pytest.param(
             FakeSettings(endpoints=("completions",)),
-            {"chat": "absent", "effort": "unknown"},
+            {"chat": "unavailable", "reasoning_effort": "unknown"},
             id="completions only",
         ),
         pytest.param(
             FakeSettings(
                 n="limit:3",
                 usage="one",
-                seeds="identical",
+                seed_support="identical",
                 max_completion_tokens=False,
-                zero_with_n="refused",
+                n_at_temperature_0="rejected",
             ),
             {
                 "n": "limited",
-                "n_limit": 3,
-                "usage_counts": "one",
+                "max_n": 3,
+                "usage": "one",
                 "seed_with_n": "identical",
                 "max_completion_tokens": "ignored",
-                "n_at_zero": "refused",
+                "n_at_temperature_0": "rejected",
             },
             id="slots, usage of one, copies, old limit",
         ),
         pytest.param(
-            FakeSettings(n="ignored", usage="none", logprobs=False, seeds="ignored"),
+            FakeSettings(n="ignored", usage="none", logprobs=False, seed_support="ignored"),
             {
                 "n": "ignored",
-                "usage_counts": "absent",
-                "stream_usage": "absent",
-                "logprobs": "absent",
+                "usage": "missing",
+                "stream_usage": "missing",
+                "logprobs": "missing",
                 "seed": "ignored",
                 **ALONE,
             },
             id="a bare server",
         ),
         pytest.param(
-            FakeSettings(n="refused", faults={"429": 0.1, "500": 0.1, "reset": 0.1, "half": 0.05}),
-            {"n": "refused", **ALONE},
+            FakeSettings(
+                n="rejected", fault_rates={"429": 0.1, "500": 0.1, "reset": 0.1, "half": 0.05}
+            ),
+            {"n": "rejected", **ALONE},
             id="a server with faults",
         ),
     ],
@@ -185,19 +211,31 @@ def test_the_probe_finds_what_a_server_does(
 @pytest.mark.parametrize(("cancel", "told"), [("honoured", "stops"), ("ignored", "continues")])
 @pytest.mark.parametrize("n", ["native", "ignored"])
 def test_the_probe_finds_whether_hanging_up_stops_the_work(cancel: Any, told: str, n: str) -> None:
-    settings = FakeSettings(tokens=600, token_s=0.002, slots=1, cancel=cancel, n=n, usage="one")
+    settings = FakeSettings(
+        completion_tokens=600,
+        token_latency_s=0.002,
+        max_concurrency=1,
+        cancel=cancel,
+        n=n,
+        usage="one",
+    )
     capabilities = found(settings)
     assert capabilities.cancel == told
     assert capabilities.n == n
-    assert capabilities.usage_counts == ("one" if n == "native" else "all")
+    assert capabilities.usage == ("one" if n == "native" else "all")
 
 
 def test_a_story_that_ends_too_soon_tells_nothing() -> None:
-    assert found(FakeSettings(tokens=40, token_s=0.002, slots=1)).cancel == "unknown"
+    assert (
+        found(FakeSettings(completion_tokens=40, token_latency_s=0.002, max_concurrency=1)).cancel
+        == "unknown"
+    )
 
 
 def test_what_was_found_is_enough_to_draw() -> None:
-    settings = FakeSettings(n="limit:3", usage="one", seeds="identical", zero_with_n="refused")
+    settings = FakeSettings(
+        n="limit:3", usage="one", seed_support="identical", n_at_temperature_0="rejected"
+    )
 
     async def main(base_url: str) -> tuple[int, int, int]:
         async with Upstream(base_url, "m", retries=QUICK) as upstream:
@@ -208,7 +246,7 @@ def test_what_was_found_is_enough_to_draw() -> None:
             three = await upstream.draw(prompt, Settings(), count=5, seed=1)
             return len(one), len(two), len({draw.text for draw in three})
 
-    with serve(settings) as fake:
+    with serve_fake(settings) as fake:
         assert asyncio.run(main(fake.base_url)) == (7, 4, 5)
 
 
@@ -219,7 +257,7 @@ def test_a_server_without_either_endpoint_is_refused() -> None:
 
 def test_a_server_that_only_fails_is_an_error() -> None:
     with pytest.raises(ModelError, match="500"):
-        found(FakeSettings(faults={"500": 1.0}))
+        found(FakeSettings(fault_rates={"500": 1.0}))
 
 
 # What people read
@@ -227,10 +265,10 @@ def test_a_server_that_only_fails_is_an_error() -> None:
 
 def test_every_finding_has_its_sentences() -> None:
     rows = describe(Capabilities())
-    assert len(rows) == len(dataclasses.fields(Capabilities)) - 1  # n_limit stands with n
+    assert len(rows) == len(dataclasses.fields(Capabilities)) - 1  # max_n is described with n
     assert all(all(part for part in row) for row in rows)
     assert all(found == "could not be told" for _, found, _ in rows)
-    limited = describe(Capabilities(n="limited", n_limit=4))
+    limited = describe(Capabilities(n="limited", max_n=4))
     assert ("several choices a call (n)", "up to 4", "one call brings up to 4 draws") in limited
 
 
@@ -289,15 +327,15 @@ def test_a_real_server_is_probed(llama: Llama) -> None:
     for row in describe(capabilities):
         print("{:27} {:32} {}".format(*row))  # noqa: T201 - the table is the result
     sure = dataclasses.replace(capabilities, cancel="unknown")  # timing, on a busy machine
-    assert sure == dataclasses.replace(RIGHT, n="limited", n_limit=4, usage_counts="one")
+    assert sure == dataclasses.replace(RIGHT, n="limited", max_n=4, usage="one")
     assert capabilities.cancel in {"stops", "unknown"}
-    assert capabilities.n_limit is not None
-    assert capabilities.n_limit < MOST_CHOICES
+    assert capabilities.max_n is not None
+    assert capabilities.max_n < MOST_CHOICES
 
 
 @pytest.mark.slow
 def test_a_real_server_is_drawn_from(llama: Llama) -> None:
-    known = dataclasses.replace(RIGHT, n="limited", n_limit=4, usage_counts="one")
+    known = dataclasses.replace(RIGHT, n="limited", max_n=4, usage="one")
     shots = "Question: What is 2 + 3?\nAnswer: 2 + 3 = 5\nQuestion: What is 7 + 6?\nAnswer:"
 
     async def main() -> list[Any]:
@@ -306,7 +344,7 @@ def test_a_real_server_is_drawn_from(llama: Llama) -> None:
             return await upstream.draw(Prompt(text=shots), settings, count=6, seed=1)
 
     draws = asyncio.run(main())
-    assert [draw.shared for draw in draws] == [4] * 4 + [2] * 2
+    assert [draw.samples_per_call for draw in draws] == [4] * 4 + [2] * 2
     assert all(1 <= draw.completion_tokens <= 10 for draw in draws)
     assert all(draw.logprob < 0 and not draw.estimated for draw in draws)
     assert len({draw.text for draw in draws}) > 1 or draws[0].text.strip() == "7 + 6 = 13"

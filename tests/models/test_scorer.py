@@ -8,41 +8,41 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RequestRejected
-from adacompute.models.messages import Retries, Timeouts
+from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import MalformedReply
-from adacompute.models.scorer import Scorer, read_score
-from adacompute.testing.fake_answers import score_of
-from adacompute.testing.fake_openai import Fake, FakeSettings, serve
+from adacompute.models.scorer import HttpScorer, read_score
+from adacompute.testing.fake_answers import fake_score
+from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
-SOON = Retries(attempts=3, first_s=0.001, longest_s=0.01)
+SOON = RetryPolicy(max_attempts=3, initial_wait_s=0.001, max_wait_s=0.01)
 
 
-def score(fake: Fake, path: str = "score", **options: Any) -> float:
+def score(fake: FakeUpstream, path: str = "score", **options: Any) -> float:
     async def ask() -> float:
         url = f"{fake.base_url}/{path}"
-        async with Scorer(url, **{"retries": SOON, **options}) as scorer:
+        async with HttpScorer(url, **{"retries": SOON, **options}) as scorer:
             return await scorer.score("What is 6 x 7?", "It is 42.")
 
     return asyncio.run(ask())
 
 
 def test_a_text_is_scored() -> None:
-    with serve() as fake:
-        assert score(fake) == score_of("It is 42.")
+    with serve_fake() as fake:
+        assert score(fake) == fake_score("It is 42.")
         assert fake.stats()["calls"] == 1
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "reset", "half", "garbled", "shape", "type"])
 def test_what_passes_is_tried_again(fault: str) -> None:
     heard: list[str] = []
-    with serve(FakeSettings(script=(fault, fault))) as fake:
+    with serve_fake(FakeSettings(fault_script=(fault, fault))) as fake:
         found = score(fake, on_event=lambda event, _: heard.append(event))
-        assert (found, fake.stats()["calls"]) == (score_of("It is 42."), 3)
+        assert (found, fake.stats()["calls"]) == (fake_score("It is 42."), 3)
     assert heard == ["retry", "retry"]
 
 
 def test_what_does_not_pass_is_one_of_our_errors() -> None:
-    with serve(FakeSettings(faults={"500": 1.0})) as fake:
+    with serve_fake(FakeSettings(fault_rates={"500": 1.0})) as fake:
         with pytest.raises(
             ModelError, match=rf"{fake.base_url}/score answered 500: the fake fails"
         ):
@@ -51,17 +51,17 @@ def test_what_does_not_pass_is_one_of_our_errors() -> None:
         with pytest.raises(RequestRejected, match="there is no /v1/nowhere"):
             score(fake, "nowhere")
     with (
-        serve(FakeSettings(script=("stall",))) as fake,
+        serve_fake(FakeSettings(fault_script=("stall",))) as fake,
         pytest.raises(ModelTimeout, match="did not begin"),
     ):
-        score(fake, timeouts=Timeouts(first_byte_s=0.05), retries=Retries(attempts=1))
+        score(fake, timeouts=Timeouts(first_byte_s=0.05), retries=RetryPolicy(max_attempts=1))
 
 
 def test_the_address_is_asked_to_the_letter() -> None:
-    with serve() as fake, pytest.raises(RequestRejected, match="there is no /v1/score/"):
+    with serve_fake() as fake, pytest.raises(RequestRejected, match="there is no /v1/score/"):
         score(fake, "score/")
     with pytest.raises(ConfigError, match="a base URL looks like"):
-        Scorer("scorer")
+        HttpScorer("scorer")
 
 
 @pytest.mark.parametrize("document", [1, 1.5, -2, {"score": 0}, {"score": 1e9, "why": "good"}])

@@ -76,10 +76,10 @@ def test_commands_see_the_costs_and_the_levels_of_the_page() -> None:
     assert plain[0] == "adacompute train 'my run' --policy sequential --out BUNDLE"
     asked = told(verdict="gain", unit="money", priced=True, custom_levels=[1, 3])
     train = wording.next_steps(asked)[0][1]
-    assert train == f"{plain[0]} --unit money --tariff TARIFF --levels 1,3"
+    assert train == f"{plain[0]} --unit money --token-prices TOKEN_PRICES --levels 1,3"
     evaluate = wording.next_steps(asked | {"verdict": "no gain"})[-1][1]
     assert evaluate is not None
-    assert evaluate.endswith("--unit money --tariff TARIFF --levels 1,3")
+    assert evaluate.endswith("--unit money --token-prices TOKEN_PRICES --levels 1,3")
 
 
 def test_a_budget_that_cannot_be_spent_is_said_to_be_one() -> None:

@@ -20,17 +20,17 @@ COUNTS = st.integers(0, 10**6)
 
 
 def test_a_prompt_is_paid_once_a_call_and_again_with_every_call() -> None:
-    tariff = TokenPrices(input=2.0, output=8.0)
-    together = tariff.cost(Usage(prompt=1000, completion=400))
-    apart = 4 * tariff.cost(Usage(prompt=1000, completion=100))
+    token_prices = TokenPrices(input=2.0, output=8.0)
+    together = token_prices.cost(Usage(prompt=1000, completion=400))
+    apart = 4 * token_prices.cost(Usage(prompt=1000, completion=100))
     assert together == (1000 * 2 + 400 * 8) * 1000
     assert apart - together == 3 * 1000 * 2 * 1000
 
 
 def test_cached_and_reasoning_tokens_replace_and_are_not_added() -> None:
-    tariff = TokenPrices(input=1.0, output=2.0, cached_input=0.1, reasoning=3.0)
+    token_prices = TokenPrices(input=1.0, output=2.0, cached_input=0.1, reasoning=3.0)
     usage = Usage(prompt=100, completion=50, cached=40, reasoning=20)
-    assert tariff.cost(usage) == round((60 * 1 + 40 * 0.1 + 30 * 2 + 20 * 3) * 1000)
+    assert token_prices.cost(usage) == round((60 * 1 + 40 * 0.1 + 30 * 2 + 20 * 3) * 1000)
     same = TokenPrices(input=1.0, output=2.0)
     assert same.cost(usage) == same.cost(Usage(prompt=100, completion=50))
 
@@ -43,9 +43,9 @@ def test_rounding_up_does_not_charge_for_the_float() -> None:
 def test_no_call_costs_more_than_its_worst_case(
     prompt: int, completion: int, cached: int, reasoning: int
 ) -> None:
-    tariff = TokenPrices(input=0.3, output=1.7, cached_input=0.03, reasoning=2.5, call=0.001)
-    cost = tariff.cost(Usage(prompt, completion, cached, reasoning))
-    assert 0 <= cost <= tariff.most(prompt_bytes=prompt, draws=1, max_tokens=completion)
+    token_prices = TokenPrices(input=0.3, output=1.7, cached_input=0.03, reasoning=2.5, call=0.001)
+    cost = token_prices.cost(Usage(prompt, completion, cached, reasoning))
+    assert 0 <= cost <= token_prices.most(prompt_bytes=prompt, draws=1, max_tokens=completion)
 
 
 @given(st.integers(0, 10**12), st.integers(1, 100))
@@ -61,15 +61,15 @@ def test_a_price_that_is_none_is_refused(price: float) -> None:
         TokenPrices(output=price)
 
 
-def test_tariffs_are_read_from_a_table_a_person_edits(tmp_path: Path) -> None:
-    path = tmp_path / "tariffs.toml"
+def test_token_prices_are_read_from_a_table_a_person_edits(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
     path.write_text('[models."gpt-4o-mini"]\ninput = 0.15\noutput = 0.6\ncached_input = 0.075\n')
-    tariffs = parse_token_prices(path)
-    assert find_token_prices(tariffs, "gpt-4o-mini") == TokenPrices(0.15, 0.6, 0.075)
-    assert not tariffs["gpt-4o-mini"].free
+    price_list = parse_token_prices(path)
+    assert find_token_prices(price_list, "gpt-4o-mini") == TokenPrices(0.15, 0.6, 0.075)
+    assert not price_list["gpt-4o-mini"].free
     assert TokenPrices().free
-    with pytest.raises(ConfigError, match="no tariff for 'other'"):
-        find_token_prices(tariffs, "other")
+    with pytest.raises(ConfigError, match="no token price for 'other'"):
+        find_token_prices(price_list, "other")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_tariffs_are_read_from_a_table_a_person_edits(tmp_path: Path) -> None:
         ("models = 3", "has no table"),
         ("", "has no table"),
         ("[models.a]\ninputs = 1", "sets 'inputs' for 'a'"),
-        ('[models.a]\ninput = "x"', "tariff of 'a' is wrong"),
-        ("[models.a]\ninput = -1", "tariff of 'a' is wrong"),
+        ('[models.a]\ninput = "x"', "token prices of 'a' is wrong"),
+        ("[models.a]\ninput = -1", "token prices of 'a' is wrong"),
         ("[models.a]\ninput = 1", "'a' has no price of output; write 0 if it is free"),
         ("[models.a]\noutput = 1", "'a' has no price of input; write 0 if it is free"),
         ("[models.a]\ncall = 1", "'a' has no price of input"),
@@ -88,7 +88,7 @@ def test_tariffs_are_read_from_a_table_a_person_edits(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_ends_in_one_sentence(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "tariffs.toml"
+    path = tmp_path / "prices.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=says) as caught:
         parse_token_prices(path)

@@ -20,7 +20,7 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 from adacompute.collection.collector import at_risk
 from adacompute.stages.probe import probe_run
 from adacompute.testing.arithmetic import generate
-from adacompute.testing.fake_openai import Fake, FakeSettings, serve
+from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
 KILLS = int(os.environ.get("ADACOMPUTE_KILLS", "6"))
 
@@ -39,14 +39,14 @@ def write_questions(path: Path, count: int) -> Path:
     return path / "questions.parquet"
 
 
-def command(questions: Path, run: Path, fake: Fake, *more: str) -> list[str]:
+def command(questions: Path, run: Path, fake: FakeUpstream, *more: str) -> list[str]:
     asked = ("--base-url", fake.base_url, "--model", "fake", "--grader", "numeric")
     collect = (sys.executable, "-m", "adacompute", "collect", str(questions), "--run", str(run))
     return [*collect, *asked, *more]
 
 
 def collect(
-    questions: Path, run: Path, fake: Fake, *more: str
+    questions: Path, run: Path, fake: FakeUpstream, *more: str
 ) -> tuple[int, dict[str, object], str]:
     done = subprocess.run(
         [*command(questions, run, fake, *more), "--json"],
@@ -66,7 +66,7 @@ def samples(run: Path) -> list[tuple[str, int]]:
 
 def test_a_run_is_collected_and_evaluated_by_the_rest_of_the_line(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 24), tmp_path / "run"
-    with serve(FakeSettings()) as fake:
+    with serve_fake(FakeSettings()) as fake:
         code, level, error = collect(questions, run, fake, "--samples", "8")
         assert (code, level["samples"], level["missing"], error) == (0, 192, 0, "")
         served = fake.stats()["choices"]
@@ -93,7 +93,7 @@ def test_a_run_is_collected_and_evaluated_by_the_rest_of_the_line(tmp_path: Path
 def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path: Path) -> None:
     count, run, dice = 8 + 4 * KILLS, tmp_path / "run", random.Random(5)
     questions, wanted = write_questions(tmp_path, count), 25 * count
-    with serve(FakeSettings(latency_s=0.15, n="ignored")) as fake:
+    with serve_fake(FakeSettings(latency_s=0.15, n="ignored")) as fake:
         more = ("--samples", "25", "--concurrency", "8")
         probe_run(base_url=fake.base_url, model="fake")
         before = fake.stats()
@@ -119,7 +119,7 @@ def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path:
 @pytest.mark.slow
 def test_two_processes_share_the_work_and_draw_nothing_twice(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 1100), tmp_path / "run"
-    with serve(FakeSettings(latency_s=0.02)) as fake:
+    with serve_fake(FakeSettings(latency_s=0.02)) as fake:
         probe_run(base_url=fake.base_url, model="fake")
         before = fake.stats()["choices"]
         two = [
@@ -138,7 +138,7 @@ def test_two_processes_share_the_work_and_draw_nothing_twice(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_an_interrupted_collection_keeps_what_is_under_way(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 60), tmp_path / "run"
-    with serve(FakeSettings(latency_s=0.2, n="ignored")) as fake:
+    with serve_fake(FakeSettings(latency_s=0.2, n="ignored")) as fake:
         more = ("--samples", "20", "--concurrency", "8")
         probe_run(base_url=fake.base_url, model="fake")
         before = fake.stats()["choices"]
@@ -156,22 +156,22 @@ def test_an_interrupted_collection_keeps_what_is_under_way(tmp_path: Path) -> No
 
 
 def test_a_probe_says_what_the_server_does() -> None:
-    with serve(FakeSettings(n="ignored", usage="none")) as fake:
+    with serve_fake(FakeSettings(n="ignored", usage="none")) as fake:
         asked = ("probe", "--base-url", fake.base_url, "--model", "fake", "--json")
         done = subprocess.run(
             [sys.executable, "-m", "adacompute", *asked], capture_output=True, text=True, check=True
         )
     found = json.loads(done.stdout)
     assert found["capabilities"]["n"] == "ignored"
-    assert found["capabilities"]["usage_counts"] == "absent"
+    assert found["capabilities"]["usage"] == "missing"
     assert {"what", "found", "so"} == set(found["findings"][0])
 
 
 def test_a_dry_run_calls_nothing_and_says_what_is_needed_at_most(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 10), tmp_path / "run"
     (tmp_path / "prices.toml").write_text('[models."fake"]\ninput = 1\noutput = 2\n')
-    with serve(FakeSettings()) as fake:
-        more = ("--dry-run", "--samples", "5", "--tariff", str(tmp_path / "prices.toml"))
+    with serve_fake(FakeSettings()) as fake:
+        more = ("--dry-run", "--samples", "5", "--token-prices", str(tmp_path / "prices.toml"))
         code, level, _ = collect(questions, run, fake, *more)
         assert (code, level["samples"], fake.stats()["calls"]) == (0, 50, 0)
         assert level["completion_tokens_at_most"] == 50 * 1024
@@ -182,8 +182,15 @@ def test_a_dry_run_calls_nothing_and_says_what_is_needed_at_most(tmp_path: Path)
 def test_the_limit_on_cost_holds(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 30), tmp_path / "run"
     (tmp_path / "prices.toml").write_text('[models."fake"]\ninput = 0\noutput = 0\ncall = 1\n')
-    with serve(FakeSettings(n="ignored")) as fake:
-        more = ("--samples", "3", "--tariff", str(tmp_path / "prices.toml"), "--max-cost", "20.5")
+    with serve_fake(FakeSettings(n="ignored")) as fake:
+        more = (
+            "--samples",
+            "3",
+            "--token-prices",
+            str(tmp_path / "prices.toml"),
+            "--max-cost",
+            "20.5",
+        )
         code, level, error = collect(questions, run, fake, *more)
         assert (code, level["samples"], level["cost"]) == (1, 20, 20.0)
         assert "may cost more" in str(level["stopped"])
@@ -208,7 +215,7 @@ def test_wrong_use_ends_in_one_sentence_before_anything_is_called(
     tmp_path: Path, more: tuple[str, ...], says: str
 ) -> None:
     questions, run = write_questions(tmp_path, 3), tmp_path / "run"
-    with serve(FakeSettings()) as fake:
+    with serve_fake(FakeSettings()) as fake:
         code, _, error = collect(questions, run, fake, *more)
         assert (code, fake.stats()["calls"]) == (2, 0)
     assert says in error
@@ -217,7 +224,7 @@ def test_wrong_use_ends_in_one_sentence_before_anything_is_called(
 
 def test_levels_are_collected_side_by_side(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 5), tmp_path / "run"
-    with serve(FakeSettings()) as fake:
+    with serve_fake(FakeSettings()) as fake:
         levels = ("--level", "name=small,samples=2", "--level", "name=big,effort=high,samples=1")
         done = subprocess.run(
             [*command(questions, run, fake, *levels), "--json"],
@@ -227,14 +234,14 @@ def test_levels_are_collected_side_by_side(tmp_path: Path) -> None:
         )
         rows = json.loads(done.stdout)["levels"]
     assert [(row["level"], row["samples"]) for row in rows] == [("small", 10), ("big", 5)]
-    assert pq.read_table(run / "samples@big.parquet")["operating_level"].to_pylist() == ["big"] * 5
+    assert pq.read_table(run / "samples@big.parquet")["arm"].to_pylist() == ["big"] * 5
 
 
 def test_a_run_of_imported_samples_is_not_collected_into(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 3), tmp_path / "run"
     run.mkdir()
     (run / "samples.parquet").write_bytes(b"paid for")
-    with serve(FakeSettings()) as fake:
+    with serve_fake(FakeSettings()) as fake:
         code, _, error = collect(questions, run, fake)
     assert (code, (run / "samples.parquet").read_bytes()) == (1, b"paid for")
     assert "holds imported samples" in error
@@ -242,7 +249,7 @@ def test_a_run_of_imported_samples_is_not_collected_into(tmp_path: Path) -> None
 
 def test_samples_drawn_in_another_way_are_not_mixed_or_dropped(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 3), tmp_path / "run"
-    with serve(FakeSettings()) as fake:
+    with serve_fake(FakeSettings()) as fake:
         assert collect(questions, run, fake, "--samples", "4")[0] == 0
         before = (run / "samples.parquet").read_bytes()
         other = ("--samples", "2", "--temperature", "0.2", "--prompt", "Say: {question}")

@@ -31,7 +31,10 @@ output = 2
 input = 10
 output = 20
 """
-TARIFFS = {"small": TokenPrices(input=1.0, output=2.0), "big": TokenPrices(input=10.0, output=20.0)}
+PRICE_LIST = {
+    "small": TokenPrices(input=1.0, output=2.0),
+    "big": TokenPrices(input=10.0, output=20.0),
+}
 TOKENS = {"prompt_tokens": 100, "completion_tokens": 50}
 
 
@@ -70,7 +73,7 @@ def runs(
 def test_the_other_runs_samples_are_joined_by_id(runs: tuple[Path, Path, Path]) -> None:
     cheap, strong, _ = runs
     for native_n in (False, True):
-        costs = Costs("money", TARIFFS, native_n=native_n, round_cost=7.0)
+        costs = Costs("money", PRICE_LIST, native_n=native_n, round_cost=7.0)
         pool = read_pool(Run(cheap), costs=costs, resort=strong)
         assert pool.resort is not None
         assert pool.resort.level.model == "big"
@@ -104,7 +107,7 @@ def test_a_policy_is_trained_calibrated_and_scored_with_a_resort(
     runs: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     cheap, strong, prices = runs
-    options: dict[str, Any] = {"unit": "money", "tariff": prices, "levels": (1, 2, 4)}
+    options: dict[str, Any] = {"unit": "money", "token_prices": prices, "levels": (1, 2, 4)}
     policy = tmp_path / "bundle"
     made = train_run(cheap, policy="sequential", out=policy, resort=strong, **options)
     assert made["levels"] == [1, 2, 3, 4, "big"]

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from adacompute.core.errors import ConfigError
-from adacompute.testing.fake_openai import FakeSettings, main, serve
+from adacompute.testing.fake_openai import FakeSettings, main, serve_fake
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -29,7 +29,7 @@ def get(url: str) -> Any:
 
 
 def test_the_official_client_understands_it() -> None:
-    with serve(FakeSettings(tokens=6)) as fake, client(fake.base_url) as official:
+    with serve_fake(FakeSettings(completion_tokens=6)) as fake, client(fake.base_url) as official:
         chat = official.chat.completions.create(
             model="m", messages=HELLO, n=3, seed=1, logprobs=True, max_tokens=5
         )
@@ -45,7 +45,7 @@ def test_the_official_client_understands_it() -> None:
 
 
 def test_the_official_client_understands_its_streams() -> None:
-    with serve(FakeSettings()) as fake, client(fake.base_url) as official:
+    with serve_fake(FakeSettings()) as fake, client(fake.base_url) as official:
         whole = official.chat.completions.create(model="m", messages=HELLO, seed=2)
         parts = list(
             official.chat.completions.create(
@@ -66,7 +66,7 @@ def test_answers_depend_on_prompt_and_seed_only() -> None:
         reply: Any = official.chat.completions.create(model="m", messages=HELLO, **fields)
         return str(reply.choices[0].message.content)
 
-    with serve() as fake, serve(FakeSettings(seed=9)) as other:
+    with serve_fake() as fake, serve_fake(FakeSettings(seed=9)) as other:
         one, two = client(fake.base_url), client(other.base_url)
         with one, two:
             assert text(one, seed=1) == text(two, seed=1)
@@ -78,24 +78,24 @@ def test_answers_depend_on_prompt_and_seed_only() -> None:
 @pytest.mark.parametrize(
     ("settings", "fields", "said"),
     [
-        (FakeSettings(n="refused"), {"n": 2}, "between 1 <= value <= 1"),
+        (FakeSettings(n="rejected"), {"n": 2}, "between 1 <= value <= 1"),
         (FakeSettings(n="limit:4"), {"n": 5}, "between 1 <= value <= 4"),
-        (FakeSettings(zero_with_n="refused"), {"n": 2, "temperature": 0}, "greedy"),
-        (FakeSettings(effort="none"), {"reasoning_effort": "low"}, "Unknown parameter"),
+        (FakeSettings(n_at_temperature_0="rejected"), {"n": 2, "temperature": 0}, "greedy"),
+        (FakeSettings(reasoning_effort="none"), {"reasoning_effort": "low"}, "Unknown parameter"),
     ],
 )
 def test_what_it_refuses_is_a_bad_request(
     settings: FakeSettings, fields: dict[str, Any], said: str
 ) -> None:
-    with serve(settings) as fake, client(fake.base_url) as official:
+    with serve_fake(settings) as fake, client(fake.base_url) as official:
         with pytest.raises(openai.BadRequestError, match=said):
             official.chat.completions.create(model="m", messages=HELLO, **fields)
-        assert (fake.stats()["refused"], fake.stats()["choices"]) == (1, 0)
+        assert (fake.stats()["rejected"], fake.stats()["choices"]) == (1, 0)
 
 
 def test_counts_are_right_under_concurrency_and_shown() -> None:
     faults = {"429": 0.1, "few": 0.1}
-    with serve(FakeSettings(latency_s=0.005, faults=faults)) as fake:
+    with serve_fake(FakeSettings(latency_s=0.005, fault_rates=faults)) as fake:
         official = client(fake.base_url)
 
         def call(_: int) -> int:
@@ -119,7 +119,10 @@ def test_counts_are_right_under_concurrency_and_shown() -> None:
 def test_faults_are_the_same_for_the_same_seed() -> None:
     def met(seed: int) -> list[int]:
         faults = {"500": 0.3, "502": 0.3}
-        with serve(FakeSettings(faults=faults, seed=seed)) as fake, client(fake.base_url) as one:
+        with (
+            serve_fake(FakeSettings(fault_rates=faults, seed=seed)) as fake,
+            client(fake.base_url) as one,
+        ):
             statuses = []
             for _ in range(20):
                 try:
@@ -149,8 +152,8 @@ def test_a_lost_connection_frees_its_slot_only_where_that_is_honoured(
         await writer.wait_closed()
         del reader
 
-    settings = FakeSettings(latency_s=1.5, slots=1, cancel=cancel)
-    with serve(settings) as fake:
+    settings = FakeSettings(latency_s=1.5, max_concurrency=1, cancel=cancel)
+    with serve_fake(settings) as fake:
         asyncio.run(hang_up(fake.port))
         begun = time.monotonic()
         with client(fake.base_url) as official:
@@ -162,7 +165,12 @@ def test_a_lost_connection_frees_its_slot_only_where_that_is_honoured(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"faults": {"x": 0.1}}, {"script": ("x",)}, {"faults": {"429": 1.1}}, {"n": "limit:"}],
+    [
+        {"fault_rates": {"x": 0.1}},
+        {"fault_script": ("x",)},
+        {"fault_rates": {"429": 1.1}},
+        {"n": "limit:"},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
@@ -170,7 +178,10 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_other_paths_and_bodies_are_refused() -> None:
-    with serve(FakeSettings(endpoints=("completions",))) as fake, client(fake.base_url) as official:
+    with (
+        serve_fake(FakeSettings(endpoints=("completions",))) as fake,
+        client(fake.base_url) as official,
+    ):
         with pytest.raises(openai.NotFoundError):
             official.chat.completions.create(model="m", messages=HELLO)
         assert get(fake.base_url.removesuffix("/v1") + "/health") == {"status": "ok"}
@@ -184,9 +195,9 @@ def test_it_runs_as_a_process_that_prints_its_port() -> None:
     options = [
         "--n",
         "limit:2",
-        "--tokens",
+        "--completion-tokens",
         "3",
-        "--faults",
+        "--fault-rates",
         "429=0,few=0.0",
         "--stream-usage",
         "no",
@@ -196,7 +207,7 @@ def test_it_runs_as_a_process_that_prints_its_port() -> None:
         "-m",
         "adacompute.testing.fake_openai",
         *options,
-        "--script",
+        "--fault-script",
         "ok,500",
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -134,11 +134,13 @@ UNIT = click.option(
     show_default=True,
     help="What a budget counts: samples, tokens, characters, money or seconds.",
 )
-TARIFF = click.option(
-    "--tariff", type=click.Path(path_type=Path), help="Prices of tokens, TOML, for money."
+TOKEN_PRICES = click.option(
+    "--token-prices", type=click.Path(path_type=Path), help="Prices of tokens, TOML, for money."
 )
 NATIVE_N = click.option(
-    "--native-n", is_flag=True, help="A round is one call: by the tariff, its prompt is paid once."
+    "--native-n",
+    is_flag=True,
+    help="A round is one call: by the token prices, its prompt is paid once.",
 )
 ROUND_COST = click.option(
     "--round-cost",
@@ -227,7 +229,7 @@ COLLECTING = (
         "--max-questions", type=int, help="Choose so many questions, evenly by difficulty."
     ),
     click.option("--difficulties", type=NAMES, help="Choose among these difficulties."),
-    TARIFF,
+    TOKEN_PRICES,
     click.option("--max-cost", type=float, help="Stop before this much money is exceeded."),
     click.option("--scorer", help="URL that scores samples, for best-of-n."),
     click.option("--scorer-price", default=0.0, show_default=True, help="Money a score."),

@@ -21,8 +21,8 @@ from adacompute.cli.options import (
     ROUND_COST,
     RUN,
     SEED,
-    TARIFF,
     TIE_BREAK,
+    TOKEN_PRICES,
     UNIT,
     WHOLE_NUMBERS,
     Limit,
@@ -86,7 +86,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
     help="How samples become one answer.",
 )
 @UNIT
-@TARIFF
+@TOKEN_PRICES
 @common
 def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Estimate what each number of samples is worth on each question."""
@@ -114,7 +114,7 @@ def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     help="Exact, or the paper's bisection.",
 )
 @UNIT
-@TARIFF
+@TOKEN_PRICES
 @common
 def solve(
     *,
@@ -157,7 +157,7 @@ def solve(
 )
 @click.option("--cost-sensitive", is_flag=True, help="Weigh questions by what a mistake costs.")
 @UNIT
-@TARIFF
+@TOKEN_PRICES
 @ROUND_COST
 @NATIVE_N
 @RESORT
@@ -198,7 +198,7 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     help="Held out and at equal cost, or as the paper does.",
 )
 @UNIT
-@TARIFF
+@TOKEN_PRICES
 @FEATURES
 @SEED
 @common
@@ -258,7 +258,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
     "--permutations", default=20, show_default=True, help="Orders that samples are replayed in."
 )
 @UNIT
-@TARIFF
+@TOKEN_PRICES
 @SEED
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared

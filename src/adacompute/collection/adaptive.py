@@ -42,7 +42,7 @@ class RoundSamples:
             texts = [sampled.text or None for sampled in group]
             if len(texts) != len(self._graded.get(question, ([], []))[0]):
                 graded = grade(self.grader, texts, self.gold[question])
-                self._graded[question] = (_classes(graded.answer), list(graded.right))
+                self._graded[question] = (_classes(graded.answer), list(graded.correct))
         return self._graded
 
 

@@ -110,8 +110,8 @@ class Collector:
     report: Callable[[Progress], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self._number = self.ledger.mode(
-            level=self.mode.level,
+        self._arm_id = self.ledger.register_arm(
+            arm=self.mode.level,
             model=self.mode.model_name,
             template=self.mode.template.name,
             settings=self.mode.settings.canonical(),
@@ -150,7 +150,7 @@ class Collector:
     def _count(self) -> None:
         """Count what is durable."""
         names = [name for name, _ in self.questions]
-        done, scored = self.ledger.count(names, self._number, below=self.mode.draws)
+        done, scored = self.ledger.count(names, self._arm_id, below=self.mode.draws)
         self.progress.done = done
         self.progress.unscored = 0 if self.mode.scorer is None else done - scored
 
@@ -167,14 +167,16 @@ class Collector:
     async def _plan(self) -> AsyncIterator[Work]:
         """Claim questions a page at a time and cut what they lack into calls."""
         scored = self.mode.scorer is not None
-        claim = partial(self.ledger.claim, mode=self._number, draws=self.mode.draws, scored=scored)
+        claim = partial(
+            self.ledger.claim, arm_id=self._arm_id, n_samples=self.mode.draws, scored=scored
+        )
         for start in range(0, len(self.questions), PAGE):
             page = dict(self.questions[start : start + PAGE])
             missing = await self._in_writer(claim, list(page))
             for question, lacking in missing.items():
                 stored, draws = {}, lacking
                 if scored:
-                    stored = await self._in_writer(self.ledger.unscored, question, self._number)
+                    stored = await self._in_writer(self.ledger.unscored, question, self._arm_id)
                     draws = [d for d in lacking if d not in stored]
                 if kept := tuple(stored[d] for d in lacking if d in stored):
                     yield Work(question, page[question], (), stored=kept)
@@ -264,7 +266,7 @@ class Collector:
             completion=sum(d.completion_tokens or 0 for d in draws),
             reasoning=sum(d.reasoning_tokens for d in draws),
         )
-        return self.mode.tariff.cost(usage)
+        return self.mode.token_prices.cost(usage)
 
     async def _score(self, work: Work, samples: Sequence[StoredSample]) -> int:
         """Score samples that are durable; what cannot be scored stays as it is. Returns the cost.
@@ -308,8 +310,8 @@ class Collector:
         return tuple(
             StoredSample(
                 question=work.question,
-                mode=self._number,
-                draw=number,
+                arm_id=self._arm_id,
+                sample=number,
                 cost=share,
                 **{name: getattr(draw, name) for name in KEPT},
             )
@@ -351,7 +353,7 @@ class Collector:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            await self._in_writer(self.ledger.hear)
+            await self._in_writer(self.ledger.heartbeat)
 
     async def _in_writer(self, function: Callable[..., T], *arguments: object) -> T:
         """Use the ledger in its own thread, so that the loop never waits for the disk."""

@@ -69,7 +69,7 @@ def _rows(
         texts = [sampled.text or None for sampled in samples]
         graded = grade(grader, texts, asked["gold"])
         for number, (sampled, answer, right) in enumerate(
-            zip(samples, graded.answer, graded.right, strict=True)
+            zip(samples, graded.answer, graded.correct, strict=True)
         ):
             yield {
                 **{name: asked[name] for name in ("question_id", "question", "gold", "difficulty")},
@@ -86,15 +86,15 @@ def _columns(sampled: StoredSample, known: Mapping[str, str]) -> dict[str, Any]:
         "completion": sampled.text,
         "completion_chars": len(sampled.text),
         "completion_tokens": sampled.completion_tokens,
-        "mean_logprob": sampled.logprob,
+        "mean_logprob": sampled.mean_logprob,
         "latency_s": sampled.latency_s,
         "model": known["model"],
-        "operating_level": known["level"],
+        "arm": known["arm"],
         "prompt_tokens": sampled.prompt_tokens,
         "cached_tokens": sampled.cached_tokens,
         "reasoning_tokens": sampled.reasoning_tokens,
-        "shared": sampled.shared,
-        "finish_reason": sampled.finish,
+        "samples_per_call": sampled.samples_per_call,
+        "finish_reason": sampled.finish_reason,
         "cost": sampled.cost / NANO,
         "score": sampled.score,
     }

@@ -17,7 +17,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.core.types import MAX_LEVEL
 from adacompute.datasets.sources import choose_questions, read_question_source
-from adacompute.graders.grader import load
+from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Prompt, Sample, Settings, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
@@ -86,7 +86,7 @@ class LevelSpec:
     api_key_env: str = KEY_VARIABLE
     samples: int = 48
     settings: Settings = field(default_factory=Settings)
-    tariff: TokenPrices = field(default_factory=TokenPrices)
+    token_prices: TokenPrices = field(default_factory=TokenPrices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class CollectionLevel:
     model: SeededModel
     template: Template
     settings: Settings
-    tariff: TokenPrices
+    token_prices: TokenPrices
     draws: int
     at_once: int = 1
     seed: int | None = 0
@@ -119,7 +119,7 @@ class CollectionLevel:
     def most(self, prompt_bytes: int, draws: int) -> int:
         """What a call can cost at most, without the scores of its draws."""
         length = self.settings.max_tokens or MOST_TOKENS
-        return self.tariff.most(prompt_bytes=prompt_bytes, draws=draws, max_tokens=length)
+        return self.token_prices.most(prompt_bytes=prompt_bytes, draws=draws, max_tokens=length)
 
 
 def prompt_size(prompt: Prompt) -> int:
@@ -148,13 +148,13 @@ class Plan:
     tokens_per_minute: int | None = None
     most_cost: float | None = None
     scorer: str | None = None
-    scorer_tariff: TokenPrices = field(default_factory=TokenPrices)
+    scorer_prices: TokenPrices = field(default_factory=TokenPrices)
     scorer_api_key_env: str = SCORER_KEY_VARIABLE
     timeouts: Timeouts = field(default_factory=Timeouts)
     adaptive: float | None = None
 
     def __post_init__(self) -> None:
-        load(self.grader)
+        load_grader(self.grader)
         _check_amounts(self)
         _check_money(self)
         _check_keys(self)
@@ -190,7 +190,7 @@ def read_plan(
     max_questions: int | None = None,
     difficulties: Sequence[str] | None = None,
     seed: int = 0,
-    tariff: Path | None = None,
+    token_prices: Path | None = None,
     concurrency: int = 64,
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
@@ -206,7 +206,7 @@ def read_plan(
     first = LevelSpec("default", model, base_url, api_key_env, samples, settings)
     return Plan(
         questions=_choose(read_question_source(source), max_questions, difficulties, seed),
-        levels=_levels(levels, first, tariff),
+        levels=_levels(levels, first, token_prices),
         template=Template(prompt, system, _read_few_shot(few_shot), chat=not completion),
         grader=grader,
         seed=seed,
@@ -215,7 +215,7 @@ def read_plan(
         tokens_per_minute=tokens_per_minute,
         most_cost=max_cost,
         scorer=scorer,
-        scorer_tariff=TokenPrices(call=scorer_price),
+        scorer_prices=TokenPrices(call=scorer_price),
         scorer_api_key_env=scorer_api_key_env,
         timeouts=Timeouts(first_byte_s=timeout, total_s=max(600.0, timeout)),
         adaptive=_adaptive(budget, adaptive=adaptive),
@@ -268,27 +268,29 @@ def _check_amounts(plan: Plan) -> None:
 
 def _check_money(plan: Plan) -> None:
     """Refuse prices of what is not asked for, and limits on what has no price."""
-    scores = plan.scorer_tariff
+    scores = plan.scorer_prices
     if plan.scorer is not None:
         check_url(plan.scorer)
     elif not scores.free:
         raise ConfigError("a price of scores needs a scorer: name its URL with --scorer")
-    free = scores.free and all(spec.tariff.free for spec in plan.levels)
+    free = scores.free and all(spec.token_prices.free for spec in plan.levels)
     if free and plan.most_cost is not None:
-        raise ConfigError("a limit on cost needs prices: name a file of them with --tariff")
+        raise ConfigError("a limit on cost needs prices: name a file of them with --token-prices")
 
 
 def _levels(
-    given: Sequence[Mapping[str, str]], first: LevelSpec, tariff: Path | None
+    given: Sequence[Mapping[str, str]], first: LevelSpec, token_prices: Path | None
 ) -> tuple[LevelSpec, ...]:
     """The levels asked for, or the default alone, each with its prices."""
     specs = [_level(spec, first) for spec in given] or [first]
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise ConfigError(f"two levels share a name: {names}")
-    if tariff is not None:
-        tariffs = parse_token_prices(tariff)
-        specs = [replace(spec, tariff=find_token_prices(tariffs, spec.model)) for spec in specs]
+    if token_prices is not None:
+        price_list = parse_token_prices(token_prices)
+        specs = [
+            replace(spec, token_prices=find_token_prices(price_list, spec.model)) for spec in specs
+        ]
     return tuple(specs)
 
 
@@ -344,9 +346,9 @@ def estimate_cost(plan: Plan) -> dict[str, Any]:
         tokens = draws * (spec.settings.max_tokens or 0)
         # Four characters a token is usual; a prompt is paid for again with every call.
         once = prompt // 4
-        scores = draws * plan.scorer_tariff.cost(Usage(0, 0))
+        scores = draws * plan.scorer_prices.cost(Usage(0, 0))
         cost, shared = (
-            (_cost_of_calls(spec.tariff, len(asked), calls, once, tokens) + scores) / NANO
+            (_cost_of_calls(spec.token_prices, len(asked), calls, once, tokens) + scores) / NANO
             for calls in (spec.samples, -(-spec.samples // MOST_AT_ONCE))
         )
         rows.append(
@@ -374,9 +376,9 @@ def _least(plan: Plan, spec: LevelSpec) -> dict[str, int]:
 
 
 def _cost_of_calls(
-    tariff: TokenPrices, questions: int, calls: int, prompt: int, tokens: int
+    token_prices: TokenPrices, questions: int, calls: int, prompt: int, tokens: int
 ) -> int:
     """Cost of so many calls a question, each with its prompt."""
-    fee = TokenPrices(call=tariff.call).cost(Usage(0, 0))
-    once = replace(tariff, call=0.0).cost(Usage(prompt * calls, tokens))
+    fee = TokenPrices(call=token_prices.call).cost(Usage(0, 0))
+    once = replace(token_prices, call=0.0).cost(Usage(prompt * calls, tokens))
     return once + fee * questions * calls

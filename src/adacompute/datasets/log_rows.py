@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-class Graded(Protocol):
+class GradesProtocol(Protocol):
     """The answer of each completion, None where none could be read, and whether it is right."""
 
     @property
@@ -31,12 +31,12 @@ class Graded(Protocol):
         ...
 
     @property
-    def right(self) -> Sequence[bool]:
+    def correct(self) -> Sequence[bool]:
         """Whether each answer is right."""
         ...
 
 
-Grading = Callable[[Sequence[str | None], str | None], Graded]
+Grading = Callable[[Sequence[str | None], str | None], GradesProtocol]
 """Grades the completions of one question by its gold answer."""
 
 
@@ -77,5 +77,5 @@ def _grade(rows: list[Row], grade: Grading) -> None:
             graded = grade([row["completion"] for row in drawn], drawn[0]["gold"])
         except DataError as error:
             raise DataError(f"question {name!r}: {error}") from None
-        for row, answer, right in zip(drawn, graded.answer, graded.right, strict=True):
+        for row, answer, right in zip(drawn, graded.answer, graded.correct, strict=True):
             row["answer"], row["correct"], row["score"] = answer, right, None

@@ -39,11 +39,11 @@ SAMPLES = pa.schema(
         pa.field("temperature", pa.float32()),
         pa.field("latency_s", pa.float32()),
         pa.field("model", pa.string()),
-        pa.field("operating_level", pa.string()),
+        pa.field("arm", pa.string()),
         pa.field("prompt_tokens", pa.int32()),
         pa.field("cached_tokens", pa.int32()),
         pa.field("reasoning_tokens", pa.int32()),
-        pa.field("shared", pa.int32()),
+        pa.field("samples_per_call", pa.int32()),
         pa.field("finish_reason", pa.string()),
         pa.field("cost", pa.float64()),
         pa.field("score", pa.float64()),
@@ -62,8 +62,11 @@ QUESTIONS = pa.schema(
 )
 """Columns of question sets."""
 
-SOURCE_NAMES = {"difficulty": "level"}
-"""Columns that sources call by another name."""
+SOURCE_NAMES = {"difficulty": "level", "arm": "operating_level"}
+"""Columns that public data files name differently."""
+
+OLD_COLUMNS = frozenset({"operating_level", "shared"})
+"""Columns that only sample files of older versions of this package have together."""
 
 _REMEDIES = {
     "correct": ": samples that nobody has graded need --grader, and the right answers in a column "
@@ -189,6 +192,11 @@ def _select(
     renames: Mapping[str, str],
 ) -> pa.Table:
     """Rename columns and make each of the schema; a renamed one replaces one of its new name."""
+    if OLD_COLUMNS.issubset(names):
+        raise DataError(
+            f"{source} was written by an older version of adacompute: rename its column "
+            "'operating_level' to 'arm' and 'shared' to 'samples_per_call'"
+        )
     if missing := [name for name in renames if name not in names]:
         raise DataError(f"{source} has no column {missing[0]!r}; it has {names}")
     replaced = set(renames.values()) - set(renames)

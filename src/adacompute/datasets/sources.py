@@ -96,7 +96,7 @@ class _Ungraded:
 
     def __init__(self, completions: Sequence[str | None], _: str | None) -> None:
         self.answer: list[str | None] = [None] * len(completions)
-        self.right = [False] * len(completions)
+        self.correct = [False] * len(completions)
 
 
 def locate(source: str | Path) -> Path:

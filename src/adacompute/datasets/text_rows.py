@@ -25,7 +25,7 @@ BATCH_ROWS = 65_536
 BLOCK_BYTES = 1 << 26
 """No row of a CSV file may be longer."""
 
-MISSING = frozenset({"", "NA", "NaN", "nan", "null", "UNPARSED", "None"})
+MISSING = frozenset({"", "NA", "NaN", "nan", "null", "NULL", "None"})
 """How CSV files spell a missing number or truth."""
 
 TRUTHS = {

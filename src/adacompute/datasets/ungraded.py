@@ -83,7 +83,7 @@ def _grade(
         except DataError as error:
             raise DataError(f"question {name!r}: {error}") from None
         about = {name: asked[name] for name in ("question", "gold", "difficulty")}
-        for row, answer, right in zip(drawn, graded.answer, graded.right, strict=True):
+        for row, answer, right in zip(drawn, graded.answer, graded.correct, strict=True):
             rows.append({**row, **about, "answer": answer, "correct": right})
     if not rows:
         raise DataError(

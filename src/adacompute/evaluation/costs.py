@@ -1,7 +1,7 @@
 """Costs: what each recorded sample cost, in the unit that a budget is in.
 
 A column that is needed and was not recorded ends in one sentence. Money is what was paid when the
-samples were collected, or what their tokens cost by a tariff: a prompt is then shared by the
+samples were collected, or what their tokens cost by token prices: a prompt is then shared by the
 samples of its call.
 """
 
@@ -33,12 +33,12 @@ COLUMNS = {
 MILLION = 1e6
 
 TokenPriceList = Mapping[str, TokenPrices]
-"""Tariffs by the names of models."""
+"""Token prices by the names of models."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What draws and rounds cost: a unit, tariffs where it is money, what a round costs beside.
+    """What samples and rounds cost: a unit, token prices if it is money, and a cost per round.
 
     With ``native_n`` a round is one call, whose prompt is paid once; else every sample costs what
     it did when it was collected.
@@ -55,7 +55,7 @@ class Costs:
         if self.native_n and self.prices is None:
             raise ConfigError(
                 "with native n a prompt is paid once a round, and its price is not known: "
-                "add --unit money and --tariff"
+                "add --unit money and --token-prices"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -99,13 +99,15 @@ def check_budgets(budgets: Collection[float]) -> tuple[float, ...]:
     return tuple(sorted({float(budget) for budget in budgets}))
 
 
-def read_token_prices(tariff: Path | None, units: Collection[str]) -> dict[str, TokenPrices] | None:
-    """Read the tariffs that costs in these units are counted by, if any."""
-    if tariff is None:
+def read_token_prices(
+    token_prices: Path | None, units: Collection[str]
+) -> dict[str, TokenPrices] | None:
+    """Read the token prices that costs in these units are counted by, if any."""
+    if token_prices is None:
         return None
     if "money" not in units:
-        raise ConfigError("a tariff is for costs in money: add --unit money")
-    return parse_token_prices(tariff)
+        raise ConfigError("token prices is for costs in money: add --unit money")
+    return parse_token_prices(token_prices)
 
 
 def describe_token_prices(
@@ -127,11 +129,11 @@ def sample_costs(
         )
     if unit == "money" and prices is not None:
         prompt, completion = _priced(recorded, prices)
-        return prompt / np.maximum(_counts(recorded, "shared"), 1) + completion
+        return prompt / np.maximum(_counts(recorded, "samples_per_call"), 1) + completion
     if unit == "money" and not np.nan_to_num(recorded.numbers("cost")).any():
         raise ConfigError(
             "a cost in money needs prices of tokens, and none was recorded with the samples: "
-            "name a file of prices with --tariff, or use another unit"
+            "name a file of prices with --token-prices, or use another unit"
         )
     return _recorded_costs(recorded, unit)
 
@@ -164,25 +166,25 @@ def _recorded_costs(recorded: SampleSet, unit: str) -> FloatArray:
 
 
 def _priced(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray, FloatArray]:
-    """What the prompt of every sample's call cost, and its own completion, by tariff."""
+    """What the prompt of every sample's call cost, and its own completion, by the token prices."""
     tokens = {
         name: _counts(recorded, f"{name}_tokens")
         for name in ("prompt", "cached", "completion", "reasoning")
     }
     prompt, completion = (np.zeros(len(recorded.answers.answer)) for _ in range(2))
-    for tariff, rows in _tariffs(recorded, prices):
+    for token_prices, rows in _prices_by_model(recorded, prices):
         needed = {
-            "prompt": max(tariff.input, tariff.cached_input or 0),
-            "completion": max(tariff.output, tariff.reasoning or 0),
+            "prompt": max(token_prices.input, token_prices.cached_input or 0),
+            "completion": max(token_prices.output, token_prices.reasoning or 0),
         }
         for name in (name for name in needed if needed[name]):
             _refuse_missing(recorded.numbers(f"{name}_tokens")[rows], f"{name}_tokens")
         own = {name: values[rows] for name, values in tokens.items()}
         none, cached = np.zeros(int(rows.sum())), np.minimum(own["cached"], own["prompt"])
         reasoning = np.minimum(own["reasoning"], own["completion"])
-        paid = tariff.tokens(own["prompt"], cached, none, none)
-        prompt[rows] = tariff.call + paid / MILLION
-        completion[rows] = tariff.tokens(none, none, own["completion"], reasoning) / MILLION
+        paid = token_prices.tokens(own["prompt"], cached, none, none)
+        prompt[rows] = token_prices.call + paid / MILLION
+        completion[rows] = token_prices.tokens(none, none, own["completion"], reasoning) / MILLION
     return prompt, completion
 
 
@@ -198,23 +200,27 @@ def _refuse_missing(values: FloatArray, column: str) -> None:
     missing = int(np.isnan(values).sum())
     if missing:
         raise DataError(
-            f"{missing} of {len(values)} samples have no {column}, so a tariff cannot say what "
+            f"{missing} of {len(values)} samples have no {column}, so token prices cannot say what "
             "they cost: use another unit"
         )
 
 
-def _tariffs(recorded: SampleSet, prices: TokenPriceList) -> list[tuple[TokenPrices, BoolArray]]:
-    """The tariffs of the samples' models, and which samples each is for."""
+def _prices_by_model(
+    recorded: SampleSet, prices: TokenPriceList
+) -> list[tuple[TokenPrices, BoolArray]]:
+    """The token prices of the samples' models, and which samples each is for."""
     names = np.asarray(recorded.columns["model"].to_pylist(), dtype=object)[recorded.order]
     found = []
     for model in dict.fromkeys(names.tolist()):
         if model is None and len(prices) > 1:
             raise DataError(
-                "some samples do not say which model they are of, and there are tariffs of "
+                "some samples do not say which model they are of, and there are token prices of "
                 f"{', '.join(prices)}: keep the one that is theirs"
             )
-        tariff = next(iter(prices.values())) if model is None else find_token_prices(prices, model)
-        found.append((tariff, np.asarray(names == model)))
+        token_prices = (
+            next(iter(prices.values())) if model is None else find_token_prices(prices, model)
+        )
+        found.append((token_prices, np.asarray(names == model)))
     return found
 
 

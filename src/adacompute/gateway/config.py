@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.openai_api import check_name
-from adacompute.models.messages import Retries, Timeouts
+from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class ModelConfig:
     shadow: bool = False
     audit_share: float = 0.0
     audit_max_share: float = 0.05
-    tariff: str | None = None
+    token_prices: str | None = None
     scorer: str | None = None
 
     def __post_init__(self) -> None:
@@ -160,9 +160,9 @@ class Config:
         return Timeouts(first_byte_s=self.first_byte_timeout_s, total_s=self.timeout_s)
 
     @property
-    def retries(self) -> Retries:
+    def retries(self) -> RetryPolicy:
         """How often a call is attempted while a client waits."""
-        return Retries(attempts=self.max_attempts, longest_s=_LONGEST_WAIT_S)
+        return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_LONGEST_WAIT_S)
 
 
 def is_loopback(host: str) -> bool:
@@ -195,7 +195,7 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
     values = {name.replace("-", "_"): value for name, value in content.items()}
     models = _table(values.get("models", {}), "models")
     values["models"] = {
-        name: _build(ModelConfig, _place(table, where, ("bundle", "tariff"), beside), where)
+        name: _build(ModelConfig, _place(table, where, ("bundle", "token_prices"), beside), where)
         for name, table in models.items()
         for where in [f"models.{name}"]
     }

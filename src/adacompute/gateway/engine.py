@@ -29,7 +29,7 @@ from adacompute.gateway.request_model import CallUsage, RequestModel, SampledCho
 from adacompute.graders.grader import Grader
 from adacompute.models.messages import Capabilities, Prompt
 from adacompute.models.openai import Upstream
-from adacompute.models.scorer import Scorer
+from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import SampleMatrix
@@ -61,8 +61,8 @@ class VirtualModel:
     shadow: bool = False
     audit_share: float = 0.0
     audit_max_share: float = 0.05
-    tariff: TokenPrices | None = None
-    scorer: Scorer | None = None
+    token_prices: TokenPrices | None = None
+    scorer: HttpScorer | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
 
 
@@ -343,11 +343,11 @@ class Engine:
         decision.samples_used = 1
 
     def money(self, bills: list[CallUsage]) -> float | None:
-        """What calls cost in money, None without a tariff."""
-        tariff = self.virtual.tariff
-        if tariff is None:
+        """What calls cost in money, None without token prices."""
+        token_prices = self.virtual.token_prices
+        if token_prices is None:
             return None
-        return sum(tariff.cost(_usage(bill.usage)) for bill in bills) / NANO
+        return sum(token_prices.cost(_usage(bill.usage)) for bill in bills) / NANO
 
 
 def _usage(bill: Mapping[str, Any]) -> Usage:

@@ -35,7 +35,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Those of them that the upstream did not account: at most so many.",
         ("model", "kind"),
     ),
-    "cost_total": ("Money spent, by the tariff.", ("model",)),
+    "cost_total": ("Money spent, by the token prices.", ("model",)),
     "unparsed_samples_total": ("Draws whose answer could not be read.", ("model",)),
     "incomplete_requests_total": (
         "Requests answered with fewer draws than were wanted.",

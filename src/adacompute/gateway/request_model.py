@@ -177,10 +177,10 @@ class RequestModel:
         if number and type(seed) is int and seed >= 0:  # one below 0 means any
             changes["seed"] = (seed + number) % SEEDS
         known = self.upstream.capabilities
-        given = known.logprobs not in {"refused", "absent"}
+        given = known.logprobs not in {"rejected", "missing"}
         if self.likely and given and not self.asked.stream and "logprobs" not in content:
             changes["logprobs"] = 1 if self.asked.path == "completions" else True
-        if self.asked.stream and known.stream_usage != "refused":
+        if self.asked.stream and known.stream_usage != "rejected":
             options = content.get("stream_options")
             options = options if isinstance(options, Mapping) else {}
             changes["stream_options"] = {**options, "include_usage": True}
@@ -203,7 +203,7 @@ def _rename_limit(content: Mapping[str, Any], known: Capabilities) -> dict[str, 
     """Give a limit of tokens the name that the server takes it by, where that is known."""
     for name in _NAMES:
         other = _NAMES[1 - _NAMES.index(name)]
-        useless = getattr(known, name) in {"ignored", "refused"}
-        if name in content and other not in content and useless and known.limit_name == other:
+        useless = getattr(known, name) in {"ignored", "rejected"}
+        if name in content and other not in content and useless and known.max_tokens_field == other:
             return {name: DROP, other: content[name]}
     return {}

@@ -25,12 +25,12 @@ from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.metrics import SHARED
-from adacompute.graders.grader import load
+from adacompute.graders.grader import load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
-from adacompute.models.scorer import Scorer
+from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import find_token_prices, parse_token_prices
 
@@ -59,24 +59,24 @@ def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
         raise BundleError(f"{given.bundle} does not say which model it is for: give its name")
     if grader is None:
         raise BundleError(f"{given.bundle} does not say how answers are read: give a grader")
-    tariff = None
-    if given.tariff is not None:
-        tariff = find_token_prices(parse_token_prices(Path(given.tariff)), model)
+    token_prices = None
+    if given.token_prices is not None:
+        token_prices = find_token_prices(parse_token_prices(Path(given.token_prices)), model)
     scorer = None
     if given.scorer is not None:
-        scorer = Scorer(given.scorer, timeouts=config.timeouts, retries=config.retries)
+        scorer = HttpScorer(given.scorer, timeouts=config.timeouts, retries=config.retries)
     virtual = VirtualModel(
         name=name,
         model=model,
         bundle=bundle,
         budget=given.budget,
-        grader=load(grader),
+        grader=load_grader(grader),
         max_rounds=given.max_rounds,
         deadline_s=given.deadline_s,
         shadow=given.shadow,
         audit_share=given.audit_share,
         audit_max_share=given.audit_max_share,
-        tariff=tariff,
+        token_prices=token_prices,
         scorer=scorer,
         capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
     )

@@ -52,13 +52,13 @@ GRADERS: dict[str, Callable[[], Grader]] = {
 _COMMAND = "cmd:"
 
 
-def load(name: str) -> Grader:
+def load_grader(name: str) -> Grader:
     """Make the grader of this name.
 
     A grader from ``cmd:COMMAND ...`` holds a process and has ``close``; it is also closed when it
     is no longer used.
 
-    >>> load("choice").extract("The answer is (B).")
+    >>> load_grader("choice").extract("The answer is (B).")
     'B'
     """
     if name.startswith(_COMMAND):
@@ -70,21 +70,21 @@ def load(name: str) -> Grader:
 
 
 @dataclass(frozen=True)
-class Graded:
+class Grades:
     """The answer of each sample, None where none could be read, and whether it is right."""
 
     answer: list[str | None]
-    right: list[bool]
+    correct: list[bool]
 
 
-def grade(grader: Grader, texts: Sequence[str | None], gold: str | None) -> Graded:
+def grade(grader: Grader, texts: Sequence[str | None], gold: str | None) -> Grades:
     """Grade the samples of one question.
 
     Equal answers are spelled as the first of them is. An answer that could not be read is wrong;
     a question without a reference answer cannot be graded at all.
 
     >>> grade(Numeric(), ["It is 12.50", None, "= 25/2", "3"], gold="12.5")
-    Graded(answer=['12.5', None, '12.5', '3'], right=[True, False, True, False])
+    Grades(answer=['12.5', None, '12.5', '3'], correct=[True, False, True, False])
     """
     if gold is None:
         raise DataError("the question has no reference answer, so nothing can be right or wrong")
@@ -106,4 +106,4 @@ def grade(grader: Grader, texts: Sequence[str | None], gold: str | None) -> Grad
             right[first] = grader.equal(reference, first)
     found = [None if text is None else read[text] for text in texts]
     answers = [None if answer is None else spelling[answer] for answer in found]
-    return Graded(answers, [answer is not None and right[answer] for answer in answers])
+    return Grades(answers, [answer is not None and right[answer] for answer in answers])

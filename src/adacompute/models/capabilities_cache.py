@@ -27,16 +27,16 @@ _SENTENCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "chat": (
         "chat/completions",
         {
-            "present": ("answers", "chat prompts can be sent"),
-            "absent": ("not there", "use completion prompts"),
+            "available": ("answers", "chat prompts can be sent"),
+            "unavailable": ("not there", "use completion prompts"),
             "unknown": (_UNKNOWN, "chat prompts may fail"),
         },
     ),
     "completions": (
         "completions",
         {
-            "present": ("answers", "completion prompts can be sent"),
-            "absent": ("not there", "use chat prompts"),
+            "available": ("answers", "completion prompts can be sent"),
+            "unavailable": ("not there", "use chat prompts"),
             "unknown": (_UNKNOWN, "completion prompts may fail"),
         },
     ),
@@ -44,26 +44,26 @@ _SENTENCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "several choices a call (n)",
         {
             "native": ("given", "one call brings several draws and pays the prompt once"),
-            "limited": ("up to {n_limit}", "one call brings up to {n_limit} draws"),
+            "limited": ("up to {max_n}", "one call brings up to {max_n} draws"),
             "ignored": ("ignored: one choice", "one call a draw, several at once"),
-            "refused": ("refused", "one call a draw, several at once"),
+            "rejected": ("rejected", "one call a draw, several at once"),
             "unknown": (_UNKNOWN, "one call a draw, several at once"),
         },
     ),
-    "n_at_zero": (
+    "n_at_temperature_0": (
         "n at temperature 0",
         {
             "accepted": ("accepted", "though all draws will be equal"),
-            "refused": ("refused", "one call a draw at temperature 0"),
+            "rejected": ("rejected", "one call a draw at temperature 0"),
             "unknown": (_UNKNOWN, "one call a draw at temperature 0"),
         },
     ),
     "seed": (
         "seed",
         {
-            "repeatable": ("repeats a draw", "draws can be repeated while nothing else runs"),
+            "reproducible": ("repeats a draw", "draws can be repeated while nothing else runs"),
             "ignored": ("does not repeat a draw", "only stored draws can be repeated"),
-            "refused": ("refused", "no seed is sent; only stored draws can be repeated"),
+            "rejected": ("rejected", "no seed is sent; only stored draws can be repeated"),
             "unknown": (_UNKNOWN, "only stored draws can be repeated"),
         },
     ),
@@ -78,30 +78,30 @@ _SENTENCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "logprobs": (
         "log-probabilities",
         {
-            "given": (
+            "returned": (
                 "given",
                 "tokens are counted for each draw; ties can be broken by confidence",
             ),
-            "absent": ("not given", "not asked for; draws have no confidence"),
-            "refused": ("refused", "not asked for; draws have no confidence"),
+            "missing": ("not given", "not asked for; draws have no confidence"),
+            "rejected": ("rejected", "not asked for; draws have no confidence"),
             "unknown": (_UNKNOWN, "asked for, may be missing"),
         },
     ),
-    "usage_counts": (
+    "usage": (
         "usage counts",
         {
             "all": ("all choices of a call", "the bill is right"),
             "one": ("one choice of a call only", "with n, tokens are counted from the draws"),
-            "absent": ("nothing: no usage", "tokens are estimated from the text"),
+            "missing": ("nothing: no usage", "tokens are estimated from the text"),
             "unknown": (_UNKNOWN, "with n, tokens may be estimates"),
         },
     ),
     "stream_usage": (
         "usage in streams",
         {
-            "given": ("given when asked for", "streams can be billed"),
-            "absent": ("not given", "tokens of streams are estimated"),
-            "refused": ("refused", "not asked for; tokens of streams are estimated"),
+            "returned": ("given when asked for", "streams can be billed"),
+            "missing": ("not given", "tokens of streams are estimated"),
+            "rejected": ("rejected", "not asked for; tokens of streams are estimated"),
             "unknown": (_UNKNOWN, "tokens of streams may be estimates"),
         },
     ),
@@ -116,27 +116,27 @@ _SENTENCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "max_tokens": (
         "max_tokens",
         {
-            "honoured": ("bounds a draw", "limits are sent as {limit_name}"),
-            "ignored": ("ignored", "limits are sent as {limit_name}"),
-            "refused": ("refused", "limits are sent as {limit_name}"),
-            "unknown": (_UNKNOWN, "limits are sent as {limit_name}"),
+            "honoured": ("bounds a draw", "limits are sent as {max_tokens_field}"),
+            "ignored": ("ignored", "limits are sent as {max_tokens_field}"),
+            "rejected": ("rejected", "limits are sent as {max_tokens_field}"),
+            "unknown": (_UNKNOWN, "limits are sent as {max_tokens_field}"),
         },
     ),
     "max_completion_tokens": (
         "max_completion_tokens",
         {
-            "honoured": ("bounds a draw", "limits are sent as {limit_name}"),
-            "ignored": ("ignored", "limits are sent as {limit_name}"),
-            "refused": ("refused", "limits are sent as {limit_name}"),
-            "unknown": (_UNKNOWN, "limits are sent as {limit_name}"),
+            "honoured": ("bounds a draw", "limits are sent as {max_tokens_field}"),
+            "ignored": ("ignored", "limits are sent as {max_tokens_field}"),
+            "rejected": ("rejected", "limits are sent as {max_tokens_field}"),
+            "unknown": (_UNKNOWN, "limits are sent as {max_tokens_field}"),
         },
     ),
-    "effort": (
+    "reasoning_effort": (
         "reasoning_effort",
         {
-            "changes": ("changes the answer", "efforts can be levels; measure what they cost"),
+            "effective": ("changes the answer", "efforts can be levels; measure what they cost"),
             "ignored": ("accepted, changes nothing", "efforts are no levels here"),
-            "refused": ("refused", "efforts are no levels here"),
+            "rejected": ("rejected", "efforts are no levels here"),
             "unknown": (_UNKNOWN, "measure before using efforts as levels"),
         },
     ),
@@ -145,7 +145,7 @@ _SENTENCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
 
 def describe(capabilities: Capabilities) -> list[tuple[str, str, str]]:
     """Say for people what was asked, what was found, and what follows from it."""
-    names = {"n_limit": capabilities.n_limit, "limit_name": capabilities.limit_name}
+    names = {"max_n": capabilities.max_n, "max_tokens_field": capabilities.max_tokens_field}
     rows = []
     for field, (what, cases) in _SENTENCES.items():
         found, follows = cases[getattr(capabilities, field)]

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, require
 from adacompute.models.failures import Failure, PermanentFailure, TransientFailure, read_reply
-from adacompute.models.messages import Retries, Timeouts
+from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import MalformedReply, check_url, encode, one_line
 
 if TYPE_CHECKING:
@@ -117,13 +117,13 @@ class Endpoint(ConnectionOwner):
         *,
         key: str | None = None,
         timeouts: Timeouts | None = None,
-        retries: Retries | None = None,
+        retries: RetryPolicy | None = None,
         connections: int = 1000,
         on_event: OnEvent | None = None,
     ) -> None:
         self.base_url = check_url(base_url)
         self._timeouts = timeouts or Timeouts()
-        self._retries = retries or Retries()
+        self._retries = retries or RetryPolicy()
         if connections < 1:
             raise ConfigError(f"connections must be 1 or more, not {connections}")
         if key and not (key.isascii() and key.isprintable() and key.strip() == key):
@@ -196,7 +196,7 @@ class Endpoint(ConnectionOwner):
     def _retrying(self) -> tenacity.AsyncRetrying:
         bounds = self._retries
         jitter = self._tenacity.wait_random_exponential(
-            multiplier=bounds.first_s, max=bounds.longest_s
+            multiplier=bounds.initial_wait_s, max=bounds.max_wait_s
         )
 
         def wait(state: tenacity.RetryCallState) -> float:
@@ -207,14 +207,14 @@ class Endpoint(ConnectionOwner):
             return (
                 own
                 if failure.retry_after_s is None
-                else failure.retry_after_s + min(own, bounds.first_s)
+                else failure.retry_after_s + min(own, bounds.initial_wait_s)
             )
 
         def useful(state: tenacity.RetryCallState) -> bool:
             failure = _failure(state)
             return (
                 isinstance(failure, TransientFailure)
-                and (failure.retry_after_s or 0) <= bounds.longest_s
+                and (failure.retry_after_s or 0) <= bounds.max_wait_s
             )
 
         def tell(state: tenacity.RetryCallState) -> None:
@@ -222,7 +222,7 @@ class Endpoint(ConnectionOwner):
             self._tell("retry", **again, cause=self._clean(str(_failure(state))))
 
         retrying: tenacity.AsyncRetrying = self._tenacity.AsyncRetrying(
-            stop=self._tenacity.stop_after_attempt(bounds.attempts),
+            stop=self._tenacity.stop_after_attempt(bounds.max_attempts),
             wait=wait,
             retry=useful,
             before_sleep=tell,

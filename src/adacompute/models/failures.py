@@ -46,7 +46,8 @@ class Failure(Exception):  # noqa: N818 - the others name what happened
 class TransientFailure(Failure):
     """A failure worth another attempt.
 
-    `retry_after_s` is how long the server asked to wait. `lost` says that the connection was lost before
+    `retry_after_s` is how long the server asked to wait. `lost` says that the connection was lost
+    before
     a reply began, as happens to idle ones; the first time that is worth another attempt at once.
     `stale` says that it had been closed before the request came.
     """

@@ -141,33 +141,33 @@ class Reply:
 class Capabilities:
     """What an upstream really does; the defaults say that nobody has asked it yet.
 
-    `n_limit` is the largest number of choices it gave in one call, None where no limit was met.
+    `max_n` is the largest number of choices it gave in one call, None where no limit was met.
     """
 
-    chat: Literal["present", "absent", "unknown"] = "unknown"
-    completions: Literal["present", "absent", "unknown"] = "unknown"
-    n: Literal["native", "limited", "ignored", "refused", "unknown"] = "unknown"
-    n_limit: int | None = None
-    n_at_zero: Literal["accepted", "refused", "unknown"] = "unknown"
-    seed: Literal["repeatable", "ignored", "refused", "unknown"] = "unknown"
+    chat: Literal["available", "unavailable", "unknown"] = "unknown"
+    completions: Literal["available", "unavailable", "unknown"] = "unknown"
+    n: Literal["native", "limited", "ignored", "rejected", "unknown"] = "unknown"
+    max_n: int | None = None
+    n_at_temperature_0: Literal["accepted", "rejected", "unknown"] = "unknown"
+    seed: Literal["reproducible", "ignored", "rejected", "unknown"] = "unknown"
     seed_with_n: Literal["distinct", "identical", "unknown"] = "unknown"
-    logprobs: Literal["given", "absent", "refused", "unknown"] = "unknown"
-    usage_counts: Literal["all", "one", "absent", "unknown"] = "unknown"
-    stream_usage: Literal["given", "absent", "refused", "unknown"] = "unknown"
+    logprobs: Literal["returned", "missing", "rejected", "unknown"] = "unknown"
+    usage: Literal["all", "one", "missing", "unknown"] = "unknown"
+    stream_usage: Literal["returned", "missing", "rejected", "unknown"] = "unknown"
     cancel: Literal["stops", "continues", "unknown"] = "unknown"
-    max_tokens: Literal["honoured", "ignored", "refused", "unknown"] = "unknown"
-    max_completion_tokens: Literal["honoured", "ignored", "refused", "unknown"] = "unknown"
-    effort: Literal["changes", "ignored", "refused", "unknown"] = "unknown"
+    max_tokens: Literal["honoured", "ignored", "rejected", "unknown"] = "unknown"
+    max_completion_tokens: Literal["honoured", "ignored", "rejected", "unknown"] = "unknown"
+    reasoning_effort: Literal["effective", "ignored", "rejected", "unknown"] = "unknown"
 
     @property
-    def limit_name(self) -> str:
+    def max_tokens_field(self) -> str:
         """The name under which this server takes a limit of tokens.
 
         The old name wins where both work or neither is known: more servers know it.
         """
         if self.max_tokens != "honoured" and self.max_completion_tokens == "honoured":
             return "max_completion_tokens"
-        unusable = self.max_tokens == "refused" and self.max_completion_tokens != "refused"
+        unusable = self.max_tokens == "rejected" and self.max_completion_tokens != "rejected"
         return "max_completion_tokens" if unusable else "max_tokens"
 
     def choices(self, count: int, *, temperature: float, seeded: bool) -> int:
@@ -178,11 +178,11 @@ class Capabilities:
         """
         if self.n not in {"native", "limited"}:
             return 1
-        if temperature == 0 and self.n_at_zero != "accepted":
+        if temperature == 0 and self.n_at_temperature_0 != "accepted":
             return 1
-        if seeded and self.seed != "refused" and self.seed_with_n != "distinct":
+        if seeded and self.seed != "rejected" and self.seed_with_n != "distinct":
             return 1
-        return max(1, count if self.n_limit is None else min(count, self.n_limit))
+        return max(1, count if self.max_n is None else min(count, self.max_n))
 
     def to_json(self) -> dict[str, Any]:
         """These capabilities as a JSON object."""
@@ -197,9 +197,9 @@ class Capabilities:
         if strange := sorted(str(name) for name in document if name not in types):
             raise DataError(f"capabilities have no field {strange[0]!r}")
         for name, value in document.items():
-            if name == "n_limit":
+            if name == "max_n":
                 if value is not None and (type(value) is not int or value < 1):
-                    raise DataError(f"n_limit must be null or 1 or more, not {value!r}")
+                    raise DataError(f"max_n must be null or 1 or more, not {value!r}")
             elif value not in get_args(types[name]):
                 allowed = ", ".join(get_args(types[name]))
                 raise DataError(f"{name} must be one of {allowed}, not {value!r}")
@@ -223,20 +223,21 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
-class Retries:
-    """How often one call is attempted in all, and how long it may wait in between.
+class RetryPolicy:
+    """How many times to attempt a call, and how long to wait between attempts.
 
-    A wait is drawn evenly between 0 and `first_s`, doubled after each attempt up to `longest_s`.
-    A server that asks for a longer wait is waited for, unless it wants more than `longest_s`. The
-    first loss of a connection is not waited for: servers close idle ones as they please.
+    Waits have full jitter: uniform between 0 and `initial_wait_s`, which doubles after each attempt
+    up to `max_wait_s`. A longer Retry-After is honoured up to `max_wait_s`; beyond that the call
+    fails. The first lost connection is retried without a wait, because servers close idle
+    connections at any time.
     """
 
-    attempts: int = 6
-    first_s: float = 0.5
-    longest_s: float = 60.0
+    max_attempts: int = 6
+    initial_wait_s: float = 0.5
+    max_wait_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ConfigError(f"attempts must be 1 or more, not {self.attempts}")
-        if not 0 <= self.first_s <= self.longest_s:
-            raise ConfigError(f"waits need 0 <= first_s <= longest_s, not {self}")
+        if self.max_attempts < 1:
+            raise ConfigError(f"max_attempts must be 1 or more, not {self.max_attempts}")
+        if not 0 <= self.initial_wait_s <= self.max_wait_s:
+            raise ConfigError(f"waits need 0 <= initial_wait_s <= max_wait_s, not {self}")

@@ -206,5 +206,5 @@ class Upstream(Endpoint):
             raise self._final(self._fault(error, begun=True)) from None
 
     def _draws(self, document: object, taken: float) -> list[Sample]:
-        counts = self.capabilities.usage_counts
+        counts = self.capabilities.usage
         return parse_samples(document, usage_counts=counts, latency_s=taken)

@@ -56,17 +56,17 @@ def request_body(
     if settings.top_p is not None:
         body["top_p"] = settings.top_p
     if settings.max_tokens is not None:
-        body[capabilities.limit_name] = settings.max_tokens
+        body[capabilities.max_tokens_field] = settings.max_tokens
     if settings.stop:
         body["stop"] = list(settings.stop)
     if settings.effort is not None:
         body["reasoning_effort"] = settings.effort
-    if settings.logprobs and capabilities.logprobs not in {"refused", "absent"}:
+    if settings.logprobs and capabilities.logprobs not in {"rejected", "missing"}:
         # One alternative a token: some servers take 0 for none at all, and their default is 20.
         body |= (
             {"logprobs": 1} if prompt.messages is None else {"logprobs": True, "top_logprobs": 1}
         )
-    if seed is not None and capabilities.seed != "refused":
+    if seed is not None and capabilities.seed != "rejected":
         body["seed"] = seed
     if count > 1:
         body["n"] = count

@@ -59,13 +59,13 @@ async def probe(upstream: Upstream) -> Capabilities:
     asker = _Asker(upstream)
     found: dict[str, Any] = await asker.endpoints()
     found |= await asker.limits()
-    asker.limit_name = Capabilities(**found).limit_name
-    if found[asker.limit_name] == "refused":
-        asker.limit_name = None
+    asker.max_tokens_field = Capabilities(**found).max_tokens_field
+    if found[asker.max_tokens_field] == "rejected":
+        asker.max_tokens_field = None
     found |= await asker.choices()
     several = found["n"] in {"native", "limited"}
     found |= await asker.logprobs()
-    found |= await asker.usage(several=several, logprobs=found["logprobs"] == "given")
+    found |= await asker.usage(several=several, logprobs=found["logprobs"] == "returned")
     found |= await asker.seeds(several=several)
     found |= await asker.stream_usage()
     found |= await asker.effort()
@@ -79,12 +79,12 @@ class _Asker:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self.path = "chat/completions"
-        self.limit_name: str | None = "max_tokens"
+        self.max_tokens_field: str | None = "max_tokens"
 
     def body(self, text: str, tokens: int, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
         chat = self.path == "chat/completions"
         said = {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
-        limit = {} if self.limit_name is None else {self.limit_name: tokens}
+        limit = {} if self.max_tokens_field is None else {self.max_tokens_field: tokens}
         return {"model": self._upstream.model, **said, "temperature": 1.0, **limit, **fields}
 
     async def ask(self, text: str, tokens: int, **fields: Any) -> Reply | None:  # noqa: ANN401
@@ -112,7 +112,7 @@ class _Asker:
 
     async def endpoints(self) -> dict[str, Any]:
         """Which of the two endpoints answer; later questions go to chat where it does."""
-        found = {"completions": "absent", "chat": "absent"}
+        found = {"completions": "unavailable", "chat": "unavailable"}
         failure: ModelError | None = None
         for name, path in (("completions", "completions"), ("chat", "chat/completions")):
             try:
@@ -122,18 +122,18 @@ class _Asker:
             except ModelError as error:
                 failure, found[name] = error, "unknown"
             else:
-                found[name] = "absent" if said else "present"
+                found[name] = "unavailable" if said else "available"
                 failure = RequestRejected(f"{self._upstream.base_url} {said}") if said else failure
-        if failure is not None and "present" not in found.values():
+        if failure is not None and "available" not in found.values():
             raise failure
         return found
 
     async def _endpoint(self, path: str) -> str:
         """Settle on an endpoint that answers, under some name of the limit, or say why not."""
-        before = self.path, self.limit_name
+        before = self.path, self.max_tokens_field
         said = ""
         for limit in ("max_tokens", "max_completion_tokens", None):
-            self.path, self.limit_name = path, limit
+            self.path, self.max_tokens_field = path, limit
             reply = await self._upstream.post(path, self.body(_SUM, _FEW))
             if _choices(reply):
                 return ""
@@ -142,14 +142,14 @@ class _Asker:
                 raise RequestRejected(f"{self._upstream.base_url} {said}")
             if reply.status in _NOWHERE:
                 break
-        self.path, self.limit_name = before
+        self.path, self.max_tokens_field = before
         return said
 
     async def limits(self) -> dict[str, Any]:
         """What each name of the limit does: a limit of 1 must give one token."""
         found = {}
         for name in ("max_tokens", "max_completion_tokens"):
-            self.limit_name = name
+            self.max_tokens_field = name
             found[name] = await self._limit()
         return found
 
@@ -175,7 +175,7 @@ class _Asker:
         if reply is None:
             return "unknown"
         if reply.refused:
-            return "refused"
+            return "rejected"
         cut = [c for c in _choices(reply) if c.finish == "length" and len(c.text) <= _ONE_TOKEN]
         return "honoured" if cut else "ignored"
 
@@ -185,14 +185,14 @@ class _Asker:
         if reply is None:
             return {"n": "unknown"}
         if reply.refused:
-            return {"n": "refused"}
+            return {"n": "rejected"}
         if len(_choices(reply)) <= 1:
             return {"n": "ignored"}
         zero = await self.ask(_COUNT, 1, n=2, temperature=0.0)
-        at_zero = "unknown" if zero is None else "refused" if zero.refused else "accepted"
+        at_zero = "unknown" if zero is None else "rejected" if zero.refused else "accepted"
         limit = await self._most_choices()
         kind = "native" if limit is None else "limited"
-        return {"n": kind, "n_limit": limit, "n_at_zero": at_zero}
+        return {"n": kind, "max_n": limit, "n_at_temperature_0": at_zero}
 
     async def _most_choices(self) -> int | None:
         low, high = 2, MOST_CHOICES + 1
@@ -214,9 +214,9 @@ class _Asker:
         if reply is None:
             return {"logprobs": "unknown"}
         if reply.refused:
-            return {"logprobs": "refused"}
+            return {"logprobs": "rejected"}
         seen = any(choice.logprob is not None for choice in _choices(reply))
-        return {"logprobs": "given" if seen else "absent"}
+        return {"logprobs": "returned" if seen else "missing"}
 
     async def usage(self, *, several: bool, logprobs: bool) -> dict[str, Any]:
         """What the bill counts: the tokens of all choices, or of one of them."""
@@ -226,12 +226,12 @@ class _Asker:
         reply = await self.ask(_COUNT, 4, **asked)
         choices = [] if reply is None else _choices(reply)
         if not choices or reply is None:
-            return {"usage_counts": "unknown"}
+            return {"usage": "unknown"}
         billed = parse_usage(reply.document).get("completion_tokens")
         if not isinstance(billed, int) or billed <= 0:
-            return {"usage_counts": "absent"}
+            return {"usage": "missing"}
         if len(choices) == 1:
-            return {"usage_counts": "unknown" if several else "all"}
+            return {"usage": "unknown" if several else "all"}
         sizes = [c.tokens or (4 if c.finish == "length" else None) for c in choices]
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
@@ -239,13 +239,13 @@ class _Asker:
             one = 0 if alone is None else parse_usage(alone.document).get("completion_tokens", 0)
             known = [one] * len(sizes)
         half = sum(known) * (1 + 1 / len(known)) / 2  # between the bill of one and of all
-        return {"usage_counts": "all" if billed > half else "one"}
+        return {"usage": "all" if billed > half else "one"}
 
     async def seeds(self, *, several: bool) -> dict[str, Any]:
         """Whether a seed repeats a draw, and whether several choices of one seed are copies."""
         warm = await self.ask(_VARIED, _LINE, seed=1)  # a cached prompt may change the rounding
         if warm is None or warm.refused:
-            return {} if warm is None else {"seed": "refused"}
+            return {} if warm is None else {"seed": "rejected"}
         first, again, *others = [
             await self.texts(_VARIED, _LINE, seed=seed) for seed in (1, 1, 2, 3)
         ]
@@ -253,7 +253,7 @@ class _Asker:
         if first and again and first != again:
             found["seed"] = "ignored"
         elif first and again and any(other and other != first for other in others):
-            found["seed"] = "repeatable"
+            found["seed"] = "reproducible"
         if several:
             found["seed_with_n"] = await self._together()
         return found
@@ -273,10 +273,10 @@ class _Asker:
             async with self.stream(_COUNT, 2, stream_options={"include_usage": True}) as events:
                 billed = [event async for event in events if parse_usage(event)]
         except RequestRejected:
-            return {"stream_usage": "refused"}
+            return {"stream_usage": "rejected"}
         except ModelError:
             return {"stream_usage": "unknown"}
-        return {"stream_usage": "given" if billed else "absent"}
+        return {"stream_usage": "returned" if billed else "missing"}
 
     async def effort(self) -> dict[str, Any]:
         """Whether the effort of reasoning can be set, and whether that changes anything."""
@@ -284,28 +284,28 @@ class _Asker:
             return {}
         fields: dict[str, Any] = {"temperature": 0.0}
         low = await self._effort("low", fields)
-        if low == "refused":  # perhaps only for the temperature: reasoning models have their own
+        if low == "rejected":  # perhaps only for the temperature: reasoning models have their own
             fields = {"temperature": 1.0}
             low = await self._effort("low", fields)
         high = await self._effort("high", fields)
-        if "refused" in {low, high}:
-            return {"effort": "refused"}
+        if "rejected" in {low, high}:
+            return {"reasoning_effort": "rejected"}
         if isinstance(low, str) or isinstance(high, str):
             return {}
         if high == low:
             # Cut off while still thinking, both look the same whatever they would have become.
-            return {"effort": "ignored" if low[0] else "unknown"}
+            return {"reasoning_effort": "ignored" if low[0] else "unknown"}
         again = await self._effort("low", fields)
         if again == low:
-            return {"effort": "changes"}
+            return {"reasoning_effort": "effective"}
         noisy = isinstance(again, str) or high[1] <= 1.5 * max(low[1], again[1])
-        return {"effort": "unknown" if noisy else "changes"}
+        return {"reasoning_effort": "unknown" if noisy else "effective"}
 
     async def _effort(self, effort: str, fields: dict[str, Any]) -> tuple[str, int] | str:
         """Text and number of tokens, or what went wrong."""
         reply = await self.ask(_SUM, _THOUGHT, reasoning_effort=effort, **fields)
         if reply is None or reply.refused:
-            return "unknown" if reply is None else "refused"
+            return "unknown" if reply is None else "rejected"
         choices = _choices(reply)
         billed = parse_usage(reply.document).get("completion_tokens")
         size = billed if isinstance(billed, int) else sum(len(choice.text) for choice in choices)

@@ -17,7 +17,7 @@ MOST = 1e300
 """More is no score, and neither is what is not a number."""
 
 
-class Scorer(Endpoint):
+class HttpScorer(Endpoint):
     """A scorer at a URL; use it as an asynchronous context manager."""
 
     def __init__(self, url: str, **options: Any) -> None:  # noqa: ANN401 - an endpoint's own

@@ -152,7 +152,7 @@ def read_stop(document: dict[str, Any], stop: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bill(name: str, amount: float) -> str:
-    """Say an amount of a bill; money is in the currency of the recorded costs or the tariff.
+    """Say an amount of a bill; money is in the currency of the recorded costs or the token prices.
 
     >>> _bill("samples", 2010.4), _bill("money", 0.5), _bill("money", 0.000597)
     ('2,010 samples', '0.50 of money', '0.000597 of money')

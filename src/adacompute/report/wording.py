@@ -243,7 +243,7 @@ def _options(document: dict[str, Any]) -> list[str]:
     """Options by which other commands see the costs and levels of this page."""
     words = [] if document["unit"] == "samples" else ["--unit", document["unit"]]
     if document["priced"]:
-        words += ["--tariff", "TARIFF"]
+        words += ["--token-prices", "TOKEN_PRICES"]
     if document["custom_levels"]:
         words += ["--levels", ",".join(map(str, document["custom_levels"]))]
     return words

@@ -1,9 +1,9 @@
-"""Tariffs: what a call to a model costs, in money.
+"""Token prices: what a call to a model costs, in money.
 
 Prices are per million tokens, as providers list them; amounts are whole nano-units of the currency,
 so that sums do not depend on order. A prompt is paid once a call, however many draws share it.
 Reasoning tokens are part of the completion: where they have a price of their own it replaces the
-output's, it is not added. Tariffs know tokens, not texts.
+output's, it is not added. Token prices know tokens, not texts.
 """
 
 from __future__ import annotations
@@ -115,30 +115,30 @@ def parse_token_prices(path: Path) -> dict[str, TokenPrices]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
     known = {field.name for field in fields(TokenPrices)}
-    tariffs = {}
+    price_list = {}
     models = content.get("models", {})
     for name, table in models.items() if isinstance(models, dict) else ():
         unknown = set(table) - known if isinstance(table, dict) else {"a value"}
         if unknown:
             raise ConfigError(
                 f"{path} sets {min(unknown)!r} for {name!r}; "
-                f"a tariff has {', '.join(sorted(known))}"
+                f"token prices has {', '.join(sorted(known))}"
             )
         try:
-            tariffs[name] = TokenPrices(**{key: float(value) for key, value in table.items()})
+            price_list[name] = TokenPrices(**{key: float(value) for key, value in table.items()})
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: the tariff of {name!r} is wrong: {error}") from None
+            raise ConfigError(f"{path}: the token prices of {name!r} is wrong: {error}") from None
         for price in (price for price in REQUIRED if price not in table):
-            raise ConfigError(
-                f"{path}: the tariff of {name!r} has no price of {price}; write 0 if it is free"
-            )
-    if not tariffs:
+            raise ConfigError(f"{path}: {name!r} has no price of {price}; write 0 if it is free")
+    if not price_list:
         raise ConfigError(f'{path} has no table such as [models."gpt-4o-mini"]')
-    return tariffs
+    return price_list
 
 
-def find_token_prices(tariffs: Mapping[str, TokenPrices], model: str) -> TokenPrices:
-    """Return a model's tariff, or say which models have one."""
-    if model not in tariffs:
-        raise ConfigError(f"there is no tariff for {model!r}; there are {', '.join(tariffs)}")
-    return tariffs[model]
+def find_token_prices(price_list: Mapping[str, TokenPrices], model: str) -> TokenPrices:
+    """Return a model's token prices, or say which models have one."""
+    if model not in price_list:
+        raise ConfigError(
+            f"there is no token price for {model!r}; there are {', '.join(price_list)}"
+        )
+    return price_list[model]

@@ -23,9 +23,9 @@ from adacompute.collection.export import export
 from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
 from adacompute.collection.plan import MOST_AT_ONCE, CollectionLevel, LevelSpec, Plan
 from adacompute.core.errors import DataError
-from adacompute.graders.grader import load
+from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
-from adacompute.models.scorer import Scorer
+from adacompute.models.scorer import HttpScorer
 from adacompute.spending.meter import Meter
 from adacompute.spending.token_prices import NANO, Usage
 from adacompute.stages.inputs import (
@@ -81,8 +81,8 @@ def _check_modes(plan: Plan, run: Path, ledger: Ledger) -> None:
     """Refuse to mix what was drawn in other ways: the export of a level holds one of them."""
     for spec in plan.levels:
         asked = _asked_mode(plan, spec)
-        for known in ledger.modes(drawn=True).values():
-            if known["level"] == spec.name and known != asked:
+        for known in ledger.arms(sampled_only=True).values():
+            if known["arm"] == spec.name and known != asked:
                 names = {"model": "model", "template": "prompt", "settings": "settings"}
                 other = " and ".join(
                     word for key, word in names.items() if known[key] != asked[key]
@@ -95,7 +95,7 @@ def _check_modes(plan: Plan, run: Path, ledger: Ledger) -> None:
 
 def _asked_mode(plan: Plan, spec: LevelSpec) -> dict[str, str]:
     return {
-        "level": spec.name,
+        "arm": spec.name,
         "model": spec.model,
         "template": plan.template.name,
         "settings": spec.settings.canonical(),
@@ -177,8 +177,8 @@ async def _collect_level(plan: Plan, spec: LevelSpec, level: _Level) -> Progress
     ids, gold = (plan.questions[name].to_pylist() for name in ("question_id", "gold"))
     drawn = RoundSamples(
         level.ledger,
-        level.ledger.mode(**_asked_mode(plan, spec)),
-        load(plan.grader),
+        level.ledger.register_arm(**_asked_mode(plan, spec)),
+        load_grader(plan.grader),
         dict(zip(ids, gold, strict=True)),
     )
     progress = await collect_rounds(asked, drawn, level.draw, samples=samples, budget=plan.adaptive)
@@ -187,8 +187,8 @@ async def _collect_level(plan: Plan, spec: LevelSpec, level: _Level) -> Progress
     return progress
 
 
-def _scorer(plan: Plan, url: str, log: _Log) -> Scorer:
-    return Scorer(
+def _scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
+    return HttpScorer(
         url,
         key=read_api_key(plan.scorer_api_key_env),
         timeouts=plan.timeouts,
@@ -198,7 +198,7 @@ def _scorer(plan: Plan, url: str, log: _Log) -> Scorer:
 
 
 def _mode(
-    plan: Plan, spec: LevelSpec, upstream: Upstream, scorer: Scorer | None
+    plan: Plan, spec: LevelSpec, upstream: Upstream, scorer: HttpScorer | None
 ) -> CollectionLevel:
     at_once = upstream.capabilities.choices(
         spec.samples, temperature=spec.settings.temperature, seeded=plan.seed is not None
@@ -209,12 +209,12 @@ def _mode(
         model=upstream,
         template=plan.template,
         settings=spec.settings,
-        tariff=spec.tariff,
+        token_prices=spec.token_prices,
         draws=spec.samples,
         at_once=min(at_once, MOST_AT_ONCE),
         seed=plan.seed,
         scorer=scorer,
-        score_price=plan.scorer_tariff.cost(Usage(0, 0)),
+        score_price=plan.scorer_prices.cost(Usage(0, 0)),
     )
 
 
@@ -255,11 +255,11 @@ class _Interrupts:
 def _export(plan: Plan, place: Run, ledger: Ledger) -> dict[str, dict[str, int]]:
     """Write each level's samples: the first as the run's own, the others beside it."""
     questions = {row["question_id"]: row for row in plan.questions.to_pylist()}
-    grader = load(plan.grader)
+    grader = load_grader(plan.grader)
     counts = {}
     outputs = []
     for i, spec in enumerate(plan.levels):
-        mode = ledger.mode(**_asked_mode(plan, spec))
+        mode = ledger.register_arm(**_asked_mode(plan, spec))
         name = SAMPLES if i == 0 else f"samples@{spec.name}.parquet"
         counts[spec.name] = export(ledger, mode, questions, grader, place.file(name))
         outputs.append(name)

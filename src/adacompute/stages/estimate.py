@@ -37,10 +37,10 @@ def estimate_run(
     method: str = "exact",
     vote: str = "majority",
     unit: str = "samples",
-    tariff: Path | None = None,
+    token_prices: Path | None = None,
 ) -> dict[str, Any]:
     """Estimate what each level is worth on each question, and what it costs on the average."""
-    place, prices = Run(run), read_token_prices(tariff, [unit])
+    place, prices = Run(run), read_token_prices(token_prices, [unit])
     levels = check_levels(levels)
     arguments = {
         "levels": list(levels),

@@ -56,7 +56,7 @@ def evaluate_run(
     drop_unparsed: bool = False,
     protocol: str = "held-out",
     unit: str = "samples",
-    tariff: Path | None = None,
+    token_prices: Path | None = None,
     native_n: bool = False,
     resort: Path | None = None,
     tie_break: str = FIRST_SEEN,
@@ -71,7 +71,10 @@ def evaluate_run(
     Without ``policies`` those that lack an optional dependency are left out, and named. A question
     is drawn for ``rounds`` times at most, each for ``round_cost`` and, with ``native_n``, a prompt.
     """
-    place, costs = Run(run), Costs(unit, read_token_prices(tariff, [unit]), native_n, round_cost)
+    place, costs = (
+        Run(run),
+        Costs(unit, read_token_prices(token_prices, [unit]), native_n, round_cost),
+    )
     names, skipped = _contestants(policies, protocol)
     arguments = {
         "format": FORMAT,

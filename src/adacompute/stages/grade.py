@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from adacompute.core.errors import DataError
-from adacompute.graders.grader import grade, load
+from adacompute.graders.grader import grade, load_grader
 from adacompute.stages.inputs import (
     no_progress,
 )
@@ -63,7 +63,7 @@ def _judge(
     progress: Callable[[str], None],
 ) -> tuple[list[str | None], list[bool]]:
     """Grade every question's texts: their answers, and whether they are right."""
-    judge = load(grader)
+    judge = load_grader(grader)
     texts: list[str | None] = samples[column].take(pa.array(recorded.order)).to_pylist()
     gold = samples["gold"].take(pa.array(recorded.order[recorded.first_samples()])).to_pylist()
     answers: list[str | None] = []
@@ -76,5 +76,5 @@ def _judge(
         except DataError as error:
             raise DataError(f"question {name!r}: {error}") from None
         answers += graded.answer
-        right += graded.right
+        right += graded.correct
     return answers, right

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.sources import is_tidy, locate, read_question_source, read_source
 from adacompute.datasets.ungraded import find_logged, holds_key, read_ungraded
-from adacompute.graders.grader import Grader, grade, load
+from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import SAMPLES, Run, encode_samples
 
@@ -37,7 +37,7 @@ def import_samples(
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
     place, source = Run(run), locate(source)
-    judge = load(grader) if grader else None
+    judge = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
     graded = _has_grades(source, judge, gold)
     read = hash_path(source) if graded else "+".join(map(hash_path, find_logged(source)))

@@ -71,7 +71,7 @@ def report_run(
     policies: Sequence[str] | None = None,
     levels: Sequence[int] | None = None,
     unit: str = "samples",
-    tariff: Path | None = None,
+    token_prices: Path | None = None,
     permutations: int = PERMUTATIONS,
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
@@ -82,7 +82,7 @@ def report_run(
         raise ConfigError(f"{out} is a directory: name a file for the page, such as report.html")
     if permutations < 1:
         raise ConfigError(f"samples are replayed in at least one order, not {permutations}")
-    place, costs = Run(run), Costs(unit, read_token_prices(tariff, [unit]))
+    place, costs = Run(run), Costs(unit, read_token_prices(token_prices, [unit]))
     evaluation = _find_evaluation(place, costs)
     arguments = {
         "format": FORMAT,

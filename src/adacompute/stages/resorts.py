@@ -1,7 +1,7 @@
 """Resorts: samples of a second model on the questions of a run, joined by their ids.
 
-A second run holds what another model answered. Its draws are paid by its own tariff, each with its
-prompt, and the sequential policy may ask for them as its last level.
+A second run holds answers of another model. Its draws are paid by its own token prices, each with
+its prompt, and the sequential policy may ask for them as its last level.
 """
 
 from __future__ import annotations

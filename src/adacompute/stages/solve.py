@@ -33,12 +33,12 @@ def solve_run(
     unit: str = "samples",
     limits: Mapping[str, float] | None = None,
     method: str = "exact",
-    tariff: Path | None = None,
+    token_prices: Path | None = None,
 ) -> dict[str, Any]:
     """Compute the best allocation within a budget, and the proof of how good it is."""
     if limits and method != "exact":
         raise ConfigError(f"limits are solved by the method 'exact' only, not by {method!r}")
-    place, prices = Run(run), read_token_prices(tariff, [unit, *(limits or {})])
+    place, prices = Run(run), read_token_prices(token_prices, [unit, *(limits or {})])
     arguments = {
         "budget": budget,
         "unit": unit,

@@ -50,7 +50,7 @@ def train_run(
     levels: Sequence[int] = DEFAULT_LEVELS,
     budgets: Sequence[float] | None = None,
     unit: str = "samples",
-    tariff: Path | None = None,
+    token_prices: Path | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
     resort: Path | None = None,
@@ -64,7 +64,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle, with the costs it is for."""
     factory, levels, place = find_factory(policy), check_levels(levels), Run(run)
-    costs = Costs(unit, read_token_prices(tariff, [unit]), native_n, round_cost)
+    costs = Costs(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     pool = read_pool(
         place, costs=costs, features=features, resort=resort, tie_break=tie_break
     ).equalise()

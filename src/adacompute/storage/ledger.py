@@ -1,11 +1,10 @@
-"""Ledger: every sample that was paid for, in SQLite, while they are being collected.
+"""Ledger: every paid sample, stored in SQLite while samples are being collected.
 
-A sample is keyed by (question, mode, draw): a mode is a level with its model, template and
-settings. It is durable before it counts as done, and the same key is never stored twice; a score
-may be added to it later, once. Several
-processes may collect into one ledger: each claims questions before it draws for them, and a claim
-ends with its owner, by death or by silence. It knows nothing of models or money: costs are whole
-numbers it is given.
+A sample is keyed by (question, arm, sample number). An arm is a name with a model, a prompt
+template and settings. A sample is durable before it counts as done and is never stored twice; a
+score can be added to it later, once. Several processes may collect into one ledger: each claims
+questions before it samples them, and its claims end when it exits or stops sending heartbeats. The
+ledger knows nothing of models or prices: costs are integers given to it.
 """
 
 from __future__ import annotations
@@ -23,48 +22,48 @@ from typing import Any
 
 from adacompute.core.errors import DataError
 
-FORMAT = 1
-SILENCE_S = 60.0
-"""An owner on another machine that was not heard of for this long is dead."""
+FORMAT = 2
+HEARTBEAT_TIMEOUT_S = 60.0
+"""An owner on another machine without a heartbeat for this long is considered dead."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS modes (
-  mode INTEGER PRIMARY KEY, level TEXT NOT NULL, model TEXT NOT NULL, template TEXT NOT NULL,
-  settings TEXT NOT NULL, UNIQUE (level, model, template, settings));
+CREATE TABLE IF NOT EXISTS arms (
+  arm_id INTEGER PRIMARY KEY, arm TEXT NOT NULL, model TEXT NOT NULL, template TEXT NOT NULL,
+  settings TEXT NOT NULL, UNIQUE (arm, model, template, settings));
 CREATE TABLE IF NOT EXISTS samples (
-  question TEXT NOT NULL, mode INTEGER NOT NULL, draw INTEGER NOT NULL,
-  text TEXT NOT NULL, finish TEXT, prompt_tokens INTEGER, cached_tokens INTEGER NOT NULL,
-  completion_tokens INTEGER, reasoning_tokens INTEGER NOT NULL, logprob REAL,
-  estimated INTEGER NOT NULL, latency_s REAL NOT NULL, shared INTEGER NOT NULL,
+  question TEXT NOT NULL, arm_id INTEGER NOT NULL, sample INTEGER NOT NULL,
+  text TEXT NOT NULL, finish_reason TEXT, prompt_tokens INTEGER, cached_tokens INTEGER NOT NULL,
+  completion_tokens INTEGER, reasoning_tokens INTEGER NOT NULL, mean_logprob REAL,
+  is_estimated INTEGER NOT NULL, latency_s REAL NOT NULL, samples_per_call INTEGER NOT NULL,
   cost INTEGER NOT NULL, score REAL,
-  PRIMARY KEY (question, mode, draw)) WITHOUT ROWID;
+  PRIMARY KEY (question, arm_id, sample)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owners (
-  owner TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, heard REAL NOT NULL)
+  owner TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, heartbeat REAL NOT NULL)
   WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS claims (
-  question TEXT NOT NULL, mode INTEGER NOT NULL, owner TEXT NOT NULL,
-  PRIMARY KEY (question, mode)) WITHOUT ROWID;
+  question TEXT NOT NULL, arm_id INTEGER NOT NULL, owner TEXT NOT NULL,
+  PRIMARY KEY (question, arm_id)) WITHOUT ROWID;
 """
 
 
 @dataclass(frozen=True)
 class StoredSample:
-    """One finished sample, as it is stored."""
+    """One finished sample as stored; fields from ``text`` on are those of the model's sample."""
 
     question: str
-    mode: int
-    draw: int
+    arm_id: int
+    sample: int
     text: str
-    finish: str | None
+    finish_reason: str | None
     prompt_tokens: int | None
     cached_tokens: int
     completion_tokens: int | None
     reasoning_tokens: int
-    logprob: float | None
-    estimated: bool
+    mean_logprob: float | None
+    is_estimated: bool
     latency_s: float
-    shared: int
+    samples_per_call: int
     cost: int
     score: float | None = None
 
@@ -74,7 +73,8 @@ _values = operator.attrgetter(*_COLUMNS)
 _INSERT = (
     f"INSERT INTO samples ({', '.join(_COLUMNS)}) "  # noqa: S608 - our own names
     f"VALUES ({', '.join('?' * len(_COLUMNS))}) "
-    "ON CONFLICT (question, mode, draw) DO UPDATE SET score = excluded.score, cost = excluded.cost "
+    "ON CONFLICT (question, arm_id, sample) "
+    "DO UPDATE SET score = excluded.score, cost = excluded.cost "
     "WHERE score IS NULL AND excluded.score IS NOT NULL AND text = excluded.text"
 )
 
@@ -96,29 +96,38 @@ class Ledger:
             )
             self._db.execute("PRAGMA journal_mode = WAL")
             # WAL in NORMAL mode survives the end of the process at any moment, kill -9 included;
-            # FULL also survives a power cut, which samples that cost money deserve.
+            # FULL also survives a power cut. Samples cost money, so use FULL.
             self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(SCHEMA)
-            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(FORMAT),))
+            version = self._read_format()
+            if version == str(FORMAT):
+                self._db.executescript(SCHEMA)
+                self._db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (version,))
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.path} cannot be used as a ledger: {error}") from None
-        (version,) = self._db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
         if version != str(FORMAT):
             raise DataError(
-                f"{self.path} is of ledger format {version} and this version reads {FORMAT}: "
-                "use the version that made it"
+                f"{self.path} has ledger format {version}, and this version reads {FORMAT}: "
+                "collect into a new run directory, or use the version that wrote it"
             )
-        self.hear()
+        self.heartbeat()
+
+    def _read_format(self) -> str:
+        """Format of the open file; a new file has the current one."""
+        has_meta = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
+        if has_meta is None:
+            return str(FORMAT)
+        row = self._db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+        return str(FORMAT) if row is None else str(row[0])
 
     def close(self) -> None:
-        """Give back all claims and close."""
+        """Release all claims and close the file."""
         with self._transaction():
             self._db.execute("DELETE FROM claims WHERE owner = ?", (self.owner,))
             self._db.execute("DELETE FROM owners WHERE owner = ?", (self.owner,))
         self._db.close()
 
-    def hear(self) -> None:
-        """Tell other processes that this one is alive."""
+    def heartbeat(self) -> None:
+        """Record that this process is alive, so that others respect its claims."""
         self._db.execute(
             "INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)",
             (self.owner, socket.gethostname(), os.getpid(), time.time()),
@@ -127,84 +136,87 @@ class Ledger:
     def _transaction(self) -> _Transaction:
         return _Transaction(self._db)
 
-    def mode(self, *, level: str, model: str, template: str, settings: str) -> int:
-        """Number of a mode, made when it is new."""
-        key = (level, model, template, settings)
+    def register_arm(self, *, arm: str, model: str, template: str, settings: str) -> int:
+        """Id of an arm; a new one gets the next id."""
+        key = (arm, model, template, settings)
         self._db.execute(
-            "INSERT OR IGNORE INTO modes (level, model, template, settings) VALUES (?, ?, ?, ?)",
-            key,
+            "INSERT OR IGNORE INTO arms (arm, model, template, settings) VALUES (?, ?, ?, ?)", key
         )
-        (number,) = self._db.execute(
-            "SELECT mode FROM modes "
-            "WHERE level = ? AND model = ? AND template = ? AND settings = ?",
+        (arm_id,) = self._db.execute(
+            "SELECT arm_id FROM arms WHERE arm = ? AND model = ? AND template = ? AND settings = ?",
             key,
         ).fetchone()
-        return int(number)
+        return int(arm_id)
 
-    def modes(self, *, drawn: bool = False) -> dict[int, dict[str, str]]:
-        """All modes by number, or those that have samples."""
+    def arms(self, *, sampled_only: bool = False) -> dict[int, dict[str, str]]:
+        """All arms by id, or only those with samples."""
         rows = self._db.execute(
-            "SELECT mode, level, model, template, settings FROM modes "
-            "WHERE NOT ? OR EXISTS (SELECT 1 FROM samples WHERE samples.mode = modes.mode)",
-            (drawn,),
+            "SELECT arm_id, arm, model, template, settings FROM arms "
+            "WHERE NOT ? OR EXISTS (SELECT 1 FROM samples WHERE samples.arm_id = arms.arm_id)",
+            (sampled_only,),
         )
         return {
-            m: {"level": level, "model": model, "template": t, "settings": s}
-            for m, level, model, t, s in rows
+            arm_id: {"arm": arm, "model": model, "template": template, "settings": settings}
+            for arm_id, arm, model, template, settings in rows
         }
 
     def claim(
-        self, questions: Sequence[str], mode: int, draws: int, *, scored: bool = False
+        self, questions: Sequence[str], arm_id: int, n_samples: int, *, scored: bool = False
     ) -> dict[str, list[int]]:
-        """Claim those questions that lack draws and that nobody else is drawing for.
+        """Claim the questions that have fewer than ``n_samples`` and no other live owner.
 
-        Returns the missing draws of each question claimed; with ``scored``, those without a score
-        are missing too.
+        Returns the missing sample numbers of each claimed question. With ``scored``, samples
+        without a score count as missing too.
         """
         with self._transaction():
-            self._bury_owners()
+            self._remove_dead_owners()
             missing: dict[str, list[int]] = {}
             for question in questions:
-                have = {
-                    d
-                    for (d,) in self._db.execute(
-                        "SELECT draw FROM samples WHERE question = ? AND mode = ? AND draw < ? "
+                stored = {
+                    number
+                    for (number,) in self._db.execute(
+                        "SELECT sample FROM samples "
+                        "WHERE question = ? AND arm_id = ? AND sample < ? "
                         "AND (score IS NOT NULL OR NOT ?)",
-                        (question, mode, draws, scored),
+                        (question, arm_id, n_samples, scored),
                     )
                 }
-                if len(have) == draws:
+                if len(stored) == n_samples:
                     continue
-                taken = self._db.execute(
-                    "INSERT OR IGNORE INTO claims VALUES (?, ?, ?)", (question, mode, self.owner)
+                claimed = self._db.execute(
+                    "INSERT OR IGNORE INTO claims VALUES (?, ?, ?)", (question, arm_id, self.owner)
                 )
-                if taken.rowcount or self._own(question, mode):
-                    missing[question] = [d for d in range(draws) if d not in have]
+                if claimed.rowcount or self._is_owner(question, arm_id):
+                    missing[question] = [i for i in range(n_samples) if i not in stored]
             return missing
 
-    def _own(self, question: str, mode: int) -> bool:
+    def _is_owner(self, question: str, arm_id: int) -> bool:
         row = self._db.execute(
-            "SELECT owner FROM claims WHERE question = ? AND mode = ?", (question, mode)
+            "SELECT owner FROM claims WHERE question = ? AND arm_id = ?", (question, arm_id)
         ).fetchone()
         return row is not None and row[0] == self.owner
 
-    def _bury_owners(self) -> None:
-        """End the claims of processes that are gone."""
-        here, now = socket.gethostname(), time.time()
-        for owner, host, pid, heard in self._db.execute("SELECT * FROM owners").fetchall():
+    def _remove_dead_owners(self) -> None:
+        """Delete the claims of processes that no longer run."""
+        this_host, now = socket.gethostname(), time.time()
+        for owner, host, pid, heartbeat in self._db.execute("SELECT * FROM owners").fetchall():
             if owner == self.owner:
                 continue
-            gone = not Path(f"/proc/{pid}").exists() if host == here else now - heard > SILENCE_S
-            if gone:
+            is_dead = (
+                not Path(f"/proc/{pid}").exists()
+                if host == this_host
+                else now - heartbeat > HEARTBEAT_TIMEOUT_S
+            )
+            if is_dead:
                 self._db.execute("DELETE FROM claims WHERE owner = ?", (owner,))
                 self._db.execute("DELETE FROM owners WHERE owner = ?", (owner,))
 
     def record(self, samples: Sequence[StoredSample]) -> int:
-        """Store samples durably; returns how many of them were new.
+        """Store samples durably and return how many were new.
 
-        A sample that is stored without a score, and comes again with one, gets it and its cost.
+        A stored sample without a score takes the score and cost of a repeated one that has it.
         """
-        rows = [_values(sampled) for sampled in samples]
+        rows = [_values(sample) for sample in samples]
         try:
             with self._transaction():
                 before = self._db.total_changes
@@ -213,49 +225,49 @@ class Ledger:
         except sqlite3.Error as error:
             raise DataError(f"{self.path} cannot be written: {error}") from None
 
-    def release(self, questions: Sequence[str], mode: int) -> None:
-        """Give back claims."""
+    def release(self, questions: Sequence[str], arm_id: int) -> None:
+        """Release the claims of these questions."""
         with self._transaction():
             self._db.executemany(
-                "DELETE FROM claims WHERE question = ? AND mode = ? AND owner = ?",
-                [(question, mode, self.owner) for question in questions],
+                "DELETE FROM claims WHERE question = ? AND arm_id = ? AND owner = ?",
+                [(question, arm_id, self.owner) for question in questions],
             )
 
-    def count(self, questions: Sequence[str], mode: int, *, below: int) -> tuple[int, int]:
-        """Number of these questions' samples whose draw is below a number, and with a score."""
-        samples, scored = self._db.execute(
+    def count(self, questions: Sequence[str], arm_id: int, *, below: int) -> tuple[int, int]:
+        """Count these questions' samples with a number below ``below``, and those with a score."""
+        n_samples, n_scored = self._db.execute(
             "SELECT COUNT(*), COUNT(score) FROM json_each(?) JOIN samples ON question = value "
-            "WHERE mode = ? AND draw < ?",
-            (json.dumps(list(questions)), mode, below),
+            "WHERE arm_id = ? AND sample < ?",
+            (json.dumps(list(questions)), arm_id, below),
         ).fetchone()
-        return int(samples), int(scored)
+        return int(n_samples), int(n_scored)
 
     def totals(self) -> dict[str, int]:
-        """Tokens and cost of everything collected so far."""
+        """Tokens and cost of all samples."""
         names = ("prompt_tokens", "completion_tokens", "reasoning_tokens", "cost")
         sums = ", ".join(f"COALESCE(SUM({name}), 0)" for name in names)
         row = self._db.execute(f"SELECT {sums} FROM samples").fetchone()  # noqa: S608
         return dict(zip(names, row, strict=True))
 
-    def samples(self, mode: int) -> Iterator[StoredSample]:
-        """Every sample of a mode, by question and draw."""
-        return self._select("mode = ? ORDER BY question, draw", mode)
+    def samples(self, arm_id: int) -> Iterator[StoredSample]:
+        """All samples of an arm, by question and sample number."""
+        return self._select("arm_id = ? ORDER BY question, sample", arm_id)
 
-    def unscored(self, question: str, mode: int) -> dict[int, StoredSample]:
-        """Samples of a question that have no score, by draw."""
-        where = "question = ? AND mode = ? AND score IS NULL"
-        return {sampled.draw: sampled for sampled in self._select(where, question, mode)}
+    def unscored(self, question: str, arm_id: int) -> dict[int, StoredSample]:
+        """Samples of a question without a score, by sample number."""
+        where = "question = ? AND arm_id = ? AND score IS NULL"
+        return {stored.sample: stored for stored in self._select(where, question, arm_id)}
 
     def _select(self, where: str, *values: object) -> Iterator[StoredSample]:
         query = f"SELECT {', '.join(_COLUMNS)} FROM samples WHERE {where}"  # noqa: S608
         for row in self._db.execute(query, values):
-            found: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
-            yield StoredSample(**found | {"estimated": bool(found["estimated"])})
+            columns: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+            yield StoredSample(**columns | {"is_estimated": bool(columns["is_estimated"])})
 
 
 @dataclass(frozen=True)
 class _Transaction:
-    """One write that happens whole or not at all, and waits for other writers."""
+    """An atomic write that waits for other writers."""
 
     db: sqlite3.Connection
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from adacompute.core.errors import DataError
 
-FORMAT = 1
-"""Version of the run directory's files."""
+FORMAT = 2
+"""Version of the files of a run directory; other versions are rejected."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def read_manifest(path: Path) -> Manifest | None:
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise DataError(f"{path} is damaged: remove it to run its stage again") from None
     raise DataError(
-        f"{path} is of format {version!r} and this version reads {FORMAT}: "
-        "make the run again from its samples"
+        f"{path} has format {version!r}, and this version reads {FORMAT}: import the samples again "
+        "with 'adacompute import SOURCE --run DIR', into a new directory"
     )
 
 

@@ -1,8 +1,9 @@
-"""Fake answers: what the fake upstream makes of a request, as pure functions of prompt and seed.
+"""Fake answers: the content of the fake upstream's replies, as pure functions of prompt and seed.
 
-Answers read "The answer is 42." and go on in filler words when more tokens are wanted; a token is a
-word. The number depends on the prompt and the seed, so samples differ and can be repeated; the
-score of a text depends on the text. It knows nothing of sockets, time or faults.
+An answer reads "The answer is 42.", followed by filler words up to the requested length. One word
+is one token. The number depends on the prompt and the seed, so samples differ and are
+reproducible. The score of a text depends on the text alone. This module does no networking and
+injects no faults.
 """
 
 from __future__ import annotations
@@ -18,134 +19,140 @@ from adacompute.core.errors import ConfigError
 FAULTS = {
     "429": "asks to slow down",
     "500": "fails",
-    "502": "cannot reach what is behind it",
+    "502": "cannot reach its backend",
     "503": "is not available",
     "reset": "resets the connection",
     "half": "sends half of the announced body and closes the connection",
-    "garbled": "sends half of the JSON, properly announced",
-    "shape": "sends JSON of another shape",
-    "type": "sends a page of HTML",
+    "garbled": "sends half of the JSON document with a matching Content-Length",
+    "shape": "sends valid JSON that is no completion",
+    "type": "sends an HTML page",
     "stall": "sends nothing at all",
     "hang": "sends half of the body, then nothing",
-    "few": "sends half of the choices that were asked for",
+    "few": "sends half of the requested choices",
 }
-"""What a call may meet."""
+"""Faults that the fake can inject, and what it does in each case."""
 
 _FILLER = ("so", "we", "add", "both", "and", "take", "one", "half", "of", "it", "then", "look")
 
 
 @dataclass(frozen=True)
 class FakeSettings:
-    """How the fake behaves; the defaults are a server that does everything right, at once.
+    """Behaviour of the fake server. By default it does everything right and without delay.
 
-    `n` is "native", "ignored", "refused" or "limit:4". `slots` bounds how many calls are worked on
-    at once; a lost connection frees its slot at once only where `cancel` is "honoured". `effort`
-    "none" means that there is no such knob, and `refuses` names other fields of a request that are
-    refused. `script` names what the first calls meet ("ok" or a fault), `faults` the chances of
-    faults after that, drawn in the order of arrival from `seed`.
+    `n` is "native", "ignored", "rejected" or "limit:4". At most `max_concurrency` calls are
+    processed at a time; a client that disconnects frees its slot immediately only if `cancel` is
+    "honoured". `seed_support` "identical" gives all choices of a call the same text.
+    `reasoning_effort` "none" rejects that field, and `rejected_fields` names further request fields
+    to reject. `fault_script` lists the outcome of the first calls ("ok" or a name in ``FAULTS``);
+    after that each call meets a fault with the probabilities of `fault_rates`, drawn from `seed` in
+    order of arrival.
     """
 
     latency_s: float = 0.0
-    token_s: float = 0.0
-    tokens: int = 4
-    reasoning: int = 0
-    slots: int | None = None
+    token_latency_s: float = 0.0
+    completion_tokens: int = 4
+    reasoning_tokens: int = 0
+    max_concurrency: int | None = None
     n: str = "native"
     usage: Literal["all", "one", "none"] = "all"
     stream_usage: bool = True
-    seeds: Literal["honoured", "ignored", "identical"] = "honoured"
+    seed_support: Literal["honoured", "ignored", "identical"] = "honoured"
     logprobs: bool = True
     max_completion_tokens: bool = True
     cancel: Literal["honoured", "ignored"] = "honoured"
-    zero_with_n: Literal["accepted", "refused"] = "accepted"
-    effort: Literal["none", "accepted", "changes"] = "accepted"
+    n_at_temperature_0: Literal["accepted", "rejected"] = "accepted"
+    reasoning_effort: Literal["none", "accepted", "changes"] = "accepted"
     endpoints: tuple[str, ...] = ("chat/completions", "completions", "score")
-    refuses: tuple[str, ...] = ()
-    script: tuple[str, ...] = ()
-    faults: Mapping[str, float] = field(default_factory=dict)
+    rejected_fields: tuple[str, ...] = ()
+    fault_script: tuple[str, ...] = ()
+    fault_rates: Mapping[str, float] = field(default_factory=dict)
     retry_after_s: float | None = None
     retry_after_date: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (*self.script, *self.faults):
+        for name in (*self.fault_script, *self.fault_rates):
             if name not in FAULTS and name != "ok":
                 raise ConfigError(f"there is no fault {name!r}, only {', '.join(FAULTS)}")
-        if sum(self.faults.values()) > 1:
-            raise ConfigError("the chances of faults add up to more than 1")
-        kind, _, bound = self.n.partition(":")
-        if kind not in {"native", "ignored", "refused"} and not (
-            kind == "limit" and bound.isdigit()
+        if sum(self.fault_rates.values()) > 1:
+            raise ConfigError("fault_rates must add up to at most 1")
+        rule, _, bound = self.n.partition(":")
+        if rule not in {"native", "ignored", "rejected"} and not (
+            rule == "limit" and bound.isdigit()
         ):
-            raise ConfigError(f"n is native, ignored, refused or limit:K, not {self.n!r}")
+            raise ConfigError(f"n must be native, ignored, rejected or limit:K, not {self.n!r}")
 
 
 @dataclass
-class Ask:
-    """One request as the fake understands it: `seeds` has one entry for each choice."""
+class FakeRequest:
+    """One parsed request; `seeds` has one entry per choice of the reply.
+
+    `answer_tokens` is the length of an answer without a limit, and `max_tokens` the limit.
+    """
 
     chat: bool
     prompt: str
     seeds: list[Any]
-    natural: int
-    reasoning: int
-    limit: int | None
+    answer_tokens: int
+    reasoning_tokens: int
+    max_tokens: int | None
     logprobs: bool
     include_usage: bool
 
     @property
     def tokens(self) -> int:
-        """How many tokens each choice has, hidden ones included."""
-        whole = self.natural + self.reasoning
-        return whole if self.limit is None else min(whole, self.limit)
+        """Tokens per choice, including hidden reasoning tokens."""
+        unlimited = self.answer_tokens + self.reasoning_tokens
+        return unlimited if self.max_tokens is None else min(unlimited, self.max_tokens)
 
     @property
-    def finish(self) -> str:
-        """Why each choice ends."""
-        return "length" if self.tokens < self.natural + self.reasoning else "stop"
+    def finish_reason(self) -> str:
+        """``length`` if the limit cuts the choices off, else ``stop``."""
+        return "length" if self.tokens < self.answer_tokens + self.reasoning_tokens else "stop"
 
     def words(self, seed: object) -> list[str]:
-        """The visible tokens of the choice with this seed."""
-        shown = max(0, self.tokens - self.reasoning)
+        """Visible tokens of the choice with this seed."""
+        n_visible = max(0, self.tokens - self.reasoning_tokens)
         number = zlib.crc32(f"{self.prompt}|{seed}".encode())
         words = ["The", " answer", " is", f" {number % 100}."]
-        more = range(shown - len(words))
-        return [*words, *(" " + _FILLER[(number >> i) % len(_FILLER)] for i in more)][:shown]
+        n_filler = range(n_visible - len(words))
+        filler = (" " + _FILLER[(number >> i) % len(_FILLER)] for i in n_filler)
+        return [*words, *filler][:n_visible]
 
     def document(self, usage: str) -> dict[str, Any]:
-        """The whole reply."""
+        """The reply as one JSON document."""
         choices = [self._choice(i, self.words(seed)) for i, seed in enumerate(self.seeds)]
         kind = "chat.completion" if self.chat else "text_completion"
         document = {"id": "fake", "object": kind, "model": "fake", "choices": choices}
         return document if usage == "none" else {**document, "usage": self.usage(usage)}
 
     def events(self, usage: str) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """The reply as a stream, choice by choice, and whether an event took a token's time."""
+        """The reply as stream events, choice by choice, each with whether it carries a token."""
         for i, seed in enumerate(self.seeds):
-            for _ in range(min(self.reasoning, self.tokens)):
+            for _ in range(min(self.reasoning_tokens, self.tokens)):
                 yield True, self._chunk(i, "", None)
             for word in self.words(seed):
                 yield True, self._chunk(i, word, None)
-            yield False, self._chunk(i, "", self.finish)
+            yield False, self._chunk(i, "", self.finish_reason)
         if self.include_usage and usage != "none":
             yield False, {"object": "chunk", "choices": [], "usage": self.usage(usage)}
 
     def usage(self, counts: str) -> dict[str, Any]:
-        """The bill, for all choices or for one of them."""
-        times = 1 if counts == "one" else len(self.seeds)
-        hidden = min(self.reasoning, self.tokens)
+        """The ``usage`` object, counting all choices or (``counts`` "one") a single one."""
+        n_counted = 1 if counts == "one" else len(self.seeds)
+        hidden = min(self.reasoning_tokens, self.tokens)
         prompt = len(self.prompt.split())
         return {
             "prompt_tokens": prompt,
-            "completion_tokens": times * self.tokens,
-            "total_tokens": prompt + times * self.tokens,
-            "completion_tokens_details": {"reasoning_tokens": times * hidden},
+            "completion_tokens": n_counted * self.tokens,
+            "total_tokens": prompt + n_counted * self.tokens,
+            "completion_tokens_details": {"reasoning_tokens": n_counted * hidden},
         }
 
     def _choice(self, index: int, words: list[str]) -> dict[str, Any]:
         text = "".join(words)
-        said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        choice: dict[str, Any] = {"index": index, **said, "finish_reason": self.finish}
+        body = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        choice: dict[str, Any] = {"index": index, **body, "finish_reason": self.finish_reason}
         if self.logprobs:
             values = [-0.1 * len(word) for word in words]
             if self.chat:
@@ -156,88 +163,92 @@ class Ask:
                 choice["logprobs"] = {"tokens": words, "token_logprobs": values}
         return choice
 
-    def _chunk(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
-        said = {"delta": {"content": text}} if self.chat else {"text": text}
-        choice = {"index": index, **said, "finish_reason": finish}
+    def _chunk(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+        body = {"delta": {"content": text}} if self.chat else {"text": text}
+        choice = {"index": index, **body, "finish_reason": finish_reason}
         return {"object": "chunk", "model": "fake", "choices": [choice]}
 
 
 @dataclass
-class Rating(Ask):
-    """A request for a score: one choice of one token, so that it counts as such."""
+class FakeScoreRequest(FakeRequest):
+    """A request to the score endpoint; the statistics count it as one choice of one token."""
 
     def document(self, usage: str) -> dict[str, Any]:
-        """The whole reply, which has no bill whatever `usage` is."""
+        """The reply, which never has a ``usage`` object."""
         del usage
-        return {"score": score_of(self.prompt)}
+        return {"score": fake_score(self.prompt)}
 
 
-def score_of(text: str) -> float:
-    """The score that the fake gives a text, from 0 to 1.
+def fake_score(text: str) -> float:
+    """Score of a text from 0 to 1, a function of its checksum.
 
-    >>> score_of("The answer is 42.")
+    >>> fake_score("The answer is 42.")
     0.65
     """
     return zlib.crc32(text.encode()) % 101 / 100
 
 
-def read_rating(body: Mapping[str, Any]) -> Rating:
-    """Understand a request for a score; one without a question and a text is a KeyError."""
-    return Rating(
+def parse_score_request(body: Mapping[str, Any]) -> FakeScoreRequest:
+    """Parse a request to the score endpoint; KeyError if it lacks a question or a text."""
+    return FakeScoreRequest(
         chat=False,
         prompt=str(body["text"]) if body["question"] else "",
         seeds=[0],
-        natural=1,
-        reasoning=0,
-        limit=None,
+        answer_tokens=1,
+        reasoning_tokens=0,
+        max_tokens=None,
         logprobs=False,
         include_usage=False,
     )
 
 
-def read_ask(
-    body: Mapping[str, Any], own: FakeSettings, fresh: Iterator[int], *, chat: bool
-) -> Ask:
-    """Understand a request as a server with these settings does.
+def parse_fake_request(
+    body: Mapping[str, Any], settings: FakeSettings, new_seeds: Iterator[int], *, chat: bool
+) -> FakeRequest:
+    """Parse a request as a server with these settings would.
 
-    What such a server refuses is a ValueError; seeds that nobody gave are taken from `fresh`.
+    ValueError if such a server rejects it. Requests without a seed take theirs from `new_seeds`.
     """
-    if refused := [name for name in own.refuses if name in body]:
-        raise ValueError(f"Unsupported parameter: '{refused[0]}'")
-    count = _count(int(body.get("n") or 1), own.n)
+    if rejected := [name for name in settings.rejected_fields if name in body]:
+        raise ValueError(f"Unsupported parameter: '{rejected[0]}'")
+    n = _n_choices(int(body.get("n") or 1), settings.n)
     temperature = body.get("temperature", 1.0)
-    if temperature == 0 and count > 1 and own.zero_with_n == "refused":
+    if temperature == 0 and n > 1 and settings.n_at_temperature_0 == "rejected":
         raise ValueError("n must be 1 when using greedy sampling")
     effort = body.get("reasoning_effort")
-    if effort is not None and own.effort == "none":
+    if effort is not None and settings.reasoning_effort == "none":
         raise ValueError("Unknown parameter: 'reasoning_effort'")
-    first = None if own.seeds == "ignored" else body.get("seed")
+    first = None if settings.seed_support == "ignored" else body.get("seed")
     if temperature == 0:
-        seeds: list[Any] = ["greedy"] * count
+        seeds: list[Any] = ["greedy"] * n
     elif first is None:
-        seeds = [next(fresh) for _ in range(count)]
+        seeds = [next(new_seeds) for _ in range(n)]
     else:
-        seeds = [first + i * (own.seeds == "honoured") for i in range(count)]
-    limit = body.get("max_tokens")
-    if limit is None and own.max_completion_tokens:
-        limit = body.get("max_completion_tokens")
-    return Ask(
+        seeds = [first + i * (settings.seed_support == "honoured") for i in range(n)]
+    max_tokens = body.get("max_tokens")
+    if max_tokens is None and settings.max_completion_tokens:
+        max_tokens = body.get("max_completion_tokens")
+    longer = effort == "high" and settings.reasoning_effort == "changes"
+    return FakeRequest(
         chat=chat,
         prompt=json.dumps(body["messages"]) if chat else str(body["prompt"]),
         seeds=seeds,
-        natural=own.tokens * (4 if effort == "high" and own.effort == "changes" else 1),
-        reasoning=own.reasoning,
-        limit=limit,
-        logprobs=bool(body.get("logprobs")) and own.logprobs,
+        answer_tokens=settings.completion_tokens * (4 if longer else 1),
+        reasoning_tokens=settings.reasoning_tokens,
+        max_tokens=max_tokens,
+        logprobs=bool(body.get("logprobs")) and settings.logprobs,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
     )
 
 
-def _count(asked: int, rule: str) -> int:
-    kind, _, bound = rule.partition(":")
-    if kind == "ignored":
+def _n_choices(requested: int, rule: str) -> int:
+    """Choices to reply with under the ``n`` rule of the settings; ValueError above its limit."""
+    name, _, bound = rule.partition(":")
+    if name == "ignored":
         return 1
-    most = {"refused": 1, "limit": int(bound or 0)}.get(kind, asked)
-    if not 1 <= asked <= most:
-        raise ValueError(f"Field 'n': Value must be between 1 <= value <= {most}, but got {asked}")
-    return asked
+    limit = {"rejected": 1, "limit": int(bound or 0)}.get(name, requested)
+    if not 1 <= requested <= limit:
+        raise ValueError(
+            f"Field 'n': Value must be between 1 <= value <= {limit}, but got {requested}"
+        )
+    return requested

@@ -1,15 +1,15 @@
-"""Fake upstream: an OpenAI-compatible server that misbehaves on request, for faults and load.
+"""Fake upstream: an OpenAI-compatible server with configurable behaviour and injected faults.
 
-It speaks the format over real sockets, counts what it served and shows it at /stats. What it does
-with n, seeds, usage, limits and lost connections is a setting, and so is how often a call fails and
-how. It also gives scores, at /v1/score. It is no model: nothing that needs real answers should be
-tested on it. In a thread of a test:
+It serves real sockets, counts what it served and returns the counts at /stats. ``FakeSettings``
+says how it treats n, seeds, usage, token limits and disconnects, and which faults it injects how
+often. It also has a scorer, at /v1/score. It is not a model: use it to test protocols, faults and
+load, not answers. In a thread of a test:
 
-    with serve(FakeSettings(latency_s=0.02, faults={"429": 0.1})) as fake: ...
+    with serve_fake(FakeSettings(latency_s=0.02, fault_rates={"429": 0.1})) as fake: ...
 
-or as a process of its own, which prints its port:
+or as a process, which prints its port:
 
-    python -m adacompute.testing.fake_openai --latency-s 0.02 --faults 429=0.1,reset=0.05
+    python -m adacompute.testing.fake_openai --latency-s 0.02 --fault-rates 429=0.1,reset=0.05
 """
 
 from __future__ import annotations
@@ -33,47 +33,54 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, require
-from adacompute.testing.fake_answers import FAULTS, Ask, FakeSettings, read_ask, read_rating
+from adacompute.testing.fake_answers import (
+    FAULTS,
+    FakeRequest,
+    FakeSettings,
+    parse_fake_request,
+    parse_score_request,
+)
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-__all__ = ["FAULTS", "Fake", "FakeSettings", "main", "serve"]
+__all__ = ["FAULTS", "FakeSettings", "FakeUpstream", "main", "serve_fake"]
 
 _FOREVER_S = 3600.0
 _STATUSES = {"429": 429, "500": 500, "502": 502, "503": 503}
-_COUNTS = ("calls", "answered", "refused", "choices", "tokens", "cancelled", "open", "peak")
+_COUNTS = ("calls", "answered", "rejected", "choices", "tokens", "cancelled", "open", "peak")
 
 
-class Fake:
-    """One fake server: its settings and what it has counted, all of it in its own loop."""
+class FakeUpstream:
+    """A fake server with its settings and counters; everything runs in its own event loop."""
 
     def __init__(self, settings: FakeSettings) -> None:
         self.settings = settings
         self.port = 0
         self._web: Any = require("aiohttp.web", extra="serve")
         self._counts: Counter[str] = Counter()
-        self._met: Counter[str] = Counter()
-        self._script = iter(settings.script)
+        self._faults: Counter[str] = Counter()
+        self._script = iter(settings.fault_script)
         self._random = random.Random(settings.seed)  # noqa: S311 - no secrets
-        self._fresh = itertools.count((settings.seed + 1) << 32)
-        self._slots = asyncio.Semaphore(settings.slots or 1_000_000)
+        self._new_seeds = itertools.count((settings.seed + 1) << 32)
+        self._slots = asyncio.Semaphore(settings.max_concurrency or 1_000_000)
 
     @property
     def base_url(self) -> str:
-        """Where a client finds it."""
+        """URL to give to a client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def stats(self) -> dict[str, Any]:
-        """What was served until now.
+        """Counts of everything served so far.
 
-        Calls are all that arrived; those answered in full gave the choices and tokens; cancelled
-        ones lost their client first; open ones are under way, and peak is the most there were.
+        ``calls`` counts all requests, ``answered`` those answered in full; ``choices`` and
+        ``tokens`` belong to the latter. ``cancelled`` requests lost their client. ``open`` is the
+        number of requests in progress and ``peak`` its maximum.
         """
-        return {**{name: self._counts[name] for name in _COUNTS}, "faults": dict(self._met)}
+        return {**{name: self._counts[name] for name in _COUNTS}, "faults": dict(self._faults)}
 
     async def run(self, port: int, ready: Callable[[], None], done: asyncio.Event) -> None:
-        """Serve on the loopback interface until `done`; port 0 takes a free one."""
+        """Serve on the loopback interface until `done`; port 0 picks a free one."""
         server = self._web.Server(self._handle, handler_cancellation=True)
         runner = self._web.ServerRunner(server, shutdown_timeout=0.05, access_log=None)
         await runner.setup()
@@ -96,79 +103,81 @@ class Fake:
                 return await self._serve(request, path)
             finally:
                 counts["open"] -= 1
-        known: dict[str, dict[str, Any]] = {
+        pages: dict[str, dict[str, Any]] = {
             "/stats": self.stats(),
             "/health": {"status": "ok"},
             "models": {"object": "list", "data": [{"id": "fake", "object": "model"}]},
         }
-        if path in known:
-            return self._json(known[path])
+        if path in pages:
+            return self._json(pages[path])
         return self._error(404, f"there is no {request.path}")
 
     async def _serve(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         fault = self._next_fault()
         try:
             body = json.loads(await request.read())
-            ask = self._understand(body, path)
+            fake_request = self._parse(body, path)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            self._counts["refused"] += 1
+            self._counts["rejected"] += 1
             return self._error(400, str(error))
         if fault is not None:
-            self._met[fault] += 1
+            self._faults[fault] += 1
         if fault in _STATUSES:
             return self._error(_STATUSES[fault], f"the fake {FAULTS[fault]}")
         if fault == "stall":
-            async with self._place(_FOREVER_S):
+            async with self._slot(_FOREVER_S):
                 await asyncio.sleep(_FOREVER_S)
         if fault == "reset":
             return self._reset(request)
         if fault == "few":
-            del ask.seeds[max(1, len(ask.seeds) // 2) :]
+            del fake_request.seeds[max(1, len(fake_request.seeds) // 2) :]
         if body.get("stream"):
-            return await self._stream(request, ask)
-        needed_s = self.settings.latency_s + self.settings.token_s * ask.tokens
-        if needed_s or self.settings.slots:
-            async with self._place(needed_s):
-                await asyncio.sleep(needed_s)
-        return await self._reply(request, ask, fault)
+            return await self._stream(request, fake_request)
+        settings = self.settings
+        duration_s = settings.latency_s + settings.token_latency_s * fake_request.tokens
+        if duration_s or settings.max_concurrency:
+            async with self._slot(duration_s):
+                await asyncio.sleep(duration_s)
+        return await self._reply(request, fake_request, fault)
 
-    def _understand(self, body: Mapping[str, Any], path: str) -> Ask:
+    def _parse(self, body: Mapping[str, Any], path: str) -> FakeRequest:
         if path == "score":
-            return read_rating(body)
-        return read_ask(body, self.settings, self._fresh, chat=path == "chat/completions")
+            return parse_score_request(body)
+        chat = path == "chat/completions"
+        return parse_fake_request(body, self.settings, self._new_seeds, chat=chat)
 
     def _next_fault(self) -> str | None:
         scripted = next(self._script, None)
         if scripted is not None:
             return None if scripted == "ok" else scripted
-        if not self.settings.faults:
+        if not self.settings.fault_rates:
             return None
-        point = self._random.random()
-        for name, chance in self.settings.faults.items():
-            point -= chance
-            if point < 0:
+        uniform = self._random.random()
+        for name, rate in self.settings.fault_rates.items():
+            uniform -= rate
+            if uniform < 0:
                 return name
         return None
 
     async def _reply(
-        self, request: web.BaseRequest, ask: Ask, fault: str | None
+        self, request: web.BaseRequest, fake_request: FakeRequest, fault: str | None
     ) -> web.StreamResponse:
         if fault == "type":
             return self._bytes(b"<html>busy</html>", "text/html")
         if fault == "shape":
             return self._json({"ok": True})
-        data = json.dumps(ask.document(self.settings.usage)).encode()
+        data = json.dumps(fake_request.document(self.settings.usage)).encode()
         if fault == "garbled":
             return self._bytes(data[: len(data) // 2])
         if fault in {"half", "hang"}:
             return await self._half(request, data, hang=fault == "hang")
-        self._answered(ask)
+        self._count_answer(fake_request)
         return self._bytes(data)
 
-    def _answered(self, ask: Ask) -> None:
+    def _count_answer(self, fake_request: FakeRequest) -> None:
         self._counts["answered"] += 1
-        self._counts["choices"] += len(ask.seeds)
-        self._counts["tokens"] += len(ask.seeds) * ask.tokens
+        self._counts["choices"] += len(fake_request.seeds)
+        self._counts["tokens"] += len(fake_request.seeds) * fake_request.tokens
 
     async def _half(
         self, request: web.BaseRequest, data: bytes, *, hang: bool
@@ -178,7 +187,7 @@ class Fake:
         await response.prepare(request)
         await response.write(data[: len(data) // 2])
         if hang:
-            async with self._place(_FOREVER_S):
+            async with self._slot(_FOREVER_S):
                 await asyncio.sleep(_FOREVER_S)
         if request.transport is not None:
             request.transport.close()
@@ -186,45 +195,50 @@ class Fake:
 
     def _reset(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.transport is not None:
-            plug = request.transport.get_extra_info("socket")
-            plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection = request.transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             request.transport.abort()
         return self._bytes(b"")
 
-    async def _stream(self, request: web.BaseRequest, ask: Ask) -> web.StreamResponse:
-        own = self.settings
+    async def _stream(
+        self, request: web.BaseRequest, fake_request: FakeRequest
+    ) -> web.StreamResponse:
+        settings = self.settings
         headers = {"Content-Type": "text/event-stream"}
         response: web.StreamResponse = self._web.StreamResponse(headers=headers)
-        with contextlib.suppress(ConnectionError):  # whoever asked has left
-            async with self._place(own.latency_s + own.token_s * ask.tokens * len(ask.seeds)):
-                await asyncio.sleep(own.latency_s)
+        n_tokens = fake_request.tokens * len(fake_request.seeds)
+        usage = settings.usage if settings.stream_usage else "none"
+        with contextlib.suppress(ConnectionError):  # the client disconnected
+            async with self._slot(settings.latency_s + settings.token_latency_s * n_tokens):
+                await asyncio.sleep(settings.latency_s)
                 await response.prepare(request)
-                for timed, event in ask.events(own.usage if own.stream_usage else "none"):
-                    await asyncio.sleep(own.token_s if timed else 0)
+                for is_token, event in fake_request.events(usage):
+                    await asyncio.sleep(settings.token_latency_s if is_token else 0)
                     await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
                 await response.write(b"data: [DONE]\n\n")
-            self._answered(ask)
+            self._count_answer(fake_request)
         return response
 
     @asynccontextmanager
-    async def _place(self, needed_s: float) -> AsyncIterator[None]:
-        """Hold a slot; after a lost connection, for as long as this server would work on."""
+    async def _slot(self, duration_s: float) -> AsyncIterator[None]:
+        """Occupy a slot; if the client disconnects and `cancel` is ignored, until the work ends."""
         loop = asyncio.get_running_loop()
-        left_s = needed_s
-        held = False
+        remaining_s = duration_s
+        acquired = False
         try:
             await self._slots.acquire()
-            held = True
-            end = loop.time() + needed_s
+            acquired = True
+            end = loop.time() + duration_s
             yield
-            left_s = 0.0
+            remaining_s = 0.0
         except (asyncio.CancelledError, ConnectionError):
             self._counts["cancelled"] += 1
-            left_s = end - loop.time() if held and self.settings.cancel == "ignored" else 0.0
+            works_on = acquired and self.settings.cancel == "ignored"
+            remaining_s = end - loop.time() if works_on else 0.0
             raise
         finally:
-            if held:
-                loop.call_later(max(0.0, left_s), self._slots.release)
+            if acquired:
+                loop.call_later(max(0.0, remaining_s), self._slots.release)
 
     def _bytes(self, data: bytes, kind: str = "application/json") -> web.StreamResponse:
         response: web.StreamResponse = self._web.Response(body=data, content_type=kind)
@@ -246,15 +260,15 @@ class Fake:
 
 
 @contextmanager
-def serve(settings: FakeSettings | None = None) -> Iterator[Fake]:
-    """Run a fake in a thread of its own, for as long as the context lasts."""
-    require("aiohttp.web", extra="serve")  # here, where it can be said
+def serve_fake(settings: FakeSettings | None = None) -> Iterator[FakeUpstream]:
+    """Run a fake server in a background thread while the context is open."""
+    require("aiohttp.web", extra="serve")  # raise here rather than in the thread
     started = threading.Event()
     stop: list[Callable[[], object]] = []
-    fakes: list[Fake] = []
+    fakes: list[FakeUpstream] = []
 
     async def main() -> None:
-        fake = Fake(settings or FakeSettings())
+        fake = FakeUpstream(settings or FakeSettings())
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(done.set))
@@ -273,9 +287,9 @@ def serve(settings: FakeSettings | None = None) -> Iterator[Fake]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve in this process until it is stopped; prints the port once it listens."""
+    """Serve in this process until it is stopped; prints the port when ready."""
     parser = argparse.ArgumentParser(description="A fake OpenAI-compatible upstream.")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     for item in dataclasses.fields(FakeSettings):
         parser.add_argument(f"--{item.name.replace('_', '-')}", help=f"{item.type}")
     given = vars(parser.parse_args(arguments))
@@ -283,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = {name: _parse(name, text) for name, text in given.items() if text is not None}
 
     async def run() -> None:
-        fake = Fake(FakeSettings(**options))
+        fake = FakeUpstream(FakeSettings(**options))
 
         def ready() -> None:
             sys.stdout.write(f"{fake.port}\n")
@@ -296,17 +310,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parse(name: str, text: str) -> Any:  # noqa: ANN401 - the type of the field
-    if name == "faults":
+    if name == "fault_rates":
         pairs = (pair.partition("=") for pair in text.split(","))
-        return {fault: float(chance) for fault, _, chance in pairs}
-    kind = {item.name: str(item.type) for item in dataclasses.fields(FakeSettings)}[name]
-    if kind.startswith("tuple"):
+        return {fault: float(rate) for fault, _, rate in pairs}
+    type_name = {item.name: str(item.type) for item in dataclasses.fields(FakeSettings)}[name]
+    if type_name.startswith("tuple"):
         return tuple(text.split(","))
-    if kind == "bool":
+    if type_name == "bool":
         return text.lower() in {"1", "true", "yes", "on"}
-    if kind.startswith("float"):
+    if type_name.startswith("float"):
         return float(text)
-    return int(text) if kind.startswith("int") else text
+    return int(text) if type_name.startswith("int") else text
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Gateways: one that runs in a thread of a test, and a client that shows every byte of a reply.
 
-    with run(make_config({"base_url": upstream.base_url, "probe": False})) as port:
+    with serve_gateway(make_config({"base_url": upstream.base_url, "probe": False})) as port:
         answer = send(port, "POST", "/v1/chat/completions", body=b"…")
 
 The client is deliberately plain: it decodes no content, follows nothing, and adds no header but
@@ -28,13 +28,21 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import RulePolicy
 
-__all__ = ["Answer", "free_port", "held", "make_policy", "run", "send", "speak"]
+__all__ = [
+    "GatewayReply",
+    "free_port",
+    "process_usage",
+    "save_example_bundle",
+    "send",
+    "send_raw",
+    "serve_gateway",
+]
 
 STARTS_S = 30.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class GatewayReply:
     """A reply as it came; names of headers are in lower case."""
 
     status: int
@@ -54,7 +62,7 @@ def free_port() -> int:
         return port
 
 
-def make_policy(place: Path) -> None:
+def save_example_bundle(place: Path) -> None:
     """Save a bundle that stops by agreement after up to four draws, for any budget from 2 on."""
     rule = AdaptiveConsistencyRule(0.8, 4)
     policy = RulePolicy("agreement", make_levels((1, 2, 3, 4)), (rule,), PriceSchedule((0.1,)))
@@ -62,7 +70,7 @@ def make_policy(place: Path) -> None:
     save_bundle(Bundle(policy, frontier=frontier), place)
 
 
-def held(process: int) -> dict[str, int]:
+def process_usage(process: int) -> dict[str, int]:
     """Open files and megabytes of a process on this machine."""
     status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     memory = int(status.split("VmRSS:")[1].split()[0]) // 1024
@@ -70,7 +78,7 @@ def held(process: int) -> dict[str, int]:
 
 
 @contextmanager
-def run(config: Config) -> Iterator[int]:
+def serve_gateway(config: Config) -> Iterator[int]:
     """Run a gateway in a thread, on a free port, for as long as the context lasts."""
     uvicorn = require("uvicorn", extra="serve")
     port = free_port()
@@ -108,9 +116,9 @@ def send(
     headers: Sequence[tuple[str, str]] = (),
     body: bytes = b"",
     timeout_s: float = 30.0,
-) -> Answer:
+) -> GatewayReply:
     """Send one request on a connection of its own, and read the whole reply."""
-    with connected(port, timeout_s) as connection:
+    with open_connection(port, timeout_s) as connection:
         connection.putrequest(method, target, skip_accept_encoding=True)
         for name, value in headers:
             connection.putheader(name, value.encode("latin-1"))
@@ -119,10 +127,10 @@ def send(
         connection.endheaders(body)
         response = connection.getresponse()
         seen = tuple((name.lower(), value) for name, value in response.getheaders())
-        return Answer(response.status, seen, response.read())
+        return GatewayReply(response.status, seen, response.read())
 
 
-def speak(port: int, data: bytes, *, timeout_s: float = 10.0) -> bytes:
+def send_raw(port: int, data: bytes, *, timeout_s: float = 10.0) -> bytes:
     """Send raw bytes, and read until the other side closes or says no more within a time."""
     said = b""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as plug:
@@ -136,7 +144,7 @@ def speak(port: int, data: bytes, *, timeout_s: float = 10.0) -> bytes:
 
 
 @contextmanager
-def connected(port: int, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
+def open_connection(port: int, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
     """A connection to a server on this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:

@@ -26,7 +26,7 @@ from typing import Literal
 
 from adacompute.core.errors import ConfigError
 
-__all__ = ["Received", "Reply", "Scripted", "serve"]
+__all__ = ["ReceivedRequest", "ScriptedReply", "ScriptedServer", "serve_scripted"]
 
 Headers = Sequence[tuple[str, str]]
 
@@ -37,7 +37,7 @@ _LARGEST_HEAD = 2**20
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedRequest:
     """A request as it came; names of headers are in lower case, their values as they were."""
 
     method: str
@@ -51,7 +51,7 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ScriptedReply:
     """What is sent back: parts of a body, and how its end is told.
 
     ``framing`` is a length, chunks (a part is a chunk), the end of the connection, or nothing at
@@ -85,17 +85,17 @@ class Reply:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-OK = Reply(200, [("Content-Type", "application/json")], [b"{}"])
+OK = ScriptedReply(200, [("Content-Type", "application/json")], [b"{}"])
 
 
-class Scripted:
+class ScriptedServer:
     """One scripted server: what it is to answer, and what it received."""
 
     def __init__(self) -> None:
         self.port = 0
-        self.received: list[Received] = []
+        self.received: list[ReceivedRequest] = []
         self.connections = 0
-        self._replies: list[Reply] = [OK]
+        self._replies: list[ScriptedReply] = [OK]
         self._held: set[asyncio.Task[None]] = set()
 
     @property
@@ -103,7 +103,7 @@ class Scripted:
         """Where a client finds it."""
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def answer(self, *replies: Reply) -> None:
+    def answer(self, *replies: ScriptedReply) -> None:
         """Answer the next requests with these, the last one for ever, and forget what came."""
         self.received.clear()
         self._replies = list(replies)
@@ -156,13 +156,13 @@ class Scripted:
         return not reply.cut and reply.framing != "close"
 
 
-async def _receive(reader: asyncio.StreamReader) -> Received:
+async def _receive(reader: asyncio.StreamReader) -> ReceivedRequest:
     head = await reader.readuntil(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")[:-2]
     method, target, _ = first.split(" ", 2)
     pairs = [line.partition(":") for line in lines]
     headers = tuple((name.lower(), value.strip(" \t")) for name, _, value in pairs)
-    request = Received(method, target, headers, b"")
+    request = ReceivedRequest(method, target, headers, b"")
     body = b""
     if request.values("transfer-encoding"):
         while size := int(await reader.readuntil(b"\r\n"), 16):
@@ -170,14 +170,14 @@ async def _receive(reader: asyncio.StreamReader) -> Received:
         await reader.readuntil(b"\r\n")
     elif lengths := request.values("content-length"):
         body = await reader.readexactly(int(lengths[0]))
-    return Received(method, target, headers, body)
+    return ReceivedRequest(method, target, headers, body)
 
 
 @contextmanager
-def serve() -> Iterator[Scripted]:
+def serve_scripted() -> Iterator[ScriptedServer]:
     """Run a scripted server in a thread of its own, for as long as the context lasts."""
     started = threading.Event()
-    upstream = Scripted()
+    upstream = ScriptedServer()
     stop: list[Callable[[], object]] = []
 
     async def main() -> None:
