@@ -56,7 +56,7 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
         "[]",
         "3",
         "[" * 100_000,
-        '{"format": 1}',
+        f'{{"format": {FORMAT}}}',
         json.dumps({**asdict(WHOLE), "more": 1}),
         json.dumps({**asdict(WHOLE), "outputs": []}),
         json.dumps({**asdict(WHOLE), "inputs": {"a": 1}}),
@@ -96,7 +96,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_another_format_is_refused_with_both_versions(tmp_path: Path, version: object) -> None:
     path = tmp_path / "estimate.manifest.json"
     path.write_text(json.dumps({**asdict(WHOLE), "format": version, "new": "field"}))
-    with pytest.raises(DataError, match=f"of format {version!r} and this version reads {FORMAT}"):
+    with pytest.raises(DataError, match=f"format {version!r}.* {FORMAT}"):
         read_manifest(path)
 
 
