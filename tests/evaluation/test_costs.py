@@ -50,7 +50,7 @@ def test_tokens_cost_what_their_calls_did(make_run: Make, rows: Rows) -> None:
     assert apart == pytest.approx(np.full(len(rows), whole))
     four = TOKEN_PRICES.cost(Usage(prompt=100, completion=120, cached=40, reasoning=24)) / NANO
     together = sample_costs(
-        recorded(make_run(tokens(rows, shared=4))), "money", {"small": TOKEN_PRICES}
+        recorded(make_run(tokens(rows, samples_per_call=4))), "money", {"small": TOKEN_PRICES}
     )
     assert together == pytest.approx(np.full(len(rows), four / 4)), "one prompt for four"
 
@@ -60,13 +60,13 @@ def test_each_model_has_its_own_token_prices(make_run: Make, rows: Rows) -> None
     price_list = {"a": TokenPrices(output=1e6), "b": TokenPrices(output=2e6), "c": TokenPrices()}
     found = sample_costs(recorded(make_run(mixed)), "money", price_list)
     assert found.tolist() == [30.0, 60.0] * (len(rows) // 2)
-    with pytest.raises(ConfigError, match="there is no tariff for 'small'; there are a, b, c"):
+    with pytest.raises(ConfigError, match="token price for 'small'; there are a, b, c"):
         sample_costs(recorded(make_run(tokens(rows))), "money", price_list)
     unnamed = recorded(make_run(tokens(rows, model=None)))
     assert sample_costs(unnamed, "money", {"a": TokenPrices(output=1e6)}).tolist() == [30.0] * len(
         rows
     )
-    with pytest.raises(DataError, match=r"do not say which model .* tariffs of a, b, c"):
+    with pytest.raises(DataError, match=r"do not say which model .* token prices of a, b, c"):
         sample_costs(unnamed, "money", price_list)
 
 

@@ -31,7 +31,7 @@ def export(
     ledger: Ledger, mode: int, questions: Mapping[str, Mapping[str, Any]], grader: Grader, out: Path
 ) -> dict[str, int]:
     """Write the samples of a mode, in the order of the questions' ids; returns counts."""
-    known = ledger.modes()[mode]
+    known = ledger.arms()[mode]
     counts = {"samples": 0, "correct": 0, "unparsed": 0}
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     os.close(handle)
