@@ -253,14 +253,14 @@ def record_log() -> list[str]:
         completions.setdefault(row["question"], []).append(row["completion"])
     questions = list(completions)[:: len(completions) // N_REQUESTS][:N_REQUESTS]
     settings = {"bundle": str(bundle), "model": "small", "grader": "numeric"}
-    with tempfile.TemporaryDirectory() as directory, scripted.serve() as upstream:
+    with tempfile.TemporaryDirectory() as directory, scripted.serve_scripted() as upstream:
         config = {
             "base_url": upstream.base_url,
             "probe": False,
             "models": {name: settings | own for name, own in MODELS.items()},
             "log": {"directory": directory},
         }
-        with gateways.run(make_config(config)) as port:
+        with gateways.serve_gateway(make_config(config)) as port:
             for number, question in enumerate(questions):
                 path, body = make_request(number, question, template)
                 texts = completions[question][: max(LEVELS)]
@@ -289,7 +289,7 @@ def make_request(number: int, question: str, template: Template) -> tuple[str, d
     return "/v1/completions", body | {"prompt": template.render(question).text}
 
 
-def make_reply(text: str, path: str) -> scripted.Reply:
+def make_reply(text: str, path: str) -> scripted.ScriptedReply:
     """Return an upstream's reply with one choice."""
     is_chat = "chat" in path
     content = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
@@ -299,7 +299,7 @@ def make_reply(text: str, path: str) -> scripted.Reply:
         "usage": {"prompt_tokens": 40, "completion_tokens": 8, "total_tokens": 48},
     }
     headers = [("Content-Type", "application/json")]
-    return scripted.Reply(200, headers, [json.dumps(document).encode()])
+    return scripted.ScriptedReply(200, headers, [json.dumps(document).encode()])
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import Float32Array, hash_text
-from adacompute.graders.grader import Grader, load
+from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import FIRST_SEEN
@@ -92,7 +92,7 @@ class Session:
         if question is not None:  # half of a surrogate pair is no text
             question = question.encode("utf-8", "replace").decode()
         grader = bundle.grader if grader is None else grader
-        self.grader = load(grader) if isinstance(grader, str) else grader
+        self.grader = load_grader(grader) if isinstance(grader, str) else grader
         self.samples: list[Sample] = []
         self.values: list[str | None] = []
         self.rounds = 0
