@@ -378,7 +378,7 @@ def test_options_that_cannot_be_used_end_in_one_sentence_and_code_2(
         (("solve", "--budget", "0"), "budget of 0 is below 1"),
         (("solve", "--budget=-4"), "budget of -4 is below 1"),
         (("solve", "--budget", "2", "--limit", "latency=0.1"), "on latency is below"),
-        (("estimate", "--levels", "1,5"), "need 5 samples of every question and one has 4"),
+        (("estimate", "--levels", "1,5"), "need 5 samples of every question, one has 4"),
         (("evaluate", "--levels", "3,4"), "half of the samples a question, 2 of 4, and"),
         (("evaluate", "--levels", ",".join(map(str, range(9, 2000)))), "the lowest level is 9"),
         (("evaluate", "--levels", "1"), "leaves one of the levels 1, and a policy needs two"),

@@ -51,7 +51,7 @@ def test_offsets_that_do_not_fit_the_samples_are_refused(offsets: list[int]) -> 
 
 def test_every_sample_needs_a_grade_and_a_score() -> None:
     answer, right = np.zeros(3, np.int64), np.zeros(3, np.bool_)
-    with pytest.raises(DataError, match="3 samples need as many grades"):
+    with pytest.raises(DataError, match="3 samples need 3 grades"):
         Answers(np.array([0, 3]), answer, right[:1])
     with pytest.raises(DataError, match="scores"):
         Answers(np.array([0, 3]), answer, right, np.zeros(1))
@@ -63,7 +63,7 @@ def test_a_class_below_the_unreadable_one_is_refused() -> None:
 
 
 def test_an_unreadable_sample_cannot_be_right() -> None:
-    with pytest.raises(DataError, match="marked as right"):
+    with pytest.raises(DataError, match="marked as correct"):
         Answers.of([[UNPARSED]], correct=[[True]])
 
 
@@ -172,5 +172,5 @@ def test_orders_are_no_rotations_of_each_other() -> None:
 
 
 def test_orders_longer_than_the_samples_are_refused() -> None:
-    with pytest.raises(DataError, match="4 samples are needed of every question, one has 3"):
+    with pytest.raises(DataError, match="needs 4 samples, one has 3"):
         order_samples(numbered(5, 3), n_orders=2, length=4, seed=0)

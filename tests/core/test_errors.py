@@ -69,12 +69,12 @@ def test_require_returns_the_module() -> None:
 
 
 def test_require_names_the_extra_that_brings_a_missing_module() -> None:
-    with pytest.raises(MissingExtra, match=r"needs no_such, .* pip install 'adacompute\[train\]'"):
+    with pytest.raises(MissingExtra, match=r"no_such.* pip install 'adacompute\[train\]'"):
         require("no_such.part", extra="train")
 
 
 def test_require_names_what_a_module_of_ours_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
     monkeypatch.delitem(sys.modules, "adacompute.gateway.timeout_protocol", raising=False)
-    with pytest.raises(MissingExtra, match=r"needs uvicorn, .* 'adacompute\[serve\]' adds it"):
+    with pytest.raises(MissingExtra, match=r"uvicorn.* 'adacompute\[serve\]'"):
         require("adacompute.gateway.timeout_protocol", extra="serve")

@@ -348,7 +348,7 @@ def test_a_table_without_questions_is_refused() -> None:
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'exact' or 'bisect', not 'guess'"):
+    with pytest.raises(ConfigError, match="'exact' or 'bisect', got 'guess'"):
         solve(ONE_STEP, 1.0, method="guess")
 
 
@@ -362,7 +362,7 @@ def test_bisection_agrees_with_the_exact_method(
     budget = budget_at(table, share)
     exact, search = solve(table, budget), solve(table, budget, method="bisect")
     assert search.trace is not None
-    width = oracle._largest_ratio(table) * 2.0**-48 + 1e-12
+    width = oracle._max_ratio(table) * 2.0**-48 + 1e-12
     assert spent(table, search.choice) <= Fraction(budget)
     assert (
         search.utility <= exact.bound + 1e-12 * scale(table) <= search.bound + 1e-11 * scale(table)
@@ -407,7 +407,7 @@ class Brackets:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sample: int) -> None:
         self.seen: list[tuple[float, float]] = []
-        monkeypatch.setattr(oracle, "SAMPLE", sample)
+        monkeypatch.setattr(oracle, "BRACKET_SAMPLE", sample)
         monkeypatch.setattr(oracle, "BLOCK_SIZE", 700)
         monkeypatch.setattr(oracle, "scan", self.scan)
 

@@ -41,8 +41,8 @@ def draw(share: float, draws: int, questions: int, seed: int) -> Answers:
 @pytest.mark.parametrize("kind", [0, 37, 200, 333, 503])
 def test_what_a_kind_is_worth_is_what_many_samples_of_it_say(kind: int) -> None:
     kinds = make_question_types()
-    shares = kinds.share[kind]
-    grains = [shares[5] / adaptive.GRAINS] * adaptive.GRAINS
+    shares = kinds.probability[kind]
+    grains = [shares[5] / adaptive.TAIL_ANSWERS] * adaptive.TAIL_ANSWERS
     exact = estimate(one_of_each([*shares[:5], *grains]), LEVELS, standard_errors=False).utility[0]
     assert kinds.utility[kind] == pytest.approx(exact, abs=0.02)
     assert kinds.utility[kind][0] == pytest.approx(shares[0])
@@ -57,7 +57,7 @@ def test_draws_are_counted_by_what_they_are() -> None:
 @given(st.from_type(Answers))
 def test_beliefs_are_chances_and_doubt_is_never_negative(answers: Answers) -> None:
     belief = fit_posterior(answers)
-    assert belief.chance.sum(axis=1) == pytest.approx(1.0)
+    assert belief.probability.sum(axis=1) == pytest.approx(1.0)
     assert belief.utility.shape == (len(answers), len(LEVELS))
     assert ((belief.utility > 0) & (belief.utility < 1)).all()
     for price in (0.0, 0.01, 0.3):

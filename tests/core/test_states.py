@@ -106,5 +106,5 @@ def test_chances_add_up_to_one_and_to_the_exact_utilities() -> None:
 @pytest.mark.parametrize("most", [0, 4, MAX_SAMPLES + 1])
 def test_states_that_cannot_be_known_are_refused(most: int) -> None:
     answers = Answers.of([[0, 1, 1]], [[True, False, False]])
-    with pytest.raises(DataError, match="at least as many samples"):
+    with pytest.raises(DataError, match="max_samples"):
         measure_states(answers, most)

@@ -47,7 +47,7 @@ def test_a_ladder_names_its_levels_by_their_samples() -> None:
 
 @pytest.mark.parametrize("samples", [(), (0, 1), (2, 1), (1, 1), (-1,)])
 def test_a_ladder_that_does_not_rise_from_one_is_refused(samples: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match="rising numbers"):
+    with pytest.raises(DataError, match="increasing"):
         make_levels(samples)
 
 
@@ -107,7 +107,7 @@ def test_costs_are_summed_exactly_beyond_what_a_float_can_count() -> None:
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, 2.0**33])
 def test_what_cannot_be_a_cost_is_refused(bad: float) -> None:
-    with pytest.raises(DataError, match="must be a number from 0 to 4294967296"):
+    with pytest.raises(DataError, match="numbers from 0 to 4294967296"):
         quantise_cost([1.0, bad])
 
 
@@ -122,7 +122,7 @@ def test_a_table_needs_questions_by_levels() -> None:
 
 @pytest.mark.parametrize("bad", [[np.nan, 0.0], [np.inf, 0.0], [np.inf, -np.inf]])
 def test_a_table_refuses_utilities_that_are_not_finite(bad: list[float]) -> None:
-    with pytest.raises(DataError, match="every entry must be finite"):
+    with pytest.raises(DataError, match="finite"):
         UtilityTable(np.array([bad]), np.array([1.0, 2.0]))
 
 
@@ -134,26 +134,26 @@ def test_a_table_numbers_its_questions_unless_keys_are_given() -> None:
     utility, cost = np.zeros((3, 2)), np.array([1.0, 2.0])
     assert UtilityTable(utility, cost).key.tolist() == [0, 1, 2]
     assert UtilityTable(utility, cost, np.array([5, 6, 2**64 - 1], dtype=np.uint64)).key[2] > 2**63
-    with pytest.raises(DataError, match="3 questions need as many keys"):
+    with pytest.raises(DataError, match="key must have shape"):
         UtilityTable(utility, cost, np.array([1, 2], dtype=np.uint64))
 
 
 @pytest.mark.parametrize("shape", [(3,), (2,), (3, 2, 1), (2, 3)])
 def test_a_table_refuses_costs_of_another_shape(shape: tuple[int, ...]) -> None:
     utility = np.zeros((3, 4))
-    with pytest.raises(DataError, match="cost must be of shape"):
+    with pytest.raises(DataError, match="cost must have shape"):
         UtilityTable(utility, np.ones(shape))
-    with pytest.raises(DataError, match="latency must be of shape"):
+    with pytest.raises(DataError, match="latency must have shape"):
         UtilityTable(utility, np.ones(4), extra_costs={"latency": np.ones(shape)})
 
 
 def test_a_table_says_which_cost_is_bad() -> None:
-    with pytest.raises(DataError, match="latency: costs run from -1"):
+    with pytest.raises(DataError, match="latency: costs .* got -1"):
         UtilityTable(np.zeros((1, 2)), np.ones(2), extra_costs={"latency": np.array([-1.0, 1.0])})
 
 
 def test_a_table_refuses_errors_of_another_shape() -> None:
-    with pytest.raises(DataError, match="standard errors"):
+    with pytest.raises(DataError, match="standard_error"):
         UtilityTable(np.zeros((1, 2)), np.ones(2), standard_error=np.zeros((2, 2)))
 
 

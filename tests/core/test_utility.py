@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adacompute.core import utility, votes
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.utility import count_classes, estimate, probability_of_best
+from adacompute.core.utility import estimate, probability_of_best
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -184,7 +184,7 @@ def test_windows_vary_more_than_the_exact_estimator() -> None:
 def test_many_questions_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = draw_population(2, questions=23, samples_each=9, repeats=1)
     whole = estimate(answers, (1, 4))
-    monkeypatch.setattr(utility, "ROWS", 5)
+    monkeypatch.setattr(utility, "BLOCK_SIZE", 5)
     parts = estimate(answers, (1, 4))
     assert np.array_equal(whole.utility, parts.utility)
     assert np.array_equal(whole.standard_error, parts.standard_error)
@@ -210,7 +210,7 @@ def test_no_questions_give_an_empty_estimate() -> None:
 
 @given(samples)
 def test_classes_are_counted(answers: Answers) -> None:
-    counts, right, nulls = count_classes(answers)
+    counts, right, nulls = answers.count_classes()
     for row, pool in enumerate(pools(answers)):
         for answer in range(counts.shape[1]):
             assert counts[row, answer] == sum(a == answer for a, _, _ in pool)
@@ -407,7 +407,7 @@ def test_scores_of_unreadable_samples_do_not_matter() -> None:
 
 def test_more_samples_than_floats_can_hold_the_chances_of_are_refused() -> None:
     answers = draw_population(0, questions=1, samples_each=1060, repeats=1)
-    with pytest.raises(DataError, match="use the windows"):
+    with pytest.raises(DataError, match="'windows'"):
         estimate(answers, (1, 1060))
 
 

@@ -324,7 +324,7 @@ def test_levels_that_do_not_rise_from_one_are_refused(run: Path, levels: tuple[i
 
 
 def test_levels_above_the_recorded_samples_are_refused(run: Path) -> None:
-    with pytest.raises(DataError, match=r"need 9 samples of every question and one has 8"):
+    with pytest.raises(DataError, match=r"need 9 samples of every question, one has 8"):
         estimate_run(run, levels=(1, 9))
 
 

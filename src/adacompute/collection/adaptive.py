@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adacompute.collection.collector import Progress
-from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.answers import Answers, number_classes
 from adacompute.core.posterior import INITIAL_SAMPLES, SAMPLES_PER_ROUND, find_undecided
 from adacompute.graders.grader import Grader, grade
 from adacompute.storage.ledger import Ledger
@@ -42,16 +42,8 @@ class RoundSamples:
             texts = [sampled.text or None for sampled in group]
             if len(texts) != len(self._graded.get(question, ([], []))[0]):
                 graded = grade(self.grader, texts, self.gold[question])
-                self._graded[question] = (_classes(graded.answer), list(graded.correct))
+                self._graded[question] = (number_classes(graded.answer), list(graded.correct))
         return self._graded
-
-
-def _classes(answers: Iterable[str | None]) -> list[int]:
-    """Number answers in the order in which they appear."""
-    known: dict[str, int] = {}
-    return [
-        UNPARSED if answer is None else known.setdefault(answer, len(known)) for answer in answers
-    ]
 
 
 def plan_round(

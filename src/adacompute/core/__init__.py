@@ -1,1 +1,1 @@
-"""Core: the mathematics of the paper and what was added to it; numpy only, no I/O."""
+"""Core: the mathematics of allocation, in numpy only and without I/O."""

@@ -1,15 +1,19 @@
-"""Answers: recorded samples of N questions as integers, ready for counting.
+"""Answers: recorded samples of N questions as integer arrays.
 
-Every sample has an answer class within its question (−1 when no answer could be read), whether it
-is right, and, where there is one, a score. Samples are stored flat, question after question, in
-the order in which they were drawn. It knows nothing of texts: graders turn texts into classes.
+Every sample has an answer class within its question (−1 if its answer could not be parsed), a flag
+that says whether it is correct, and an optional score. Samples are stored flat, question after
+question, in the order in which they were drawn. Two samples of a question have the same class if
+the grader considers their answers equal.
+
+This module does not know the texts: graders turn texts into classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,10 +22,61 @@ from adacompute.core.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from adacompute.core.types import BoolArray, FloatArray, IntArray
+    from adacompute.core.types import BoolArray, FloatArray, IntArray, KeyArray
 
 UNPARSED = -1
-"""Answer class of a sample from which no answer could be read; it abstains in a vote."""
+"""Answer class of a sample whose answer could not be parsed. Such a sample does not vote."""
+
+
+def number_by_appearance(values: IntArray | KeyArray) -> IntArray:
+    """Number equal values alike: 0, 1, … in the order in which they first appear.
+
+    >>> number_by_appearance(np.array([7, 3, 7, 9])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    number = np.empty(len(first), dtype=np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[inverse]
+
+
+def number_classes(answers: Iterable[Hashable | None]) -> list[int]:
+    """Return the answer class of each answer of one question; None is an unparsed answer.
+
+    >>> number_classes(["7", None, "8", "7"])
+    [0, -1, 1, 0]
+    """
+    classes: dict[Hashable, int] = {}
+    return [
+        UNPARSED if answer is None else classes.setdefault(answer, len(classes))
+        for answer in answers
+    ]
+
+
+def number_classes_by_question(question: IntArray, code: IntArray) -> IntArray:
+    """Return the answer classes of many questions, from codes that are shared by all questions.
+
+    ``question`` is sorted; a code of −1 is an unparsed answer.
+
+    >>> number_classes_by_question(np.array([0, 0, 1, 1]), np.array([5, 2, 2, -1])).tolist()
+    [0, 1, 0, -1]
+    """
+    result = np.full(len(code), UNPARSED, dtype=np.int64)
+    parsed = np.flatnonzero(code != UNPARSED)
+    if len(parsed):
+        number = number_by_appearance(question[parsed] * (int(code.max()) + 1) + code[parsed])
+        # Questions are sorted, so the first number of a question is its smallest.
+        _, first, inverse = np.unique(question[parsed], return_index=True, return_inverse=True)
+        result[parsed] = number - number[first][inverse]
+    return result
+
+
+class ClassCounts(NamedTuple):
+    """Samples and correct samples of each answer class, both (N, C), and unparsed samples, (N,)."""
+
+    n_samples: IntArray
+    n_correct: IntArray
+    n_unparsed: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +97,13 @@ class Answers:
         ends, size = self.offsets, len(self.answer)
         fits = len(ends) > 0 and ends[0] == 0 and ends[-1] == size
         if not fits or bool((np.diff(ends) < 0).any()):
-            raise DataError("the offsets of the questions do not match the number of samples")
+            raise DataError(f"offsets must rise from 0 to the number of samples, {size}")
         if len(self.correct) != size or (self.score is not None and len(self.score) != size):
-            raise DataError(f"{size} samples need as many grades and, where there are any, scores")
+            raise DataError(f"{size} samples need {size} grades and, if there are scores, as many")
         if self.answer.min(initial=UNPARSED) < UNPARSED:
-            raise DataError(f"an answer class is {UNPARSED} or a number from 0 on")
+            raise DataError(f"an answer class must be {UNPARSED} or a number from 0 on")
         if bool((self.correct & (self.answer == UNPARSED)).any()):
-            raise DataError("a sample whose answer could not be read is marked as right")
+            raise DataError("a sample whose answer could not be parsed is marked as correct")
 
     @staticmethod
     def of(answer: list[list[int]], correct: list[list[bool]]) -> Answers:
@@ -57,7 +112,7 @@ class Answers:
         return Answers(
             offsets=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
             answer=np.array([a for row in answer for a in row], dtype=np.int64),
-            correct=np.array([r for row in correct for r in row], dtype=np.bool_),
+            correct=np.array([c for row in correct for c in row], dtype=np.bool_),
         )
 
     def __len__(self) -> int:
@@ -73,26 +128,39 @@ class Answers:
         """Question of each sample."""
         return np.repeat(np.arange(len(self)), self.n_samples)
 
+    @cached_property
+    def position(self) -> IntArray:
+        """Position of each sample within its question."""
+        return np.arange(len(self.answer)) - self.offsets[self.question]
+
     @property
     def n_parsed(self) -> IntArray:
-        """Number of samples of each question with a readable answer."""
+        """Number of samples of each question whose answer could be parsed."""
         return np.bincount(self.question[self.answer != UNPARSED], minlength=len(self))
 
     @cached_property
-    def _class(self) -> IntArray:
-        """A number for each (question, class), unreadable samples included."""
-        width = int(self.answer.max(initial=UNPARSED)) + 2
-        return self.question * width + self.answer + 1
-
-    @cached_property
     def class_accuracy(self) -> FloatArray:
-        """How right each sample's class is: the share of its samples that are.
+        """Share of correct samples in the answer class of each sample.
 
-        Programs that behave alike need not all pass; in a vote they stand for each other.
+        Samples of one class need not all be correct (programs with the same output on the public
+        tests, for example), but a vote cannot distinguish them.
         """
-        _, inverse = np.unique(self._class, return_inverse=True)
+        width = int(self.answer.max(initial=UNPARSED)) + 2
+        _, inverse = np.unique(self.question * width + self.answer + 1, return_inverse=True)
         size = np.bincount(inverse)
         return (np.bincount(inverse, weights=self.correct) / size)[inverse]
+
+    def count_classes(self) -> ClassCounts:
+        """Count the samples of each answer class of each question."""
+        parsed = self.answer != UNPARSED
+        width = int(self.answer.max(initial=0)) + 1
+        shape = (len(self), width)
+        cell = self.question[parsed] * width + self.answer[parsed]
+        n_samples, n_correct = (
+            np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+            for cells in (cell, cell[self.correct[parsed]])
+        )
+        return ClassCounts(n_samples, n_correct, self.n_samples - self.n_parsed)
 
     def take(self, rows: IntArray | BoolArray) -> Answers:
         """Return these questions."""
@@ -100,23 +168,18 @@ class Answers:
         sizes = self.n_samples[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         index = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
-        return self._pick(np.repeat(self.offsets[rows], sizes) + index, offsets)
+        return self._select(np.repeat(self.offsets[rows], sizes) + index, offsets)
 
     def keep(self, mask: BoolArray) -> Answers:
-        """Return these samples of all questions."""
+        """Return all questions with these samples only."""
         sizes = np.bincount(self.question[mask], minlength=len(self))
-        return self._pick(np.flatnonzero(mask), np.concatenate([[0], np.cumsum(sizes)]))
+        return self._select(np.flatnonzero(mask), np.concatenate([[0], np.cumsum(sizes)]))
 
     def first(self, n_samples: int) -> Answers:
-        """Return the first samples of each question."""
+        """Return all questions with at most their first ``n_samples`` samples."""
         return self.keep(self.position < n_samples)
 
-    @cached_property
-    def position(self) -> IntArray:
-        """Position of each sample within its question."""
-        return np.arange(len(self.answer)) - self.offsets[self.question]
-
-    def _pick(self, index: IntArray, offsets: IntArray) -> Answers:
+    def _select(self, index: IntArray, offsets: IntArray) -> Answers:
         return Answers(
             offsets=offsets.astype(np.int64),
             answer=self.answer[index],
@@ -125,40 +188,40 @@ class Answers:
         )
 
     def halves(self, rng: np.random.Generator) -> tuple[Answers, Answers]:
-        """Split every question's samples into two random halves; an odd one out is left over."""
+        """Split every question's samples into two random halves; an odd sample is dropped."""
         order = np.lexsort((rng.random(len(self.answer)), self.question))
-        place = np.empty_like(order)
-        place[order] = self.position
+        position = np.empty_like(order)
+        position[order] = self.position
         half = (self.n_samples // 2)[self.question]
-        return self.keep(place < half), self.keep((place >= half) & (place < 2 * half))
+        return self.keep(position < half), self.keep((position >= half) & (position < 2 * half))
 
     def groups(self) -> Iterator[tuple[IntArray, IntArray]]:
-        """Questions with equally many samples: their rows, and the (n, R) indices of samples."""
+        """Group questions with equally many samples: their rows, and (n, R) indices of samples."""
         for size in np.unique(self.n_samples):
             rows = np.flatnonzero(self.n_samples == size)
             yield rows, self.offsets[rows][:, None] + np.arange(size)
 
 
 def order_samples(answers: Answers, *, n_orders: int, length: int, seed: int) -> IntArray:
-    """Random orders of each question's samples: indices (N, orders, length) of the first ones.
+    """Return random orders of each question's samples: indices (N, n_orders, length).
 
-    Every question needs that many samples. Each order is uniform over all of them; together they
-    form a Latin design, in which every sample comes about equally often at every place. That
-    halves the noise of independent orders.
+    Every question needs at least ``length`` samples. Each order is uniform over all permutations.
+    Together the orders form a Latin design, in which every sample comes about equally often at
+    every position; that halves the noise of independent orders.
     """
-    short = int(answers.n_samples.min(initial=length))
-    if short < length:
-        raise DataError(f"{length} samples are needed of every question, one has {short}")
+    fewest = int(answers.n_samples.min(initial=length))
+    if fewest < length:
+        raise DataError(f"every question needs {length} samples, one has {fewest}")
     rng = np.random.default_rng(seed)
     index = np.empty((len(answers), n_orders, length), dtype=np.int64)
     for rows, samples in answers.groups():
         size = samples.shape[1]
         for start in range(0, n_orders, size):
-            turn = np.arange(min(size, n_orders - start))
+            shift = np.arange(min(size, n_orders - start))
             ring = rng.permuted(samples, axis=1)
             offset = rng.permuted(np.broadcast_to(np.arange(size), samples.shape), axis=1)
-            place = (turn[None, :, None] + offset[:, None, :length]) % size
-            index[rows, start : start + len(turn)] = np.take_along_axis(
-                ring[:, None, :], place, axis=2
+            position = (shift[None, :, None] + offset[:, None, :length]) % size
+            index[rows, start : start + len(shift)] = np.take_along_axis(
+                ring[:, None, :], position, axis=2
             )
     return index

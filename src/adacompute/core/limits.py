@@ -1,11 +1,11 @@
-"""Limits: budgets on several costs at once, each with a price of its own.
+"""Limits: budgets on several costs at once, each with its own price.
 
-Fix the price μ of the last cost: what remains is the same problem with one cost fewer and
-utilities u − μ·c. Its optimum is convex and piecewise linear in μ, so the two tangents at a bracket
-meet below the minimum and the search ends exactly at a corner. The two allocations that meet there
-are mixed and then purified until at most as many questions are split as there are budgets.
+For a fixed price μ of the last cost, the problem has one cost fewer and utilities u − μ·c. Its
+optimum is convex and piecewise linear in μ. The two tangents at the ends of a bracket meet below
+the minimum, so the search ends exactly at a corner. The two allocations that meet there are mixed,
+and then purified until at most as many questions are split as there are budgets.
 
-It knows only the solver for one cost, and uses it as it is.
+This module uses the solver for one cost and knows nothing about how it works.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOLERANCE = 1e-12
+"""Relative differences below this are rounding errors."""
+
 MAX_STEPS = 200
+"""Steps of the search for one price."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Mixed:
-    """A randomised allocation: a level per question, and weights where there are several."""
+    """A randomised allocation: one level per question, or weights of several levels."""
 
     choice: IntArray
     weights: Mapping[int, Mapping[int, float]]
@@ -47,9 +50,9 @@ class _Mixed:
 
 
 def solve_limits(table: UtilityTable, budget: float, limits: Mapping[str, float]) -> Allocation:
-    """Choose levels within a budget on the cost and limits on the table's further costs.
+    """Choose levels within a budget on the cost and limits on extra costs of the table.
 
-    ``prices`` and ``costs`` of the result say by name what each budget is worth and what is spent.
+    ``prices`` and ``costs`` of the result are the price and the mean of each extra cost, by name.
 
     >>> table = UtilityTable(
     ...     np.array([[0.1, 0.9], [0.2, 0.8]]), np.array([1, 4]), extra_costs={"latency": [1, 2]}
@@ -60,38 +63,38 @@ def solve_limits(table: UtilityTable, budget: float, limits: Mapping[str, float]
     unknown = set(limits) - set(table.extra_costs)
     if unknown:
         raise ConfigError(
-            f"there is no cost named {min(unknown)!r} to limit; "
+            f"there is no extra cost {min(unknown)!r} to limit: "
             f"this table has {sorted(table.extra_costs) or 'none'}"
         )
     names = list(limits)
     bounds = np.array([budget, *(limits[name] for name in names)], dtype=np.float64)
     if not np.isfinite(bounds).all():
-        raise ConfigError(f"budgets are finite numbers, not {bounds.tolist()}")
-    of = [table.cost, *(table.extra_costs[name] for name in names)]
-    costs = np.stack([np.broadcast_to(cost, table.utility.shape) for cost in of])
+        raise ConfigError(f"budget and limits must be finite numbers, got {bounds.tolist()}")
+    tables = [table.cost, *(table.extra_costs[name] for name in names)]
+    costs = np.stack([np.broadcast_to(cost, table.utility.shape) for cost in tables])
     for name, cost, bound, room in zip(
         ["cost", *names], costs, bounds, _totals(costs, bounds), strict=True
     ):
-        least = sum_cost(cost.min(axis=1))
-        if least > room:
+        cheapest = sum_cost(cost.min(axis=1))
+        if cheapest > room:
             raise InfeasibleBudget(
                 f"a mean budget of {bound:.9g} on {name} is below "
-                f"{float(least / len(table)):.9g}, the least that every question costs: "
+                f"{float(cheapest / len(table)):.9g}, the mean of every question's cheapest level: "
                 "raise it or add a cheaper level"
             )
     mixed = _purify(table, costs, _solve_mixed(table, costs, bounds))
-    return _settle(table, costs, bounds, mixed, names)
+    return _finish(table, costs, bounds, mixed, names)
 
 
 def _totals(costs: FloatArray, bounds: FloatArray) -> list[Fraction]:
-    """Give what may be spent of each cost in total, in whole units of it."""
+    """Return the total that may be spent of each cost, rounded down to a whole number of units."""
     units = [int(cost_units(float(cost.max(initial=0.0)))) for cost in costs]
     rooms = [Fraction(float(bound)) * costs.shape[1] for bound in bounds]
     return [Fraction(math.floor(r * u), u) for r, u in zip(rooms, units, strict=True)]
 
 
 def _solve_one(table: UtilityTable, cost: FloatArray, bound: float) -> _Mixed:
-    """Solve for the first cost alone."""
+    """Solve with the first cost only."""
     found = solve(UtilityTable(table.utility, cost, table.key), bound)
     split = found.split
     weights = {
@@ -105,12 +108,12 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
     if len(costs) == 1:
         return _solve_one(table, costs[0], float(bounds[0]))
     last, bound = costs[-1], float(bounds[-1])
-    dearest = float(last.max()) or 1.0
-    floor = float(table.utility.min(axis=1).mean())
-    near = TOLERANCE * float(np.abs(table.utility).max())
+    max_cost = float(last.max()) or 1.0
+    min_utility = float(table.utility.min(axis=1).mean())
+    tolerance = TOLERANCE * float(np.abs(table.utility).max())
 
     def at(price: float) -> tuple[_Mixed, float, float]:
-        """Inner optimum at a price, the dual there, and its slope."""
+        """Return the inner optimum at a price, the dual there, and the slope of the dual."""
         inner = replace(table, utility=table.utility - price * last, extra_costs={})
         mixed = _solve_mixed(inner, costs[:-1], bounds[:-1])
         slope = bound - _mean(last, mixed)
@@ -118,7 +121,7 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
         value += float(mixed.prices @ (bounds[:-1] - [_mean(c, mixed) for c in costs[:-1]]))
         return replace(mixed, prices=np.append(mixed.prices, price)), value, slope
 
-    low, high = 0.0, 1.0 / dearest
+    low, high = 0.0, 1.0 / max_cost
     under, value_low, slope_low = at(low)
     if slope_low >= 0:
         return under
@@ -127,9 +130,9 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
         low, under, value_low, slope_low = high, over, value_high, slope_high
         high *= 2
         over, value_high, slope_high = at(high)
-        if value_high < floor - 1.0:
+        if value_high < min_utility - 1.0:
             raise InfeasibleBudget(
-                "no allocation meets all limits at once: raise one of them or add a cheaper level"
+                "no allocation is within all limits: raise one of them or add a cheaper level"
             )
     for _ in range(MAX_STEPS):
         if slope_high == 0:
@@ -144,14 +147,14 @@ def _solve_mixed(table: UtilityTable, costs: FloatArray, bounds: FloatArray) -> 
             low, under, value_low, slope_low = price, middle, value, slope
         else:
             high, over, value_high, slope_high = price, middle, value, slope
-        if value <= corner + near:
+        if value <= corner + tolerance:
             break
     mixed = _blend(under, over, share=slope_high / (slope_high - slope_low))
     return replace(mixed, prices=(under if value_low < value_high else over).prices)
 
 
 def _mean(values: FloatArray, mixed: _Mixed) -> float:
-    """Mean of a (N, K) quantity under a randomised allocation."""
+    """Return the mean of an (N, K) quantity under a randomised allocation."""
     total = float(values[np.arange(len(values)), mixed.choice].sum())
     for q, weights in mixed.weights.items():
         total += sum(w * values[q, level] for level, w in weights.items())
@@ -160,7 +163,7 @@ def _mean(values: FloatArray, mixed: _Mixed) -> float:
 
 
 def _blend(under: _Mixed, over: _Mixed, *, share: float) -> _Mixed:
-    """Take ``under`` with probability ``share``, else ``over``."""
+    """Mix two allocations: ``under`` with probability ``share``, else ``over``."""
     touched = set(np.flatnonzero(under.choice != over.choice).tolist())
     touched |= set(under.weights) | set(over.weights)
     weights = {}
@@ -175,24 +178,24 @@ def _blend(under: _Mixed, over: _Mixed, *, share: float) -> _Mixed:
 
 
 def _purify(table: UtilityTable, costs: FloatArray, mixed: _Mixed) -> _Mixed:
-    """Shift weight along directions that change no mean until few questions are split."""
+    """Shift weights, without changing any mean cost, until few questions are split."""
     choice = mixed.choice.copy()
     weights = {q: dict(w) for q, w in sorted(mixed.weights.items())}
     for q in [q for q, w in weights.items() if len(w) == 1]:
         choice[q] = next(iter(weights.pop(q)))
     while len(weights) > len(costs):
         few = list(itertools.islice(weights, len(costs) + 1))
-        places = [(q, level) for q in few for level in weights[q]]
-        row, column = np.array(places).T
+        cells = [(q, level) for q in few for level in weights[q]]
+        row, column = np.array(cells).T
         sums = np.array([[float(q == r) for q in row] for r in few])
         change = np.linalg.svd(np.vstack([sums, costs[:, row, column]]))[2][-1]
         if float(change @ table.utility[row, column]) < 0:
             change = -change
-        at = np.array([weights[q][level] for q, level in places])
-        room = np.divide(at, -change, out=np.full(len(at), np.inf), where=change < -TOLERANCE)
-        new = at + room.min() * change
+        old = np.array([weights[q][level] for q, level in cells])
+        room = np.divide(old, -change, out=np.full(len(old), np.inf), where=change < -TOLERANCE)
+        new = old + room.min() * change
         new[int(room.argmin())] = 0.0
-        for (q, level), w in zip(places, new.tolist(), strict=True):
+        for (q, level), w in zip(cells, new.tolist(), strict=True):
             weights[q][level] = w
         for q in few:
             weights[q] = {level: w for level, w in weights[q].items() if w > 0.0}
@@ -202,7 +205,7 @@ def _purify(table: UtilityTable, costs: FloatArray, mixed: _Mixed) -> _Mixed:
 
 
 def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _Mixed) -> IntArray:
-    """Give every split question the levels that are best together and overspend nothing."""
+    """Replace split questions by the best combination of single levels that overspends nothing."""
     rows = np.array(list(mixed.weights), dtype=np.int64)
     choice = mixed.choice.copy()
     fixed = np.delete(np.arange(len(table)), rows)
@@ -221,10 +224,10 @@ def _round(table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _M
 def _repair(
     table: UtilityTable, costs: FloatArray, bounds: FloatArray, choice: IntArray
 ) -> IntArray:
-    """Move one question at a time, at the least loss for what it saves, until all limits hold."""
+    """Move one question at a time, with the smallest loss per saving, until all limits hold."""
     rows = np.arange(len(table))
-    dearest = costs.max(axis=(1, 2))[:, None, None]
-    scale = np.where(dearest > 0, dearest, 1.0)
+    max_costs = costs.max(axis=(1, 2))[:, None, None]
+    scale = np.where(max_costs > 0, max_costs, 1.0)
     while True:
         spent = [sum_cost(cost[rows, choice]) for cost in costs]
         totals = _totals(costs, bounds)
@@ -236,8 +239,8 @@ def _repair(
         saved = ((np.maximum(excess, 0.0) - np.maximum(after, 0.0)) / scale).sum(axis=0)
         if not (saved > 0).any():
             raise InfeasibleBudget(
-                "a mixture of levels meets all limits at once, but no choice of one level for each "
-                "question was found that does: raise a limit or add a level cheaper in all of them"
+                "a mixture of levels is within all limits, but no choice of one level per question "
+                "was found that is: raise a limit or add a level that is cheaper in all costs"
             )
         loss = table.utility_of(choice)[:, None] - table.utility
         loss = np.divide(loss, saved, out=np.full_like(loss, np.inf), where=saved > 0)
@@ -245,10 +248,10 @@ def _repair(
         choice[question] = level
 
 
-def _settle(
+def _finish(
     table: UtilityTable, costs: FloatArray, bounds: FloatArray, mixed: _Mixed, names: list[str]
 ) -> Allocation:
-    """Say what the mixture is worth, and its deterministic choice, which overspends nothing."""
+    """Round the mixture to a deterministic choice, and compute the means of both."""
     size = len(table)
     choice = _round(table, costs, bounds, mixed)
     weights = {int(q): {int(mixed.choice[q]): 1.0} for q in np.flatnonzero(choice != mixed.choice)}

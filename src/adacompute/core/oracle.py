@@ -1,12 +1,12 @@
-"""Oracle: the best allocation of a mean budget when every question's utilities are known.
+"""Oracle: the best allocation of a mean budget when the utilities of every question are known.
 
-``solve`` gives one level per question that never overspends, the price at which it is optimal, the
-split that spends the rest, and a bound that proves how good it is (Proposition 1 of the paper,
-corrected: the deterministic choice may lie below the bound by one upgrade's gain / N).
-``frontier`` gives every budget at once, ``bisect`` is the paper's own search.
+``solve`` returns one level per question that never overspends, the price at which it is optimal,
+the split that spends the rest of the budget, and a bound on the utility of every allocation
+(Proposition 1 of the paper, corrected: the deterministic choice can be below the bound by the gain
+of one upgrade divided by N). ``frontier`` returns the best utility at every budget.
 
-An oracle is not a policy: it knows the answers. It speaks about this table of utilities and about
-static choices only; a sequential policy can do better.
+An oracle is not a policy, because it knows the answers. Its bound applies to static choices from
+this table of utilities; a sequential policy can be better.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import (
     Allocation,
     FloatArray,
@@ -26,66 +26,78 @@ from adacompute.core.types import (
     UtilityTable,
     sum_cost,
 )
-from adacompute.core.upgrades import BLOCK_SIZE, Cutoff, Scan, apply, choose, cut, envelope, scan
+from adacompute.core.upgrades import (
+    BLOCK_SIZE,
+    Cutoff,
+    Scan,
+    apply_cutoff,
+    choose,
+    envelope,
+    infeasible,
+    locate_cutoff,
+    scan,
+)
 
-SAMPLE = 1 << 17
-"""Questions from which the bracket of prices is guessed before a long table is scanned."""
+BRACKET_SAMPLE = 1 << 17
+"""Questions from which a bracket of prices is estimated before a long table is scanned."""
 
-WIDEST = 64.0
-"""A guessed bracket wider than this is given up for all prices."""
+MAX_BRACKET_RATIO = 64.0
+"""An estimated bracket with a larger ratio of its ends is replaced by all prices."""
 
 
 def solve(table: UtilityTable, budget: float, *, method: str = "exact") -> Allocation:
     """Choose a level for each question so that the mean cost stays within budget.
 
-    The choice is optimal at the returned price. Levels are discrete, so it may leave part of the
-    budget unspent; ``gap`` bounds what that can cost, and it is never more than the gain of a
-    single upgrade divided by ``len(table)``. For budgets on several costs see ``solve_limits``.
+    The choice is optimal at the returned price. Levels are discrete, so it may not use the whole
+    budget. ``gap`` bounds the loss from that; it is at most the gain of a single upgrade divided by
+    ``len(table)``. ``method="bisect"`` is the paper's own search. For budgets on several costs see
+    ``solve_limits``.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1.0, 4.0]))
     >>> solve(table, budget=2.5).choice.tolist()
     [0, 1]
     """
     if len(table) == 0:
-        raise DataError("there is no question to allocate to")
+        raise DataError("the table has no question to allocate to")
     if not np.isfinite(budget):
-        raise ConfigError(f"a budget is a finite number, not {budget}")
+        raise ConfigError(f"budget must be a finite number, got {budget}")
     if method not in ("exact", "bisect"):
-        raise ConfigError(f"method must be 'exact' or 'bisect', not {method!r}")
-    enough = _round_budget(table, budget)
+        raise ConfigError(f"method must be 'exact' or 'bisect', got {method!r}")
+    rounded = _round_budget(table, budget)
     if method == "bisect":
-        found = _bisect(table, enough)
+        found = _bisect(table, rounded)
     else:
-        cut_at = find_cutoff(table, enough)
-        choice = np.concatenate([apply(block, cut_at) for block in table.blocks(BLOCK_SIZE)])
-        found = _allocate(table, enough, choice, cut_at)
-    if enough == budget:
+        cutoff = find_cutoff(table, rounded)
+        choice = np.concatenate([apply_cutoff(block, cutoff) for block in table.blocks(BLOCK_SIZE)])
+        found = _allocate(table, rounded, choice, cutoff)
+    if rounded == budget:
         return found
-    return replace(found, cost=budget, mixed_cost=budget)  # before costs were rounded, less
+    return replace(found, cost=budget, mixed_cost=budget)  # the unrounded costs are lower
 
 
 def _round_budget(table: UtilityTable, budget: float) -> float:
-    """Round a budget up where only the rounding of costs puts it below every cheapest level."""
+    """Round the budget up if the cheapest levels exceed it only because costs were rounded up."""
     if table.rounding == 0.0:
         return budget
-    least = float(sum_cost(table.costs.min(axis=1)) / len(table))
-    return least if least - table.rounding <= budget * (1 + 1e-12) and budget < least else budget
+    cheapest = float(sum_cost(table.costs.min(axis=1)) / len(table))
+    fits = cheapest - table.rounding <= budget * (1 + 1e-12)
+    return cheapest if fits and budget < cheapest else budget
 
 
 def find_cutoff(table: UtilityTable, budget: float) -> Cutoff:
-    """Price and stopping point of a table held in memory, without sorting all its upgrades."""
+    """Find the cutoff of a table in memory without sorting all its upgrades."""
     low, high = _bracket(table, budget)
     while True:
         merged = Scan.merge(scan(block, low=low, high=high) for block in table.blocks(BLOCK_SIZE))
-        found = cut(merged, budget=budget, low=low, high=high)
-        if found is not None:
-            return found
-        low, high = (0.0, np.inf) if high > WIDEST * low else (low / 2, high * 2)
+        cutoff = locate_cutoff(merged, budget=budget, low=low, high=high)
+        if cutoff is not None:
+            return cutoff
+        low, high = (0.0, np.inf) if high > MAX_BRACKET_RATIO * low else (low / 2, high * 2)
 
 
 def _bracket(table: UtilityTable, budget: float) -> tuple[float, float]:
-    """Guess two prices around the one sought, from a share of the questions."""
-    stride = len(table) // SAMPLE
+    """Estimate two prices around the one searched for, from a subset of the questions."""
+    stride = len(table) // BRACKET_SAMPLE
     if stride < 2:  # noqa: PLR2004 - the sample would be the table
         return 0.0, np.inf
     part = table.take(slice(None, None, stride))
@@ -99,17 +111,17 @@ def _bracket(table: UtilityTable, budget: float) -> tuple[float, float]:
     return low * 0.999, high * 1.001
 
 
-def _allocate(table: UtilityTable, budget: float, choice: IntArray, found: Cutoff) -> Allocation:
+def _allocate(table: UtilityTable, budget: float, choice: IntArray, cutoff: Cutoff) -> Allocation:
     costs = table.cost_of(choice)
     cost = float(sum_cost(costs) / len(table))
     utility = float(table.utility_of(choice).mean())
-    # Every chosen level has the largest net value at this price, so the dual is this sum.
-    bound = utility + found.price * (budget - cost)
+    # Every chosen level has the largest net value at this price, so this is the dual.
+    bound = utility + cutoff.price * (budget - cost)
     question = np.empty(0, dtype=np.int64)
-    if found.probability > 0:
-        question = _marginal_row(table, choice, found)
-    level = np.full(len(question), found.level)
-    probability = np.full(len(question), found.probability)
+    if cutoff.probability > 0:
+        question = _cutoff_row(table, choice, cutoff)
+    level = np.full(len(question), cutoff.level)
+    probability = np.full(len(question), cutoff.probability)
     split = Split(question, level, probability)
     mixed_cost, mixed_utility = _mix(table, choice, split, cost, utility)
     amount = None
@@ -119,7 +131,7 @@ def _allocate(table: UtilityTable, budget: float, choice: IntArray, found: Cutof
             cost, utility = mixed_cost, mixed_utility
     return Allocation(
         choice=choice,
-        price=found.price,
+        price=cutoff.price,
         cost=cost,
         utility=utility,
         bound=max(bound, utility),
@@ -130,29 +142,29 @@ def _allocate(table: UtilityTable, budget: float, choice: IntArray, found: Cutof
     )
 
 
-def _marginal_row(table: UtilityTable, choice: IntArray, found: Cutoff) -> IntArray:
-    """Row of the question at the cut: of those with its key, the one whose upgrade it is."""
-    rows = np.flatnonzero(table.key == np.uint64(found.key or 0))
+def _cutoff_row(table: UtilityTable, choice: IntArray, cutoff: Cutoff) -> IntArray:
+    """Return the row of the question at the cutoff; of equal keys, the one with that upgrade."""
+    rows = np.flatnonzero(table.key == np.uint64(cutoff.key or 0))
     part = table.take(rows)
-    at = choice[rows]
-    extra = part.cost_of(np.full(len(rows), found.level)) - part.cost_of(at)
-    gain = part.utility[:, found.level] - part.utility_of(at)
+    current = choice[rows]
+    extra_cost = part.cost_of(np.full(len(rows), cutoff.level)) - part.cost_of(current)
+    gain = part.utility[:, cutoff.level] - part.utility_of(current)
     with np.errstate(divide="ignore", invalid="ignore"):
-        off = np.where(extra > 0, np.abs(gain / extra - found.price), np.inf)
+        off = np.where(extra_cost > 0, np.abs(gain / extra_cost - cutoff.price), np.inf)
     return rows[[int(off.argmin())]]
 
 
 def _mix(
     table: UtilityTable, choice: IntArray, split: Split, cost: float, utility: float
 ) -> tuple[float, float]:
-    """Mean cost and utility when the split questions are mixed as they should be."""
+    """Return the mean cost and utility with the split."""
     rows = table.take(split.question)
-    at = choice[split.question]
-    more = rows.cost_of(split.level) - rows.cost_of(at)
-    gain = rows.utility_of(split.level) - rows.utility_of(at)
+    current = choice[split.question]
+    extra_cost = rows.cost_of(split.level) - rows.cost_of(current)
+    gain = rows.utility_of(split.level) - rows.utility_of(current)
     size = len(table)
     return (
-        cost + float((split.probability * more).sum()) / size,
+        cost + float((split.probability * extra_cost).sum()) / size,
         utility + float((split.probability * gain).sum()) / size,
     )
 
@@ -160,15 +172,15 @@ def _mix(
 def _amounts(
     table: UtilityTable, choice: IntArray, costs: FloatArray, split: Split
 ) -> FloatArray | None:
-    """Cost of each question on a continuous table: the one at the cut stops inside a segment.
+    """Return each question's cost on a continuous table; the split question stops between knots.
 
-    None when that segment of the envelope bridges a knot below it: no single point lies on it.
+    None if another knot lies between the two levels of the split question: then no single amount
+    has the utility of the mixture.
     """
     amount = costs.copy()
     if len(split):
         row, level = int(split.question[0]), int(split.level[0])
-        part = table.take(np.array([row]))
-        knots = part.costs[0]
+        knots = table.take(np.array([row])).costs[0]
         start, end = knots[choice[row]], knots[level]
         if ((knots > start) & (knots < end)).any():
             return None
@@ -177,7 +189,10 @@ def _amounts(
 
 
 def dual(table: UtilityTable, price: float, budget: float) -> float:
-    """Bound on the utility of every static policy with mean cost within budget, at any price."""
+    """Return an upper bound on the utility of all static policies within the budget.
+
+    Every price gives a bound; the price of ``solve`` gives the lowest.
+    """
     choice = choose(table, price)
     net = table.utility_of(choice) - price * table.cost_of(choice)
     return float(net.mean()) + price * budget
@@ -185,7 +200,7 @@ def dual(table: UtilityTable, price: float, budget: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """Best utility at every budget: linear between these points, and flat after the last one.
+    """Best utility at every budget: linear between these points, constant after the last one.
 
     ``price[i]`` is the ratio of the upgrade that ends at point i; the first point is the cheapest
     level of every question, at a price of infinity.
@@ -196,22 +211,19 @@ class Frontier:
     utility: FloatArray
 
     def utility_at(self, budget: float) -> float:
-        """Best utility within a budget, mixing allowed."""
+        """Return the best utility within a budget, with mixing allowed."""
         if budget < self.cost[0]:
-            raise InfeasibleBudget(
-                f"a mean budget of {budget:.9g} is below {self.cost[0]:.9g}, the mean cost of "
-                "every question's cheapest level: raise the budget or add a cheaper level"
-            )
+            raise infeasible(budget, float(self.cost[0]))
         return float(np.interp(budget, self.cost, self.utility))
 
     def price_at(self, budget: float) -> float:
-        """Price at a budget: the ratio of the first upgrade that does not fit, 0 when all do."""
+        """Return the ratio of the first upgrade that does not fit into a budget, 0 if all do."""
         first = int(np.searchsorted(self.cost, budget, side="right"))
         return float(self.price[first]) if first < len(self.price) else 0.0
 
 
 def frontier(table: UtilityTable) -> Frontier:
-    """Compute the whole frontier, every upgrade a point, in one sort.
+    """Compute the whole frontier, with one point per upgrade.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1.0, 4.0]))
     >>> frontier(table).cost.tolist()
@@ -223,7 +235,7 @@ def frontier(table: UtilityTable) -> Frontier:
     first = float(table.cost_of(start).sum()) / size, float(table.utility_of(start).sum()) / size
     return Frontier(
         price=np.concatenate([[np.inf], upgrades.ratio[order]]),
-        cost=np.concatenate([[0.0], np.cumsum(upgrades.extra[order]) / size]) + first[0],
+        cost=np.concatenate([[0.0], np.cumsum(upgrades.extra_cost[order]) / size]) + first[0],
         utility=np.concatenate([[0.0], np.cumsum(upgrades.gain[order]) / size]) + first[1],
     )
 
@@ -231,22 +243,19 @@ def frontier(table: UtilityTable) -> Frontier:
 def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocation:
     """Search the price as the paper does: halve a bracket of prices a fixed number of times.
 
-    The choice is the one at the upper end of the bracket, so it never overspends; the split mixes
-    it with the one at the lower end, all questions alike, so that the mean cost is the budget.
+    The choice is that at the upper end of the bracket, so it never overspends. The split mixes it
+    with the choice at the lower end, with one probability for all questions, so that the mean cost
+    equals the budget.
     """
-    low, high = 0.0, _largest_ratio(table) * 1.001 + 1e-12
-    dear, cheap = choose(table, low), choose(table, high)
-    spent_low, spent_high = sum_cost(table.cost_of(dear)), sum_cost(table.cost_of(cheap))
+    low, high = 0.0, _max_ratio(table) * 1.001 + 1e-12
+    at_low, at_high = choose(table, low), choose(table, high)
+    spent_low, spent_high = sum_cost(table.cost_of(at_low)), sum_cost(table.cost_of(at_high))
     limit = Fraction(budget) * len(table)
     if spent_high > limit:
-        least = float(spent_high / len(table))
-        raise InfeasibleBudget(
-            f"a mean budget of {budget:.9g} is below {least:.9g}, the mean cost of every "
-            "question's cheapest level: raise the budget or add a cheaper level"
-        )
+        raise infeasible(budget, float(spent_high / len(table)))
     rows = []
     if spent_low <= limit:
-        high, cheap, spent_high = low, dear, spent_low
+        high, at_high, spent_high = low, at_low, spent_low
     else:
         for _ in range(steps):
             middle = (low + high) / 2
@@ -255,17 +264,17 @@ def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocatio
             means = (float(cost / len(table)) for cost in (spent_low, spent_high, spent))
             rows.append((low, high, middle, *means))
             if spent > limit:
-                low, dear, spent_low = middle, choice, spent
+                low, at_low, spent_low = middle, choice, spent
             else:
-                high, cheap, spent_high = middle, choice, spent
+                high, at_high, spent_high = middle, choice, spent
     share = float((limit - spent_high) / (spent_low - spent_high)) if spent_low > limit else 0.0
-    question = np.flatnonzero(cheap != dear) if share else np.empty(0, dtype=np.int64)
-    split = Split(question, dear[question], np.full(len(question), share))
-    utility = float(table.utility_of(cheap).mean())
+    question = np.flatnonzero(at_high != at_low) if share else np.empty(0, dtype=np.int64)
+    split = Split(question, at_low[question], np.full(len(question), share))
+    utility = float(table.utility_of(at_high).mean())
     cost = float(spent_high / len(table))
-    mixed_cost, mixed_utility = _mix(table, cheap, split, cost, utility)
+    mixed_cost, mixed_utility = _mix(table, at_high, split, cost, utility)
     return Allocation(
-        choice=cheap,
+        choice=at_high,
         price=high,
         cost=cost,
         utility=utility,
@@ -277,8 +286,8 @@ def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocatio
     )
 
 
-def _largest_ratio(table: UtilityTable) -> float:
-    """No question upgrades above this price: the largest gain over the smallest extra cost."""
-    extra = np.diff(np.sort(table.cost, axis=-1), axis=-1)
+def _max_ratio(table: UtilityTable) -> float:
+    """Return a price above all upgrades: the largest gain divided by the smallest extra cost."""
+    extra_cost = np.diff(np.sort(table.cost, axis=-1), axis=-1)
     gain = float(table.utility.max() - table.utility.min())
-    return gain / float(extra.min(where=extra > 0, initial=np.inf))
+    return gain / float(extra_cost.min(where=extra_cost > 0, initial=np.inf))

@@ -1,15 +1,17 @@
-"""States: what n draws have shown, when only the counts matter.
+"""Vote states: everything that the answer counts of up to 16 samples can look like.
 
-After some draws a question is in a vote state: the sorted counts of its answers, and how many draws
-could not be read. Up to 16 draws there are 3,370 of them, so whatever depends on the votes alone
-fits a table. Two facts make the tables exact:
+After n samples a question is in a vote state: the sorted counts of its answers, and the number of
+samples that could not be parsed. There are 3,370 states of up to 16 samples, so any function of the
+votes is a table. Two facts make the tables exact:
 
-    forward    how likely a question reaches a state, and with the majority right, when its draws
-               are a random subset of its recorded samples: a finite sum over its answer classes
-    backward   given the state after n + 1 draws, the one before is it with one draw taken out at
-               random, whatever the question: the draws are exchangeable
+    forward    the probability that a question reaches a state, and that the majority is correct
+               there, when its samples are a random subset of its recorded samples: a finite sum
+               over its answer classes
+    backward   given the state after n + 1 samples, the state after n samples is this state with one
+               random sample removed. That holds for every question, because samples are
+               exchangeable
 
-It knows nothing of prices: what a state is worth is decided elsewhere.
+This module does not know prices: ``policies.induction`` decides what a state is worth.
 """
 
 from __future__ import annotations
@@ -30,22 +32,23 @@ if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray, KeyArray
 
 MAX_SAMPLES = 16
-"""Draws after which no state is told apart any more."""
+"""Largest number of samples for which vote states are defined."""
 
 BLOCK_SIZE = 512
-"""Questions worked on at once."""
+"""Questions processed at a time."""
 
 Partition: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """All F states of up to 16 draws, those of fewer draws first.
+    """All vote states of up to 16 samples, ordered by their number of samples.
 
     State i has the answer counts ``votes[i]``, largest first, and ``n_unparsed[i]`` unparsed
     samples. One more sample leads to a state of ``successor[i]``. If a random sample is removed
     from that state, the result is state i with ``backward_probability[i]``; unused columns have
-    probability 0. ``first[n]`` is the first state of n samples.
+    probability 0. ``first[n]`` is the first state of n samples. ``key`` is sorted, and ``order``
+    is the state of each key.
     """
 
     votes: tuple[Partition, ...]
@@ -61,109 +64,109 @@ class States:
         return len(self.votes)
 
     def layer(self, n_samples: int) -> slice:
-        """Return the states of so many draws."""
+        """Return the states of exactly ``n_samples`` samples."""
         return slice(int(self.first[n_samples]), int(self.first[n_samples + 1]))
 
     def find(self, key: KeyArray) -> IntArray:
-        """Return the state of each key that ``vote_keys`` gave."""
+        """Return the state of each key from ``vote_keys``."""
         return self.order[np.searchsorted(self.key, key)]
 
 
-def _partitions(max_samples: int) -> list[Partition]:
-    """List the ways in which up to so many votes can fall, by their number."""
-    found: list[list[Partition]] = [[()]]
-    for _ in range(max_samples):
-        grown = {tuple(sorted(more, reverse=True)) for p in found[-1] for _, more in _steps(p)}
-        found.append(sorted(grown, reverse=True))
-    return [partition for layer in found for partition in layer]
+def _partitions(max_votes: int) -> list[Partition]:
+    """List all sorted vote counts of up to ``max_votes`` votes, by their number of votes."""
+    layers: list[list[Partition]] = [[()]]
+    for _ in range(max_votes):
+        grown = {tuple(sorted(more, reverse=True)) for p in layers[-1] for _, more in _add_vote(p)}
+        layers.append(sorted(grown, reverse=True))
+    return [partition for layer in layers for partition in layer]
 
 
-def _steps(votes: Partition) -> list[tuple[int, Partition]]:
-    """One more vote: for an answer with v votes so far, and what the counts are then."""
-    steps = [(0, (*votes, 1))]
+def _add_vote(votes: Partition) -> list[tuple[int, Partition]]:
+    """Add one vote in every possible way: the answer's count before, and the counts after."""
+    grown = [(0, (*votes, 1))]
     for v in sorted(set(votes)):
-        place = votes.index(v)  # the first of equals, so the order stays
-        steps.append((v, (*votes[:place], v + 1, *votes[place + 1 :])))
-    return steps
+        i = votes.index(v)  # the first of equal counts, so that the counts stay sorted
+        grown.append((v, (*votes[:i], v + 1, *votes[i + 1 :])))
+    return grown
 
 
-# A class of v votes adds v · _SALT[v] to a state's key, an unreadable draw _SALT[0].
+# A class of v votes adds v · _SALT[v] to a state's key, an unparsed sample _SALT[0].
 _SALT = hash_keys(np.arange(MAX_SAMPLES + 2, dtype=np.uint64))
 _STEP = np.diff(np.arange(MAX_SAMPLES + 2, dtype=np.uint64) * _SALT)
-_STEP = np.append(_STEP, _SALT[0])  # NULL, −1, takes the last
+_STEP = np.append(_STEP, _SALT[0])  # UNPARSED is −1, the last entry
 _EARLIER = np.tri(MAX_SAMPLES, MAX_SAMPLES, -1, dtype=np.bool_)
 
 
 def vote_keys(answer: IntArray) -> KeyArray:
-    """Return keys of the states after 0..n draws, (M, n + 1); past 16 draws they are of no use.
+    """Return the keys of the states after 0..n samples, (M, n + 1), for at most 16 samples.
 
     >>> states().votes[states().find(vote_keys(np.array([[3, 5, 3]])))[0, 3]]
     (2, 1)
     """
     answer = answer[:, :MAX_SAMPLES]
-    votes, draws = answer.shape
-    same = (answer[:, :, None] == answer[:, None, :]) & _EARLIER[:draws, :draws]
+    n_rows, n_samples = answer.shape
+    same = (answer[:, :, None] == answer[:, None, :]) & _EARLIER[:n_samples, :n_samples]
     before = np.add.reduce(same, axis=2, dtype=np.int64)
     before[answer == UNPARSED] = -1
-    key = np.zeros((votes, draws + 1), dtype=np.uint64)
+    key = np.zeros((n_rows, n_samples + 1), dtype=np.uint64)
     np.cumsum(_STEP[before], axis=1, out=key[:, 1:])
     return key
 
 
 @lru_cache(maxsize=1)
 def states() -> States:
-    """Return all states; they are the same for every question."""
+    """Return the table of all vote states. It does not depend on any data."""
     partitions = _partitions(MAX_SAMPLES)
     size = np.array([sum(p) for p in partitions])
-    each = [
-        (votes, nulls)
-        for draws in range(MAX_SAMPLES + 1)
-        for nulls in range(draws + 1)
-        for votes in (partitions[i] for i in np.flatnonzero(size == draws - nulls))
+    pairs = [
+        (votes, unparsed)
+        for n in range(MAX_SAMPLES + 1)
+        for unparsed in range(n + 1)
+        for votes in (partitions[i] for i in np.flatnonzero(size == n - unparsed))
     ]
-    number = {state: i for i, state in enumerate(each)}
-    follow = [_follow(votes, nulls, number) for votes, nulls in each]
-    width = max(map(len, follow))
-    after, back = np.zeros((len(each), width), dtype=np.int64), np.zeros((len(each), width))
-    for i, found in enumerate(follow):
-        for j, (state, chance) in enumerate(found):
-            after[i, j], back[i, j] = state, chance
-    nulls = np.array([state[1] for state in each])
-    draws = np.array([sum(state[0]) + state[1] for state in each])
-    raw = [sum(int(v) * int(_SALT[v]) for v in votes) + n * int(_SALT[0]) for votes, n in each]
+    number = {pair: i for i, pair in enumerate(pairs)}
+    successors = [_successors(votes, unparsed, number) for votes, unparsed in pairs]
+    shape = len(pairs), max(map(len, successors))
+    successor, probability = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    for i, row in enumerate(successors):
+        for j, (state, chance) in enumerate(row):
+            successor[i, j], probability[i, j] = state, chance
+    n_samples = np.array([sum(votes) + unparsed for votes, unparsed in pairs])
+    raw = [sum(int(v) * int(_SALT[v]) for v in votes) + n * int(_SALT[0]) for votes, n in pairs]
     key = np.array([value % 2**64 for value in raw], dtype=np.uint64)
     order = np.argsort(key)
     return States(
-        votes=tuple(state[0] for state in each),
-        n_unparsed=nulls,
-        n_samples=draws,
-        successor=after,
-        backward_probability=back,
-        first=np.searchsorted(draws, np.arange(MAX_SAMPLES + 2)),
+        votes=tuple(votes for votes, _ in pairs),
+        n_unparsed=np.array([unparsed for _, unparsed in pairs]),
+        n_samples=n_samples,
+        successor=successor,
+        backward_probability=probability,
+        first=np.searchsorted(n_samples, np.arange(MAX_SAMPLES + 2)),
         key=key[order],
         order=order,
     )
 
 
-def _follow(
-    votes: Partition, nulls: int, number: dict[tuple[Partition, int], int]
+def _successors(
+    votes: Partition, unparsed: int, number: dict[tuple[Partition, int], int]
 ) -> list[tuple[int, float]]:
-    """States that one more draw leads to, and the chance to come back from each."""
-    draws = sum(votes) + nulls
-    if draws == MAX_SAMPLES:
+    """List the states after one more sample, each with the backward probability from it."""
+    n_samples = sum(votes) + unparsed
+    if n_samples == MAX_SAMPLES:
         return []
-    found = [(number[votes, nulls + 1], (nulls + 1) / (draws + 1))]
-    for v, more in _steps(votes):
-        chance = more.count(v + 1) * (v + 1) / (draws + 1)
-        found.append((number[more, nulls], chance))
+    found = [(number[votes, unparsed + 1], (unparsed + 1) / (n_samples + 1))]
+    for v, more in _add_vote(votes):
+        probability = more.count(v + 1) * (v + 1) / (n_samples + 1)
+        found.append((number[more, unparsed], probability))
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class StateMeasure:
-    """How likely each state is, (states, N), and that it is reached with the majority right.
+    """Probability that each question reaches each state, (states, N).
 
-    ``resort``, where there is one, is that it is reached and another model would be right there.
+    ``correct_mass`` is the probability that the state is reached and its majority is correct. The
+    optional ``resort`` is the probability that it is reached and the last resort is correct there.
     """
 
     mass: FloatArray
@@ -171,74 +174,73 @@ class StateMeasure:
     resort: FloatArray | None = None
 
     def map(self, change: Callable[[FloatArray], FloatArray]) -> StateMeasure:
-        """Return them with every table changed alike."""
+        """Apply the same function to every table."""
         resort = None if self.resort is None else change(self.resort)
         return StateMeasure(change(self.mass), change(self.correct_mass), resort)
 
 
 def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
-    """Chances of the states of up to ``max_samples`` draws for each question, over all its subsets.
+    """Measure the states of up to ``max_samples`` samples, over all subsets of recorded samples.
 
-    Ties are broken uniformly; a class is as right as the share of its samples that are.
+    Ties are broken uniformly. An answer class counts as correct in proportion to the share of its
+    samples that are.
     """
-    short = int(answers.n_samples.min(initial=max_samples))
-    if not 0 < max_samples <= min(MAX_SAMPLES, short):
+    fewest = int(answers.n_samples.min(initial=max_samples))
+    if not 0 < max_samples <= min(MAX_SAMPLES, fewest):
         raise DataError(
-            f"states of {max_samples} draws need at least as many samples of every question, "
-            f"and are known up to {MAX_SAMPLES}; one question has {short}"
+            f"max_samples must be from 1 to {min(MAX_SAMPLES, fewest)}, got {max_samples}: states "
+            f"are defined up to {MAX_SAMPLES} samples, and one question has {fewest} samples"
         )
-    known = int(states().first[max_samples + 1])
-    reached, right = np.empty((known, len(answers))), np.empty((known, len(answers)))
+    n_states = int(states().first[max_samples + 1])
+    mass, correct_mass = (np.empty((n_states, len(answers))) for _ in range(2))
     for start in range(0, len(answers), BLOCK_SIZE):
         rows = np.arange(start, min(start + BLOCK_SIZE, len(answers)))
-        some = answers.take(rows)
-        count, share = _classes(some)
-        votes, value = _split(count, share, max_samples)
-        factor = _null_chances(some.n_samples - count.sum(axis=1), some.n_samples, max_samples)
-        which = _partition_of(max_samples)
-        reached[:, rows], right[:, rows] = votes[which] * factor, value[which] * factor
-    return StateMeasure(reached, right)
+        block = answers.take(rows)
+        count, accuracy = _sorted_classes(block)
+        subsets, correct = _count_subsets(count, accuracy, max_samples)
+        factor = _unparsed_factor(block.n_samples - count.sum(axis=1), block.n_samples, max_samples)
+        partition = _partition_of_state(max_samples)
+        mass[:, rows], correct_mass[:, rows] = (
+            subsets[partition] * factor,
+            correct[partition] * factor,
+        )
+    return StateMeasure(mass, correct_mass)
 
 
-def _classes(answers: Answers) -> tuple[IntArray, FloatArray]:
-    """Samples of each readable class, (N, classes), the largest first, and how right each is."""
-    read = answers.answer != UNPARSED
-    question, answer = answers.question[read], answers.answer[read]
-    width = int(answer.max(initial=0)) + 1
-    cell = question * width + answer
-    count = np.bincount(cell, minlength=len(answers) * width).reshape(-1, width)
-    right = np.bincount(cell, answers.correct[read], minlength=len(answers) * width)
-    share = right.reshape(-1, width) / np.maximum(count, 1)
+def _sorted_classes(answers: Answers) -> tuple[IntArray, FloatArray]:
+    """Return the size and accuracy of each answer class, (N, classes), largest class first."""
+    count, n_correct, _ = answers.count_classes()
+    accuracy = n_correct / np.maximum(count, 1)
     order = np.argsort(-count, axis=1, kind="stable")
     count = np.take_along_axis(count, order, axis=1)
     used = max(1, int((count > 0).any(axis=0).sum()))
-    return count[:, :used], np.take_along_axis(share, order, axis=1)[:, :used]
+    return count[:, :used], np.take_along_axis(accuracy, order, axis=1)[:, :used]
 
 
 @dataclass(frozen=True, eq=False)
 class _Growth:
-    """Adding a class of v votes to partitions: from where, to where, and the same for pairs.
+    """Index arrays that add a class of v votes to every partition.
 
-    A pair is a partition and one of the counts in it; its sum runs over the classes with that
-    count, and ``born`` is the pair of the class that is added.
+    A pair is a partition and one of its counts; sums over pairs run over the classes that have this
+    count. ``new_pair`` is the pair of the added class.
     """
 
     source: IntArray
     target: IntArray
     pair_source: IntArray
     pair_target: IntArray
-    born: IntArray
+    new_pair: IntArray
 
 
 @lru_cache
-def _growth(max_samples: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
-    """Every growth, the pair of each partition's largest count, its ties, and how many pairs."""
-    partitions = _partitions(max_samples)
+def _growth(max_votes: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
+    """Return all growths, each partition's pair of the largest count, its ties, and n_pairs."""
+    partitions = _partitions(max_votes)
     number = {p: i for i, p in enumerate(partitions)}
     pairs = {(p, v): i for i, (p, v) in enumerate((p, v) for p in partitions for v in set(p))}
     grown = []
-    for v in range(1, max_samples + 1):
-        small = [p for p in partitions if sum(p) + v <= max_samples]
+    for v in range(1, max_votes + 1):
+        small = [p for p in partitions if sum(p) + v <= max_votes]
         large = [tuple(sorted((*p, v), reverse=True)) for p in small]
         moves = [
             (pairs[p, w], pairs[q, w]) for p, q in zip(small, large, strict=True) for w in {*p}
@@ -249,7 +251,7 @@ def _growth(max_samples: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
                 target=np.array([number[q] for q in large]),
                 pair_source=np.array([a for a, _ in moves], dtype=np.int64),
                 pair_target=np.array([b for _, b in moves], dtype=np.int64),
-                born=np.array([pairs[q, v] for q in large]),
+                new_pair=np.array([pairs[q, v] for q in large]),
             )
         )
     top = np.array([pairs[p, p[0]] if p else 0 for p in partitions])
@@ -257,52 +259,53 @@ def _growth(max_samples: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
     return grown, top, ties, len(pairs)
 
 
-def _split(count: IntArray, share: FloatArray, max_samples: int) -> tuple[FloatArray, FloatArray]:
-    """Number of subsets with each partition, (partitions, N), and of those that are right.
+def _count_subsets(
+    count: IntArray, accuracy: FloatArray, max_votes: int
+) -> tuple[FloatArray, FloatArray]:
+    """Count the subsets with each partition, (partitions, N), and those with a correct majority.
 
-    Classes are added one after another; the right ones are carried by their count, since which
-    count will lead is known only at the end.
+    Classes are added one at a time. Correct subsets are summed by pair, because the leading count
+    is known only after the last class.
     """
-    grown, top, ties, pairs = _growth(max_samples)
-    votes, carried = np.zeros((len(top), len(count))), np.zeros((pairs, len(count)))
-    votes[0] = 1.0
-    for size, right in zip(count.T, share.T, strict=True):
+    grown, top, ties, n_pairs = _growth(max_votes)
+    subsets, by_pair = np.zeros((len(top), len(count))), np.zeros((n_pairs, len(count)))
+    subsets[0] = 1.0
+    for size, class_accuracy in zip(count.T, accuracy.T, strict=True):
         rows = np.flatnonzero(size)
-        old, old_pairs = votes[:, rows], carried[:, rows]
+        old, old_pairs = subsets[:, rows], by_pair[:, rows]
         new, new_pairs = old.copy(), old_pairs.copy()
-        for v in range(1, min(max_samples, int(size.max(initial=0))) + 1):
-            ways, step = _choose(size[rows], v), grown[v - 1]
-            added = old[step.source] * ways
-            new[step.target] += added
-            new_pairs[step.pair_target] += old_pairs[step.pair_source] * ways
-            new_pairs[step.born] += added * right[rows]
-        votes[:, rows], carried[:, rows] = new, new_pairs
-    value = carried[top] / ties[:, None]
-    value[0] = 0.0
-    return votes, value
+        for v in range(1, min(max_votes, int(size.max(initial=0))) + 1):
+            ways, growth = _binomial(size[rows], v), grown[v - 1]
+            added = old[growth.source] * ways
+            new[growth.target] += added
+            new_pairs[growth.pair_target] += old_pairs[growth.pair_source] * ways
+            new_pairs[growth.new_pair] += added * class_accuracy[rows]
+        subsets[:, rows], by_pair[:, rows] = new, new_pairs
+    correct = by_pair[top] / ties[:, None]
+    correct[0] = 0.0
+    return subsets, correct
 
 
-def _choose(of: IntArray, some: int) -> FloatArray:
-    """Binomial coefficients."""
-    ways = np.ones(len(of))
-    for i in range(some):
-        ways *= np.maximum(of - i, 0) / (i + 1)
+def _binomial(n: IntArray, k: int) -> FloatArray:
+    """Return the binomial coefficients n over k."""
+    ways = np.ones(len(n))
+    for i in range(k):
+        ways *= np.maximum(n - i, 0) / (i + 1)
     return ways
 
 
-def _null_chances(nulls: IntArray, samples: IntArray, max_samples: int) -> FloatArray:
-    """What turns a number of readable subsets into the chance of a state, (states, N)."""
-    every = states()
-    known = int(every.first[max_samples + 1])
-    ways = np.stack([_choose(nulls, n) for n in range(max_samples + 1)])
-    total = np.stack([_choose(samples, n) for n in range(max_samples + 1)])
-    return np.asarray(ways[every.n_unparsed[:known]] / total[every.n_samples[:known]])
+def _unparsed_factor(n_unparsed: IntArray, n_samples: IntArray, max_samples: int) -> FloatArray:
+    """Return the factor from a number of parsed subsets to a state's probability, (states, N)."""
+    table = states()
+    n_states = int(table.first[max_samples + 1])
+    ways = np.stack([_binomial(n_unparsed, n) for n in range(max_samples + 1)])
+    total = np.stack([_binomial(n_samples, n) for n in range(max_samples + 1)])
+    return np.asarray(ways[table.n_unparsed[:n_states]] / total[table.n_samples[:n_states]])
 
 
 @lru_cache
-def _partition_of(max_samples: int) -> IntArray:
-    """Partition of each state."""
+def _partition_of_state(max_samples: int) -> IntArray:
+    """Return the partition of each state."""
     number = {p: i for i, p in enumerate(_partitions(max_samples))}
-    every = states()
-    known = int(every.first[max_samples + 1])
-    return np.array([number[votes] for votes in every.votes[:known]])
+    table = states()
+    return np.array([number[v] for v in table.votes[: int(table.first[max_samples + 1])]])

@@ -1,11 +1,12 @@
-"""Types: the nouns of the line, as plain data.
+"""Types: the data types that all other modules share.
 
-N questions, K levels, index order always [question, level]. A *level* is one operating mode, a
-*budget* is the allowed mean cost, a *price* is the utility that one more unit of cost must buy.
+N questions, K levels, index order always [question, level]. A *level* is a number of samples from
+one model with given settings. A *budget* is the allowed mean cost per question. A *price* is the
+utility that one more unit of cost must add to be worth spending.
 
-Costs are whole multiples of a power of two, so that their sums do not depend on the order of
-addition and a budget is never overspent by rounding: whole numbers are kept as they are, others
-are rounded up to the next multiple. These types know nothing of where their numbers come from.
+Costs are multiples of a power of two, so that their sums do not depend on the order of addition and
+rounding never overspends a budget. Integers stay as they are, other costs are rounded up to the
+next multiple. These types do not know where their numbers come from.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 KeyArray: TypeAlias = npt.NDArray[np.uint64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-PLACES = 20
-"""Binary places that costs are kept to: of one, or of the dearest of them where that is less."""
+COST_BITS = 20
+"""Fractional bits of a cost, relative to 1 or to the largest cost if that is smaller."""
 
 MAX_COST = 2.0**32
-"""Up to this size a float holds every multiple of 2⁻²⁰, and so every difference."""
+"""Largest cost for which a float represents every multiple of 2⁻²⁰ exactly."""
 
-MOST_PLACES = 60
-"""However small the costs: no price of anything is told in more."""
+MAX_COST_BITS = 60
+"""Fractional bits of the smallest costs."""
 
 MAX_LEVEL = 2**31 - 1
 """Largest number of samples per question: samples are numbered with 32 bits."""
@@ -45,7 +46,7 @@ MAX_LEVEL = 2**31 - 1
 
 @dataclass(frozen=True)
 class Level:
-    """One operating mode: how many samples, of which model, with which settings."""
+    """A number of samples, from one model, with given settings."""
 
     name: str
     n_samples: int
@@ -53,19 +54,19 @@ class Level:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def make_levels(samples: tuple[int, ...], *, model: str | None = None) -> tuple[Level, ...]:
-    """Levels that differ only in how many samples they draw.
+def make_levels(n_samples: tuple[int, ...], *, model: str | None = None) -> tuple[Level, ...]:
+    """Return levels that differ only in their number of samples.
 
     >>> [level.name for level in make_levels((1, 2, 4))]
     ['1', '2', '4']
     """
-    if not samples or list(samples) != sorted(set(samples)) or samples[0] < 1:
-        raise DataError(f"a ladder is rising numbers of samples from 1 on, not {samples}")
-    return tuple(Level(name=str(n), n_samples=n, model=model) for n in samples)
+    if not n_samples or list(n_samples) != sorted(set(n_samples)) or n_samples[0] < 1:
+        raise DataError(f"levels must be increasing numbers of samples from 1 on, got {n_samples}")
+    return tuple(Level(name=str(n), n_samples=n, model=model) for n in n_samples)
 
 
 def hash_keys(key: KeyArray) -> KeyArray:
-    """Scramble keys so that ties between questions break without regard to their order.
+    """Hash keys, so that breaking ties by key does not depend on the order of the keys.
 
     >>> bool((hash_keys(np.arange(3, dtype=np.uint64)) == np.arange(3)).any())
     False
@@ -77,12 +78,12 @@ def hash_keys(key: KeyArray) -> KeyArray:
 
 
 def hash_text(text: str) -> int:
-    """Key of a question that has no other name than its text."""
+    """Return a question's key from its text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def text_id(text: str) -> str:
-    """Name of a question by its text, where the text itself may not be kept.
+    """Return a question's id from its text.
 
     >>> text_id("What is 7 + 6?")
     '3a781a84d1980c8f'
@@ -91,10 +92,11 @@ def text_id(text: str) -> str:
 
 
 def quantise_cost(cost: npt.ArrayLike) -> FloatArray:
-    """Round costs up to what sums exactly; refuse what cannot be a cost.
+    """Round costs up to multiples that sum exactly; raise DataError if one is not a cost.
 
-    Whole numbers stay. Others are rounded by less than two millionths: of one, or of the dearest
-    where all are less than one, so that money a draw is as exact as tokens are. They then stay.
+    Integers stay as they are. Other costs are rounded by less than two millionths of 1, or of the
+    largest cost if all are below 1, so that small amounts of money are as precise as tokens.
+    Rounding a rounded cost does not change it.
 
     >>> quantise_cost([1.0, 0.1]).tolist()
     [1.0, 0.10000038146972656]
@@ -107,32 +109,30 @@ def quantise_cost(cost: npt.ArrayLike) -> FloatArray:
         return array
     low, high = float(array.min()), float(array.max())
     if not (low >= 0.0 and high <= MAX_COST):  # NaN fails both comparisons
-        raise DataError(
-            f"costs run from {low} to {high}; each must be a number from 0 to {MAX_COST:.0f}"
-        )
+        raise DataError(f"costs must be numbers from 0 to {MAX_COST:.0f}, got {low} to {high}")
     if bool((array == np.rint(array)).all()):
         return array
     units = cost_units(high)
     return np.asarray(np.ceil(array * units) / units)
 
 
-def cost_units(dearest: float) -> float:
-    """Units in one, a power of two, of which all whole costs up to this one are multiples.
+def cost_units(max_cost: float) -> float:
+    """Return the number of units in a cost of 1: rounded costs are whole numbers of units.
 
-    The smaller the dearest, the finer they are: those of a table divide those of its parts.
+    It is a power of two. The smaller the largest cost, the finer the units.
 
     >>> cost_units(100.0) == cost_units(1.0) == 2**20, cost_units(0.25) == 2**22
     (True, True)
     """
-    if not 0.0 < dearest < 1.0:
-        return 2.0**PLACES
-    mantissa, exponent = math.frexp(dearest)
-    above = exponent if mantissa > 0.5 else exponent - 1  # noqa: PLR2004 - 2 ** above >= dearest
-    return 2.0 ** min(PLACES - above, MOST_PLACES)
+    if not 0.0 < max_cost < 1.0:
+        return 2.0**COST_BITS
+    mantissa, exponent = math.frexp(max_cost)
+    above = exponent if mantissa > 0.5 else exponent - 1  # noqa: PLR2004 - 2 ** above >= max_cost
+    return 2.0 ** min(COST_BITS - above, MAX_COST_BITS)
 
 
 def sum_cost(cost: FloatArray) -> Fraction:
-    """Sum whole costs exactly, in whatever order they come.
+    """Sum rounded costs exactly.
 
     >>> sum_cost(quantise_cost([1.5, 2.0]))
     Fraction(7, 2)
@@ -145,7 +145,7 @@ def sum_cost(cost: FloatArray) -> Fraction:
 
 @dataclass(frozen=True, eq=False)
 class UtilityTable:
-    """What every level is worth and costs on every question.
+    """Utility and cost of every level on every question.
 
     ``utility`` is (N, K) in any unit. ``cost`` is (K,) if it is the same for all questions, else
     (N, K). ``key`` identifies each question when ties are broken; the default is its row number.
@@ -170,61 +170,63 @@ class UtilityTable:
     def __post_init__(self) -> None:
         utility = np.asarray(self.utility, dtype=np.float64)
         if utility.ndim != 2 or utility.shape[1] < 1:  # noqa: PLR2004 - (N, K)
-            raise DataError(f"utility must be (questions, levels), not of shape {utility.shape}")
+            raise DataError(f"utility must have shape (questions, levels), got {utility.shape}")
         with np.errstate(over="ignore", invalid="ignore"):
             total = utility.sum()
         if not np.isfinite(total) and not np.isfinite(utility).all():
-            raise DataError("utility holds a NaN or an infinite number; every entry must be finite")
+            raise DataError(
+                "utility contains a NaN or an infinite number: every entry must be finite"
+            )
         key = np.asarray(self.key, dtype=np.uint64)
         if key.shape == (0,):
             key = np.arange(len(utility), dtype=np.uint64)
         if key.shape != (len(utility),):
-            raise DataError(f"{len(utility)} questions need as many keys, not {key.shape}")
+            raise DataError(f"key must have shape ({len(utility)},), got {key.shape}")
         if self.standard_error is not None and np.shape(self.standard_error) != utility.shape:
-            raise DataError(f"{utility.shape} utilities need as many standard errors")
-        limited = {
-            name: self._costs(name, c, utility.shape) for name, c in self.extra_costs.items()
+            raise DataError(f"standard_error must have the shape of utility, {utility.shape}")
+        extra_costs = {
+            name: self._round_costs(name, c, utility.shape) for name, c in self.extra_costs.items()
         }
-        given = np.asarray(self.cost, dtype=np.float64)
-        cost = self._costs("cost", given, utility.shape)
-        if cost is not given and cost.size:
-            rounding = float((cost.min(axis=-1) - given.min(axis=-1)).mean())
+        unrounded = np.asarray(self.cost, dtype=np.float64)
+        cost = self._round_costs("cost", unrounded, utility.shape)
+        if cost is not unrounded and cost.size:
+            rounding = float((cost.min(axis=-1) - unrounded.min(axis=-1)).mean())
             object.__setattr__(self, "rounding", rounding)
         object.__setattr__(self, "utility", utility)
         object.__setattr__(self, "cost", cost)
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "extra_costs", limited)
+        object.__setattr__(self, "extra_costs", extra_costs)
 
     @staticmethod
-    def _costs(name: str, cost: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    def _round_costs(name: str, cost: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         try:
-            whole = quantise_cost(cost)
+            rounded = quantise_cost(cost)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
-        if whole.shape not in (shape, shape[1:]):
-            raise DataError(f"{name} must be of shape {shape[1:]} or {shape}, not {whole.shape}")
-        return whole
+        if rounded.shape not in (shape, shape[1:]):
+            raise DataError(f"{name} must have shape {shape[1:]} or {shape}, got {rounded.shape}")
+        return rounded
 
     def __len__(self) -> int:
         return len(self.utility)
 
     @property
     def n_levels(self) -> int:
-        """How many levels there are."""
+        """Number of levels."""
         return int(self.utility.shape[1])
 
     @property
     def costs(self) -> FloatArray:
-        """Cost of every level on every question, (N, K), without copying."""
+        """Cost of every level on every question, (N, K), as a view."""
         return np.broadcast_to(self.cost, self.utility.shape)
 
     def take(self, rows: slice | IntArray | BoolArray) -> UtilityTable:
-        """Return these questions, with their keys."""
+        """Return these questions."""
 
         def of(cost: FloatArray) -> FloatArray:
             return cost if cost.ndim == 1 else cost[rows]
 
-        return _trusted(
+        return _without_checks(
             utility=self.utility[rows],
             cost=of(self.cost),
             key=self.key[rows],
@@ -235,7 +237,7 @@ class UtilityTable:
         )
 
     def blocks(self, size: int) -> Iterator[UtilityTable]:
-        """Cut into blocks of consecutive questions, without copying."""
+        """Iterate over blocks of consecutive questions, as views."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
 
@@ -250,10 +252,10 @@ class UtilityTable:
 
 
 def join_tables(tables: Sequence[UtilityTable]) -> UtilityTable:
-    """Put tables of one cost one below the other, each with the costs that it has."""
+    """Concatenate the questions of tables. Extra costs and standard errors are dropped."""
     first = tables[0].cost
     shared = all(table.cost.ndim == 1 and np.array_equal(table.cost, first) for table in tables)
-    return _trusted(
+    return _without_checks(
         utility=np.concatenate([table.utility for table in tables]),
         cost=first if shared else np.concatenate([table.costs for table in tables]),
         key=np.concatenate([table.key for table in tables]),
@@ -263,8 +265,8 @@ def join_tables(tables: Sequence[UtilityTable]) -> UtilityTable:
     )
 
 
-def _trusted(**fields: Any) -> UtilityTable:  # noqa: ANN401 - the fields of the class above
-    """Build a table from parts that were checked already: checking again would cost a pass."""
+def _without_checks(**fields: Any) -> UtilityTable:  # noqa: ANN401 - the fields of the class above
+    """Build a table from arrays that were checked before, without another pass over them."""
     table = object.__new__(UtilityTable)
     for name, value in fields.items():
         object.__setattr__(table, name, value)
@@ -273,10 +275,10 @@ def _trusted(**fields: Any) -> UtilityTable:  # noqa: ANN401 - the fields of the
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Questions that take another level with a probability, so that the mean cost meets the budget.
+    """Questions that are assigned a second level at random, so that the budget is used up.
 
-    Question ``question[i]`` takes ``level[i]`` with ``probability[i]``, else its deterministic
-    choice. Empty when nothing is left to spend or nothing left to buy.
+    Question ``question[i]`` gets ``level[i]`` with ``probability[i]``, else its deterministic
+    choice. Empty if the budget is used up without it, or if no upgrade is left.
     """
 
     question: IntArray
@@ -289,7 +291,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Every step of the bisection: the bracket of prices and the mean costs at its ends."""
+    """Steps of a bisection: the bracket of prices and the mean costs at its ends."""
 
     low: FloatArray
     high: FloatArray
@@ -301,12 +303,13 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """One level per question, and the proof of how good it is.
+    """One level per question, with a bound on how much better any other allocation can be.
 
-    ``cost`` and ``utility`` are means of the deterministic ``choice``, which never overspends;
-    ``mixed_cost`` and ``mixed_utility`` those with the ``split``. No static policy over this table,
-    randomised ones included, has a utility above ``bound`` within the budget; ``gap`` is what
-    ``choice`` leaves below it. ``amount`` is what each question spends on a continuous table.
+    ``cost`` and ``utility`` are the means of the deterministic ``choice``, which never overspends.
+    ``mixed_cost`` and ``mixed_utility`` are the means with the ``split``. Within the budget, no
+    static policy over this table, randomised or not, has a utility above ``bound``; ``gap`` is the
+    difference to ``utility``. ``prices`` and ``costs`` are those of further costs, by name.
+    ``amount`` is the cost of each question on a continuous table.
     """
 
     choice: IntArray
@@ -324,10 +327,10 @@ class Allocation:
 
     @property
     def gap(self) -> float:
-        """How far the deterministic choice can be below the best there is, at most."""
+        """Largest possible difference between the best utility and that of ``choice``."""
         return max(0.0, self.bound - self.utility)
 
     def shares(self, n_levels: int) -> FloatArray:
-        """Share of questions at each level."""
+        """Return the share of questions at each level."""
         counts = np.bincount(self.choice, minlength=n_levels)
         return np.asarray(counts / max(1, len(self.choice)), dtype=np.float64)

@@ -1,15 +1,16 @@
-"""Upgrades: the steps of each question's concave envelope, and the price that stops buying them.
+"""Upgrades: the steps of each question's concave envelope, and the price at which buying stops.
 
-The best allocation within a budget buys upgrades, from any question, in the order of gain per
-cost, until one does not fit. Three functions do this over blocks of any size whose results merge
-in any order to the same answer, so that a table never has to be held whole:
+The best allocation within a budget buys upgrades, from any question, in the order of gain per cost,
+until the next one does not fit. Three functions compute this block by block. Their results merge in
+any order to the same answer, so a table never has to be in memory as a whole:
 
-    scan      one pass at two prices: what both agree on is summed, what they do not is kept
-    cut       the stopping upgrade, exactly, from the questions that were kept
-    apply     one pass: each question's level under that cut
+    scan             one pass at two prices: sum the cost of questions for which both prices lead to
+                     the same level, and keep the other questions
+    locate_cutoff    find the exact upgrade at which buying stops, from the questions that were kept
+    apply_cutoff     one pass: the level of each question under that cutoff
 
-Ties between questions break by the hash of their keys. It knows nothing of estimation: utilities
-are taken as true.
+Ties between questions are broken by the hash of their keys. This module does not know estimation:
+it takes utilities as true.
 """
 
 from __future__ import annotations
@@ -39,33 +40,36 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 BLOCK_SIZE = 1 << 14
-"""Questions in a block: their utilities fit a core's cache."""
+"""Questions per block: their utilities fit into the cache of one core."""
 
-DOUBT = 2.0**-46
-"""Net values closer than this, relative to their parts, may owe their order to rounding."""
+ROUNDING_TOLERANCE = 2.0**-46
+"""Net values closer than this, relative to their terms, may be in the wrong order by rounding."""
 
-LEAST = float(np.nextafter(0.0, 1.0))
-"""A gain is worth at least this much a cost, however small: a price of 0 means that all fits."""
+MIN_RATIO = float(np.nextafter(0.0, 1.0))
+"""Smallest ratio of a gain to its cost. A price of 0 is reserved for "every upgrade fits"."""
 
-LARGEST = 2**62
-"""Sums up to this fit into 64 bits, a rounded estimate of them included."""
+MAX_INT_SUM = 2**62
+"""Sums up to this value fit into 64 bits, even if the estimate of the sum is rounded."""
 
 
 @dataclass(frozen=True, eq=False)
 class Upgrades:
-    """Every worthwhile step of every question, flat and in no order."""
+    """All upgrades with a positive gain, of all questions, in no particular order.
+
+    ``step`` numbers the upgrades of a question, and ``ratio`` is ``gain / extra_cost``.
+    """
 
     question: IntArray
     level: IntArray
     ratio: FloatArray
-    extra: FloatArray
+    extra_cost: FloatArray
     gain: FloatArray
     step: IntArray
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What one pass at two prices found; scans of different blocks merge in any order."""
+    """Result of one pass at two prices. Scans of different blocks merge in any order."""
 
     n_questions: int
     decided_cost: Fraction
@@ -84,10 +88,11 @@ class Scan:
 
 @dataclass(frozen=True)
 class Cutoff:
-    """Where buying stops: upgrades dearer than this one are not bought.
+    """Where buying stops: this upgrade, and all that come after it in the order, are not bought.
 
-    ``key`` is the question whose upgrade, to ``level``, did not fit, and ``probability`` what of it
-    the rest of the budget pays for. Without such an upgrade the price is 0 and the key None.
+    ``key`` is the question whose upgrade to ``level`` does not fit, and ``probability`` is the
+    share of its cost that the rest of the budget pays for. If all upgrades fit, the price is 0 and
+    the key is None.
     """
 
     price: float
@@ -99,39 +104,41 @@ class Cutoff:
 
 
 def envelope(table: UtilityTable) -> tuple[IntArray, Upgrades]:
-    """Cheapest level of each question, and the upgrades on from it.
+    """Return the cheapest level of each question, and all upgrades from it.
 
-    Of levels with equal cost the best counts, steps have a positive gain, and their ratios never
-    rise along a question. Levels on a straight line are separate steps.
+    Of levels with equal cost only the best counts. Gains are positive, and the ratios of a
+    question's upgrades never increase. Levels on a straight line are separate upgrades.
     """
     rows = np.arange(len(table))
     order = np.lexsort((-table.utility, table.costs), axis=1)
     utility = np.take_along_axis(table.utility, order, axis=1)
     cost = np.take_along_axis(table.costs, order, axis=1)
     start = order[:, 0]
-    here = np.zeros(len(table), dtype=np.int64)
-    last = np.full(len(table), np.inf)
+    current = np.zeros(len(table), dtype=np.int64)
+    last_ratio = np.full(len(table), np.inf)
     found: list[tuple[IntArray, ...]] = []
-    ratios, extras, gains = [], [], []
+    ratios, extra_costs, gains = [], [], []
     for step in range(table.n_levels - 1):
-        at = np.arange(len(rows)), here
-        gain = utility - utility[at][:, None]
-        extra = cost - cost[at][:, None]
-        worth = (gain > 0) & (extra > 0)
-        ratio = np.divide(gain, extra, out=np.full_like(gain, -np.inf), where=worth)
-        np.maximum(ratio, LEAST, out=ratio, where=worth)
-        there = ratio.argmax(axis=1)  # the first of equals is the nearest
-        to = np.arange(len(rows)), there
-        on = ratio[to] > 0
-        if not on.any():
+        here = np.arange(len(rows)), current
+        gain = utility - utility[here][:, None]
+        extra_cost = cost - cost[here][:, None]
+        is_upgrade = (gain > 0) & (extra_cost > 0)
+        ratio = np.divide(gain, extra_cost, out=np.full_like(gain, -np.inf), where=is_upgrade)
+        np.maximum(ratio, MIN_RATIO, out=ratio, where=is_upgrade)
+        best = ratio.argmax(axis=1)  # of equal ratios the nearest level
+        there = np.arange(len(rows)), best
+        goes_on = ratio[there] > 0
+        if not goes_on.any():
             break
-        last = np.minimum(ratio[to], last)[on]  # rounding must not reverse the order of two steps
-        found.append((rows[on], order[to][on], np.full(int(on.sum()), step)))
-        ratios.append(last)
-        extras.append(extra[to][on])
-        gains.append(gain[to][on])
-        rows, order, utility, cost = rows[on], order[on], utility[on], cost[on]
-        here = there[on]
+        # Rounding must not reverse the order of two upgrades of a question.
+        last_ratio = np.minimum(ratio[there], last_ratio)[goes_on]
+        steps = np.full(int(goes_on.sum()), step)
+        found.append((rows[goes_on], order[there][goes_on], steps))
+        ratios.append(last_ratio)
+        extra_costs.append(extra_cost[there][goes_on])
+        gains.append(gain[there][goes_on])
+        rows, order, utility = rows[goes_on], order[goes_on], utility[goes_on]
+        cost, current = cost[goes_on], best[goes_on]
     if not found:
         none, empty = np.empty(0, dtype=np.int64), np.empty(0)
         return start, Upgrades(none, none, empty, empty, empty, none)
@@ -140,50 +147,55 @@ def envelope(table: UtilityTable) -> tuple[IntArray, Upgrades]:
         question=question,
         level=level,
         ratio=np.concatenate(ratios),
-        extra=np.concatenate(extras),
+        extra_cost=np.concatenate(extra_costs),
         gain=np.concatenate(gains),
         step=steps,
     )
 
 
 def choose(table: UtilityTable, price: float) -> IntArray:
-    """Each question's level of largest utility − price × cost, ties to the cheaper one.
+    """Return each question's level with the largest utility − price × cost; ties go to the cheaper.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1, 4]))
     >>> choose(table, 0.1).tolist(), choose(table, 0.3).tolist()
     ([0, 1], [0, 0])
     """
-    return apply(table, Cutoff(price))
+    return apply_cutoff(table, Cutoff(price))
 
 
 def _choose_at(table: UtilityTable, prices: tuple[float, ...]) -> list[tuple[IntArray, BoolArray]]:
-    """Choose at several prices in one pass over the block, and tell which choices are sure.
+    """Choose at several prices in one pass, and return which choices are certain.
 
-    A choice is sure when it leads by more than rounding can make up, so that ``envelope`` must
+    A choice is certain if its lead is larger than any rounding error, so that ``envelope`` must
     agree with it. At a price of 0 or infinity nothing is rounded.
     """
     columns = np.ascontiguousarray(table.utility.T)
-    largest = max(float(columns.max(initial=0.0)), -float(columns.min(initial=0.0)))
-    dearest = float(table.cost.max(initial=0.0))
+    max_utility = max(float(columns.max(initial=0.0)), -float(columns.min(initial=0.0)))
+    max_cost = float(table.cost.max(initial=0.0))
     shared = table.cost.ndim == 1
     order = np.argsort(table.cost, kind="stable") if shared else np.arange(table.n_levels)
     columns, cost = columns[order], table.cost.T[order]
     chosen = []
     for price in prices:
-        place, lead = (_shared_costs if shared else _own_costs)(columns, cost, price)
-        doubt = -1.0 if price in (0.0, np.inf) else DOUBT * (largest + price * dearest)
-        chosen.append((order[place], lead > doubt))
+        best, lead = (_shared_costs if shared else _own_costs)(columns, cost, price)
+        tolerance = -1.0
+        if price not in (0.0, np.inf):
+            tolerance = ROUNDING_TOLERANCE * (max_utility + price * max_cost)
+        chosen.append((order[best], lead > tolerance))
     return chosen
 
 
 def _shared_costs(
     columns: FloatArray, cost: FloatArray, price: float
 ) -> tuple[npt.NDArray[Any], FloatArray]:
-    """Choose and lead over the next best at another cost; levels come by rising cost."""
+    """Return the best level and its lead over the best level of another cost.
+
+    Levels are sorted by cost.
+    """
     if price == np.inf:
         columns, price = columns[: int((cost == cost[0]).sum())], 0.0
-    place_type = np.int8 if len(columns) <= np.iinfo(np.int8).max else np.int64
-    place = np.zeros(columns.shape[1], dtype=place_type)
+    level_type = np.int8 if len(columns) <= np.iinfo(np.int8).max else np.int64
+    level = np.zeros(columns.shape[1], dtype=level_type)
     best = columns[0] - price * cost[0]
     second = np.full_like(best, -np.inf)
     net, loser = np.empty_like(best), np.empty_like(best)
@@ -193,42 +205,42 @@ def _shared_costs(
         np.greater(net, best, out=better)
         np.minimum(net, best, out=loser)
         if cost[k] == cost[k - 1]:
-            loser[cost[place] == cost[k]] = -np.inf
+            loser[cost[level] == cost[k]] = -np.inf
         np.maximum(second, loser, out=second)
-        np.maximum(place, better * place_type(k), out=place)  # many times faster than a mask
+        np.maximum(level, better * level_type(k), out=level)  # many times faster than a mask
         np.maximum(best, net, out=best)
-    return place, best - second
+    return level, best - second
 
 
 def _own_costs(columns: FloatArray, cost: FloatArray, price: float) -> tuple[IntArray, FloatArray]:
-    """Choose and lead as above, where levels come in any order and a tie must be looked at."""
+    """Do the same where each question has its own costs, so that levels are not sorted by cost."""
     value, tie = (-cost, columns) if price == np.inf else (columns - price * cost, -cost)
     rows = np.arange(columns.shape[1])
-    place = np.zeros(len(rows), dtype=np.int64)
+    level = np.zeros(len(rows), dtype=np.int64)
     second = np.full(len(rows), -np.inf)
     for k in range(1, len(columns)):
-        best, cheap = value[place, rows], tie[place, rows]
+        best, best_tie = value[level, rows], tie[level, rows]
         loser = np.minimum(best, value[k])
-        loser[cost[place, rows] == cost[k]] = -np.inf
+        loser[cost[level, rows] == cost[k]] = -np.inf
         np.maximum(second, loser, out=second)
-        place[(value[k] > best) | ((value[k] == best) & (tie[k] > cheap))] = k
-    return place, value[place, rows] - second
+        level[(value[k] > best) | ((value[k] == best) & (tie[k] > best_tie))] = k
+    return level, value[level, rows] - second
 
 
 def scan(block: UtilityTable, *, low: float, high: float) -> Scan:
-    """Choose at two prices, sum what both agree on, keep the questions on which they do not.
+    """Choose at two prices, sum the cost of equal choices, and keep the other questions.
 
-    What leads at both prices leads at every price between them.
+    A level that is best at both prices is best at every price between them.
     """
-    (cheap, sure), (dear, sure_too) = _choose_at(block, (high, low))
-    decided = (cheap == dear) & sure & sure_too
-    return Scan(len(block), sum_cost(block.cost_of(cheap)[decided]), block.take(~decided))
+    (at_high, high_certain), (at_low, low_certain) = _choose_at(block, (high, low))
+    decided = (at_high == at_low) & high_certain & low_certain
+    return Scan(len(block), sum_cost(block.cost_of(at_high)[decided]), block.take(~decided))
 
 
-def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cutoff | None:
-    """Find the upgrade at which buying stops; None when its price is not between the two.
+def locate_cutoff(merged: Scan, *, budget: float, low: float, high: float) -> Cutoff | None:
+    """Find the upgrade at which buying stops; None if its price is not within low and high.
 
-    Raises InfeasibleBudget when not even the cheapest levels fit.
+    Raises InfeasibleBudget if not even the cheapest levels fit.
     """
     table = merged.undecided
     start, upgrades = envelope(table)
@@ -236,67 +248,69 @@ def cut(merged: Scan, *, budget: float, low: float, high: float) -> Cutoff | Non
     left = limit - merged.decided_cost - sum_cost(table.cost_of(start))
     if left < 0:
         if high == np.inf:
-            least = float((limit - left) / merged.n_questions)
-            raise InfeasibleBudget(
-                f"a mean budget of {budget:.9g} is below {least:.9g}, the mean cost of every "
-                "question's cheapest level: raise the budget or add a cheaper level"
-            )
+            raise infeasible(budget, float((limit - left) / merged.n_questions))
         return None
     tie = hash_keys(table.key)[upgrades.question]
     order = np.lexsort((upgrades.step, tie, -upgrades.ratio))
-    first, spent = _afford(upgrades.extra[order], left)
-    if first == len(order):
+    n_bought, spent = _afford(upgrades.extra_cost[order], left)
+    if n_bought == len(order):
         return Cutoff(price=0.0) if low == 0.0 else None
-    at = order[first]
+    at = order[n_bought]
     price = float(upgrades.ratio[at])
     if not low <= price <= high:
         return None
-    _refuse_twins(upgrades, tie, order, first)
+    _reject_equal_keys(upgrades, tie, order, n_bought)
     return Cutoff(
         price=price,
         tie=int(tie[at]),
         step=int(upgrades.step[at]),
         key=int(table.key[upgrades.question[at]]),
         level=int(upgrades.level[at]),
-        probability=float((left - spent) / Fraction(float(upgrades.extra[at]))),
+        probability=float((left - spent) / Fraction(float(upgrades.extra_cost[at]))),
     )
 
 
-def _afford(extra: FloatArray, left: Fraction) -> tuple[int, Fraction]:
-    """Count the first costs that fit into what is left, and sum them exactly."""
-    units = cost_units(float(extra.max(initial=0.0)))
-    counted, room = (extra * units).astype(np.int64), int(left * int(units))
-    if float(extra.sum()) * units < LARGEST:
-        spent, room = np.cumsum(counted), min(room, LARGEST)
+def infeasible(budget: float, min_cost: float) -> InfeasibleBudget:
+    """Return the error for a budget below the mean cost of every question's cheapest level."""
+    return InfeasibleBudget(
+        f"a mean budget of {budget:.9g} is below {min_cost:.9g}, the mean cost of every question's "
+        "cheapest level: raise the budget or add a cheaper level"
+    )
+
+
+def _afford(cost: FloatArray, left: Fraction) -> tuple[int, Fraction]:
+    """Count how many of the first costs fit into what is left, and sum them exactly."""
+    units = cost_units(float(cost.max(initial=0.0)))
+    counted, room = (cost * units).astype(np.int64), int(left * int(units))
+    if float(cost.sum()) * units < MAX_INT_SUM:
+        spent, room = np.cumsum(counted), min(room, MAX_INT_SUM)
     else:
         spent = np.cumsum(counted, dtype=np.object_)
     count = int(np.searchsorted(spent, room, side="right"))
     return count, Fraction(int(spent[count - 1]) if count else 0, int(units))
 
 
-def _refuse_twins(upgrades: Upgrades, tie: KeyArray, order: IntArray, first: int) -> None:
-    """Refuse two questions of one key at the cut: which of them to buy would be arbitrary."""
-    for other in (first - 1, first + 1):
+def _reject_equal_keys(upgrades: Upgrades, tie: KeyArray, order: IntArray, at: int) -> None:
+    """Raise DataError if two questions with one key are tied at the cutoff: neither comes first."""
+    for other in (at - 1, at + 1):
         if 0 <= other < len(order):
-            a, b = order[first], order[other]
+            a, b = order[at], order[other]
             same_rank = upgrades.ratio[a] == upgrades.ratio[b] and tie[a] == tie[b]
             if same_rank and upgrades.step[a] == upgrades.step[b]:
-                raise DataError(
-                    "two questions share one key and one rank: give each question a key of its own"
-                )
+                raise DataError("two questions have the same key: give each question its own key")
 
 
-def apply(block: UtilityTable, at: Cutoff) -> IntArray:
-    """Each question's level under the cut."""
-    choice, sure = _choose_at(block, (at.price,))[0]
-    near = np.flatnonzero(~sure)
+def apply_cutoff(block: UtilityTable, cutoff: Cutoff) -> IntArray:
+    """Return each question's level under the cutoff."""
+    choice, certain = _choose_at(block, (cutoff.price,))[0]
+    near = np.flatnonzero(~certain)
     if len(near):
         part = block.take(near)
         start, upgrades = envelope(part)
-        tie = hash_keys(part.key)[upgrades.question]
-        tied = upgrades.ratio == at.price
-        first = (tie < np.uint64(at.tie)) | ((tie == np.uint64(at.tie)) & (upgrades.step < at.step))
-        bought = (upgrades.ratio > at.price) | (tied & first)
+        tie, last = hash_keys(part.key)[upgrades.question], np.uint64(cutoff.tie)
+        earlier = (tie < last) | ((tie == last) & (upgrades.step < cutoff.step))
+        tied = upgrades.ratio == cutoff.price
+        bought = (upgrades.ratio > cutoff.price) | (tied & earlier)
         choice[near] = start
         choice[near[upgrades.question[bought]]] = upgrades.level[bought]
     return choice

@@ -1,15 +1,17 @@
-"""Utility: what each number of samples is worth on each question, from R recorded samples.
+"""Utility: the value of each number of samples on each question, from R recorded samples.
 
-    exact     the expectation over every subset of b samples, a finite sum over the counts of the
-              answer classes: unbiased, and the least variance there is
-    windows   the paper's: cut the samples into R // b windows and average their votes
-    single    one trial of b samples, ties to the first: the paper's R = 1
+    exact     the expectation over all subsets of b samples, a finite sum over the counts of the
+              answer classes: unbiased, with the smallest possible variance
+    windows   the paper's estimator: cut the samples into R // b windows and average their votes
+    single    one trial of b samples, ties to the first answer: the paper's R = 1
 
-The majority over a random subset depends only on how many samples of each class fall into it. A
-subset of fixed size is a set of independent coin flips given how many came up, so class counts are
-independent binomials given their sum; a polynomial in that sum, for each possible leading count,
-adds up all cases without ever enumerating one. Standard errors are by the delete-one jackknife,
-with one evaluation for each class, not for each sample. It knows nothing of cost.
+The majority of a random subset depends only on how many samples of each class are in it. A subset
+of fixed size is a set of independent coin flips given the number of heads, so class counts are
+independent binomials given their sum. A polynomial in that sum, one for each possible leading
+count, adds up all cases without enumerating them. Standard errors are by the delete-one jackknife,
+with one evaluation per class instead of one per sample.
+
+This module does not know costs.
 """
 
 from __future__ import annotations
@@ -30,25 +32,25 @@ if TYPE_CHECKING:
 
 METHODS = ("exact", "windows", "single")
 VOTES = ("majority", "weighted", "best-of", "any")
-ROWS = 2048
-"""Rows worked on at once: their polynomials fit a core's cache."""
+BLOCK_SIZE = 2048
+"""Rows processed at a time: their polynomials fit into the cache of one core."""
 
-LEAST = 1e-290
-"""Chances below this have lost digits to underflow."""
+MIN_PROBABILITY = 1e-290
+"""Smaller probabilities have lost digits to underflow."""
 
 DIGITS = 12
-"""Utilities are rounded to this many, so that levels of equal worth are equal: the solver breaks
-ties to the cheaper level, and would else pay for the rounding errors of a sum."""
+"""Decimal digits of utilities. Levels with equal utility must compare equal, because the solver
+breaks ties in favour of the cheaper level; without rounding it would pay for rounding errors."""
 
-SUBSETS = 400
-"""Random subsets a question for the one vote that has no closed form."""
+N_SUBSETS = 400
+"""Random subsets per question for the weighted vote, which has no closed form."""
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """Utility of each number of samples on each question, (N, K), with standard errors.
 
-    The error is NaN where there is none: at b = R, and for estimators other than ``exact``.
+    The standard error is NaN at b = R and for estimators other than ``exact``.
     """
 
     utility: FloatArray
@@ -64,7 +66,7 @@ def estimate(
     standard_errors: bool = True,
     seed: int = 0,
 ) -> Estimate:
-    """Estimate the chance of a right answer from each number of samples.
+    """Estimate the probability of a correct answer at each level, a number of samples.
 
     >>> answers = Answers.of([[0, 0, 1, 1]], correct=[[True, True, False, False]])
     >>> estimate(answers, (1, 2, 4)).utility.tolist()
@@ -72,98 +74,100 @@ def estimate(
     """
     if method not in METHODS or vote not in VOTES:
         raise ConfigError(
-            f"method must be one of {METHODS} and vote one of {VOTES}, not {method!r} and {vote!r}"
+            f"method must be one of {METHODS} and vote one of {VOTES}, got {method!r} and {vote!r}"
         )
-    most = max(levels, default=0)
-    short = int(answers.n_samples.min(initial=most))
-    if short < most or min(levels, default=0) < 1:
+    max_samples = max(levels, default=0)
+    fewest = int(answers.n_samples.min(initial=max_samples))
+    if fewest < max_samples or min(levels, default=0) < 1:
         raise DataError(
-            f"levels {tuple(levels)} need {max(1, most)} samples of every question and one has "
-            f"{short}: lower the levels or collect more"
+            f"levels {tuple(levels)} need {max(1, max_samples)} samples of every question, one has "
+            f"{fewest}: lower the levels or collect more samples"
         )
-    if vote in ("weighted", "best-of") and not _scored(answers):
-        raise DataError(f"vote {vote!r} needs a finite score for every sample that could be read")
+    if vote in ("weighted", "best-of") and not _has_scores(answers):
+        raise DataError(f"vote {vote!r} needs a finite score for every parsed sample")
     error = np.full((len(answers), len(levels)), np.nan)
     if method != "exact":
-        utility = _trials(answers, levels, vote=vote, every=method == "windows")
+        utility = _windows(answers, levels, vote=vote, first_only=method == "single")
     elif vote == "weighted":
-        utility = _subsets(answers, levels, seed=seed)
+        utility = _random_subsets(answers, levels, seed=seed)
     elif vote == "majority":
-        counts = count_classes(answers)
-        utility = _over_subsets(*counts, levels)
-        error = _jackknife(*counts, levels) if standard_errors else error
+        counts, correct, unparsed = (n.astype(np.float64) for n in answers.count_classes())
+        utility = _over_subsets(counts, correct, unparsed, levels)
+        if standard_errors:
+            error = _jackknife(counts, correct, unparsed, levels)
     else:
         utility = _order_statistics(answers, levels, vote=vote)
     return Estimate(np.round(utility, DIGITS), error)
 
 
-def _scored(answers: Answers) -> bool:
+def _has_scores(answers: Answers) -> bool:
     score = answers.score
     return score is not None and bool(np.isfinite(score[answers.answer != UNPARSED]).all())
 
 
-def _valuer(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
-    """Value of votes over the samples at (M, n) indices."""
-    right = answers.correct.astype(np.float64)
-    score = np.zeros(len(right)) if answers.score is None else answers.score
+def _vote_accuracy(answers: Answers, vote: str) -> Callable[[IntArray], FloatArray]:
+    """Return a function from (M, n) sample indices to the accuracy of each vote."""
+    answer, class_accuracy = answers.answer, answers.class_accuracy
+    correct = answers.correct.astype(np.float64)
+    score = np.zeros(len(correct)) if answers.score is None else answers.score
     rules: dict[str, Callable[[IntArray], FloatArray]] = {
-        "majority": lambda i: votes.majority_accuracy(answers.answer[i], answers.class_accuracy[i]),
-        "weighted": lambda i: votes.weighted_accuracy(
-            answers.answer[i], answers.class_accuracy[i], score[i]
-        ),
-        "best-of": lambda i: votes.best_of_accuracy(answers.answer[i], right[i], score[i]),
-        "any": lambda i: votes.any_correct(right[i]),
+        "majority": lambda i: votes.majority_accuracy(answer[i], class_accuracy[i]),
+        "weighted": lambda i: votes.weighted_accuracy(answer[i], class_accuracy[i], score[i]),
+        "best-of": lambda i: votes.best_of_accuracy(answer[i], correct[i], score[i]),
+        "any": lambda i: votes.any_correct(correct[i]),
     }
     return rules[vote]
 
 
 def _blocks(answers: Answers) -> Iterator[tuple[IntArray, IntArray]]:
-    """Questions with equally many samples, few enough that every pair of samples can be held."""
+    """Group questions with equally many samples into blocks of limited size."""
     for rows, index in answers.groups():
-        for start in range(0, len(rows), ROWS):
-            yield rows[start : start + ROWS], index[start : start + ROWS]
+        for start in range(0, len(rows), BLOCK_SIZE):
+            yield rows[start : start + BLOCK_SIZE], index[start : start + BLOCK_SIZE]
 
 
-def _trials(answers: Answers, levels: Sequence[int], *, vote: str, every: bool) -> FloatArray:
-    """Average the votes of consecutive windows, or take the first window alone."""
-    value = _valuer(answers, vote)
+def _windows(
+    answers: Answers, levels: Sequence[int], *, vote: str, first_only: bool
+) -> FloatArray:
+    """Average the votes of consecutive windows, or take the first window only."""
+    accuracy = _vote_accuracy(answers, vote)
     utility = np.empty((len(answers), len(levels)))
     for rows, index in _blocks(answers):
         for k, size in enumerate(levels):
-            windows = index.shape[1] // size if every else 1
-            cut = index[:, : windows * size].reshape(-1, size)
-            if not every and vote == "majority":
-                # Where nothing was readable −1 is the last sample, which is not right either.
-                first = votes.winner(answers.answer[cut])
-                utility[rows, k] = answers.correct[cut[np.arange(len(cut)), first]]
+            n_windows = 1 if first_only else index.shape[1] // size
+            window = index[:, : n_windows * size].reshape(-1, size)
+            if first_only and vote == "majority":
+                # Without any parsed answer −1 is the last sample, which is not correct either.
+                winner = votes.winner(answers.answer[window])
+                utility[rows, k] = answers.correct[window[np.arange(len(window)), winner]]
             else:
-                utility[rows, k] = value(cut).reshape(len(rows), windows).mean(axis=1)
+                utility[rows, k] = accuracy(window).reshape(len(rows), n_windows).mean(axis=1)
     return utility
 
 
-def _subsets(answers: Answers, levels: Sequence[int], *, seed: int) -> FloatArray:
+def _random_subsets(answers: Answers, levels: Sequence[int], *, seed: int) -> FloatArray:
     """Average weighted votes over random subsets."""
-    value = _valuer(answers, "weighted")
+    accuracy = _vote_accuracy(answers, "weighted")
     rng = np.random.default_rng(seed)
     utility = np.empty((len(answers), len(levels)))
     for rows, index in answers.groups():
-        for row, own in zip(rows, index, strict=True):
-            order = np.argsort(rng.random((SUBSETS, len(own))), axis=1)
+        for row, samples in zip(rows, index, strict=True):
+            order = np.argsort(rng.random((N_SUBSETS, len(samples))), axis=1)
             for k, size in enumerate(levels):
-                utility[row, k] = value(own[order[:, :size]]).mean()
+                utility[row, k] = accuracy(samples[order[:, :size]]).mean()
     return utility
 
 
 def _order_statistics(answers: Answers, levels: Sequence[int], *, vote: str) -> FloatArray:
-    """Best-of-n and pass@n in closed form: a subset's best sample is the one of largest rank."""
+    """Return best-of-n or pass@n in closed form: the best sample of a subset has the top rank."""
     utility = np.empty((len(answers), len(levels)))
-    right = answers.correct.astype(np.float64)
-    rank_by = right if answers.score is None or vote == "any" else answers.score
+    correct = answers.correct.astype(np.float64)
+    rank_by = correct if answers.score is None or vote == "any" else answers.score
     rank_by = np.where(answers.answer == UNPARSED, -np.inf, rank_by)
     for rows, index in _blocks(answers):
         total = index.shape[1]
         order = np.argsort(rank_by[index], axis=1, kind="stable")
-        ranked = np.take_along_axis(right[index], order, axis=1)
+        ranked = np.take_along_axis(correct[index], order, axis=1)
         scores = np.take_along_axis(rank_by[index], order, axis=1)
         same = scores[:, :, None] == scores[:, None, :]
         ranked = (same * ranked[:, None, :]).sum(axis=2) / same.sum(axis=2)  # uniform ties
@@ -173,39 +177,42 @@ def _order_statistics(answers: Answers, levels: Sequence[int], *, vote: str) -> 
 
 
 def probability_of_best(total: int, size: int) -> FloatArray:
-    """Chance that the i-th smallest of ``total`` is the largest of a random subset.
+    """Return the probability that the i-th smallest of ``total`` is the largest of a random subset.
 
-    It is C(i, size − 1) / C(total, size), built up as a product of ratios near one.
+    It is C(i, size − 1) / C(total, size), computed as a product of ratios near one.
     """
-    chance = np.zeros(total)
-    chance[-1] = size / total
+    probability = np.zeros(total)
+    probability[-1] = size / total
     for i in range(total - 1, size - 1, -1):
-        chance[i - 1] = chance[i] * (i - size + 1) / i
-    return chance
+        probability[i - 1] = probability[i] * (i - size + 1) / i
+    return probability
 
 
 def _jackknife(
-    counts: FloatArray, right: FloatArray, nulls: FloatArray, levels: Sequence[int]
+    counts: FloatArray, correct: FloatArray, unparsed: FloatArray, levels: Sequence[int]
 ) -> FloatArray:
-    """Delete-one standard errors; samples of one class, equally right, are one case."""
-    wrong = counts - right
-    row_right, class_right = np.nonzero(right)
+    """Return delete-one standard errors.
+
+    Deleting any correct (or any wrong) sample of a class is the same case, counted by its weight.
+    """
+    wrong = counts - correct
+    row_correct, class_correct = np.nonzero(correct)
     row_wrong, class_wrong = np.nonzero(wrong)
-    row_null = np.flatnonzero(nulls)
-    question = np.concatenate([row_right, row_wrong, row_null])
+    row_unparsed = np.flatnonzero(unparsed)
+    question = np.concatenate([row_correct, row_wrong, row_unparsed])
     weight = np.concatenate(
-        [right[row_right, class_right], wrong[row_wrong, class_wrong], nulls[row_null]]
+        [correct[row_correct, class_correct], wrong[row_wrong, class_wrong], unparsed[row_unparsed]]
     )
-    less, less_right, less_nulls = counts[question], right[question], nulls[question]
-    first, last = len(row_right), len(row_right) + len(row_wrong)
-    less[np.arange(last), np.concatenate([class_right, class_wrong])] -= 1
-    less_right[np.arange(first), class_right] -= 1
-    less_nulls[last:] -= 1
-    left_out = _over_subsets(less, less_right, less_nulls, levels)
-    total = counts.sum(axis=1) + nulls
+    kept, kept_correct, kept_unparsed = counts[question], correct[question], unparsed[question]
+    first, last = len(row_correct), len(row_correct) + len(row_wrong)
+    kept[np.arange(last), np.concatenate([class_correct, class_wrong])] -= 1
+    kept_correct[np.arange(first), class_correct] -= 1
+    kept_unparsed[last:] -= 1
+    without = _over_subsets(kept, kept_correct, kept_unparsed, levels)
+    total = counts.sum(axis=1) + unparsed
     error = np.empty((len(counts), len(levels)))
     for k, size in enumerate(levels):
-        value = left_out[:, k]
+        value = without[:, k]
         mean = np.bincount(question, weight * value, minlength=len(counts)) / total
         spread = weight * (value - mean[question]) ** 2
         squares = np.bincount(question, spread, minlength=len(counts))
@@ -213,88 +220,78 @@ def _jackknife(
     return error
 
 
-def count_classes(answers: Answers) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Count samples and right samples by class, (N, C), and unreadable ones, (N,)."""
-    valid = answers.answer != UNPARSED
-    width = int(answers.answer.max(initial=0)) + 1
-    shape = (len(answers), width)
-    cell = answers.question[valid] * width + answers.answer[valid]
-    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-    right = np.bincount(cell[answers.correct[valid]], minlength=shape[0] * shape[1]).reshape(shape)
-    nulls = answers.n_samples - answers.n_parsed
-    return counts.astype(np.float64), right.astype(np.float64), nulls.astype(np.float64)
-
-
 def _over_subsets(
-    counts: FloatArray, right: FloatArray, nulls: FloatArray, levels: Sequence[int]
+    counts: FloatArray, correct: FloatArray, unparsed: FloatArray, levels: Sequence[int]
 ) -> FloatArray:
-    """Chance that the majority of a random subset is right, (rows, levels)."""
-    share = np.divide(right, counts, out=np.zeros_like(counts), where=counts > 0)
+    """Return the probability that the majority of a random subset is correct, (rows, levels)."""
+    accuracy = np.divide(correct, counts, out=np.zeros_like(counts), where=counts > 0)
     order = np.argsort(-counts, axis=1, kind="stable")  # empty classes last, to be cut off
     counts = np.take_along_axis(counts, order, axis=1)
-    share = np.take_along_axis(share, order, axis=1)
-    classes = (counts > 0).sum(axis=1)
-    by_width = np.argsort(classes, kind="stable")
+    accuracy = np.take_along_axis(accuracy, order, axis=1)
+    n_classes = (counts > 0).sum(axis=1)
+    by_width = np.argsort(n_classes, kind="stable")
     value = np.empty((len(counts), len(levels)))
-    for start in range(0, len(counts), ROWS):
-        rows = by_width[start : start + ROWS]
-        width = max(1, int(classes[rows].max(initial=0)))
+    for start in range(0, len(counts), BLOCK_SIZE):
+        rows = by_width[start : start + BLOCK_SIZE]
+        width = max(1, int(n_classes[rows].max(initial=0)))
         value[rows] = _polynomials(
-            counts[rows, :width].T, share[rows, :width].T, nulls[rows], levels
+            counts[rows, :width].T, accuracy[rows, :width].T, unparsed[rows], levels
         )
     return value
 
 
 def _polynomials(
-    counts: FloatArray, share: FloatArray, nulls: FloatArray, levels: Sequence[int]
+    counts: FloatArray, accuracy: FloatArray, unparsed: FloatArray, levels: Sequence[int]
 ) -> FloatArray:
     """Sum all cases by leading count; arrays are (classes, rows)."""
-    most = max(levels)
-    total = counts.sum(axis=0) + nulls
-    chance = np.minimum(0.5, most / (2.0 * np.maximum(total, 1.0)))
-    probability = _binomial(total, chance, most)[list(levels)]
+    max_samples = max(levels)
+    total = counts.sum(axis=0) + unparsed
+    heads = np.minimum(0.5, max_samples / (2.0 * np.maximum(total, 1.0)))
+    probability = _binomial(total, heads, max_samples)[list(levels)]
     probability[np.asarray(levels)[:, None] > total] = np.nan
-    if bool((probability < LEAST).any()):
+    if bool((probability < MIN_PROBABILITY).any()):
         raise DataError(
-            f"levels {tuple(levels)} of {int(total.max())} samples are too many for the exact "
-            "estimator: use the windows"
+            f"levels {tuple(levels)} of {int(total.max())} samples are too large for the exact "
+            "estimator: use method 'windows'"
         )
-    pick = np.stack([_binomial(own, chance, most) for own in counts])
-    rest = _binomial(nulls, chance, most)
+    pick = np.stack([_binomial(size, heads, max_samples) for size in counts])
+    rest = _binomial(unparsed, heads, max_samples)
     value = np.zeros((len(levels), counts.shape[1]))
-    for lead in range(1, most + 1):
-        worth = _lead_by(pick, share, lead, most)
+    for lead in range(1, max_samples + 1):
+        led = _with_lead(pick, accuracy, lead, max_samples)
         for k, size in enumerate(levels):
             if lead > size:
                 continue
             for ties in range(1, size // lead + 1):
-                picked = (worth[: size + 1, ties] * rest[size::-1]).sum(axis=0)
+                picked = (led[: size + 1, ties] * rest[size::-1]).sum(axis=0)
                 value[k] += picked / ties
     return np.asarray((value / probability).T)
 
 
-def _lead_by(pick: FloatArray, share: FloatArray, lead: int, most: int) -> FloatArray:
-    """Chance of (number picked, classes tied at the lead), times the sum of the ties' shares."""
-    most_ties = most // lead
-    shape = (most + 1, most_ties + 1, pick.shape[2])
-    both = np.zeros((2, *shape))  # the chances alone, and times the sum of the tied shares
+def _with_lead(
+    pick: FloatArray, accuracy: FloatArray, lead: int, max_samples: int
+) -> FloatArray:
+    """Return P(samples picked, classes tied at the lead) × the sum of the tied accuracies."""
+    max_ties = max_samples // lead
+    shape = (max_samples + 1, max_ties + 1, pick.shape[2])
+    both = np.zeros((2, *shape))  # the probability, and its product with the tied accuracies
     both[0, 0, 0] = 1.0
-    for own, right in zip(pick, share, strict=True):
+    for own, class_accuracy in zip(pick, accuracy, strict=True):
         new = both * own[0]
         for taken in range(1, lead):
-            new[:, taken:] += both[:, : most + 1 - taken] * own[taken]
-        tie = both[:, : most + 1 - lead, :-1] * own[lead]
-        tie[1] += tie[0] * right
+            new[:, taken:] += both[:, : max_samples + 1 - taken] * own[taken]
+        tie = both[:, : max_samples + 1 - lead, :-1] * own[lead]
+        tie[1] += tie[0] * class_accuracy
         new[:, lead:, 1:] += tie
         both = new
     return np.asarray(both[1])
 
 
-def _binomial(size: FloatArray, chance: FloatArray, most: int) -> FloatArray:
-    """Binomial probabilities of 0..most, (most + 1, rows)."""
-    result = np.empty((most + 1, len(size)))
-    result[0] = (1.0 - chance) ** size
-    odds = chance / (1.0 - chance)
-    for i in range(most):
+def _binomial(size: FloatArray, heads: FloatArray, max_heads: int) -> FloatArray:
+    """Return the binomial probabilities of 0..max_heads heads, (max_heads + 1, rows)."""
+    result = np.empty((max_heads + 1, len(size)))
+    result[0] = (1.0 - heads) ** size
+    odds = heads / (1.0 - heads)
+    for i in range(max_heads):
         result[i + 1] = result[i] * np.maximum(size - i, 0.0) / (i + 1) * odds
     return result

@@ -1,9 +1,11 @@
-"""Votes: how several samples of one question become one answer.
+"""Votes: combine several samples of one question into one answer.
 
-Arrays are (M, n): M votes over n samples each. An unreadable answer abstains, a vote of nothing
-else is wrong. Ties are broken uniformly in expectation where a vote is valued, and towards the
-first sample where one answer must be given; or, where log-probabilities are given, towards the
-class of the likeliest sample. It knows nothing of prices or policies.
+Arrays are (M, n): M votes over n samples each. A sample whose answer could not be parsed does not
+vote, and a vote without any parsed sample is wrong. ``…_accuracy`` functions break ties uniformly,
+in expectation. ``winner`` must return one sample: it breaks ties in favour of the answer seen
+first, or of the answer with the largest log-probability if log-probabilities are given.
+
+This module does not know prices or policies.
 """
 
 from __future__ import annotations
@@ -19,87 +21,97 @@ if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray, IntArray
 
 
-def majority_accuracy(answer: IntArray, share: FloatArray) -> FloatArray:
-    """Chance that the most frequent answer is right, ties broken uniformly.
+def majority_accuracy(answer: IntArray, class_accuracy: FloatArray) -> FloatArray:
+    """Probability that the most frequent answer is correct, (M,).
 
     >>> float(majority_accuracy(np.array([[0, 1]]), np.array([[1.0, 0.0]]))[0])
     0.5
     """
-    return weighted_accuracy(answer, share, np.ones(answer.shape))
+    return weighted_accuracy(answer, class_accuracy, None)
 
 
-def weighted_accuracy(answer: IntArray, share: FloatArray, weight: FloatArray) -> FloatArray:
-    """Chance that the answer of largest total weight is right, ties broken uniformly."""
-    readable, same, total = _totals(answer, weight)
-    leads = (total == total.max(axis=1, keepdims=True)) & readable
+def weighted_accuracy(
+    answer: IntArray, class_accuracy: FloatArray, weight: FloatArray | None
+) -> FloatArray:
+    """Probability that the answer with the largest total weight is correct, (M,)."""
+    leads, same = _leaders(answer, weight)
     per_class = np.where(leads, 1.0 / np.maximum(1, same.sum(axis=2)), 0.0)
-    tied = per_class.sum(axis=1)
-    value = (per_class * share).sum(axis=1)
-    return _ratio(value, tied)
+    return _ratio((per_class * class_accuracy).sum(axis=1), per_class.sum(axis=1))
 
 
-def _totals(answer: IntArray, weight: FloatArray) -> tuple[BoolArray, BoolArray, FloatArray]:
-    """Which samples are readable, which pairs agree, and each sample's weight of its class."""
-    readable = answer != UNPARSED
-    same = (answer[:, :, None] == answer[:, None, :]) & readable[:, None, :]
-    total = np.where(same, weight[:, None, :], 0.0).sum(axis=2)
-    return readable, same, np.where(readable, total, -np.inf)
+def running_accuracy(
+    answer: IntArray, class_accuracy: FloatArray, logprob: FloatArray | None = None
+) -> FloatArray:
+    """Probability that the most frequent answer is correct after each sample, (M, n).
+
+    Ties are broken by log-probability if it is given.
+    """
+    value = np.zeros(answer.shape)
+    for n in range(1, answer.shape[1] + 1):
+        leads, _ = _leaders(answer[:, :n], None, None if logprob is None else logprob[:, :n])
+        # All leading classes have equally many votes: the mean over samples is that over classes.
+        value[:, n - 1] = _ratio((leads * class_accuracy[:, :n]).sum(axis=1), leads.sum(axis=1))
+    return value
 
 
-def _ratio(value: FloatArray, count: FloatArray | IntArray) -> FloatArray:
-    out: FloatArray = np.zeros(value.shape)
-    np.divide(value, count, out=out, where=count > 0)
-    return out
+def best_of_accuracy(answer: IntArray, correct: FloatArray, score: FloatArray) -> FloatArray:
+    """Probability that the sample with the largest score is correct, (M,)."""
+    parsed = answer != UNPARSED
+    value = np.where(parsed, score, -np.inf)
+    best = (value == value.max(axis=1, keepdims=True)) & parsed
+    return _ratio((best * correct).sum(axis=1), best.sum(axis=1))
 
 
-def best_of_accuracy(answer: IntArray, right: FloatArray, score: FloatArray) -> FloatArray:
-    """Chance that the sample of largest score is right, ties broken uniformly."""
-    readable = answer != UNPARSED
-    value = np.where(readable, score, -np.inf)
-    best = (value == value.max(axis=1, keepdims=True)) & readable
-    tied = best.sum(axis=1)
-    return _ratio((best * right).sum(axis=1), tied)
-
-
-def any_correct(right: FloatArray) -> FloatArray:
-    """Whether some sample is right (pass@n): an upper bound no vote can be sure to reach."""
-    return np.asarray(right.max(axis=1, initial=0.0), dtype=np.float64)
+def any_correct(correct: FloatArray) -> FloatArray:
+    """Whether any sample is correct (pass@n), (M,): an upper bound for every vote."""
+    return np.asarray(correct.max(axis=1, initial=0.0), dtype=np.float64)
 
 
 def winner(
     answer: IntArray, weight: FloatArray | None = None, *, logprob: FloatArray | None = None
 ) -> IntArray:
-    """First sample of the winning class of each vote, −1 where nothing was readable.
+    """Return the first sample of each vote's winning class, −1 if no answer could be parsed.
 
-    Ties go to the class that was seen first, or with log-probabilities to that of the likeliest
-    sample; where one is not known, it is likelier than none.
+    Ties go to the class seen first or, with ``logprob``, to the class of the sample with the
+    largest log-probability. An unknown log-probability (NaN) counts as −∞.
 
     >>> winner(np.array([[0, 1]]), logprob=np.array([[-0.9, -0.2]])).tolist()
     [1]
     """
-    weight = np.ones(answer.shape) if weight is None else weight
-    readable, same, total = _totals(answer, weight)
-    leads = (total == total.max(axis=1, keepdims=True)) & readable
+    leads, _ = _leaders(answer, weight, logprob)
+    return np.where((answer != UNPARSED).any(axis=1), leads.argmax(axis=1), -1)
+
+
+def _leaders(
+    answer: IntArray, weight: FloatArray | None, logprob: FloatArray | None = None
+) -> tuple[BoolArray, BoolArray]:
+    """Return which samples belong to a leading class, (M, n), and which pairs agree, (M, n, n)."""
+    parsed = answer != UNPARSED
+    same = (answer[:, :, None] == answer[:, None, :]) & parsed[:, None, :]
+    votes = same if weight is None else np.where(same, weight[:, None, :], 0.0)
+    total = np.where(parsed, votes.sum(axis=2), -np.inf)
+    leads = (total == total.max(axis=1, keepdims=True)) & parsed
     if logprob is not None:
-        leads &= _likeliest(leads, same, logprob)
-    place = leads.argmax(axis=1)  # the first of equals
-    return np.where(readable.any(axis=1), place, -1)
+        known = np.where(np.isnan(logprob), -np.inf, logprob)
+        best = np.where(same, known[:, None, :], -np.inf).max(axis=2)
+        best = np.where(leads, best, -np.inf)
+        leads &= best == best.max(axis=1, keepdims=True)
+    return leads, same
 
 
-def _likeliest(leads: BoolArray, same: BoolArray, logprob: FloatArray) -> BoolArray:
-    """Which of the leading samples are of the class that holds the likeliest one of theirs."""
-    known = np.where(np.isnan(logprob), -np.inf, logprob)
-    best = np.where(same, known[:, None, :], -np.inf).max(axis=2)
-    best = np.where(leads, best, -np.inf)
-    return np.asarray(best == best.max(axis=1, keepdims=True))
+def _ratio(value: FloatArray, count: FloatArray | IntArray) -> FloatArray:
+    """Divide, with 0 where the count is 0."""
+    out: FloatArray = np.zeros(value.shape)
+    np.divide(value, count, out=out, where=count > 0)
+    return out
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Votes after each draw, (M, n): column i holds the state with i + 1 draws.
+    """Vote counts after each sample, (M, n): column i is the state after i + 1 samples.
 
-    ``leading`` and ``runner_up`` are the two largest counts, ``n_parsed`` the number of readable
-    draws, ``streak`` how many draws in a row, this one included, gave this readable answer.
+    ``leading`` and ``runner_up`` are the two largest counts, ``n_parsed`` is the number of parsed
+    samples, and ``streak`` is the number of equal parsed answers in a row up to this sample.
     """
 
     leading: IntArray
@@ -109,16 +121,18 @@ class Tally:
 
 
 def tally(answer: IntArray) -> Tally:
-    """Count votes after every draw.
+    """Count votes after every sample.
 
     >>> tally(np.array([[0, 1, -1, 1]])).leading.tolist()
     [[1, 1, 1, 2]]
     """
-    votes, draws = answer.shape
-    leading, runner_up, readable, streak = (np.zeros((votes, draws), np.int64) for _ in range(4))
-    top, second, seen, run = (np.zeros(votes, np.int64) for _ in range(4))
-    leader, previous = np.full(votes, UNPARSED), np.full(votes, UNPARSED)
-    for i in range(draws):
+    n_votes, n_samples = answer.shape
+    leading, runner_up, parsed, streak = (
+        np.zeros((n_votes, n_samples), np.int64) for _ in range(4)
+    )
+    top, second, seen, run = (np.zeros(n_votes, np.int64) for _ in range(4))
+    leader, previous = np.full(n_votes, UNPARSED), np.full(n_votes, UNPARSED)
+    for i in range(n_samples):
         now = answer[:, i]
         valid = now != UNPARSED
         count = ((answer[:, : i + 1] == now[:, None]).sum(axis=1)) * valid
@@ -131,24 +145,6 @@ def tally(answer: IntArray) -> Tally:
         seen = seen + valid
         run = np.where(valid, np.where(now == previous, run + 1, 1), 0)
         previous = now
-        for column, value in ((leading, top), (runner_up, second), (readable, seen), (streak, run)):
+        for column, value in ((leading, top), (runner_up, second), (parsed, seen), (streak, run)):
             column[:, i] = value
-    return Tally(leading, runner_up, readable, streak)
-
-
-def running_accuracy(
-    answer: IntArray, share: FloatArray, logprob: FloatArray | None = None
-) -> FloatArray:
-    """Chance that the majority is right after each draw, (M, n)."""
-    readable = answer != UNPARSED
-    value = np.zeros(answer.shape)
-    for i in range(answer.shape[1]):
-        upto = answer[:, : i + 1]
-        same = (upto[:, :, None] == upto[:, None, :]) & readable[:, None, : i + 1]
-        count = same.sum(axis=2)
-        # Every leading class has equally many votes, so their mean is that of their samples.
-        leads = (count == count.max(axis=1, keepdims=True)) & (count > 0)
-        if logprob is not None:
-            leads &= _likeliest(leads, same, logprob[:, : i + 1])
-        value[:, i] = _ratio((leads * share[:, : i + 1]).sum(axis=1), leads.sum(axis=1))
-    return value
+    return Tally(leading, runner_up, parsed, streak)

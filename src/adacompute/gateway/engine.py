@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from adacompute.core import votes
+from adacompute.core.answers import number_classes
 from adacompute.core.errors import BundleError, GraderError, ModelError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.features.text import FEATURE_SETS, extract
@@ -265,11 +266,8 @@ class Engine:
         known = [answer for answer in decision.canonical_answers if answer is not None]
         text = "" if drawn.draw.failed else drawn.draw.text
         answer = await self._spell(text, known)
-        classes = list(dict.fromkeys(known))
-        if answer is not None and answer not in classes:
-            classes.append(answer)
         decision.canonical_answers.append(answer)
-        decision.answers.append(-1 if answer is None else classes.index(answer))
+        decision.answers.append(number_classes(decision.canonical_answers)[-1])
 
     async def _spell(self, text: str, known: list[str]) -> str | None:
         """Extract an answer off the loop where that may be slow; None when it is too slow."""

@@ -143,18 +143,6 @@ def assign_folds(group: IntArray, folds: int, *, seed: int = 0) -> IntArray:
     return (np.random.default_rng(seed).permutation(int(group.max()) + 1) % folds)[group]
 
 
-def number_groups(group: KeyArray) -> IntArray:
-    """Number groups in the order in which they appear.
-
-    >>> number_groups(np.array([7, 3, 7, 9], dtype=np.uint64)).tolist()
-    [0, 1, 0, 2]
-    """
-    _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
-
-
 def fit_softmax(
     points: FloatArray,
     label: IntArray,

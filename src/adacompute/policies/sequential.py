@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.answers import number_by_appearance
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
 from adacompute.policies.induction import break_even_prices, occupancy
-from adacompute.policies.learners import assign_folds, number_groups, single_threaded
+from adacompute.policies.learners import assign_folds, single_threaded
 from adacompute.policies.policy import NO_LEVEL, State, answers_alone
 from adacompute.policies.prior import (
     Prior,
@@ -227,7 +228,7 @@ def fit_sequential(
     questions left out; relying on all is the policy without features.
     """
     behaviour = response_profile(answers, len(levels) - (measure.resort is not None))
-    own = np.arange(len(features)) if group is None else number_groups(group)
+    own = np.arange(len(features)) if group is None else number_by_appearance(group)
     with single_threaded():
         prior, weight, strength = fit_prior(features, behaviour, own, seed=seed)
         if strength is not None:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.answers import UNPARSED, Answers, number_classes_by_question
 from adacompute.core.errors import DataError
 from adacompute.core.types import FloatArray, IntArray, KeyArray
 from adacompute.storage.manifest import (
@@ -232,7 +232,7 @@ def encode_samples(table: pa.Table) -> SampleSet:
     question = question[order]
     right = np.asarray(table["correct"], dtype=np.bool_)[order]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(names)))])
-    answers = Answers(offsets.astype(np.int64), _within_question(question, answer), right)
+    answers = Answers(offsets.astype(np.int64), number_classes_by_question(question, answer), right)
     first = pa.array(order[offsets[:-1]])
     text: list[str | None] = table["question"].take(first).to_pylist()
     difficulty: list[str | None] = table["difficulty"].take(first).to_pylist()
@@ -247,20 +247,3 @@ def encode_samples(table: pa.Table) -> SampleSet:
         order=order,
         columns=table,
     )
-
-
-def _within_question(question: IntArray, code: IntArray) -> IntArray:
-    """Number the answers of each question from 0 on, in the order in which they appear."""
-    read = np.flatnonzero(code != UNPARSED)
-    result = np.full(len(code), UNPARSED, dtype=np.int64)
-    if len(read) == 0:
-        return result
-    pair = question[read] * (int(code.max()) + 1) + code[read]
-    unique, first, inverse = np.unique(pair, return_index=True, return_inverse=True)
-    rank = np.empty(len(unique), dtype=np.int64)
-    by_place = np.argsort(first)  # samples are sorted by question, so this sorts by question too
-    owner = question[read][first][by_place]
-    start = np.searchsorted(owner, owner, side="left")
-    rank[by_place] = np.arange(len(unique)) - start
-    result[read] = rank[inverse]
-    return result
