@@ -272,7 +272,7 @@ def test_a_budget_below_the_least_of_one_cost_is_infeasible(
 
 def test_a_limit_on_a_cost_that_is_not_there_is_refused() -> None:
     table = UtilityTable(np.array([[0.0]]), np.array([1.0]))
-    with pytest.raises(ConfigError, match="'latency'.*none"):
+    with pytest.raises(ConfigError, match=r"'latency'.*none"):
         solve_limits(table, 1.0, {"latency": 1.0})
 
 

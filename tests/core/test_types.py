@@ -148,7 +148,7 @@ def test_a_table_refuses_costs_of_another_shape(shape: tuple[int, ...]) -> None:
 
 
 def test_a_table_says_which_cost_is_bad() -> None:
-    with pytest.raises(DataError, match="latency: costs .* got -1"):
+    with pytest.raises(DataError, match=r"latency: costs .* got -1"):
         UtilityTable(np.zeros((1, 2)), np.ones(2), extra_costs={"latency": np.array([-1.0, 1.0])})
 
 

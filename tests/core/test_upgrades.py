@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from adacompute.core.errors import DataError, InfeasibleBudget
 from adacompute.core.oracle import find_cutoff, solve
 from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.core.upgrades import Cutoff, Scan, apply_cutoff, choose, locate_cutoff, envelope, scan
+from adacompute.core.upgrades import (
+    Cutoff,
+    Scan,
+    apply_cutoff,
+    choose,
+    envelope,
+    locate_cutoff,
+    scan,
+)
 
 BudgetAt: TypeAlias = Callable[[UtilityTable, float], float]
 
@@ -139,7 +147,9 @@ def test_blocks_that_share_no_costs_merge_into_costs_of_their_own() -> None:
 
 def test_a_cut_of_nothing_undecided_has_a_price_of_zero_or_is_not_in_the_bracket() -> None:
     table = UtilityTable(np.array([[0.5]]), np.array([1.0]))
-    assert locate_cutoff(scan(table, low=0.0, high=1.0), budget=1.0, low=0.0, high=1.0) == Cutoff(0.0)
+    assert locate_cutoff(scan(table, low=0.0, high=1.0), budget=1.0, low=0.0, high=1.0) == Cutoff(
+        0.0
+    )
     assert locate_cutoff(scan(table, low=0.5, high=1.0), budget=1.0, low=0.5, high=1.0) is None
 
 

@@ -87,6 +87,6 @@ def require(module: str, *, extra: str) -> Any:  # noqa: ANN401 - a module has n
         ours = module.startswith("adacompute.")  # our module exists; a library it imports does not
         name = (error.name or module if ours else module).partition(".")[0]
         raise MissingExtra(
-            f"this needs {name}, which is not installed: run pip install 'adacompute[{extra}]', also "
-            "if adacompute was installed from source"
+            f"this needs {name}, which is not installed: run pip install 'adacompute[{extra}]' "
+            "(also if adacompute was installed from source)"
         ) from error

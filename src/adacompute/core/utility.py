@@ -126,9 +126,7 @@ def _blocks(answers: Answers) -> Iterator[tuple[IntArray, IntArray]]:
             yield rows[start : start + BLOCK_SIZE], index[start : start + BLOCK_SIZE]
 
 
-def _windows(
-    answers: Answers, levels: Sequence[int], *, vote: str, first_only: bool
-) -> FloatArray:
+def _windows(answers: Answers, levels: Sequence[int], *, vote: str, first_only: bool) -> FloatArray:
     """Average the votes of consecutive windows, or take the first window only."""
     accuracy = _vote_accuracy(answers, vote)
     utility = np.empty((len(answers), len(levels)))
@@ -268,9 +266,7 @@ def _polynomials(
     return np.asarray((value / probability).T)
 
 
-def _with_lead(
-    pick: FloatArray, accuracy: FloatArray, lead: int, max_samples: int
-) -> FloatArray:
+def _with_lead(pick: FloatArray, accuracy: FloatArray, lead: int, max_samples: int) -> FloatArray:
     """Return P(samples picked, classes tied at the lead) × the sum of the tied accuracies."""
     max_ties = max_samples // lead
     shape = (max_samples + 1, max_ties + 1, pick.shape[2])

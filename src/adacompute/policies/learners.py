@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, require
-from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
+from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray
 from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel, Predictor, trees_to_onnx
 
 CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
