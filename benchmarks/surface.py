@@ -91,7 +91,7 @@ def read_exams(samples: Path) -> tuple[Pool, FloatArray, FloatArray]:
         import_samples(Path(place, "part.parquet"), Path(place, "run"))
         run = Run(Path(place, "run"))
         pool, recorded = read_pool(run), encode_samples(run.samples())
-    length = recorded.numbers("completion_chars")
+    length = recorded.column("completion_chars")
     length = np.where(np.isnan(length), np.nanmean(length), length) / CHARACTERS
     prompt = np.array([len(text or "") for text in recorded.text]) / CHARACTERS
     return pool, prompt, length

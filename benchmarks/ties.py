@@ -80,7 +80,7 @@ def vote(answer: IntArray, share: FloatArray, logprob: FloatArray, how: str) -> 
 
 def compare_votes(recorded: SampleSet) -> None:
     """Print every kind of vote at every size."""
-    logprob, answers = recorded.numbers("mean_logprob"), recorded.answers
+    logprob, answers = recorded.column("mean_logprob"), recorded.answers
     rng = np.random.default_rng(SEED)
     weights = rng.multinomial(len(answers), np.full(len(answers), 1 / len(answers)), RESAMPLINGS)
     for size in SIZES:
@@ -141,7 +141,7 @@ def main() -> None:
         recorded = read(Path(sys.argv[1]), name)
         print(f"\n{name}: {len(recorded.answers)} questions")
         compare_ladders(recorded)
-        if np.isfinite(recorded.numbers("mean_logprob")).all():
+        if np.isfinite(recorded.column("mean_logprob")).all():
             print("| n | uniform | mean | best | weighted | one |")
             compare_votes(recorded)
             compare_policies(Path(sys.argv[1]), name)

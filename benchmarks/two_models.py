@@ -77,7 +77,7 @@ def read_model(samples: Path, model: str, ratio: float | None, cheap: str) -> Po
     sent, drawn = LIST[model]
     if ratio is not None and model != cheap:
         sent, drawn = (ratio * price for price in LIST[cheap])
-    length = recorded.numbers("completion_chars")
+    length = recorded.column("completion_chars")
     length = np.where(np.isnan(length), np.nanmean(length), length) / CHARACTERS
     prompt = np.array([len(text or "") for text in recorded.text]) / CHARACTERS
     cost = (length * drawn + prompt[pool.answers.question] * sent) / 1e3

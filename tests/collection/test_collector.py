@@ -280,7 +280,7 @@ def test_a_call_that_hung_counts_as_its_worst_case(tmp_path: Path) -> None:
     )
     assert samples == []
     prompt = Template().render("text 0")
-    most = TOKEN_PRICES.most(prompt_bytes=prompt_size(prompt), draws=1, max_tokens=10)
+    most = TOKEN_PRICES.max_cost(prompt_bytes=prompt_size(prompt), n_samples=1, max_tokens=10)
     assert progress.cost == 3 * most
 
 

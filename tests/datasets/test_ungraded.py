@@ -20,8 +20,8 @@ def logged(place: Path, *questions: str, decision: str = "d", draws: int = 3) ->
         samples = [{"answer": "4"}, {"answer": None}, {"answer": "5"}][:draws]
         name = f"{decision}{number}"
         log.append({"id": name, "time": 0.0, "key": hash_text(text), "samples": samples})
-    log.seal()
-    log.roll()
+    log.rotate()
+    log.compact()
     return max(place.glob("samples-*.parquet"))
 
 

@@ -638,7 +638,7 @@ def test_a_log_that_cannot_be_sealed_spoils_no_answer(
         def fail(_: DecisionLog) -> None:
             raise FileNotFoundError("it is gone")
 
-        patch.setattr(DecisionLog, "seal", fail)
+        patch.setattr(DecisionLog, "rotate", fail)
         upstream.answer(reply("4"))
         assert ask(port).status == 200
 

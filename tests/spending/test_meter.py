@@ -9,20 +9,18 @@ STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=60)
 
 
 @given(st.integers(0, 200), STEPS)
-def test_what_is_spent_and_reserved_never_exceeds_the_limit(
-    limit: int, steps: list[tuple[int, int]]
-) -> None:
+def test_the_limit_is_never_exceeded(limit: int, steps: list[tuple[int, int]]) -> None:
     meter = Meter(limit)
     open_: list[tuple[int, int]] = []
-    for most, part in steps:
-        if meter.reserve(most):
-            open_.append((most, min(part, most)))
+    for max_cost, part in steps:
+        if meter.reserve(max_cost):
+            open_.append((max_cost, min(part, max_cost)))
         assert meter.spent + meter.reserved <= limit
         if len(open_) > 3:
             first = open_.pop(0)
             meter.settle(first[0], actual=first[1])
-    for most, actual in open_:
-        meter.settle(most, actual=actual)
+    for max_cost, actual in open_:
+        meter.settle(max_cost, actual=actual)
     assert meter.reserved == 0
     assert meter.spent <= limit
 

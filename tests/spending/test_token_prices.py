@@ -19,7 +19,7 @@ from adacompute.spending.token_prices import (
 COUNTS = st.integers(0, 10**6)
 
 
-def test_a_prompt_is_paid_once_a_call_and_again_with_every_call() -> None:
+def test_the_prompt_is_paid_once_per_call() -> None:
     token_prices = TokenPrices(input=2.0, output=8.0)
     together = token_prices.cost(Usage(prompt=1000, completion=400))
     apart = 4 * token_prices.cost(Usage(prompt=1000, completion=100))
@@ -27,7 +27,7 @@ def test_a_prompt_is_paid_once_a_call_and_again_with_every_call() -> None:
     assert apart - together == 3 * 1000 * 2 * 1000
 
 
-def test_cached_and_reasoning_tokens_replace_and_are_not_added() -> None:
+def test_cached_and_reasoning_prices_replace_the_others() -> None:
     token_prices = TokenPrices(input=1.0, output=2.0, cached_input=0.1, reasoning=3.0)
     usage = Usage(prompt=100, completion=50, cached=40, reasoning=20)
     assert token_prices.cost(usage) == round((60 * 1 + 40 * 0.1 + 30 * 2 + 20 * 3) * 1000)
@@ -35,7 +35,7 @@ def test_cached_and_reasoning_tokens_replace_and_are_not_added() -> None:
     assert same.cost(usage) == same.cost(Usage(prompt=100, completion=50))
 
 
-def test_rounding_up_does_not_charge_for_the_float() -> None:
+def test_rounding_error_is_not_charged() -> None:
     assert TokenPrices(input=0.1).cost(Usage(prompt=3, completion=0)) == 300
 
 
@@ -45,7 +45,9 @@ def test_no_call_costs_more_than_its_worst_case(
 ) -> None:
     token_prices = TokenPrices(input=0.3, output=1.7, cached_input=0.03, reasoning=2.5, call=0.001)
     cost = token_prices.cost(Usage(prompt, completion, cached, reasoning))
-    assert 0 <= cost <= token_prices.most(prompt_bytes=prompt, draws=1, max_tokens=completion)
+    assert (
+        0 <= cost <= token_prices.max_cost(prompt_bytes=prompt, n_samples=1, max_tokens=completion)
+    )
 
 
 @given(st.integers(0, 10**12), st.integers(1, 100))
@@ -56,19 +58,19 @@ def test_parts_add_up_and_differ_by_at_most_one(total: int, parts: int) -> None:
 
 
 @pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf")])
-def test_a_price_that_is_none_is_refused(price: float) -> None:
-    with pytest.raises(ConfigError, match="price of output"):
+def test_a_negative_or_infinite_price_is_rejected(price: float) -> None:
+    with pytest.raises(ConfigError, match="output price"):
         TokenPrices(output=price)
 
 
-def test_token_prices_are_read_from_a_table_a_person_edits(tmp_path: Path) -> None:
+def test_token_prices_are_read_from_toml(tmp_path: Path) -> None:
     path = tmp_path / "prices.toml"
     path.write_text('[models."gpt-4o-mini"]\ninput = 0.15\noutput = 0.6\ncached_input = 0.075\n')
     price_list = parse_token_prices(path)
     assert find_token_prices(price_list, "gpt-4o-mini") == TokenPrices(0.15, 0.6, 0.075)
-    assert not price_list["gpt-4o-mini"].free
-    assert TokenPrices().free
-    with pytest.raises(ConfigError, match="no token price for 'other'"):
+    assert not price_list["gpt-4o-mini"].is_free
+    assert TokenPrices().is_free
+    with pytest.raises(ConfigError, match="'other'"):
         find_token_prices(price_list, "other")
 
 
@@ -78,16 +80,16 @@ def test_token_prices_are_read_from_a_table_a_person_edits(tmp_path: Path) -> No
         ("models = 3", "has no table"),
         ("", "has no table"),
         ("[models.a]\ninputs = 1", "sets 'inputs' for 'a'"),
-        ('[models.a]\ninput = "x"', "token prices of 'a' is wrong"),
-        ("[models.a]\ninput = -1", "token prices of 'a' is wrong"),
-        ("[models.a]\ninput = 1", "'a' has no price of output; write 0 if it is free"),
-        ("[models.a]\noutput = 1", "'a' has no price of input; write 0 if it is free"),
-        ("[models.a]\ncall = 1", "'a' has no price of input"),
+        ('[models.a]\ninput = "x"', "prices of 'a'"),
+        ("[models.a]\ninput = -1", "prices of 'a'"),
+        ("[models.a]\ninput = 1", "no output price"),
+        ("[models.a]\noutput = 1", "no input price"),
+        ("[models.a]\ncall = 1", "no input price"),
         ("[models]\na = 1", "sets 'a value' for 'a'"),
         ("[models", "cannot be read as TOML"),
     ],
 )
-def test_a_wrong_file_ends_in_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_file_is_rejected_in_one_sentence(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=says) as caught:

@@ -34,35 +34,35 @@ def ids(directory: Path) -> list[str]:
     return found
 
 
-def test_what_was_appended_is_read_whether_it_was_rolled_or_not(tmp_path: Path) -> None:
+def test_decisions_are_read_before_and_after_compaction(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
     log.append(record(0))
-    log.seal()
+    log.rotate()
     log.append(record(1))
-    log.seal()
-    log.roll()
+    log.rotate()
+    log.compact()
     log.append(record(2))
     assert ids(tmp_path) == ["d0", "d1", "d2"]
 
 
-def test_a_file_is_full_by_its_size(tmp_path: Path) -> None:
-    log = DecisionLog(tmp_path, roll_bytes=400)
+def test_append_reports_a_full_file(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, rotate_bytes=400)
     assert [log.append(record(i)) for i in range(3)] == [False, False, True]
 
 
-def test_a_decision_that_was_written_again_counts_once(tmp_path: Path) -> None:
+def test_a_repeated_decision_counts_once(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
     log.append(record(0, audit=False))
     log.append(record(0, audit=True))
     assert read_decisions(tmp_path)["audit"].to_pylist() == [True]
 
 
-def test_rolled_samples_are_a_file_that_a_run_can_read(tmp_path: Path) -> None:
+def test_compacted_samples_have_one_row_per_sample(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
     for i in range(4):
         log.append(record(i))
-    log.seal()
-    assert log.roll() == 4
+    log.rotate()
+    assert log.compact() == 4
     (path,) = tmp_path.glob("samples-*.parquet")
     rows = pq.read_table(path).to_pylist()
     assert [(row["question_id"][-1], row["sample"]) for row in rows] == [
@@ -71,7 +71,7 @@ def test_rolled_samples_are_a_file_that_a_run_can_read(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_that_was_cut_in_two_is_skipped(tmp_path: Path) -> None:
+def test_a_truncated_line_is_skipped(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
     log.append(record(0))
     (active,) = tmp_path.glob("active-*.jsonl")
@@ -80,24 +80,24 @@ def test_a_line_that_was_cut_in_two_is_skipped(tmp_path: Path) -> None:
     assert ids(tmp_path) == ["d0"]
 
 
-def test_old_tables_are_forgotten_by_age_and_by_size(tmp_path: Path) -> None:
+def test_retention_deletes_tables_by_age_and_size(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, keep_days=1.0)
     log.append(record(0))
-    log.seal()
-    log.roll()
+    log.rotate()
+    log.compact()
     for path in tmp_path.glob("*.parquet"):
         os.utime(path, (time.time() - 2 * 86_400,) * 2)
     log.append(record(1))
-    log.seal()
-    log.roll()
+    log.rotate()
+    log.compact()
     assert ids(tmp_path) == ["d1"]
     log.keep_bytes = 1
-    log.roll()
+    log.compact()
     with pytest.raises(DataError, match="no decisions"):
         read_decisions(tmp_path)
 
 
-def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
+def test_decisions_survive_sigkill(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
         "from adacompute.storage.decisions import DecisionLog\n"
@@ -116,11 +116,11 @@ def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
     process.stdout.close()
     known = ids(tmp_path)
     assert known[: len(said)] == [f"d{i}" for i in said]
-    DecisionLog(tmp_path).roll()  # what a dead process left is rolled by the next
+    DecisionLog(tmp_path).compact()  # the next process compacts the files of a dead one
     assert ids(tmp_path) == known
 
 
-def test_a_line_that_a_full_disk_cut_off_costs_itself_alone(
+def test_a_full_disk_loses_only_the_truncated_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, write = DecisionLog(tmp_path), os.write
@@ -132,11 +132,13 @@ def test_a_line_that_a_full_disk_cut_off_costs_itself_alone(
     assert ids(tmp_path) == ["d0", "d2"]
 
 
-def test_two_that_roll_at_once_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_compactions_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logs = [DecisionLog(tmp_path), DecisionLog(tmp_path)]
     for i in range(6):
         logs[i % 2].append(record(i))
-        logs[i % 2].seal()
+        logs[i % 2].rotate()
     write, writing, met = decisions._write, [0], []
 
     def slow(path: Path, table: pa.Table) -> None:
@@ -147,48 +149,48 @@ def test_two_that_roll_at_once_do_not_meet(tmp_path: Path, monkeypatch: pytest.M
         writing[0] -= 1
 
     monkeypatch.setattr(decisions, "_write", slow)
-    rolled: list[int] = []
-    threads = [threading.Thread(target=lambda log=log: rolled.append(log.roll())) for log in logs]
+    compacted: list[int] = []
+    threads = [
+        threading.Thread(target=lambda log=log: compacted.append(log.compact())) for log in logs
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(rolled) == [0, 6]
+    assert sorted(compacted) == [0, 6]
     assert max(met) == 1
     assert len(ids(tmp_path)) == 6
 
 
-def test_a_file_in_use_is_left_alone_even_if_its_process_cannot_be_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_file_is_not_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unseen(process: int, number: int) -> None:
         raise ProcessLookupError(process, number)
 
     monkeypatch.setattr(os, "kill", unseen)  # as from another container
     log = DecisionLog(tmp_path)
     log.append(record(0))
-    DecisionLog(tmp_path).roll()
+    DecisionLog(tmp_path).compact()
     log.append(record(1))
     assert ids(tmp_path) == ["d0", "d1"]
-    log.seal()
-    assert log.roll() == 2
+    log.rotate()
+    assert log.compact() == 2
 
 
-def test_a_decision_that_was_written_again_after_a_roll_counts_once(tmp_path: Path) -> None:
+def test_a_decision_repeated_after_compaction_counts_once(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
     log.append(record(0, audit=False))
     log.append(record(1, audit=False))
-    log.seal()
-    log.roll()
+    log.rotate()
+    log.compact()
     log.append(record(0, audit=True))
     assert read_decisions(tmp_path)["audit"].to_pylist() == [True, False]
 
 
-def test_tables_that_lack_a_newer_column_are_read(tmp_path: Path) -> None:
+def test_missing_columns_are_read_as_null(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
     log.append(record(0))
-    log.seal()
-    log.roll()
+    log.rotate()
+    log.compact()
     (path,) = tmp_path.glob("decisions-*.parquet")
     pq.write_table(pq.read_table(path).drop_columns(["shadow"]), path)
     log.append(record(1, shadow=True))
@@ -198,20 +200,20 @@ def test_tables_that_lack_a_newer_column_are_read(tmp_path: Path) -> None:
 def test_an_absurd_bill_does_not_keep_a_file_from_being_rolled(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path)
     log.append(record(0, samples=[{"answer": "4", "completion_tokens": 10**12}]))
-    log.seal()
-    assert log.roll() == 1
+    log.rotate()
+    assert log.compact() == 1
 
 
 @pytest.mark.parametrize("pattern", ["full-*.jsonl", "decisions-*.parquet"])
-def test_a_log_of_another_format_is_refused(tmp_path: Path, pattern: str) -> None:
+def test_a_log_of_another_format_is_rejected(tmp_path: Path, pattern: str) -> None:
     log = DecisionLog(tmp_path)
     log.append(record(0, format=1))
-    log.seal()
+    log.rotate()
     if pattern.endswith("parquet"):
         (path,) = tmp_path.glob("full-*")
         path.unlink()
         pq.write_table(pa.table({"id": ["d0"]}), tmp_path / "decisions-1-1.parquet")
     with pytest.raises(DataError, match="format 1"):
         read_decisions(tmp_path)
-    assert log.roll() == 0
+    assert log.compact() == 0
     assert list(tmp_path.glob(pattern))  # it is kept as it was

@@ -20,7 +20,7 @@ def opened(path: Path) -> tuple[Ledger, int]:
     return ledger, ledger.register_arm(arm="default", model="m", template="t", settings="{}")
 
 
-def test_a_sample_is_stored_once_and_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_sample_is_stored_once_and_read_back(tmp_path: Path) -> None:
     ledger, arm_id = opened(tmp_path)
     sample = replace(ONE, arm_id=arm_id, mean_logprob=None, prompt_tokens=None, score=0.5)
     assert ledger.record([sample, sample]) == 1
@@ -58,7 +58,7 @@ def test_arm_ids_are_stable(tmp_path: Path) -> None:
     again.close()
 
 
-def test_only_what_is_missing_is_claimed(tmp_path: Path) -> None:
+def test_claim_returns_missing_samples(tmp_path: Path) -> None:
     ledger, arm_id = opened(tmp_path)
     ledger.record([replace(ONE, arm_id=arm_id, question="a", sample=d) for d in (0, 2)])
     ledger.record([replace(ONE, arm_id=arm_id, question="b", sample=d) for d in range(3)])
@@ -79,7 +79,7 @@ def test_two_ledgers_never_claim_the_same_question(tmp_path: Path) -> None:
     second.close()
 
 
-def test_claims_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
+def test_claims_of_a_killed_process_are_released(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path;"
         "from adacompute.storage.ledger import Ledger;"
@@ -98,7 +98,7 @@ def test_claims_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_an_owner_elsewhere_is_dead_when_it_falls_silent(tmp_path: Path) -> None:
+def test_claims_of_a_remote_owner_without_heartbeat_are_released(tmp_path: Path) -> None:
     ledger, arm_id = opened(tmp_path)
     with sqlite3.connect(tmp_path / "ledger.sqlite") as other:
         other.execute("INSERT INTO owners VALUES ('far:1', 'far', 1, 0.0)")
@@ -108,7 +108,7 @@ def test_an_owner_elsewhere_is_dead_when_it_falls_silent(tmp_path: Path) -> None
     ledger.close()
 
 
-def test_what_is_no_ledger_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_other_files_and_formats_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(b"no database, and long enough to be looked at as one" * 40)
     with pytest.raises(DataError, match="cannot be used as a ledger"):
@@ -122,7 +122,7 @@ def test_what_is_no_ledger_is_refused_in_one_sentence(tmp_path: Path) -> None:
         Ledger(other)
 
 
-def test_a_ledger_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_write_errors_are_data_errors(tmp_path: Path) -> None:
     ledger, arm_id = opened(tmp_path)
     with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
         db.execute("DROP TABLE samples")

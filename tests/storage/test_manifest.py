@@ -64,7 +64,7 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
         json.dumps({**asdict(WHOLE), "result": [1]}),
     ],
 )
-def test_a_damaged_manifest_is_refused_with_what_to_do(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_manifest_is_rejected_with_what_to_do(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "estimate.manifest.json"
     path.write_text(damage)
     with pytest.raises(DataError, match=r"is damaged: remove it to run its stage again$"):
@@ -72,7 +72,7 @@ def test_a_damaged_manifest_is_refused_with_what_to_do(tmp_path: Path, damage: s
 
 
 @given(PLAIN)
-def test_any_json_is_a_manifest_or_is_refused(
+def test_any_json_is_a_manifest_or_is_rejected(
     tmp_path_factory: pytest.TempPathFactory, content: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.manifest.json"
@@ -85,7 +85,7 @@ def test_any_json_is_a_manifest_or_is_refused(
     assert found.result == {"any": content}
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "estimate.manifest.json"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="damaged"):
@@ -93,7 +93,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, FORMAT + 1, "1", None])
-def test_another_format_is_refused_with_both_versions(tmp_path: Path, version: object) -> None:
+def test_another_format_is_rejected_with_both_versions(tmp_path: Path, version: object) -> None:
     path = tmp_path / "estimate.manifest.json"
     path.write_text(json.dumps({**asdict(WHOLE), "format": version, "new": "field"}))
     with pytest.raises(DataError, match=f"format {version!r}.* {FORMAT}"):

@@ -22,7 +22,7 @@ from adacompute.storage.store import (
     Run,
     SampleSet,
     encode_samples,
-    key_strings,
+    hash_strings,
 )
 
 Rows = list[dict[str, Any]]
@@ -58,8 +58,8 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def test_what_a_stage_wrote_is_read_again(run: Run) -> None:
-    assert run.table(SAMPLES, stage="import").equals(tidy(FEW))
+def test_artifacts_are_read_as_written(run: Run) -> None:
+    assert run.read_table(SAMPLES, stage="import").equals(tidy(FEW))
     assert run.samples().equals(tidy(FEW))
     manifest = run.manifest("import")
     assert manifest is not None
@@ -75,28 +75,28 @@ def test_grades_replace_the_recorded_answers(run: Run) -> None:
     assert samples["question_id"].to_pylist() == ["a", "a", "b"]
 
 
-def test_a_stage_is_finished_for_its_own_arguments_and_inputs_only(run: Run) -> None:
+def test_find_finished_matches_arguments_and_inputs(run: Run) -> None:
     inputs = run.hashes([SAMPLES])
     finish(run, "estimate", "utility.parquet", tidy(FEW), arguments={"k": (1, 2)}, inputs=inputs)
-    found = run.finished("estimate", {"k": [1, 2]}, inputs)
+    found = run.find_finished("estimate", {"k": [1, 2]}, inputs)
     assert found is not None
     assert found.result == {"n": 1}
-    assert run.finished("estimate", {"k": [1, 3]}, inputs) is None
-    assert run.finished("estimate", {"k": [1, 2]}, {}) is None
-    assert run.finished("estimate", {"k": [1, 2]}, {SAMPLES: "other"}) is None
-    assert run.finished("solve", {"k": [1, 2]}, inputs) is None
+    assert run.find_finished("estimate", {"k": [1, 3]}, inputs) is None
+    assert run.find_finished("estimate", {"k": [1, 2]}, {}) is None
+    assert run.find_finished("estimate", {"k": [1, 2]}, {SAMPLES: "other"}) is None
+    assert run.find_finished("solve", {"k": [1, 2]}, inputs) is None
 
 
-def test_a_stage_whose_artifact_is_gone_or_altered_is_not_finished(run: Run) -> None:
-    assert run.finished("import", {}, {}) is not None
+def test_find_finished_rejects_missing_or_altered_artifacts(run: Run) -> None:
+    assert run.find_finished("import", {}, {}) is not None
     path = run.file(SAMPLES)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    assert run.finished("import", {}, {}) is None
+    assert run.find_finished("import", {}, {}) is None
     path.unlink()
-    assert run.finished("import", {}, {}) is None
+    assert run.find_finished("import", {}, {}) is None
     path.write_bytes(whole)
-    assert run.finished("import", {}, {}) is not None
+    assert run.find_finished("import", {}, {}) is not None
 
 
 def test_the_manifest_is_written_after_all_artifacts(
@@ -115,7 +115,7 @@ def test_the_manifest_is_written_after_all_artifacts(
     assert written == ["one.parquet", "two.json", "stage.manifest.json"]
 
 
-def test_a_crash_before_the_manifest_leaves_a_stage_that_did_not_finish(
+def test_a_crash_before_the_manifest_leaves_the_stage_unfinished(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grades = pa.table({"answer": ["7", "7", "7"], "correct": [True, True, True]})
@@ -125,8 +125,8 @@ def test_a_crash_before_the_manifest_leaves_a_stage_that_did_not_finish(
         with pytest.raises(KeyboardInterrupt):
             finish(run, "grade", GRADES, grades, inputs=inputs)
     left = run.file(GRADES).read_bytes()
-    assert run.finished("grade", {}, inputs) is None
-    with pytest.raises(DataError, match=r"not what its stage made .* 'adacompute grade .* again$"):
+    assert run.find_finished("grade", {}, inputs) is None
+    with pytest.raises(DataError, match=r"adacompute grade .* again$"):
         run.samples()
     finish(run, "grade", GRADES, grades, inputs=inputs)
     assert run.file(GRADES).read_bytes() == left
@@ -137,26 +137,26 @@ def crash(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_crash_while_a_stage_runs_again_does_not_pass_for_its_first_run(
+def test_a_crash_during_a_rerun_leaves_the_stage_unfinished(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "write_manifest", crash)
     with pytest.raises(KeyboardInterrupt):
         finish(run, "import", SAMPLES, tidy(FEW[:2]))
-    assert run.finished("import", {}, {}) is None
-    with pytest.raises(DataError, match="not what its stage made"):
+    assert run.find_finished("import", {}, {}) is None
+    with pytest.raises(DataError, match="altered"):
         run.samples()
 
 
-def test_a_table_made_from_other_inputs_is_refused(run: Run) -> None:
+def test_a_table_made_from_other_inputs_is_rejected(run: Run) -> None:
     finish(run, "estimate", "utility.parquet", tidy(FEW), inputs=run.hashes([SAMPLES]))
-    run.table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
+    run.read_table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
     finish(run, "grade", GRADES, tidy(FEW), inputs=run.hashes([SAMPLES]))
     with pytest.raises(DataError, match=r"made from other samples or grades: run 'adacompute est"):
-        run.table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
+        run.read_table("utility.parquet", stage="estimate", inputs=[SAMPLES, GRADES])
 
 
-def test_a_missing_run_and_a_file_for_a_run_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_run_and_a_file_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no samples.parquet: first run 'adacompute import"):
         Run(tmp_path / "nowhere").samples()
     (tmp_path / "file").touch()
@@ -164,7 +164,7 @@ def test_a_missing_run_and_a_file_for_a_run_are_told_apart(tmp_path: Path) -> No
         Run(tmp_path / "file").samples()
 
 
-def test_an_altered_artifact_is_refused_in_one_sentence(run: Run) -> None:
+def test_an_altered_artifact_is_rejected_in_one_sentence(run: Run) -> None:
     path = run.file(SAMPLES)
     whole = path.read_bytes()
     for size in (0, 1, len(whole) // 2, len(whole) - 1):
@@ -175,7 +175,7 @@ def test_an_altered_artifact_is_refused_in_one_sentence(run: Run) -> None:
         assert len(str(caught.value).splitlines()) == 1
 
 
-def test_an_artifact_that_was_never_a_table_is_refused_in_one_sentence(run: Run) -> None:
+def test_an_artifact_that_was_never_a_table_is_rejected_in_one_sentence(run: Run) -> None:
     run.finish("import", arguments={}, inputs={}, outputs={SAMPLES: {"no": "table"}}, result={})
     with pytest.raises(
         DataError, match=r"cannot be read \(.*\): run 'adacompute import .*' again$"
@@ -183,10 +183,10 @@ def test_an_artifact_that_was_never_a_table_is_refused_in_one_sentence(run: Run)
         run.samples()
 
 
-def test_a_run_holds_a_table_only_byte_for_byte(run: Run) -> None:
-    assert run.holds(SAMPLES, tidy(FEW))
-    assert not run.holds(SAMPLES, tidy(FEW[:2]))
-    assert not run.holds(GRADES, tidy(FEW))
+def test_has_artifact_compares_bytes(run: Run) -> None:
+    assert run.has_artifact(SAMPLES, tidy(FEW))
+    assert not run.has_artifact(SAMPLES, tidy(FEW[:2]))
+    assert not run.has_artifact(GRADES, tidy(FEW))
 
 
 def test_equal_tables_are_written_as_equal_bytes(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def as_lists(found: SampleSet) -> dict[str, list[tuple[int, int, bool]]]:
 
 
 @given(TABLES)
-def test_samples_are_numbered_as_plain_words_would(
+def test_encoding_agrees_with_a_plain_implementation(
     cells: list[tuple[tuple[str, int], tuple[str | None, str | None]]],
 ) -> None:
     rows = [sample(q, n, answer, question=text) for (q, n), (answer, text) in cells]
@@ -282,14 +282,14 @@ def test_the_text_of_a_question_is_that_of_its_first_sample() -> None:
     assert (found.text, found.difficulty) == (["first"], ["easy"])
 
 
-def test_columns_come_in_the_order_of_the_answers_with_nan_for_null() -> None:
+def test_columns_follow_the_order_of_the_answers() -> None:
     rows = [
         sample("a", 1, "8", completion_tokens=5),
         sample("b", 0, "8"),
         sample("a", 0, "7", completion_tokens=4),
     ]
     found = encode_samples(tidy(rows))
-    np.testing.assert_array_equal(found.numbers("completion_tokens"), [4.0, 5.0, np.nan])
+    np.testing.assert_array_equal(found.column("completion_tokens"), [4.0, 5.0, np.nan])
     assert found.first_samples().tolist() == [0, 2]
 
 
@@ -301,14 +301,14 @@ def test_tables_of_several_chunks_are_numbered_as_one() -> None:
     assert cut.id == whole.id
 
 
-def test_keys_are_the_same_in_every_version_and_process() -> None:
-    assert key_strings(["q1", ""]).tolist() == [7530267129497158631, 13020603013274838756]
-    assert key_strings([]).tolist() == []
+def test_hashes_are_stable() -> None:
+    assert hash_strings(["q1", ""]).tolist() == [7530267129497158631, 13020603013274838756]
+    assert hash_strings([]).tolist() == []
 
 
 @given(st.lists(st.text(st.characters(), max_size=4), unique=True, max_size=6))
-def test_every_string_has_a_key_lone_surrogates_included(values: list[str]) -> None:
-    keys = key_strings(values)
+def test_lone_surrogates_are_hashed(values: list[str]) -> None:
+    keys = hash_strings(values)
     assert len(set(keys.tolist())) == len(values)
-    assert key_strings(values[::-1]).tolist() == keys.tolist()[::-1]
-    assert key_strings(["\ud800"])[0] != key_strings(["\udfff"])[0]
+    assert hash_strings(values[::-1]).tolist() == keys.tolist()[::-1]
+    assert hash_strings(["\ud800"])[0] != hash_strings(["\udfff"])[0]

@@ -119,7 +119,9 @@ class CollectionLevel:
     def most(self, prompt_bytes: int, draws: int) -> int:
         """What a call can cost at most, without the scores of its draws."""
         length = self.settings.max_tokens or MOST_TOKENS
-        return self.token_prices.most(prompt_bytes=prompt_bytes, draws=draws, max_tokens=length)
+        return self.token_prices.max_cost(
+            prompt_bytes=prompt_bytes, n_samples=draws, max_tokens=length
+        )
 
 
 def prompt_size(prompt: Prompt) -> int:
@@ -271,9 +273,9 @@ def _check_money(plan: Plan) -> None:
     scores = plan.scorer_prices
     if plan.scorer is not None:
         check_url(plan.scorer)
-    elif not scores.free:
+    elif not scores.is_free:
         raise ConfigError("a price of scores needs a scorer: name its URL with --scorer")
-    free = scores.free and all(spec.token_prices.free for spec in plan.levels)
+    free = scores.is_free and all(spec.token_prices.is_free for spec in plan.levels)
     if free and plan.most_cost is not None:
         raise ConfigError("a limit on cost needs prices: name a file of them with --token-prices")
 

@@ -16,7 +16,12 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import probability_of_best
-from adacompute.spending.token_prices import TokenPrices, find_token_prices, parse_token_prices
+from adacompute.spending.token_prices import (
+    TokenPriceList,
+    TokenPrices,
+    find_token_prices,
+    parse_token_prices,
+)
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray
@@ -31,9 +36,6 @@ COLUMNS = {
     "latency": "latency_s",
 }
 MILLION = 1e6
-
-TokenPriceList = Mapping[str, TokenPrices]
-"""Token prices by the names of models."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,7 @@ def check_budgets(budgets: Collection[float]) -> tuple[float, ...]:
     return tuple(sorted({float(budget) for budget in budgets}))
 
 
-def read_token_prices(
-    token_prices: Path | None, units: Collection[str]
-) -> dict[str, TokenPrices] | None:
+def read_token_prices(token_prices: Path | None, units: Collection[str]) -> TokenPriceList | None:
     """Read the token prices that costs in these units are counted by, if any."""
     if token_prices is None:
         return None
@@ -130,7 +130,7 @@ def sample_costs(
     if unit == "money" and prices is not None:
         prompt, completion = _priced(recorded, prices)
         return prompt / np.maximum(_counts(recorded, "samples_per_call"), 1) + completion
-    if unit == "money" and not np.nan_to_num(recorded.numbers("cost")).any():
+    if unit == "money" and not np.nan_to_num(recorded.column("cost")).any():
         raise ConfigError(
             "a cost in money needs prices of tokens, and none was recorded with the samples: "
             "name a file of prices with --token-prices, or use another unit"
@@ -152,7 +152,7 @@ def call_costs(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray,
 def _recorded_costs(recorded: SampleSet, unit: str) -> FloatArray:
     """Read a column of costs, and refuse what cannot be spent."""
     column = COLUMNS[unit]
-    values = recorded.numbers(column)
+    values = recorded.column(column)
     missing = int(np.isnan(values).sum())
     if missing:
         raise DataError(
@@ -178,19 +178,21 @@ def _priced(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray, Fl
             "completion": max(token_prices.output, token_prices.reasoning or 0),
         }
         for name in (name for name in needed if needed[name]):
-            _refuse_missing(recorded.numbers(f"{name}_tokens")[rows], f"{name}_tokens")
+            _refuse_missing(recorded.column(f"{name}_tokens")[rows], f"{name}_tokens")
         own = {name: values[rows] for name, values in tokens.items()}
         none, cached = np.zeros(int(rows.sum())), np.minimum(own["cached"], own["prompt"])
         reasoning = np.minimum(own["reasoning"], own["completion"])
-        paid = token_prices.tokens(own["prompt"], cached, none, none)
+        paid = token_prices.token_cost(own["prompt"], cached, none, none)
         prompt[rows] = token_prices.call + paid / MILLION
-        completion[rows] = token_prices.tokens(none, none, own["completion"], reasoning) / MILLION
+        completion[rows] = (
+            token_prices.token_cost(none, none, own["completion"], reasoning) / MILLION
+        )
     return prompt, completion
 
 
 def _counts(recorded: SampleSet, column: str) -> FloatArray:
     """A column of counts, 0 where there is none."""
-    values = np.nan_to_num(recorded.numbers(column), nan=0.0)
+    values = np.nan_to_num(recorded.column(column), nan=0.0)
     if len(wrong := values[values < 0]):
         raise DataError(f"{column} holds {wrong[0]:g}: a count is a number from 0 on")
     return values

@@ -47,7 +47,7 @@ class Account:
         if log is not None:
             self._log = DecisionLog(
                 Path(log.directory),
-                roll_bytes=int(log.rotate_mb * MB),
+                rotate_bytes=int(log.rotate_mb * MB),
                 keep_days=log.keep_days,
                 keep_bytes=int(log.keep_mb * MB),
             )
@@ -152,8 +152,8 @@ class Account:
         if self._spans is not None:
             self._spans.close()
         if self._log is not None:
-            self._log.seal()
-            _roll(self._log)
+            self._log.rotate()
+            _compact(self._log)
 
     def _bill(self, engine: Engine, bills: list[CallUsage], model: str) -> None:
         count = self.metrics.count
@@ -197,16 +197,16 @@ class Account:
         try:
             full = self._log.append(_describe(engine, outcome, texts=self._texts))
             if full and (self._rolling is None or self._rolling.done()):
-                self._log.seal()
-                self._rolling = asyncio.ensure_future(asyncio.to_thread(_roll, self._log))
+                self._log.rotate()
+                self._rolling = asyncio.ensure_future(asyncio.to_thread(_compact, self._log))
         except OSError:
             LOG.exception("a decision could not be written down")
 
 
-def _roll(log: DecisionLog) -> None:
+def _compact(log: DecisionLog) -> None:
     """Roll what is sealed; what cannot be rolled stays where it is."""
     try:
-        log.roll()
+        log.compact()
     except (OSError, ValueError):  # Arrow's errors are ValueErrors
         LOG.exception("the log of decisions could not be rolled")
 

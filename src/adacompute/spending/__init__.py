@@ -1,1 +1,1 @@
-"""Spending: what draws cost, and how a total is held."""
+"""Spending: what calls cost, and a limit on the total."""

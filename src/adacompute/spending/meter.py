@@ -1,7 +1,8 @@
-"""Meter: a total that is never exceeded, by reserving the worst case and settling what it was.
+"""Meter: a spending limit that is never exceeded, by reserving each call's maximum cost first.
 
-Checking what was spent and then spending is a race; reserving is not. Amounts are whole numbers of
-the smallest unit. It knows nothing of what is paid for, and lives in one process.
+Checking the total before each call would be a race between concurrent calls; reserving is not.
+Amounts are integers in the smallest unit. The meter knows nothing of what is paid for and lives in
+one process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Meter:
-    """Spending under a limit; None is no limit.
+    """Spending under a limit; None means no limit.
 
     >>> meter = Meter(limit=10)
     >>> meter.reserve(6), meter.reserve(6)
@@ -24,14 +25,14 @@ class Meter:
     spent: int = 0
     reserved: int = 0
 
-    def reserve(self, most: int) -> bool:
-        """Set aside what something may cost at most; False, and nothing set aside, if too much."""
-        if self.limit is not None and self.spent + self.reserved + most > self.limit:
+    def reserve(self, max_cost: int) -> bool:
+        """Reserve a call's maximum cost; False, reserving nothing, if it could exceed the limit."""
+        if self.limit is not None and self.spent + self.reserved + max_cost > self.limit:
             return False
-        self.reserved += most
+        self.reserved += max_cost
         return True
 
-    def settle(self, most: int, *, actual: int) -> None:
-        """Replace a reservation by what it really cost."""
-        self.reserved -= most
+    def settle(self, max_cost: int, *, actual: int) -> None:
+        """Replace a reservation by the actual cost."""
+        self.reserved -= max_cost
         self.spent += actual

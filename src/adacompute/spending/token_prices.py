@@ -1,22 +1,22 @@
 """Token prices: what a call to a model costs, in money.
 
-Prices are per million tokens, as providers list them; amounts are whole nano-units of the currency,
-so that sums do not depend on order. A prompt is paid once a call, however many draws share it.
-Reasoning tokens are part of the completion: where they have a price of their own it replaces the
-output's, it is not added. Token prices know tokens, not texts.
+Prices are per million tokens, as providers list them. Amounts are integers in billionths of the
+currency unit, so that sums do not depend on the order. The prompt is paid once per call, however
+many samples the call returns. Reasoning tokens are part of the completion: if they have a price of
+their own, it replaces the output price. This module counts tokens; it knows nothing of texts.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from adacompute.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from adacompute.core.types import FloatArray
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     Tokens = TypeVar("Tokens", float, FloatArray)
 
 NANO = 1_000_000_000
-"""Nano-units in one unit of money."""
+"""Billionths in one unit of money."""
 
 PER_TOKEN = NANO // 1_000_000
-"""Nano-units a token at a price of one unit per million tokens."""
+"""Billionths per token at a price of 1 per million tokens."""
 
 REQUIRED = ("input", "output")
-"""Prices that a file must name: one that is forgotten would make tokens look free."""
+"""Prices that every model in a file must have, so that a forgotten one is not taken as free."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one call, all of its draws together."""
+    """Tokens of one call, over all of its samples."""
 
     prompt: int
     completion: int
@@ -45,7 +45,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class TokenPrices:
-    """Prices of one model per million tokens, and of a call as such.
+    """Prices of one model: per million tokens, and a fixed price per call.
 
     >>> TokenPrices(input=0.15, output=0.6).cost(Usage(prompt=1000, completion=500)) / NANO
     0.00045
@@ -61,22 +61,23 @@ class TokenPrices:
         for field in fields(self):
             price = getattr(self, field.name)
             if price is not None and not (math.isfinite(price) and price >= 0):
-                raise ConfigError(
-                    f"a price of {field.name} must be a number from 0 on, not {price}"
-                )
+                raise ConfigError(f"the {field.name} price must be 0 or more, not {price}")
 
     def cost(self, usage: Usage) -> int:
-        """Cost of one call, rounded up to whole nano-units."""
+        """Cost of one call in billionths, rounded up."""
         cached = min(usage.cached, usage.prompt)
         reasoning = min(usage.reasoning, usage.completion)
-        total = self.tokens(usage.prompt, cached, usage.completion, reasoning)
-        # A hair is taken off before rounding up: 0.1 × 3 must not cost one unit more than 0.3.
+        total = self.token_cost(usage.prompt, cached, usage.completion, reasoning)
+        # Subtract the rounding error before rounding up: 0.1 × 3 must not cost more than 0.3.
         return math.ceil(total * PER_TOKEN + self.call * NANO - 1e-6)
 
-    def tokens(
+    def token_cost(
         self, prompt: Tokens, cached: Tokens, completion: Tokens, reasoning: Tokens
     ) -> Tokens:
-        """Price of tokens in millionths: cached ones are part of the prompt, as reasoning is."""
+        """Cost of tokens in millionths, for numbers or arrays.
+
+        ``prompt`` includes the cached tokens and ``completion`` the reasoning tokens.
+        """
         cached_price = self.input if self.cached_input is None else self.cached_input
         reasoning_price = self.output if self.reasoning is None else self.reasoning
         return (
@@ -86,20 +87,24 @@ class TokenPrices:
             + reasoning * reasoning_price
         )
 
-    def most(self, *, prompt_bytes: int, draws: int, max_tokens: int) -> int:
-        """What a call can cost at most: a token is at least one byte."""
+    def max_cost(self, *, prompt_bytes: int, n_samples: int, max_tokens: int) -> int:
+        """Maximum cost of a call; a prompt has at most one token per byte."""
         prompt = prompt_bytes * max(self.input, self.cached_input or 0.0)
-        completion = draws * max_tokens * max(self.output, self.reasoning or 0.0)
+        completion = n_samples * max_tokens * max(self.output, self.reasoning or 0.0)
         return math.ceil((prompt + completion) * PER_TOKEN + self.call * NANO)
 
     @property
-    def free(self) -> bool:
-        """Whether nothing costs anything."""
+    def is_free(self) -> bool:
+        """Whether all prices are 0."""
         return not (self.input or self.output or self.reasoning or self.call)
 
 
+TokenPriceList = Mapping[str, TokenPrices]
+"""Token prices by the name of the model."""
+
+
 def split_cost(total: int, parts: int) -> list[int]:
-    """Divide a whole amount into whole parts that differ by at most one.
+    """Divide an integer into integers that differ by at most one.
 
     >>> split_cost(10, 3)
     [4, 3, 3]
@@ -108,37 +113,36 @@ def split_cost(total: int, parts: int) -> list[int]:
     return [each + (i < rest) for i in range(parts)]
 
 
-def parse_token_prices(path: Path) -> dict[str, TokenPrices]:
-    """Read a TOML file with a table a model: ``[models."name"]``, prices per million tokens."""
+def parse_token_prices(path: Path) -> TokenPriceList:
+    """Read a TOML file with one table per model, ``[models."name"]``, in prices per million."""
     try:
         content = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
-    known = {field.name for field in fields(TokenPrices)}
-    price_list = {}
+    keys = {field.name for field in fields(TokenPrices)}
+    price_list: dict[str, TokenPrices] = {}
     models = content.get("models", {})
     for name, table in models.items() if isinstance(models, dict) else ():
-        unknown = set(table) - known if isinstance(table, dict) else {"a value"}
+        unknown = set(table) - keys if isinstance(table, dict) else {"a value"}
         if unknown:
             raise ConfigError(
-                f"{path} sets {min(unknown)!r} for {name!r}; "
-                f"token prices has {', '.join(sorted(known))}"
+                f"{path} sets {min(unknown)!r} for {name!r}; the keys are {', '.join(sorted(keys))}"
             )
         try:
             price_list[name] = TokenPrices(**{key: float(value) for key, value in table.items()})
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: the token prices of {name!r} is wrong: {error}") from None
-        for price in (price for price in REQUIRED if price not in table):
-            raise ConfigError(f"{path}: {name!r} has no price of {price}; write 0 if it is free")
+            raise ConfigError(f"{path}: the prices of {name!r} are wrong: {error}") from None
+        if missing := [key for key in REQUIRED if key not in table]:
+            raise ConfigError(f"{path}: {name!r} has no {missing[0]} price; write 0 if it is free")
     if not price_list:
         raise ConfigError(f'{path} has no table such as [models."gpt-4o-mini"]')
     return price_list
 
 
-def find_token_prices(price_list: Mapping[str, TokenPrices], model: str) -> TokenPrices:
-    """Return a model's token prices, or say which models have one."""
+def find_token_prices(price_list: TokenPriceList, model: str) -> TokenPrices:
+    """Return a model's token prices; ConfigError, naming the known models, if it has none."""
     if model not in price_list:
         raise ConfigError(
-            f"there is no token price for {model!r}; there are {', '.join(price_list)}"
+            f"there are no token prices for {model!r}, only for {', '.join(price_list)}"
         )
     return price_list[model]

@@ -264,7 +264,7 @@ def _export(plan: Plan, place: Run, ledger: Ledger) -> dict[str, dict[str, int]]
         counts[spec.name] = export(ledger, mode, questions, grader, place.file(name))
         outputs.append(name)
     first = plan.levels[0]
-    place.keep(
+    place.finish_written(
         "collect",
         arguments={"grader": plan.grader, "template": plan.template.name},
         names=outputs,

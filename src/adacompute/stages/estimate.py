@@ -50,7 +50,7 @@ def estimate_run(
         "prices": describe_token_prices(prices),
     }
     inputs = place.hashes([SAMPLES, GRADES])
-    done = place.finished("estimate", arguments, inputs)
+    done = place.find_finished("estimate", arguments, inputs)
     if done:
         return done.result
     recorded = encode_samples(place.samples())
@@ -99,9 +99,9 @@ def _scored(recorded: SampleSet, vote: str) -> Answers:
     """
     answers = recorded.answers
     read = answers.answer != UNPARSED
-    column, score = "score", recorded.numbers("score")
+    column, score = "score", recorded.column("score")
     if np.isnan(score[read]).all():
-        column, score = "mean_logprob", recorded.numbers("mean_logprob")
+        column, score = "mean_logprob", recorded.column("mean_logprob")
     missing = int(np.isnan(score[read]).sum())
     if missing:
         raise DataError(

@@ -92,7 +92,7 @@ def evaluate_run(
         "seed": check_seed(seed),
     }
     inputs = place.hashes([SAMPLES, GRADES])
-    if done := place.finished("evaluate", arguments, inputs):
+    if done := place.find_finished("evaluate", arguments, inputs):
         return done.result
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
     pool = read_pool(place, costs=costs, draft=protocol == "paper", **known)

@@ -28,9 +28,9 @@ def grade_run(
 ) -> dict[str, Any]:
     """Grade the samples again, from their completions where these are recorded."""
     place = Run(run)
-    samples = place.drawn()
+    samples = place.recorded_samples()
     arguments, inputs = {"grader": grader}, place.hashes([SAMPLES])
-    done = place.finished("grade", arguments, inputs)
+    done = place.find_finished("grade", arguments, inputs)
     if done and not grader.startswith("cmd:"):  # a program of the user's own may have changed
         return done.result
     recorded = encode_samples(samples)

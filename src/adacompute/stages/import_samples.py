@@ -44,10 +44,10 @@ def import_samples(
     table, excluded = read_graded(source, judge, gold)
     key = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments = {"source": read, "model": model, "grader": grader, "gold": key}
-    done = place.finished("import", arguments, {})
+    done = place.find_finished("import", arguments, {})
     if done:
         return done.result
-    if place.file(SAMPLES).exists() and not place.holds(SAMPLES, table):
+    if place.file(SAMPLES).exists() and not place.has_artifact(SAMPLES, table):
         raise DataError(
             f"{run} already holds samples of another source, which may have cost money: "
             "name another directory"

@@ -85,7 +85,7 @@ def make_pool(
     With ``draft`` the log-probability of the first sample is a feature, as in the paper. It is then
     known before that sample is paid for, so the held-out protocol does not use it.
     """
-    logprob = recorded.numbers("mean_logprob")[recorded.first_samples()] if draft else None
+    logprob = recorded.column("mean_logprob")[recorded.first_samples()] if draft else None
     text = pa.array(recorded.text, pa.string())
     sample_cost, round_cost = costs.split(recorded)
     likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
@@ -105,7 +105,7 @@ def make_pool(
 
 def _logprobs(recorded: SampleSet) -> FloatArray:
     """Mean log-probability of every sample, or a refusal."""
-    logprob = recorded.numbers("mean_logprob")
+    logprob = recorded.column("mean_logprob")
     missing = int(np.isnan(logprob).sum())
     if missing:
         raise DataError(

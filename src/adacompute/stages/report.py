@@ -97,7 +97,7 @@ def report_run(
         "seed": check_seed(seed),
     }
     inputs = place.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
-    if done := place.finished("report", arguments, inputs):
+    if done := place.find_finished("report", arguments, inputs):
         document = json.loads(place.file(REPORT).read_text(encoding="utf-8"))
         result = done.result
     else:
@@ -260,7 +260,7 @@ def _rates(recorded: SampleSet, pool: Pool, unit: str, rows: IntArray) -> dict[s
     """Mean amount a sample of each question: in the unit, in tokens and money where recorded."""
     answers, found = recorded.answers, {}
     for name in ("tokens", "money"):
-        values = recorded.numbers(COLUMNS[name])
+        values = recorded.column(COLUMNS[name])
         if np.isfinite(values).all() and (values > 0).any():
             total = np.bincount(answers.question, values, minlength=len(answers))
             found[name] = (total / np.maximum(1, answers.n_samples))[rows]

@@ -46,9 +46,9 @@ def solve_run(
         "method": method,
         "prices": describe_token_prices(prices),
     }
-    utility = place.table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
+    utility = place.read_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
     inputs = place.hashes([SAMPLES, GRADES, UTILITY])
-    done = place.finished("solve", arguments, inputs)
+    done = place.find_finished("solve", arguments, inputs)
     if done:
         return done.result
     recorded = encode_samples(place.samples())

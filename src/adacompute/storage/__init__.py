@@ -1,1 +1,1 @@
-"""Storage: run directories, their tables and their manifests."""
+"""Storage: run directories, the ledger of paid samples and the decision log."""

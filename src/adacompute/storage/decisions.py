@@ -1,12 +1,12 @@
-"""Decisions: an append-only log of what was decided, one JSON line each, rolled into Parquet.
+"""Decisions: an append-only log of the gateway's decisions, JSON lines compacted into Parquet.
 
-A line is written by one call to the system before the answer's last byte leaves, so what was served
-is in the log even if the process is killed; a line that was cut in two is skipped on reading. Each
-process appends to a file of its own, which it keeps locked, so that what a dead one left is told
-from what is being written, on any machine that shares the directory. Full files become two tables,
-by one process at a time: ``samples-*.parquet``, one row a draw, in the form that every run can
-import, and ``decisions-*.parquet``, one row a decision. The oldest are deleted by age and size. It
-knows nothing of what decisions mean.
+Each decision is one line, written by one system call before the last byte of the reply is sent, so
+a served request is in the log even if the process is killed. Readers skip a line that was cut off.
+Each process appends to a file of its own and keeps it locked, so files of dead processes can be
+told from files in use, on any machine that shares the directory. Rotated files are compacted into
+two tables, by one process at a time: ``samples-*.parquet``, one row per sample, which every run can
+import, and ``decisions-*.parquet``, one row per decision. Old tables are deleted by age and total
+size. This module knows nothing of what the decisions mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from adacompute.core.errors import DataError
 
 FORMAT = 2
-"""Version of the log's fields; a log of another version is refused."""
+"""Version of the log's fields; logs of other versions are rejected."""
 
 _FORMAT_KEY = b"adacompute.log_format"
 ACTIVE, FULL = "active-*.jsonl", "full-*.jsonl"
@@ -69,7 +69,7 @@ SAMPLES = pa.schema(
         ("question_id", pa.string()),
         ("question", pa.string()),
         ("gold", pa.string()),
-        ("level", pa.string()),
+        ("difficulty", pa.string()),
         ("sample", pa.int32()),
         ("answer", pa.string()),
         ("correct", pa.bool_()),
@@ -85,60 +85,63 @@ SAMPLES = pa.schema(
 
 @dataclass
 class DecisionLog:
-    """A log in a directory; append and seal in one thread, roll in any."""
+    """A log in a directory. Append and rotate from one thread; compact from any."""
 
     directory: Path
-    roll_bytes: int = 64_000_000
+    rotate_bytes: int = 64_000_000
     keep_days: float = 30.0
     keep_bytes: int = 10_000_000_000
     _active: Path = field(default=Path(), repr=False)
-    _handle: int = field(default=-1, repr=False)
+    _descriptor: int = field(default=-1, repr=False)
     _size: int = field(default=0, repr=False)
-    _torn: bool = field(default=False, repr=False)
+    _is_torn: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        with self._alone():
-            for left in self.directory.glob(ACTIVE):
-                if not _is_locked(left):
-                    self._seal(left)
+        with self._lock():
+            for path in self.directory.glob(ACTIVE):
+                if not _is_locked(path):
+                    self._mark_full(path)
 
     def append(self, record: Mapping[str, Any]) -> bool:
-        """Write one decision; whether the file is full and should be rolled."""
-        if self._handle < 0:
+        """Write one decision; True if the file has reached its size and should be rotated."""
+        if self._descriptor < 0:
             self._open()
         record = {"format": FORMAT, **record}
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        line = b"\n" + line if self._torn else line  # what a full disk cut off costs itself alone
-        self._torn = os.write(self._handle, line) < len(line)
+        line = b"\n" + line if self._is_torn else line  # end the line that a full disk cut off
+        self._is_torn = os.write(self._descriptor, line) < len(line)
         self._size += len(line)
-        return self._size >= self.roll_bytes
+        return self._size >= self.rotate_bytes
 
     def _open(self) -> None:
-        """Begin a file, which has its name only once it is locked."""
+        """Start a file; it gets its final name only once it is locked."""
         name = f"{time.time_ns()}-{os.getpid()}.jsonl"
-        beside = self.directory / f"new-{name}"
-        handle = os.open(beside, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        self._active = beside.rename(self.directory / f"active-{name}")
-        self._handle, self._size, self._torn = handle, 0, False
+        unlocked = self.directory / f"new-{name}"
+        descriptor = os.open(unlocked, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._active = unlocked.rename(self.directory / f"active-{name}")
+        self._descriptor, self._size, self._is_torn = descriptor, 0, False
 
-    def seal(self) -> None:
-        """Begin a new file with the next decision; the last one waits to be rolled."""
-        if self._handle >= 0:
+    def rotate(self) -> None:
+        """Close the current file, ready to be compacted; the next decision starts a new one."""
+        if self._descriptor >= 0:
             try:
-                self._seal(self._active)
+                self._mark_full(self._active)
             finally:
-                os.close(self._handle)
-                self._handle = -1
+                os.close(self._descriptor)
+                self._descriptor = -1
 
-    def _seal(self, path: Path) -> None:
+    def _mark_full(self, path: Path) -> None:
         path.replace(self.directory / f"full-{time.time_ns()}-{os.getpid()}.jsonl")
 
-    def roll(self) -> int:
-        """Turn sealed files into tables and delete what is too old; slow, for a thread."""
-        rolled = 0
-        with self._alone():
+    def compact(self) -> int:
+        """Turn rotated files into tables, apply the retention, and return the decisions compacted.
+
+        This is slow: run it in a thread.
+        """
+        n_decisions = 0
+        with self._lock():
             for path in sorted(self.directory.glob(FULL)):
                 if _read_format(path) != FORMAT:
                     continue
@@ -147,19 +150,19 @@ class DecisionLog:
                 _write(self.directory / f"decisions-{name}.parquet", _decisions(records))
                 _write(self.directory / f"samples-{name}.parquet", _samples(records))
                 path.unlink()
-                rolled += len(records)
-            self._forget()
-        return rolled
+                n_decisions += len(records)
+            self._apply_retention()
+        return n_decisions
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Wait until no other thread or process turns files of this directory into others."""
+    def _lock(self) -> Iterator[None]:
+        """Wait until no other thread or process renames or compacts files of this directory."""
         with (self.directory / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _forget(self) -> None:
-        """Delete the oldest tables beyond the age or the size that is kept."""
+    def _apply_retention(self) -> None:
+        """Delete the oldest tables until all are within ``keep_days`` and ``keep_bytes``."""
         files = sorted(self.directory.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
         size = sum(path.stat().st_size for path in files)
         for path in files:
@@ -171,15 +174,15 @@ class DecisionLog:
 
 
 def read_decisions(directory: Path) -> pa.Table:
-    """All decisions of a log, rolled or not, by time; one that was written again counts once."""
+    """All decisions of a log, compacted or not, by time; the last record of an id counts."""
     check_format(directory)
-    loose: list[pa.Table] = []
-    for pattern in (ACTIVE, FULL):  # the way that files go, meanwhile too
+    uncompacted: list[pa.Table] = []
+    for pattern in (ACTIVE, FULL):  # in the order in which a file changes its name
         for path in sorted(directory.glob(pattern), reverse=True):
             with suppress(FileNotFoundError):
-                loose.append(_decisions(_records(path)))
+                uncompacted.append(_decisions(_records(path)))
     tables = [pq.read_table(path) for path in sorted(directory.glob("decisions-*.parquet"))]
-    tables += reversed(loose)
+    tables += reversed(uncompacted)
     if not tables:
         raise DataError(f"{directory} holds no decisions: is it the directory of a gateway's log?")
     table = pa.concat_tables(tables, promote_options="default")
@@ -191,31 +194,31 @@ def check_format(log: Path) -> None:
     """Raise DataError for a log, or one of its files, that another version of the format wrote."""
     files = [log] if log.is_file() else sorted({*log.glob("*-*.jsonl"), *log.glob("*-*.parquet")})
     for path in files:
-        if (found := _read_format(path)) != FORMAT:
+        if (version := _read_format(path)) != FORMAT:
             raise DataError(
-                f"{path} is a log of format {found} and this version reads format {FORMAT}: "
+                f"{path} has log format {version}, and this version reads {FORMAT}: "
                 "read it with the version that wrote it, or move it out of the directory"
             )
 
 
 def _read_format(path: Path) -> int:
-    """Version of the format of a file; 1 is the one that did not say so."""
+    """Format version of a file; files of format 1 do not name one."""
     if path.suffix == ".parquet":
         metadata = pq.read_schema(path).metadata or {}
         return int(metadata.get(_FORMAT_KEY, b"1"))
     try:
         first = next(_lines(path), {"format": FORMAT})
-    except FileNotFoundError:  # it was renamed or turned into tables just now
+    except FileNotFoundError:  # it was just renamed or compacted
         return FORMAT
     return int(first.get("format", 1))
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether the process that a file belongs to still runs."""
+    """Whether the process that writes a file still runs."""
     try:
         with path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # that of another user, or sealed just now, is none of ours either
+    except OSError:  # also if another user owns it, or it was just renamed
         return True
     return False
 
@@ -226,13 +229,13 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 record = json.loads(line)
             except ValueError:
-                continue  # cut in two when the process was killed
+                continue  # cut off when the process was killed
             if isinstance(record, dict):
                 yield record
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """Decisions of a file; one that was written again, with more draws, counts as it was last."""
+    """Decisions of a file; a decision that was written again, with more samples, replaces it."""
     return list({record.get("id"): record for record in _lines(path)}.values())
 
 
@@ -242,18 +245,18 @@ def _decisions(records: list[dict[str, Any]]) -> pa.Table:
 
 
 def _samples(records: list[dict[str, Any]]) -> pa.Table:
-    """One row a draw; the same question asked again goes on counting its samples."""
+    """One row per sample; samples of a repeated question are numbered on."""
     rows: list[dict[str, Any]] = []
-    drawn: dict[str, int] = {}
+    last_number: dict[str, int] = {}
     for record in records:
-        name = f"{record['key']:016x}"
+        question_id = f"{record['key']:016x}"
         for sample in record.get("samples", ()):
-            number = drawn[name] = drawn.get(name, -1) + 1
+            number = last_number[question_id] = last_number.get(question_id, -1) + 1
             row = {column: sample.get(column) for column in SAMPLES.names}
             rows.append(
                 row
                 | {
-                    "question_id": name,
+                    "question_id": question_id,
                     "question": record.get("question"),
                     "model": record.get("upstream_model"),
                     "sample": number,
@@ -264,8 +267,8 @@ def _samples(records: list[dict[str, Any]]) -> pa.Table:
 
 
 def _write(path: Path, table: pa.Table) -> None:
-    """Write a table whole or not at all."""
-    beside = path.with_suffix(".part")
+    """Write a table atomically."""
+    temporary = path.with_suffix(".part")
     table = table.replace_schema_metadata({_FORMAT_KEY: str(FORMAT).encode()})
-    pq.write_table(table, beside, compression="zstd")
-    beside.replace(path)
+    pq.write_table(table, temporary, compression="zstd")
+    temporary.replace(path)

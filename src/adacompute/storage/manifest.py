@@ -1,7 +1,7 @@
-"""Manifest: what a finished stage was given and what it made.
+"""Manifest: the record of a finished stage, its arguments, inputs and outputs.
 
-It is written last, so that its existence means that the stage finished; a stage whose manifest
-names the same arguments and the same inputs is not run again. It knows nothing of what the
+A manifest is written last, so it exists only if the stage finished. A stage whose manifest names
+the same arguments and input hashes is not run again. This module knows nothing of what the
 artifacts mean.
 """
 
@@ -23,7 +23,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Manifest:
-    """One finished stage: its arguments, the hashes of its inputs and outputs, its counts."""
+    """One finished stage: its arguments, the hashes of its inputs and outputs, its result."""
 
     stage: str
     arguments: dict[str, Any]
@@ -34,20 +34,20 @@ class Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write a manifest whole or not at all."""
+    """Write a manifest atomically."""
     text = json.dumps(asdict(manifest), indent=2) + "\n"
     write_atomically(path, text.encode())
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Read a manifest; None when the stage has not finished."""
+    """Read a manifest; None if the stage has not finished."""
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        version = found.get("format")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        version = document.get("format")
         if version == FORMAT:
-            return _check(Manifest(**found))
+            return _check(Manifest(**document))
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise DataError(f"{path} is damaged: remove it to run its stage again") from None
     raise DataError(
@@ -57,22 +57,22 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def _check(manifest: Manifest) -> Manifest:
-    """Refuse a manifest whose parts are not what they should be."""
+    """Return the manifest, or raise TypeError if a field has another type."""
     hashes = [*manifest.inputs.items(), *manifest.outputs.items()]
     if not all(isinstance(part, str) for pair in hashes for part in pair):
-        raise TypeError("a hash is text")
+        raise TypeError("inputs and outputs must map names to hashes")
     if not isinstance(manifest.arguments, dict) or not isinstance(manifest.result, dict):
-        raise TypeError("arguments and results have names")
+        raise TypeError("arguments and result must be JSON objects")
     return manifest
 
 
 def hash_path(path: Path) -> str:
-    """Hash a file, or all files below a directory with their names."""
+    """Hash a file, or the names and contents of all files below a directory."""
     if not path.is_dir():
         return hash_file(path)
-    below = sorted(file for file in path.rglob("*") if file.is_file())
-    names = [f"{file.relative_to(path)} {hash_file(file)}" for file in below]
-    return hash_bytes("\n".join(names).encode("utf-8", "surrogateescape"))
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = [f"{file.relative_to(path)} {hash_file(file)}" for file in files]
+    return hash_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
 
 
 def hash_file(path: Path) -> str:
@@ -82,16 +82,16 @@ def hash_file(path: Path) -> str:
 
 
 def hash_bytes(data: bytes) -> str:
-    """Hash bytes as those of a file."""
+    """Hash bytes; equal to ``hash_file`` of a file with this content."""
     return hashlib.blake2b(data).hexdigest()[:32]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old one or the whole new one, even after a crash."""
+    """Write a file so that readers see the old or the complete new one, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -100,5 +100,5 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk does not say which file was too much for it
+            error.filename = str(path)  # the error of a full disk names no file
         raise

@@ -1,13 +1,13 @@
-"""Store: a run directory, one artifact a stage, and its samples as numbers.
+"""Store: a run directory with one artifact per stage, and its samples encoded as integers.
 
-    samples.parquet      what was imported or collected, one row a sample
-    grades.parquet       what a grader made of it, when it was graded again
-    utility.parquet      what each level is worth on each question
-    allocation.parquet   the oracle's choice
-    evaluation.json      the scores of the policies
+    samples.parquet      imported or collected samples, one row per sample
+    grades.parquet       answers and grades, if the samples were graded again
+    utility.parquet      utility of each level on each question
+    allocation.parquet   the oracle's choice of levels
+    evaluation.json      scores of the policies
 
-Beside each lies its manifest. Strings become numbers here: ids become keys, answers become classes
-within their question. It knows nothing of how an artifact is made.
+Each artifact has a manifest beside it. Encoding turns question ids into 64-bit keys and answers
+into class numbers within their question. This module knows nothing of how an artifact is made.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMANDS = {
     "grade": "grade {run} --grader GRADER",
     "estimate": "estimate {run}",
 }
-"""How to run the stages whose tables others read."""
+"""Commands that make the tables that other stages read, for error messages."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Run:
         """Path of an artifact."""
         return self.path / name
 
-    def table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> pa.Table:
-        """Read a stage's table, or say which command makes it.
+    def read_table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> pa.Table:
+        """Read a stage's table.
 
-        It counts only with a manifest that names it as it is, made from the inputs as they are:
-        what a stopped stage left, what was altered since and what is out of date are refused.
+        DataError, naming the command to run, if the stage has not finished, if the table was
+        altered since, or if it was made from other inputs than the present ones.
         """
         path, command = self.file(name), COMMANDS[stage].format(run=self.path)
         if self.path.is_file():
@@ -73,8 +73,7 @@ class Run:
         manifest = self.manifest(stage)
         if manifest is None or manifest.outputs.get(name) != hash_file(path):
             raise DataError(
-                f"{path} is not what its stage made when it last finished: "
-                f"run 'adacompute {command}' again"
+                f"{path} was altered, or its stage did not finish: run 'adacompute {command}' again"
             )
         if manifest.inputs != self.hashes(inputs):
             raise DataError(
@@ -89,27 +88,27 @@ class Run:
             ) from None
 
     def manifest(self, stage: str) -> Manifest | None:
-        """Manifest of a stage, if it finished."""
+        """Manifest of a stage; None if it has not finished."""
         return read_manifest(self.file(f"{stage}.manifest.json"))
 
-    def holds(self, name: str, content: pa.Table) -> bool:
-        """Whether an artifact is there already, byte for byte."""
+    def has_artifact(self, name: str, content: pa.Table) -> bool:
+        """Whether an artifact exists with exactly this content."""
         path = self.file(name)
         return path.is_file() and path.read_bytes() == _bytes(content)
 
     def hashes(self, names: Sequence[str]) -> dict[str, str]:
-        """Hashes of those of these artifacts that are there."""
+        """Hashes of these artifacts; absent ones are left out."""
         return {name: hash_file(self.file(name)) for name in names if self.file(name).is_file()}
 
-    def finished(
+    def find_finished(
         self, stage: str, arguments: dict[str, Any], inputs: dict[str, str]
     ) -> Manifest | None:
-        """Manifest of a stage that ran with these arguments on inputs of these hashes, if any."""
+        """Manifest of a stage that finished with these arguments and input hashes, if it did."""
         manifest = self.manifest(stage)
-        if manifest is None or manifest.arguments != _plain(arguments):
+        if manifest is None or manifest.arguments != _to_json(arguments):
             return None
-        whole = self.hashes(list(manifest.outputs)) == manifest.outputs
-        return manifest if whole and manifest.inputs == inputs else None
+        is_complete = self.hashes(list(manifest.outputs)) == manifest.outputs
+        return manifest if is_complete and manifest.inputs == inputs else None
 
     def finish(
         self,
@@ -122,51 +121,49 @@ class Run:
     ) -> None:
         """Write the artifacts of a stage, and then its manifest.
 
-        ``inputs`` are the hashes from before the stage read them: they may have changed since.
+        ``inputs`` are hashes taken before the stage read the inputs, which may change meanwhile.
         """
         content = {name: _bytes(output) for name, output in outputs.items()}
         for name, data in content.items():
             write_atomically(self.file(name), data)
-        manifest = Manifest(
-            stage=stage,
-            arguments=_plain(arguments),
-            inputs=inputs,
-            outputs={name: hash_bytes(data) for name, data in content.items()},
-            result=_plain(result),
-        )
-        write_manifest(self.file(f"{stage}.manifest.json"), manifest)
+        hashes = {name: hash_bytes(data) for name, data in content.items()}
+        self._write_manifest(stage, arguments, inputs, hashes, result)
 
-    def keep(
+    def finish_written(
         self, stage: str, *, arguments: dict[str, Any], names: Sequence[str], result: dict[str, Any]
     ) -> None:
-        """Write the manifest of a stage whose artifacts were written as they were made."""
-        manifest = Manifest(
-            stage=stage,
-            arguments=_plain(arguments),
-            inputs={},
-            outputs=self.hashes(names),
-            result=_plain(result),
-        )
+        """Write the manifest of a stage without inputs that has already written its artifacts."""
+        self._write_manifest(stage, arguments, {}, self.hashes(names), result)
+
+    def _write_manifest(
+        self,
+        stage: str,
+        arguments: dict[str, Any],
+        inputs: dict[str, str],
+        outputs: dict[str, str],
+        result: dict[str, Any],
+    ) -> None:
+        manifest = Manifest(stage, _to_json(arguments), inputs, outputs, _to_json(result))
         write_manifest(self.file(f"{stage}.manifest.json"), manifest)
 
     @property
     def source(self) -> str:
-        """Stage that the samples came from: they were imported or collected."""
+        """Stage that made the samples: ``import`` or ``collect``."""
         return "collect" if self.file("collect.manifest.json").is_file() else "import"
 
-    def drawn(self) -> pa.Table:
-        """Read the samples as they came."""
-        return self.table(SAMPLES, stage=self.source)
+    def recorded_samples(self) -> pa.Table:
+        """Read the samples with their recorded answers and grades."""
+        return self.read_table(SAMPLES, stage=self.source)
 
     def samples(self) -> pa.Table:
-        """Read the samples as they were graded last."""
-        samples = self.drawn()
+        """Read the samples with the answers and grades of the latest grading."""
+        samples = self.recorded_samples()
         if not self.file(GRADES).is_file():
             return samples
-        grades = self.table(GRADES, stage="grade", inputs=[SAMPLES])
+        grades = self.read_table(GRADES, stage="grade", inputs=[SAMPLES])
         for name in ("answer", "correct"):
-            at = samples.column_names.index(name)
-            samples = samples.set_column(at, samples.schema.field(name), grades[name])
+            index = samples.column_names.index(name)
+            samples = samples.set_column(index, samples.schema.field(name), grades[name])
         return samples
 
 
@@ -178,14 +175,14 @@ def _bytes(content: pa.Table | dict[str, Any]) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments as they come back from a file."""
-    plain: dict[str, Any] = json.loads(json.dumps(arguments, default=str))
-    return plain
+def _to_json(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments as they would be read back from JSON."""
+    parsed: dict[str, Any] = json.loads(json.dumps(arguments, default=str))
+    return parsed
 
 
-def key_strings(values: Sequence[str]) -> KeyArray:
-    """Name strings by 64 bits that do not depend on their order or on the process."""
+def hash_strings(values: Sequence[str]) -> KeyArray:
+    """Hash each string to 64 bits, the same in every process and version."""
     digests = b"".join(
         hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         for value in values
@@ -195,7 +192,11 @@ def key_strings(values: Sequence[str]) -> KeyArray:
 
 @dataclass(frozen=True, eq=False)
 class SampleSet:
-    """Recorded samples as numbers: one entry a question, samples sorted by question and index."""
+    """Recorded samples as arrays: one entry per question, samples sorted by question and number.
+
+    ``group`` is equal for questions with the same text. ``order`` gives the row of ``columns`` for
+    each sample.
+    """
 
     id: list[str]
     text: list[str | None]
@@ -206,43 +207,44 @@ class SampleSet:
     order: IntArray
     columns: pa.Table
 
-    def numbers(self, name: str) -> FloatArray:
-        """Return a column of the samples in the order of the answers, NaN where it is null."""
+    def column(self, name: str) -> FloatArray:
+        """A numeric column in the order of the answers, NaN where it is null."""
         column = self.columns[name].to_numpy(zero_copy_only=False)
         return np.asarray(column, dtype=np.float64)[self.order]
 
     def first_samples(self) -> IntArray:
-        """Row of each question's first sample in the order of the answers."""
+        """Index of each question's first sample, in the order of the answers."""
         return self.answers.offsets[:-1]
 
 
 def encode_samples(table: pa.Table) -> SampleSet:
-    """Turn a table of samples into numbers.
+    """Encode a table of samples as arrays.
 
-    Questions keep the order of their first row; copies of a text share a group, so that folds can
-    keep them together; a question without text is a group of its own.
+    Questions keep the order of their first row. Questions with the same text share a group, so that
+    folds can keep them together; a question without text has a group of its own.
     """
-    coded = table["question_id"].combine_chunks().dictionary_encode()
-    question = np.asarray(coded.indices, dtype=np.int64)
-    names: list[str] = coded.dictionary.to_pylist()
+    encoded = table["question_id"].combine_chunks().dictionary_encode()
+    question = np.asarray(encoded.indices, dtype=np.int64)
+    ids: list[str] = encoded.dictionary.to_pylist()
     sample = np.asarray(table["sample"], dtype=np.int64)
     order = np.lexsort((sample, question))
     answer_codes = table["answer"].combine_chunks().dictionary_encode().indices
     answer = np.asarray(answer_codes.fill_null(UNPARSED), dtype=np.int64)[order]
     question = question[order]
-    right = np.asarray(table["correct"], dtype=np.bool_)[order]
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(names)))])
-    answers = Answers(offsets.astype(np.int64), number_classes_by_question(question, answer), right)
+    correct = np.asarray(table["correct"], dtype=np.bool_)[order]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(ids)))])
+    classes = number_classes_by_question(question, answer)
+    answers = Answers(offsets.astype(np.int64), classes, correct)
     first = pa.array(order[offsets[:-1]])
     text: list[str | None] = table["question"].take(first).to_pylist()
     difficulty: list[str | None] = table["difficulty"].take(first).to_pylist()
-    same = [name if t is None else t for name, t in zip(names, text, strict=True)]
+    group = [name if t is None else t for name, t in zip(ids, text, strict=True)]
     return SampleSet(
-        id=names,
+        id=ids,
         text=text,
         difficulty=difficulty,
-        key=key_strings(names),
-        group=key_strings(same),
+        key=hash_strings(ids),
+        group=hash_strings(group),
         answers=answers,
         order=order,
         columns=table,
