@@ -12,7 +12,7 @@ import pytest
 from adacompute.core.types import FloatArray
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import Scores, evaluate
+from adacompute.evaluation.scores import HeldOutScores, evaluate
 from adacompute.features.text import extract
 from adacompute.storage.store import encode_samples
 
@@ -56,7 +56,7 @@ def exams() -> Pool:
     )
 
 
-def column(scores: Scores, policy: str, name: str) -> FloatArray:
+def column(scores: HeldOutScores, policy: str, name: str) -> FloatArray:
     return np.array([row[name] for row in scores.rows if row["policy"] == policy])
 
 

@@ -11,7 +11,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import KeyArray
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import ORACLES, Scores, evaluate, resample
+from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate, resample
 from adacompute.testing.populations import Population, mix_archetypes
 
 BUDGETS = (1.5, 3.0)
@@ -29,17 +29,17 @@ def said() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def scores(small: Pool, said: list[str]) -> Scores:
+def scores(small: Pool, said: list[str]) -> HeldOutScores:
     """Score every policy there is on questions whose archetype the features give away."""
     return evaluate(small, **ASKED, progress=said.append)
 
 
-def row_of(scores: Scores, policy: str, budget: float) -> dict[str, Any]:
+def row_of(scores: HeldOutScores, policy: str, budget: float) -> dict[str, Any]:
     (row,) = [r for r in scores.rows if (r["policy"], r["budget"]) == (policy, budget)]
     return row
 
 
-def test_every_policy_has_a_row_at_every_budget(scores: Scores, said: list[str]) -> None:
+def test_every_policy_has_a_row_at_every_budget(scores: HeldOutScores, said: list[str]) -> None:
     names = [*POLICY_FACTORIES, *ORACLES]
     assert [(row["policy"], row["budget"]) for row in scores.rows] == [
         (name, budget) for name in names for budget in BUDGETS
@@ -47,13 +47,13 @@ def test_every_policy_has_a_row_at_every_budget(scores: Scores, said: list[str])
     assert said == ["oracle", "mixture", *names]
 
 
-def test_levels_above_half_of_the_samples_are_left_out(scores: Scores) -> None:
+def test_levels_above_half_of_the_samples_are_left_out(scores: HeldOutScores) -> None:
     assert scores.levels == (1, 2, 4, 6)
     assert scores.levels_excluded == (8,)
     assert (scores.questions, scores.excluded, scores.samples) == (120, 0, 12)
 
 
-def test_every_row_says_what_it_says_consistently(scores: Scores) -> None:
+def test_every_row_says_what_it_says_consistently(scores: HeldOutScores) -> None:
     for row in scores.rows:
         assert row["cost"] <= row["budget"] + 1e-9
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
@@ -63,7 +63,7 @@ def test_every_row_says_what_it_says_consistently(scores: Scores) -> None:
         assert row["relative_gain"] == pytest.approx(row["difference"] / mixture)
 
 
-def test_the_mixture_is_the_zero_of_every_difference(scores: Scores) -> None:
+def test_the_mixture_is_the_zero_of_every_difference(scores: HeldOutScores) -> None:
     for budget in BUDGETS:
         row = row_of(scores, "mixture", budget)
         assert (row["difference"], row["difference_low"], row["difference_high"]) == (0, 0, 0)
@@ -86,7 +86,7 @@ def test_headroom_is_the_share_of_what_the_oracle_gains(pool_of: Callable[..., P
         assert row["headroom"] == pytest.approx(row["difference"] / room)
 
 
-def test_the_bounds_of_theorems_2_and_3_hold_for_every_router(scores: Scores) -> None:
+def test_the_bounds_of_theorems_2_and_3_hold_for_every_router(scores: HeldOutScores) -> None:
     for row in (row_of(scores, name, budget) for name in ROUTERS for budget in BUDGETS):
         assert 0 <= row["imitation"] <= 1
         assert -1e-9 <= row["regret"] <= row["regret_bound"] + 1e-9
@@ -120,7 +120,7 @@ def test_a_policy_that_does_worse_where_the_oracle_gains_nothing_has_no_headroom
     equal = Population(np.tile([0.46, 0.18, 0.18, 0.18], (60, 1)), np.zeros((60, 1), np.float32))
     asked: dict[str, Any] = {**ASKED, "policies": ["early-stopping", "oracle", "oracle-in-sample"]}
     rows = evaluate(pool_of(equal, 12), **asked).rows
-    assert row_of(Scores(rows, 0, 0, 0, (), ()), "oracle", 3.0)["difference"] < 0
+    assert row_of(HeldOutScores(rows, 0, 0, 0, (), ()), "oracle", 3.0)["difference"] < 0
     assert all(row["headroom"] is None for row in rows if row["budget"] == 3.0)
 
 

@@ -240,7 +240,7 @@ def measure_gain(
 
 def calibrate(
     experiment: Experiment,
-    name: str,
+    policy: str | PolicyFactory,
     *,
     budget: float,
     confidence: float = 0.95,
@@ -254,7 +254,7 @@ def calibrate(
     ``sweep`` is the factory along its prices, where it was followed before.
     """
     check_pool(experiment)
-    sweep = sweep or sweep_prices(experiment, find_factory(name), prices)
+    sweep = sweep or sweep_prices(experiment, find_factory(policy), prices)
     price, result = price_budget(sweep, budget, confidence=confidence, horizon=horizon)
     base = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
     gain = measure_gain(sweep, result, base, confidence=confidence)
@@ -333,7 +333,7 @@ def frontier(
 
 def calibrate_share(
     experiment: Experiment,
-    name: str,
+    policy: str | PolicyFactory,
     *,
     accuracy_of: int,
     share: float,
@@ -351,7 +351,7 @@ def calibrate_share(
     check_pool(experiment)
     if accuracy_of not in experiment.levels:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    sweep = sweep or sweep_prices(experiment, find_factory(name), prices)
+    sweep = sweep or sweep_prices(experiment, find_factory(policy), prices)
     goal = estimate(experiment.pool.answers, (accuracy_of,), standard_errors=False).utility[:, 0]
     group, passed = experiment.pool.group, None
     for price, result in zip(sweep.prices[::-1].tolist(), sweep.runs[::-1], strict=True):

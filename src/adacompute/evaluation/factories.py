@@ -277,7 +277,7 @@ def fit_values_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
         seed=experiment.seed,
     )
     return FittedPolicy(
-        policy, _prices(1.0 / experiment.sample_cost(train)), experiment.pool.features
+        policy, price_grid(1.0 / experiment.sample_cost(train)), experiment.pool.features
     )
 
 
@@ -310,10 +310,11 @@ def fit_sequentially(experiment: Experiment, train: IntArray) -> FittedPolicy:
     dearest = max(float(policy.break_even_price.max()), again) / each
     if resort_cost:
         dearest = max(dearest, 1.0 / resort_cost)  # no more than one answer is ever gained
-    return FittedPolicy(policy, _prices(dearest or 1.0 / each), words)
+    return FittedPolicy(policy, price_grid(dearest or 1.0 / each), words)
 
 
-def _prices(dearest: float) -> tuple[float, ...]:
+def price_grid(dearest: float) -> tuple[float, ...]:
+    """Return falling prices over five orders of magnitude, for policies that change smoothly."""
     return tuple(np.geomspace(dearest, dearest * 1e-5, PRICES).tolist())
 
 
@@ -333,8 +334,10 @@ POLICY_FACTORIES: dict[str, PolicyFactory] = {
 ROUTERS = ("router", "value-router")
 
 
-def find_factory(name: str) -> PolicyFactory:
-    """Return a factory by its name."""
-    if name not in POLICY_FACTORIES:
-        raise ConfigError(f"there is no policy {name!r}; there are {', '.join(POLICY_FACTORIES)}")
-    return POLICY_FACTORIES[name]
+def find_factory(policy: str | PolicyFactory) -> PolicyFactory:
+    """Return the factory that is registered under a name; a factory is returned as it is."""
+    if not isinstance(policy, str):
+        return policy
+    if policy not in POLICY_FACTORIES:
+        raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(POLICY_FACTORIES)}")
+    return POLICY_FACTORIES[policy]

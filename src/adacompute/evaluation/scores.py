@@ -9,6 +9,7 @@ It knows nothing of files.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,13 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.curves import Curve, Reading, cross_validate, read_curve, split_folds
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment, find_factory
+from adacompute.evaluation.factories import (
+    POLICY_FACTORIES,
+    ROUTERS,
+    Experiment,
+    PolicyFactory,
+    find_factory,
+)
 from adacompute.evaluation.imitation import imitate
 from adacompute.evaluation.oracles import cross_fitted_oracle, in_sample
 from adacompute.evaluation.pool import Pool, assign_folds
@@ -35,7 +42,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class HeldOutScores:
     """Rows of the table, and what it was made of."""
 
     rows: list[dict[str, Any]]
@@ -51,25 +58,27 @@ def evaluate(
     *,
     budgets: Sequence[float],
     levels: Sequence[int],
-    policies: Sequence[str] | None = None,
+    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None = None,
     drop_unparsed: bool = False,
     rounds: int | None = None,
     folds: int = 5,
     orders: int = 40,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
-) -> Scores:
+) -> HeldOutScores:
     """Score policies at mean budgets by the protocol above.
 
     Levels above half of the recorded samples are left out for every policy: the oracle chooses on
-    one half of them and is scored on the other.
+    one half of them and is scored on the other. A mapping gives the names of the rows, and may hold
+    factories of other policies than the registered ones.
     """
-    names = _names(policies)
+    chosen = _policies(policies)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
     samples = _levels(equal, levels)
     wanted = _budgets(equal, budgets, samples)
-    most = UNLIMITED_ROUNDS if rounds is None else rounds
-    experiment = Experiment(equal, samples, wanted, orders, seed, rounds=most)
+    experiment = Experiment(
+        equal, samples, wanted, orders, seed, rounds=UNLIMITED_ROUNDS if rounds is None else rounds
+    )
     splits = split_folds(assign_folds(equal.group, folds, seed=seed))
     weights = resample(equal.group, RESAMPLINGS, seed=seed)
     progress("oracle")
@@ -78,36 +87,35 @@ def evaluate(
     base = cross_validate(experiment, find_factory("mixture"), splits)
     top = _tops(best, base, weights)
     rows: list[dict[str, Any]] = []
-    for name in names:
+    for name, policy in chosen.items():
         progress(name)
-        if name in ORACLES:
-            rows += _oracle_rows(name, equal, best, base, top, weights)
+        if policy in ORACLES:
+            found = best if policy == "oracle" else in_sample(equal, tuple(best))
+            rows += _oracle_rows(name, found, base, top, weights)
             continue
-        trace = wanted if name in ROUTERS else ()
-        curve = (
-            cross_validate(experiment, find_factory(name), splits, trace=trace)
-            if name != "mixture"
-            else base
-        )
+        trace = wanted if policy in ROUTERS else ()
+        curve = base
+        if policy != "mixture":
+            curve = cross_validate(experiment, find_factory(policy), splits, trace=trace)
         for budget in wanted:
             read = read_curve(curve, budget, weights)
             row = _row(name, budget, read, base, top[budget], weights)
-            if name in ROUTERS:
-                row |= imitate(experiment, curve, budget)
-            rows.append(row)
-    dropped = tuple(sorted(set(levels) - set(samples)))
-    return Scores(
-        rows, len(equal), equal.excluded, int(equal.answers.n_samples[0]), samples, dropped
-    )
+            rows.append(row | imitate(experiment, curve, budget) if policy in ROUTERS else row)
+    dropped, n_samples = tuple(sorted(set(levels) - set(samples))), equal.answers.n_samples[0]
+    return HeldOutScores(rows, len(equal), equal.excluded, int(n_samples), samples, dropped)
 
 
-def _names(policies: Sequence[str] | None) -> list[str]:
+def _policies(
+    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None,
+) -> dict[str, str | PolicyFactory]:
+    """Return what to score by the names of the rows: registered policies, oracles, factories."""
     known = [*POLICY_FACTORIES, *ORACLES]
-    chosen = known if policies is None else list(policies)
-    for name in chosen:
-        if name not in known:
-            raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
-    return chosen
+    if not isinstance(policies, Mapping):
+        policies = {name: name for name in (known if policies is None else policies)}
+    for policy in policies.values():
+        if isinstance(policy, str) and policy not in known:
+            raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(known)}")
+    return dict(policies)
 
 
 def _levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
@@ -203,14 +211,12 @@ def _row(
 
 def _oracle_rows(
     name: str,
-    pool: Pool,
-    best: dict[float, tuple[float, FloatArray]],
+    found: dict[float, tuple[float, FloatArray]],
     base: Curve,
     top: dict[float, Reading | None],
     weights: FloatArray,
 ) -> list[dict[str, Any]]:
     """Score the oracles: allocations that know each question's curve."""
-    found = best if name == "oracle" else in_sample(pool, tuple(best))
     return [
         _row(name, budget, _read(*known, weights), base, top[budget], weights)
         for budget, known in found.items()

@@ -23,7 +23,7 @@ from adacompute.storage.store import Run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1 - 1e-9
+MIN_CONFIDENCE, MAX_CONFIDENCE = 0.5, 1 - 1e-9
 """Below a half, an interval does not hold its own middle; near 1, it is as wide as rounding."""
 
 
@@ -46,12 +46,7 @@ def calibrate_run(
         check_budgets([budget])
     if not 0 < share < 1:
         raise ConfigError(f"a share lies between 0 and 1, not at {share:g}")
-    if not LEAST_CONFIDENCE <= confidence <= MOST_CONFIDENCE:
-        raise ConfigError(
-            f"a confidence lies between {LEAST_CONFIDENCE} and 1, not at {confidence:.10g}"
-        )
-    if horizon is not None and horizon < 1:
-        raise ConfigError(f"at least one question must follow, not {horizon}")
+    check_confidence(confidence, horizon)
     trained = load_bundle(bundle)
     experiment, name = _experiment(run, trained, resort)
     progress(name)
@@ -67,6 +62,16 @@ def calibrate_run(
     notes = {**trained.notes, "calibration": result}
     save_bundle(replace(trained, frontier=points, notes=notes), bundle)
     return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
+
+
+def check_confidence(confidence: float, horizon: int | None) -> None:
+    """Refuse a confidence level or a horizon for which no interval can be computed."""
+    if not MIN_CONFIDENCE <= confidence <= MAX_CONFIDENCE:
+        raise ConfigError(
+            f"confidence must be from {MIN_CONFIDENCE} to below 1, not {confidence:.10g}"
+        )
+    if horizon is not None and horizon < 1:
+        raise ConfigError(f"horizon must be at least 1 question, not {horizon}")
 
 
 def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment, str]:

@@ -59,7 +59,7 @@ def import_samples(
         **excluded,
         "unparsed": int(table["answer"].null_count),
         "correct": int(recorded.answers.correct.sum()),
-        "model": model or _only(table["model"]),
+        "model": model or find_model(table),
         "grader": grader,
     }
     place.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
@@ -88,7 +88,7 @@ def _has_grades(source: Path, grader: Grader | None, gold: str | None) -> bool:
     return gold is None and not (grader and is_tidy(source) and holds_key(source))
 
 
-def _only(names: pa.ChunkedArray) -> str | None:
-    """Return the one name that all rows have."""
-    found: list[str | None] = names.unique().to_pylist()
+def find_model(table: pa.Table) -> str | None:
+    """Return the model of the samples, None where they are of several or do not say."""
+    found: list[str | None] = table["model"].unique().to_pylist()
     return found[0] if len(found) == 1 else None

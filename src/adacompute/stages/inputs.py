@@ -20,6 +20,7 @@ from adacompute.evaluation.costs import BY_SAMPLES, Costs, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.features.text import FEATURE_SETS, extract
+from adacompute.policies.bundle import read_template
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
 from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import FloatArray
+    from adacompute.models.templates import Template
     from adacompute.storage.store import SampleSet
 
 
@@ -157,6 +159,12 @@ def describe_source(place: Run) -> dict[str, Any]:
     imported, graded = place.manifest(place.source), place.manifest("grade")
     known = dict(imported.result) if imported else {}
     return known | (graded.arguments if graded else {})
+
+
+def find_template(source: dict[str, Any]) -> Template | None:
+    """Return the prompt template that samples were collected with, if they were."""
+    template = source.get("template")
+    return None if template is None else read_template(template)
 
 
 def hash_run(place: Run) -> str:

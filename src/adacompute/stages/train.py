@@ -6,7 +6,6 @@ refit it on parts of the questions.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from adacompute.evaluation.curves import run_fitted
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import VERSION
-from adacompute.policies.bundle import Baseline, Bundle, read_template, save_bundle
+from adacompute.policies.bundle import Baseline, Bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.policies.prior import response_profile
 from adacompute.stages.inputs import (
@@ -27,6 +26,7 @@ from adacompute.stages.inputs import (
     check_levels,
     check_seed,
     describe_source,
+    find_template,
     hash_resort,
     hash_run,
     read_pool,
@@ -65,9 +65,8 @@ def train_run(
     """Fit a policy to all questions of a run and write its bundle, with the costs it is for."""
     factory, levels, place = find_factory(policy), check_levels(levels), Run(run)
     costs = Costs(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
-    pool = read_pool(
-        place, costs=costs, features=features, resort=resort, tie_break=tie_break
-    ).equalise()
+    known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
+    pool = read_pool(place, costs=costs, **known).equalise()
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
         "budgets": resolve_budgets(place, costs, budgets),
@@ -79,31 +78,28 @@ def train_run(
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
-    source = describe_source(place)
-    template = source.get("template")
-    bundle = replace(
-        make_bundle(experiment, fitted, notes | {"costs": costs.describe()}),
-        unit=unit,
-        tie_break=tie_break,
-        data_hash=hash_run(place),
-        model=model or source.get("model"),
-        grader=grader or source.get("grader"),
-        template=None if template is None else read_template(template),
-    )
+    source, notes = describe_source(place), notes | {"costs": costs.describe()}
+    named = {"model": model or source.get("model"), "grader": grader or source.get("grader")}
+    known = {"unit": unit, "tie_break": tie_break, "data_hash": hash_run(place), **named}
+    bundle = make_bundle(experiment, fitted, notes, template=find_template(source), **known)
     save_bundle(bundle, out)
     return {
         **about,
         "out": str(out),
         "levels": [_label(level) for level in fitted.policy.levels],
-        "model": bundle.model,
-        "grader": bundle.grader,
+        **named,
         "unit": unit,
         "round_cost": experiment.round_cost(np.arange(len(pool))),
         "on_training_questions": _rerun(experiment, fitted),
     }
 
 
-def make_bundle(experiment: Experiment, fitted: FittedPolicy, notes: dict[str, Any]) -> Bundle:
+def make_bundle(
+    experiment: Experiment,
+    fitted: FittedPolicy,
+    notes: dict[str, Any],
+    **known: Any,  # noqa: ANN401 - further fields of the bundle
+) -> Bundle:
     """Return a bundle of a fitted policy, with the costs and the baseline of its questions."""
     pool = experiment.pool
     words = notes["policy"] == "sequential"
@@ -114,6 +110,7 @@ def make_bundle(experiment: Experiment, fitted: FittedPolicy, notes: dict[str, A
         sample_cost=experiment.sample_cost(np.arange(len(pool))),
         baseline=_baseline(pool.words if words else pool.features, pool),
         notes=notes,
+        **known,
     )
 
 

@@ -167,6 +167,11 @@ class Run:
         return samples
 
 
+def hash_table(table: pa.Table) -> str:
+    """Hash a table as the file that it would be in a run."""
+    return hash_bytes(_bytes(table))
+
+
 def _bytes(content: pa.Table | dict[str, Any]) -> bytes:
     if isinstance(content, dict):
         return (json.dumps(content, indent=2) + "\n").encode()
