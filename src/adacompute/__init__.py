@@ -12,6 +12,23 @@ Names are imported when they are first used, so that importing the package is fa
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from adacompute.api.bundles import load_policy
+    from adacompute.api.calibration import Calibration, calibrate
+    from adacompute.api.estimator import Estimator, Pretrained
+    from adacompute.api.estimators import (
+        AdaptiveConsistency,
+        EarlyStopping,
+        Fixed,
+        LongestFirst,
+        Mixture,
+        Random,
+        Retry,
+        Router,
+        Sequential,
+        ValueRouter,
+    )
+    from adacompute.api.samples import Samples, read_samples
+    from adacompute.api.scores import Scores, evaluate
     from adacompute.core.answers import Answers
     from adacompute.core.errors import (
         AdaComputeError,
@@ -31,52 +48,101 @@ if TYPE_CHECKING:
     from adacompute.core.oracle import Frontier, dual, frontier, solve
     from adacompute.core.types import Allocation, Level, Split, UtilityTable, make_levels
     from adacompute.core.utility import Estimate, estimate
+    from adacompute.graders.grader import Grader, Grades, grade, load_grader
+    from adacompute.models.messages import Sample
+    from adacompute.models.model import Model
+    from adacompute.policies.bundle import FrontierPoint
     from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
+    from adacompute.sampling.session import Request, Session
+    from adacompute.spending.token_prices import TokenPrices
 
     __version__: str
 
 __all__ = [
     "AdaComputeError",
+    "AdaptiveConsistency",
     "Allocation",
     "Answers",
     "BundleError",
+    "Calibration",
     "ConfigError",
     "DataError",
+    "EarlyStopping",
     "Estimate",
+    "Estimator",
+    "Fixed",
     "Frontier",
+    "FrontierPoint",
+    "Grader",
     "GraderError",
+    "Grades",
     "InfeasibleBudget",
     "Level",
+    "LongestFirst",
     "MissingExtra",
+    "Mixture",
+    "Model",
     "ModelError",
     "ModelTimeout",
     "NotFittedError",
     "ObservedSamples",
     "Policy",
+    "Pretrained",
+    "Random",
     "RateLimited",
+    "Request",
     "RequestRejected",
+    "Retry",
+    "Router",
+    "Sample",
     "SampleMatrix",
+    "Samples",
+    "Scores",
+    "Sequential",
+    "Session",
     "Split",
     "State",
+    "TokenPrices",
     "UtilityTable",
+    "ValueRouter",
     "__version__",
+    "calibrate",
     "dual",
     "estimate",
+    "evaluate",
     "frontier",
+    "grade",
+    "load_grader",
+    "load_policy",
     "make_levels",
+    "read_samples",
     "solve",
     "solve_limits",
 ]
 
 _MODULES = {
+    "api.bundles": "load_policy",
+    "api.calibration": "Calibration calibrate",
+    "api.estimator": "Estimator Pretrained",
+    "api.estimators": "AdaptiveConsistency EarlyStopping Fixed LongestFirst Mixture Random Retry"
+    " Router Sequential ValueRouter",
+    "api.samples": "Samples read_samples",
+    "api.scores": "Scores evaluate",
     "core.answers": "Answers",
-    "core.errors": "AdaComputeError BundleError ConfigError DataError GraderError InfeasibleBudget"
-    " MissingExtra ModelError ModelTimeout NotFittedError RateLimited RequestRejected",
+    "core.errors": "AdaComputeError BundleError ConfigError DataError GraderError"
+    " InfeasibleBudget MissingExtra ModelError ModelTimeout NotFittedError"
+    " RateLimited RequestRejected",
     "core.limits": "solve_limits",
     "core.oracle": "Frontier dual frontier solve",
     "core.types": "Allocation Level Split UtilityTable make_levels",
     "core.utility": "Estimate estimate",
+    "graders.grader": "Grader Grades grade load_grader",
+    "models.messages": "Sample",
+    "models.model": "Model",
+    "policies.bundle": "FrontierPoint",
     "policies.policy": "ObservedSamples Policy SampleMatrix State",
+    "sampling.session": "Request Session",
+    "spending.token_prices": "TokenPrices",
 }
 """Modules of the package, and the public names that each defines."""
 

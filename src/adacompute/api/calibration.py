@@ -1,0 +1,104 @@
+"""Calibration: the price of a budget and the gain of a policy, from held-out questions.
+
+`calibrate` refits the policy inside folds, so that every question is scored by a policy that was
+not fitted to it. It knows nothing of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from adacompute.api.estimator import Estimator, as_estimator
+from adacompute.api.estimators import RegisteredEstimator
+from adacompute.api.samples import Samples
+from adacompute.api.tables import Tabular
+from adacompute.evaluation.calibration import calibrate as calibrate_experiment
+from adacompute.evaluation.costs import check_budgets
+from adacompute.policies.bundle import FrontierPoint
+from adacompute.stages.calibrate import check_confidence
+
+if TYPE_CHECKING:
+    from adacompute.policies.policy import Policy
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(Tabular):
+    """The price that holds a budget, and what the policy gains there over the best mixture.
+
+    ``verdict`` sums it up, ``gain`` is in accuracy with the interval from ``gain_low`` to
+    ``gain_high``, and ``questions_needed`` is how many more questions a clear verdict may take.
+    ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
+    """
+
+    policy: str
+    budget: float
+    unit: str
+    verdict: str
+    advice: str
+    gain: float
+    gain_low: float
+    gain_high: float
+    questions_needed: int | None
+    price: float
+    cost: float
+    cost_high: float
+    accuracy: float
+    confidence: float
+    n_questions: int
+    horizon: int | None
+    retry_gain: float
+    frontier: tuple[FrontierPoint, ...]
+
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return the frontier as a pyarrow Table, one row per price."""
+        return pa.Table.from_pylist([asdict(point) for point in self.frontier])
+
+    def _title(self) -> str:
+        return (
+            f"Calibration of {self.policy} at {self.budget:g} {self.unit} per question: "
+            f"{self.verdict}, {100 * self.gain:+.1f} points "
+            f"({100 * self.gain_low:+.1f} to {100 * self.gain_high:+.1f}) over the best mixture, "
+            f"accuracy {self.accuracy:.3f}; {self.advice}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self._title()}>"
+
+
+def calibrate(
+    policy: Estimator | Policy,
+    samples: Samples,
+    *,
+    budget: float,
+    confidence: float = 0.95,
+    horizon: int | None = None,
+) -> Calibration:
+    """Find the price of a mean budget per question, and judge the policy at that price.
+
+    The policy must be fitted to the same samples. Clones of it are fitted to the training questions
+    of each fold and scored on the others. The frontier that is found is kept as
+    ``policy.frontier_``. With ``horizon`` the budget holds over that many next questions, else in
+    the long run.
+    """
+    estimator = as_estimator(policy)
+    estimator.check_fitted_to(samples)
+    check_budgets([budget])
+    check_confidence(confidence, horizon)
+    factory = estimator.make_factory(samples)
+    experiment = estimator.make_experiment(samples, budget)
+    found = calibrate_experiment(
+        experiment, factory, budget=budget, confidence=confidence, horizon=horizon
+    )
+    frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
+    if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
+        every = np.arange(len(experiment.pool))
+        estimator.learn(samples, experiment, estimator.as_fitted(samples, experiment, every))
+    estimator.keep_calibration(frontier, {"budget": budget, **found})
+    if policy is not estimator and hasattr(policy, "fit"):
+        policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
+    about: dict[str, Any] = {"policy": estimator.name, "budget": budget, "unit": samples.unit}
+    return Calibration(**about, n_questions=found.pop("questions"), frontier=frontier, **found)

@@ -1,0 +1,277 @@
+"""Estimators: one for each kind of policy.
+
+Each is fitted by the factory of its name in `adacompute.evaluation.factories`, on all questions by
+`fit` and on training folds by `calibrate` and `evaluate`. Here are their parameters only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from adacompute.api.estimator import Estimator
+from adacompute.api.samples import Samples, check_samples
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
+from adacompute.features.text import FEATURE_SETS
+from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
+from adacompute.stages.train import ORDERS, check_choice
+
+if TYPE_CHECKING:
+    from adacompute.core.types import IntArray
+
+MAX_SAMPLES = 16
+
+
+class RegisteredEstimator(Estimator):
+    """An estimator that a registered factory fits."""
+
+    kind: ClassVar[str]
+    seed: int = 0
+    budgets: Sequence[float] | None = None
+    classifier: str = "gbm"
+    cost_sensitive: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name in tables and bundles: the kind of the policy."""
+        return self.kind
+
+    def fit(self, samples: Samples) -> Self:
+        """Fit the policy to all questions."""
+        experiment = self.make_experiment(check_samples(samples), budget=0.0)
+        fitted = find_factory(self.kind)(experiment, np.arange(len(experiment.pool)))
+        self.learn(samples, experiment, check_choice(fitted, experiment.pool, experiment.levels))
+        vars(self).pop("frontier_", None)
+        return self
+
+    def check_fitted_to(self, samples: Samples) -> None:
+        """Refuse samples or costs other than those that the policy was fitted to."""
+        super().check_fitted_to(samples)
+        bundle = self.to_bundle()
+        if bundle.data_hash != samples.data_hash:
+            raise DataError(f"{self!r} was fitted to other samples: fit it to these first")
+        if bundle.unit != samples.unit or bundle.notes.get("costs") != samples.costs.describe():
+            raise DataError(
+                f"{self!r} was fitted with other costs, in {bundle.unit}, than these samples have: "
+                "fit it to these first"
+            )
+
+    def levels_within(self, limit: int) -> tuple[int, ...]:
+        """Return the numbers of samples that it chooses from, up to this many."""
+        raise NotImplementedError
+
+    def levels_of(self, experiment: Experiment) -> tuple[int, ...]:
+        """Return the numbers of samples that it chooses from in an experiment."""
+        return self.levels_within(max(experiment.levels))
+
+    def make_experiment(self, samples: Samples, budget: float) -> Experiment:  # noqa: ARG002
+        """Return the samples as the policy is fitted to them; no budget is needed for that."""
+        pool = samples.pool(features=self.features, tie_break=self.tie_break).equalise()
+        return Experiment(
+            pool,
+            self.levels_within(int(pool.answers.n_samples[0])),
+            resolve_budgets(samples.encoded, samples.costs, self.budgets),
+            ORDERS,
+            seed=check_seed(self.seed),
+            classifier=self.classifier,
+            cost_sensitive=self.cost_sensitive,
+        )
+
+    def make_factory(self, samples: Samples) -> PolicyFactory:
+        """Return the registered factory, with the parameters of this estimator."""
+        if type(self).fit is not RegisteredEstimator.fit:  # a subclass learns in its own way
+            return super().make_factory(samples)
+        factory = find_factory(self.kind)
+
+        @lru_cache(maxsize=1)  # every fold of an experiment shares its replay
+        def adapt(experiment: Experiment) -> Experiment:
+            return self._adapt(experiment, samples)
+
+        def refit(experiment: Experiment, train: IntArray) -> FittedPolicy:
+            return factory(adapt(experiment), train)
+
+        return refit
+
+    def _adapt(self, experiment: Experiment, samples: Samples) -> Experiment:
+        """Return an experiment on the same questions with the parameters of this estimator."""
+        own = {"seed", "classifier", "cost_sensitive"} & set(self.parameter_names())
+        wanted: dict[str, Any] = {name: getattr(self, name) for name in own}
+        wanted["levels"] = self.levels_of(experiment)
+        if self.budgets is not None:
+            wanted["budgets"] = resolve_budgets(samples.encoded, samples.costs, self.budgets)
+        changed = {
+            name: value for name, value in wanted.items() if getattr(experiment, name) != value
+        }
+        if experiment.pool.features.shape[1] != len(FEATURE_SETS[self.features]):
+            rows = samples.positions(experiment.pool.key)
+            features = samples.features(self.features)[rows]
+            changed["pool"] = replace(experiment.pool, features=features)
+        return replace(experiment, **changed, _runs={}) if changed else experiment
+
+    def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
+        names = ("levels", "budgets", "classifier", "cost_sensitive", "seed")
+        settings = {name: getattr(experiment, name) for name in names}
+        return {
+            **super()._notes(samples, experiment),
+            "resort": None,
+            "experiment": settings,
+            "parameters": self.get_params(),
+        }
+
+
+class LevelsEstimator(RegisteredEstimator):
+    """An estimator that chooses from given numbers of samples."""
+
+    levels: Sequence[int] = DEFAULT_LEVELS
+
+    def levels_within(self, limit: int) -> tuple[int, ...]:
+        """Return the levels up to a number of samples."""
+        levels = check_levels(self.levels)
+        kept = tuple(n for n in levels if n <= limit)
+        if not kept:
+            raise ConfigError(
+                f"the lowest level of {self!r} is above {limit}, the samples per question that can "
+                "be used: give it lower levels"
+            )
+        return kept
+
+
+class CappedEstimator(RegisteredEstimator):
+    """An estimator that chooses any number of samples up to a maximum."""
+
+    max_samples: int = MAX_SAMPLES
+
+    def levels_within(self, limit: int) -> tuple[int, ...]:
+        """Return the default levels up to the maximum, and the maximum."""
+        (cap,) = check_levels((self.max_samples,))
+        cap = min(cap, limit)
+        return (*(n for n in DEFAULT_LEVELS if n < cap), cap)
+
+    def levels_of(self, experiment: Experiment) -> tuple[int, ...]:
+        """Return the levels of the experiment where the maximum does not cut them."""
+        highest = max(experiment.levels)
+        return experiment.levels if self.max_samples >= highest else self.levels_within(highest)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Fixed(LevelsEstimator):
+    """The same number of samples for every question: the largest level within the budget."""
+
+    kind: ClassVar[str] = "fixed"
+    levels: Sequence[int] = DEFAULT_LEVELS
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Random(LevelsEstimator):
+    """Random mixtures of the two levels next to the budget."""
+
+    kind: ClassVar[str] = "random"
+    levels: Sequence[int] = DEFAULT_LEVELS
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Mixture(CappedEstimator):
+    """The best mixture of uniform numbers of samples: the baseline of every difference."""
+
+    kind: ClassVar[str] = "mixture"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LongestFirst(CappedEstimator):
+    """The best mixture, with the larger number of samples for the longest questions."""
+
+    kind: ClassVar[str] = "longest-first"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Retry(CappedEstimator):
+    """Sample again until enough answers could be parsed."""
+
+    kind: ClassVar[str] = "retry"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AdaptiveConsistency(CappedEstimator):
+    """Stop when the leading answer is likely to stay ahead (Adaptive-Consistency)."""
+
+    kind: ClassVar[str] = "adaptive-consistency"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EarlyStopping(CappedEstimator):
+    """Stop when all answers of a window agree (early-stopping self-consistency)."""
+
+    kind: ClassVar[str] = "early-stopping"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Router(LevelsEstimator):
+    """The paper's router: classifiers of the oracle's levels from text features.
+
+    One classifier is fitted for each of ``budgets``; None means the budgets that are evaluated.
+    """
+
+    kind: ClassVar[str] = "router"
+    levels: Sequence[int] = DEFAULT_LEVELS
+    features: str = "paper"
+    classifier: str = "gbm"
+    cost_sensitive: bool = False
+    budgets: Sequence[float] | None = None
+    tie_break: str = "first"
+    seed: int = 0
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ValueRouter(LevelsEstimator):
+    """Predicts the utility of every level from text features and takes the best at the price."""
+
+    kind: ClassVar[str] = "value-router"
+    levels: Sequence[int] = DEFAULT_LEVELS
+    features: str = "paper"
+    tie_break: str = "first"
+    seed: int = 0
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Sequential(CappedEstimator):
+    """Samples while another sample is worth its price, by the text and the votes so far."""
+
+    kind: ClassVar[str] = "sequential"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+    seed: int = 0
+
+
+ESTIMATORS: dict[str, type[RegisteredEstimator]] = {
+    estimator.kind: estimator
+    for estimator in (
+        Fixed,
+        Mixture,
+        Random,
+        LongestFirst,
+        Retry,
+        Router,
+        ValueRouter,
+        AdaptiveConsistency,
+        EarlyStopping,
+        Sequential,
+    )
+}
+"""Estimators by the kind of their policy."""

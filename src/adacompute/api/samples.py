@@ -1,0 +1,288 @@
+"""Samples: recorded and graded samples, read from files and from tables in memory.
+
+A source is a path, the name of the set that ships (``example``), a run directory, or a table of
+another library: anything with the Arrow C stream interface (pandas, polars, pyarrow, DuckDB) and
+datasets of Hugging Face. None of these libraries is a dependency. It knows nothing of policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from adacompute.api.tables import Tabular
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.types import Float32Array, IntArray, KeyArray, UtilityTable
+from adacompute.datasets.rows import SAMPLES, finish_samples, read_columns, select_columns
+from adacompute.datasets.sources import locate, read_question_source
+from adacompute.datasets.ungraded import UNGRADED, grade_table
+from adacompute.evaluation.costs import BY_SAMPLES, Costs
+from adacompute.features.text import extract
+from adacompute.graders.grader import Grader, grade, load_grader
+from adacompute.spending.token_prices import TokenPrices, parse_token_prices
+from adacompute.stages.import_samples import find_model, read_graded
+from adacompute.stages.inputs import describe_source, find_template, hash_run, make_pool
+from adacompute.storage.store import SAMPLES as SAMPLES_FILE
+from adacompute.storage.store import Run, SampleSet, encode_samples, hash_table
+
+if TYPE_CHECKING:
+    from adacompute.core.answers import Answers
+    from adacompute.evaluation.pool import Pool
+    from adacompute.models.templates import Template
+
+BATCH_ROWS = 10_000
+"""Rows of a Hugging Face dataset that are read at once."""
+
+
+class ArrowStream(Protocol):
+    """A table of any library that has the Arrow C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None, /) -> Any:  # noqa: ANN401
+        """Return a capsule with the stream."""
+        ...
+
+
+class HubDataset(Protocol):
+    """A dataset of Hugging Face, in memory or streamed."""
+
+    def with_format(self, kind: Any = None, /) -> Any:  # noqa: ANN401
+        """Return the dataset in another format."""
+        ...
+
+
+SampleSource: TypeAlias = str | PathLike[str] | ArrowStream | HubDataset
+TokenPriceSource: TypeAlias = str | PathLike[str] | Mapping[str, TokenPrices]
+
+
+class Samples(Tabular):
+    """Recorded and graded samples: one row per sample, several samples per question.
+
+    `read_samples` makes it. ``len`` is the number of questions. ``grader`` extracts answers when a
+    policy runs, ``unit`` is what budgets are in, ``model`` is the model that was sampled.
+    """
+
+    def __init__(
+        self,
+        table: Any,  # noqa: ANN401 - pyarrow has no types
+        *,
+        grader: Grader | None = None,
+        costs: Costs = BY_SAMPLES,
+        model: str | None = None,
+        template: Template | None = None,
+        data_hash: str | None = None,
+    ) -> None:
+        self._table = table
+        self._hash = data_hash
+        self.grader = grader
+        self.costs = costs
+        self.model = model
+        self.template = template
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples of all questions together."""
+        return int(self._table.num_rows)
+
+    @property
+    def unit(self) -> str:
+        """Unit of costs and budgets."""
+        return self.costs.unit
+
+    @cached_property
+    def encoded(self) -> SampleSet:
+        """The samples as numbers, sorted by question."""
+        return encode_samples(self._table)
+
+    @property
+    def answers(self) -> Answers:
+        """Answer class and grade of every sample, question by question."""
+        return self.encoded.answers
+
+    @property
+    def question_ids(self) -> list[str]:
+        """Id of each question."""
+        return self.encoded.id
+
+    @property
+    def questions(self) -> list[str | None]:
+        """Text of each question, None where it was not recorded."""
+        return self.encoded.text
+
+    @property
+    def keys(self) -> KeyArray:
+        """Key of each question, as policies see it in `State`."""
+        return self.encoded.key
+
+    @cached_property
+    def data_hash(self) -> str:
+        """Hash of the samples and their grades."""
+        return self._hash or hash_table(self._table)
+
+    def features(self, name: str = "paper") -> Float32Array:
+        """Compute a set of text features of each question."""
+        return extract(pa.array(self.questions, pa.string()), features=name)
+
+    def utility_table(self, levels: Sequence[int] = (1, 2, 4, 8, 16)) -> UtilityTable:
+        """Estimate the accuracy and the cost of each number of samples on each question."""
+        return self.pool().table(tuple(levels))
+
+    def pool(self, *, features: str = "paper", tie_break: str = "first") -> Pool:
+        """Return the samples as evaluation reads them."""
+        return make_pool(self.encoded, costs=self.costs, features=features, tie_break=tie_break)
+
+    def positions(self, keys: KeyArray) -> IntArray:
+        """Return the positions of the questions with these keys, in their own order."""
+        return np.flatnonzero(np.isin(self.keys, keys))
+
+    def take(self, questions: IntArray | Sequence[int]) -> Samples:
+        """Return the samples of these questions, by their positions."""
+        ids = np.asarray(self.question_ids, dtype=object)[np.asarray(questions, dtype=np.int64)]
+        kept = pc.is_in(self._table["question_id"], pa.array(ids.tolist(), pa.string()))
+        return self._replace(self._table.filter(kept))
+
+    def drop_unparsed(self) -> Samples:
+        """Return the samples whose answer could be parsed."""
+        return self._replace(self._table.filter(pc.is_valid(self._table["answer"])))
+
+    def _replace(self, table: Any) -> Samples:  # noqa: ANN401 - pyarrow has no types
+        known: dict[str, Any] = {"grader": self.grader, "costs": self.costs, "model": self.model}
+        return Samples(table, template=self.template, **known)
+
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return the samples as a pyarrow Table, one row per sample."""
+        return self._table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:  # noqa: ANN401
+        """Export the samples to any library that reads Arrow streams."""
+        return self._table.__arrow_c_stream__(requested_schema)
+
+    def _title(self) -> str:
+        right, unparsed = self.answers.correct.mean(), self._table["answer"].null_count
+        model = "" if self.model is None else f", model {self.model}"
+        return (
+            f"Samples: {len(self)} questions, {self.n_samples} samples, {right:.1%} correct, "
+            f"{unparsed / self.n_samples:.1%} unparsed, unit {self.unit}{model}"
+        )
+
+    def _columns(self) -> tuple[str, ...]:
+        return ("question_id", "question", "gold", "sample", "answer", "correct")
+
+    def __repr__(self) -> str:
+        return f"<{self._title()}>"
+
+
+def read_samples(
+    source: SampleSource,
+    *,
+    grader: str | Grader | None = None,
+    gold: str | PathLike[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    model: str | None = None,
+    unit: str = "samples",
+    token_prices: TokenPriceSource | None = None,
+    native_n: bool = False,
+    round_cost: float = 0.0,
+) -> Samples:
+    """Read recorded samples from a path, the name ``example``, or a table in memory.
+
+    ``grader`` grades samples that have no grades, by their column ``gold`` or by the question set
+    ``gold``; it also extracts answers when a policy runs. ``columns`` maps column names of the
+    source to ours. Budgets are in ``unit``; ``token_prices`` are for money.
+
+    >>> read_samples("example", grader="numeric")
+    <Samples: 300 questions, 14400 samples, 27.5% correct, 1.2% unparsed, unit samples>
+    """
+    judge = load_grader(grader) if isinstance(grader, str) else grader
+    costs = Costs(unit, _read_prices(token_prices, unit), native_n, round_cost)
+    known: dict[str, Any] = {"grader": judge, "costs": costs}
+    if isinstance(source, str | PathLike):
+        path = locate(Path(source))
+        if (path / SAMPLES_FILE).is_file():
+            return _read_run(Run(path), model, known)
+        table = _read_path(path, judge, gold, columns)
+    else:
+        table = _grade(_to_arrow(source), judge, gold, columns, "the table")
+    return Samples(table, model=model or find_model(table), **known)
+
+
+def _read_run(run: Run, model: str | None, known: dict[str, Any]) -> Samples:
+    """Read the samples of a run directory, with the grader that it records."""
+    source = describe_source(run)
+    if known["grader"] is None and source.get("grader"):
+        known["grader"] = load_grader(source["grader"])
+    known["template"] = find_template(source)
+    model = model or source.get("model")
+    return Samples(run.samples(), model=model, data_hash=hash_run(run), **known)
+
+
+def _read_path(
+    path: Path,
+    grader: Grader | None,
+    gold: str | PathLike[str] | None,
+    columns: Mapping[str, str] | None,
+) -> Any:  # noqa: ANN401 - pyarrow has no types
+    if columns:
+        return _grade(read_columns(path, UNGRADED, columns), grader, gold, None, path)
+    return read_graded(path, grader, None if gold is None else str(gold))[0]
+
+
+def _to_arrow(source: object) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return a table in memory as a pyarrow Table."""
+    if hasattr(source, "with_format"):
+        if isinstance(source, Mapping):
+            raise ConfigError(f"choose one of the splits {', '.join(source)} of the dataset")
+        # Iterating respects the rows that were selected; the table behind a dataset does not.
+        batches = source.with_format("arrow").iter(batch_size=BATCH_ROWS)
+        tables = list(batches)
+        return pa.concat_tables(tables) if tables else pa.table({})
+    if hasattr(source, "__arrow_c_stream__"):
+        return pa.table(source)
+    raise ConfigError(
+        f"samples cannot be read from a {type(source).__name__}: give a path, a table with "
+        "__arrow_c_stream__ (pandas, polars, pyarrow, DuckDB) or a Hugging Face dataset"
+    )
+
+
+def _grade(
+    found: Any,  # noqa: ANN401 - pyarrow has no types
+    grader: Grader | None,
+    gold: str | PathLike[str] | None,
+    columns: Mapping[str, str] | None,
+    source: object,
+) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return tidy samples of a table, graded where they have no grades."""
+    table = select_columns(found, UNGRADED, source, columns)
+    ungraded = table["correct"].null_count == len(table) and len(table) > 0
+    if gold is None and not (ungraded and grader and table["gold"].null_count < len(table)):
+        return finish_samples(select_columns(table, SAMPLES, source), source)
+    if grader is None:
+        raise ConfigError("gold is given and no grader: pass grader= to compare answers with it")
+    key = None if gold is None else read_question_source(str(gold))
+    return grade_table(table, key, partial(grade, grader), source).samples
+
+
+def _read_prices(source: TokenPriceSource | None, unit: str) -> Mapping[str, TokenPrices] | None:
+    if source is None:
+        return None
+    if unit != "money":
+        raise ConfigError(f"token prices are for costs in money, not in {unit}: pass unit='money'")
+    return source if isinstance(source, Mapping) else parse_token_prices(Path(source))
+
+
+def check_samples(value: object) -> Samples:
+    """Return samples, or say how they are made."""
+    if not isinstance(value, Samples):
+        raise DataError(
+            f"expected Samples, got {type(value).__name__}: call ada.read_samples first"
+        )
+    return value

@@ -1,0 +1,151 @@
+"""Scores: policies compared at equal cost on questions that they were not fitted to.
+
+`evaluate` takes estimators, which are refitted inside folds, and names of registered policies and
+oracles. It knows nothing of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from adacompute.api.estimator import Estimator, as_estimator
+from adacompute.api.estimators import RegisteredEstimator
+from adacompute.api.samples import Samples, check_samples
+from adacompute.api.tables import Tabular
+from adacompute.core.errors import ConfigError
+from adacompute.core.types import MAX_LEVEL
+from adacompute.evaluation import scores as held_out
+from adacompute.policies.policy import Policy
+from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
+
+PolicySource: TypeAlias = Estimator | Policy | str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scores(Tabular):
+    """Cost and accuracy of policies at mean budgets, with their differences to the mixture.
+
+    ``rows`` holds one dictionary per policy and budget; all shares are fractions. ``headroom`` is
+    the share of the static oracle's gain over the mixture that the policy recovers.
+    """
+
+    rows: list[dict[str, Any]]
+    unit: str
+    n_questions: int
+    n_excluded: int
+    samples_per_question: int
+    levels: tuple[int, ...]
+    levels_excluded: tuple[int, ...]
+
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return the rows as a pyarrow Table, one row per policy and budget."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return pa.table({name: [row.get(name) for row in self.rows] for name in names})
+
+    def _title(self) -> str:
+        return (
+            f"Scores on {self.n_questions} held-out questions, {self.samples_per_question} samples "
+            f"each; budgets in {self.unit} per question"
+        )
+
+    def _columns(self) -> tuple[str, ...]:
+        names = ("difference", "difference_low", "difference_high", "headroom")
+        return ("policy", "budget", "cost", "accuracy", *names)
+
+
+def evaluate(
+    policies: PolicySource | Iterable[PolicySource] | Mapping[str, PolicySource],
+    samples: Samples,
+    *,
+    budgets: Sequence[float] | None = None,
+    levels: Sequence[int] | None = None,
+    drop_unparsed: bool = False,
+    max_rounds: int | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> Scores:
+    """Score policies at mean budgets per question, on questions that they were not fitted to.
+
+    Estimators are cloned and refitted inside folds; they need not be fitted before. Names are those
+    of the command line, ``"oracle"`` included. A mapping gives names of your own. ``levels`` are
+    those of the oracle and the largest number of samples of every policy; by default the levels of
+    all policies together. Levels above half of the recorded samples are left out.
+    """
+    check_samples(samples)
+    named = _name(policies)
+    estimators = [value for value in named.values() if isinstance(value, Estimator)]
+    training = samples.drop_unparsed() if drop_unparsed else samples
+    found = held_out.evaluate(
+        samples.pool(tie_break=_tie_break(estimators)),
+        budgets=resolve_budgets(samples.encoded, samples.costs, budgets),
+        levels=_join_levels(named.values()) if levels is None else check_levels(levels),
+        policies={
+            name: value.make_factory(training) if isinstance(value, Estimator) else value
+            for name, value in named.items()
+        },
+        drop_unparsed=drop_unparsed,
+        rounds=max_rounds,
+        folds=folds,
+        seed=check_seed(seed),
+    )
+    return Scores(
+        rows=found.rows,
+        unit=samples.unit,
+        n_questions=found.questions,
+        n_excluded=found.excluded,
+        samples_per_question=found.samples,
+        levels=found.levels,
+        levels_excluded=found.levels_excluded,
+    )
+
+
+def _name(
+    policies: PolicySource | Iterable[PolicySource] | Mapping[str, PolicySource],
+) -> dict[str, Estimator | str]:
+    """Return policies by their names; two of one kind are named by their parameters."""
+    if isinstance(policies, Mapping):
+        return {name: _read(value) for name, value in policies.items()}
+    single = isinstance(policies, str) or not isinstance(policies, Iterable)
+    every: Iterable[object] = [policies] if single else policies  # type: ignore[assignment]
+    values = [_read(value) for value in every]
+    if not values:
+        raise ConfigError("no policy is given: pass at least one")
+    names = [value if isinstance(value, str) else value.name for value in values]
+    named: dict[str, Estimator | str] = {}
+    for name, value in zip(names, values, strict=True):
+        unique = name if names.count(name) == 1 or isinstance(value, str) else repr(value)
+        if unique in named and not isinstance(value, str):
+            raise ConfigError(f"{unique} is given twice: pass a mapping from names to policies")
+        named[unique] = value
+    return named
+
+
+def _read(value: object) -> Estimator | str:
+    return value if isinstance(value, str) else as_estimator(value)
+
+
+def _tie_break(estimators: Sequence[Estimator]) -> str:
+    """Return how all policies break ties; a table compares them under one rule."""
+    found = sorted({estimator.tie_break for estimator in estimators}) or ["first"]
+    if len(found) > 1:
+        raise ConfigError(
+            f"policies of one table must break ties alike, not by {' and by '.join(found)}"
+        )
+    return found[0]
+
+
+def _join_levels(policies: Iterable[Estimator | str]) -> tuple[int, ...]:
+    """Return the levels of all policies together."""
+    levels: set[int] = set()
+    for policy in policies:
+        if isinstance(policy, RegisteredEstimator):
+            levels.update(policy.levels_within(MAX_LEVEL))
+        elif isinstance(policy, Estimator) and hasattr(policy, "policy_"):
+            levels.update(level.n_samples for level in policy.policy_.levels)
+        else:
+            levels.update(DEFAULT_LEVELS)
+    return tuple(sorted(levels))

@@ -1,0 +1,80 @@
+"""Tables: results as Arrow and pandas tables, plain text and HTML.
+
+A result that has rows derives from `Tabular` and says what its table and its title are. It knows
+nothing of what the rows mean.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from adacompute.core.errors import MissingExtra
+
+MAX_ROWS = 20
+"""Rows that are shown; the table itself has all of them."""
+
+
+class Tabular:
+    """A result with rows, shown as a table in a terminal and in a notebook."""
+
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return the rows as a pyarrow Table."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas is no dependency
+        """Return the rows as a pandas DataFrame. It needs pandas, which is not a dependency."""
+        try:
+            return self.to_arrow().to_pandas()
+        except ImportError:
+            raise MissingExtra("to_pandas needs pandas, which is not installed") from None
+
+    def _title(self) -> str:
+        """Return one line that sums up the result."""
+        raise NotImplementedError
+
+    def _columns(self) -> tuple[str, ...]:
+        """Return the columns that are shown."""
+        return tuple(self.to_arrow().column_names)
+
+    def _cells(self) -> list[list[str]]:
+        rows = self.to_arrow().slice(0, MAX_ROWS).to_pylist()
+        return [[format_value(row[name]) for name in self._columns()] for row in rows]
+
+    def _more(self) -> str:
+        hidden = self.to_arrow().num_rows - MAX_ROWS
+        return f"… {hidden} more rows" if hidden > 0 else ""
+
+    def __repr__(self) -> str:
+        lines = [list(self._columns()), *self._cells()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = [
+            "  ".join(
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join([self._title(), *texts, *filter(None, [self._more()])])
+
+    def _repr_html_(self) -> str:
+        def write(cells: list[str], tag: str) -> str:
+            return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+
+        head = write(list(self._columns()), "th")
+        body = "".join(f"<tr>{write(cells, 'td')}</tr>" for cells in self._cells())
+        return (
+            f"<p>{html.escape(self._title())}</p><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table><p>{self._more()}</p>"
+        )
+
+
+def format_value(value: object) -> str:
+    """Return a value as a cell shows it: floats with four significant digits.
+
+    >>> [format_value(value) for value in (0.123456, 12, None, "a")]
+    ['0.1235', '12', '–', 'a']
+    """
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
