@@ -1,4 +1,4 @@
-"""Every table and figure of the paper: computed, told, drawn, and right where truth is known."""
+"""Every table and figure of the paper, on synthetic questions with known utilities."""
 
 from __future__ import annotations
 
@@ -16,66 +16,79 @@ from adacompute.core.answers import Answers
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable
 from adacompute.evaluation.pool import Pool
-from adacompute.paper.ablations import BY_QUESTION, BY_ROW, LADDERS
+from adacompute.paper.ablations import BY_QUESTION, BY_ROW, LEVEL_SETS
 from adacompute.paper.claims import CLAIMS, judge_claims
-from adacompute.paper.comparison import Gap, compare_policies, pick
+from adacompute.paper.comparison import GapTable, compare_policies, find_row
 from adacompute.paper.exhibits import EXHIBITS, Exhibit
-from adacompute.paper.subject import BUDGETS, MIDDLE, Subject
-from adacompute.paper.verdicts import FAILS, HOLDS, OPEN, judge_imitation
+from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, RunData
+from adacompute.paper.verdicts import (
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    judge_equal_spending,
+    judge_imitation,
+    judge_level_two,
+    judge_monotonicity,
+    judge_predictability,
+    judge_relative_gain,
+    judge_router_gain,
+    judge_zero_price,
+)
 from adacompute.policies.learners import CLASSIFIERS
 from adacompute.report.plot_style import to_svg
 from adacompute.report.table_files import to_csv, to_latex, to_markdown
 from adacompute.testing.populations import Population, mix_archetypes
 
 ROOT = Path(__file__).parents[2]
-QUESTIONS, SAMPLES = 150, 40
-TELLING, BLIND = "telling", "blind"
+N_QUESTIONS, N_SAMPLES = 150, 40
+INFORMATIVE, UNINFORMATIVE = "informative", "uninformative"
+
+ByRun = dict[str, dict[str, Any]]
+"""Data of exhibits, by run and by name."""
 
 pytestmark = pytest.mark.slow
 
 
-def populate(telling: float) -> Population:
-    return mix_archetypes(QUESTIONS, telling=telling, seed=2)[0]
+def make_population(telling: float) -> Population:
+    return mix_archetypes(N_QUESTIONS, telling=telling, seed=2)[0]
 
 
-def study(telling: float) -> Subject:
-    population = populate(telling)
-    answers = population.draw(SAMPLES, seed=3)
-    key = np.arange(QUESTIONS, dtype=np.uint64)
+def make_run(telling: float) -> RunData:
+    population = make_population(telling)
+    answers = population.draw(N_SAMPLES, seed=3)
+    key = np.arange(N_QUESTIONS, dtype=np.uint64)
     pool = Pool(answers, key, key, population.features, np.ones(len(answers.answer)))
-    return Subject.of("synthetic", pool)
+    return RunData.from_pool("synthetic", pool)
 
 
 @pytest.fixture(scope="module")
-def subjects() -> dict[str, Subject]:
-    """Return runs whose features give everything away, or nothing."""
-    return {TELLING: study(1.0), BLIND: study(0.0)}
+def runs() -> dict[str, RunData]:
+    """Return a run whose features reveal each archetype, and one whose features say nothing."""
+    return {INFORMATIVE: make_run(1.0), UNINFORMATIVE: make_run(0.0)}
 
 
 @pytest.fixture(scope="module")
-def found(subjects: dict[str, Subject]) -> dict[str, dict[str, Any]]:
-    """Return the data behind every exhibit, for both runs."""
+def exhibits(runs: dict[str, RunData]) -> ByRun:
+    """Return the data of every exhibit, for both runs."""
     return {
-        name: {exhibit.name: exhibit.compute(subject) for exhibit in EXHIBITS}
-        for name, subject in subjects.items()
+        name: {exhibit.name: exhibit.compute(run) for exhibit in EXHIBITS}
+        for name, run in runs.items()
     }
 
 
-def test_every_table_and_figure_of_the_paper_is_registered() -> None:
+def test_every_table_and_figure_of_the_paper_has_an_exhibit() -> None:
     sources = " ".join(exhibit.source for exhibit in EXHIBITS)
     named = set(re.findall(r"\d+", re.sub(r"Figure \d+", "", sources)))
     assert named == {str(i) for i in range(1, 8)}
     assert set(re.findall(r"Figure (\d+)", sources)) == {str(i) for i in range(1, 14)}
     assert len({exhibit.name for exhibit in EXHIBITS}) == len(EXHIBITS)
     for exhibit in EXHIBITS:
-        assert exhibit.draw is not None or exhibit.table
+        assert exhibit.draw is not None or exhibit.is_table
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.name)
-def test_every_exhibit_can_be_told_and_drawn(
-    found: dict[str, dict[str, Any]], exhibit: Exhibit
-) -> None:
-    data = found[TELLING][exhibit.name]
+def test_every_exhibit_has_a_table_and_a_figure(exhibits: ByRun, exhibit: Exhibit) -> None:
+    data = exhibits[INFORMATIVE][exhibit.name]
     rows = data.rows
     assert rows
     for row in rows:
@@ -90,184 +103,197 @@ def test_every_exhibit_can_be_told_and_drawn(
 
 
 @pytest.fixture(scope="module")
-def bare() -> Subject:
-    """Return a run of few questions and few samples, none of which is right."""
+def bare() -> RunData:
+    """Return a run of few questions and few samples, none of them correct."""
     answer = np.random.default_rng(0).integers(1, 4, 12 * 4)
     answers = Answers(np.arange(13) * 4, answer, np.zeros(48, dtype=np.bool_))
     key = np.arange(12, dtype=np.uint64)
-    return Subject.of("bare", Pool(answers, key, key, np.eye(12, 3, dtype="f4"), np.ones(48)))
+    return RunData.from_pool(
+        "bare", Pool(answers, key, key, np.eye(12, 3, dtype="f4"), np.ones(48))
+    )
 
 
-def test_where_nothing_is_right_every_exhibit_is_still_told_and_drawn(bare: Subject) -> None:
-    made: dict[str, Any] = {exhibit.name: exhibit.compute(bare) for exhibit in EXHIBITS}
+def test_exhibits_of_a_run_without_correct_samples(bare: RunData) -> None:
+    data: dict[str, Any] = {exhibit.name: exhibit.compute(bare) for exhibit in EXHIBITS}
     for exhibit in EXHIBITS:
-        told = to_markdown(made[exhibit.name].rows)
-        assert told.count("\n") > 2
-        assert "nan" not in told
+        table = to_markdown(data[exhibit.name].rows)
+        assert table.count("\n") > 2
+        assert "nan" not in table
         if exhibit.draw is not None:
-            assert "<svg" in to_svg(exhibit.draw(made[exhibit.name]))
-    assert list(made["granularity"].ladders) == ["default", "fine", "odd"]  # coarse has one level
-    claims = {row["claim"]: row for row in judge_claims(made)}
-    assert claims["Its relative gain over B ≤ 3 is large"]["verdict"] == OPEN
+            assert "<svg" in to_svg(exhibit.draw(data[exhibit.name]))
+    assert list(data["granularity"].level_sets) == [
+        "default",
+        "fine",
+        "odd",
+    ]  # coarse has one level
+    assert judge(data)[judge_relative_gain] == INCONCLUSIVE
 
 
-def test_the_pipeline_has_the_numbers_of_the_run(found: dict[str, dict[str, Any]]) -> None:
-    data = found[TELLING]["pipeline"]
-    assert (data["questions"], data["samples a question"]) == (QUESTIONS, SAMPLES)
-    assert data["imitation held out"] <= 1
+def test_pipeline_has_the_numbers_of_the_run(exhibits: ByRun) -> None:
+    data = exhibits[INFORMATIVE]["pipeline"]
+    assert (data["questions"], data["samples per question"]) == (N_QUESTIONS, N_SAMPLES)
+    assert data["imitation (held out)"] <= 1
 
 
-def test_features_that_tell_are_worth_something_held_out(found: dict[str, dict[str, Any]]) -> None:
-    main = found[TELLING]["main"]
+def test_informative_features_gain_held_out(exhibits: ByRun) -> None:
+    main, column = exhibits[INFORMATIVE]["main"], "accuracy (held out)"
     assert main.cell("router", 3.0, "gain low") > 0
-    assert main.cell("oracle", 3.0, "held out") > main.cell("mixture", 3.0, "held out")
+    assert main.cell("oracle", 3.0, column) > main.cell("mixture", 3.0, column)
 
 
-def test_features_that_tell_nothing_gain_only_by_the_papers_protocol(
-    found: dict[str, dict[str, Any]],
+def test_uninformative_features_gain_only_by_the_papers_protocol(
+    exhibits: ByRun,
 ) -> None:
-    main, column = found[BLIND]["main"], "paper's accuracy"
+    main, column = exhibits[UNINFORMATIVE]["main"], "accuracy (paper)"
     for budget in BUDGETS:
-        seen = main.cell("router", budget, column) - main.cell("fixed", budget, column)
-        assert seen > 0.01
+        gain = main.cell("router", budget, column) - main.cell("fixed", budget, column)
+        assert gain > 0.01
         assert main.cell("router", budget, "gain low") < 0.005
         assert main.cell("oracle-in-sample", budget, column) >= main.cell("router", budget, column)
-        assert main.cell("oracle-in-sample", budget, "paper's cost") <= budget
+        assert main.cell("oracle-in-sample", budget, "cost (paper)") <= budget
 
 
-def test_frontiers_stay_between_the_truth_and_its_noise(
-    subjects: dict[str, Subject], found: dict[str, dict[str, Any]]
-) -> None:
-    levels = subjects[TELLING].levels
-    truth = populate(1.0).true_utility(levels)
+def test_frontiers_against_true_utilities(runs: dict[str, RunData], exhibits: ByRun) -> None:
+    levels = runs[INFORMATIVE].levels
+    truth = make_population(1.0).true_utility(levels)
     best = frontier(UtilityTable(truth, np.asarray(levels, dtype=np.float64)))
-    data = found[TELLING]["pareto"]
-    fair, lucky = data.held_out["oracle"], data.paper["oracle-in-sample"]
-    assert (fair.cost <= fair.budget + 1e-9).all()
-    for budget, value in zip(fair.budget.tolist(), fair.accuracy.tolist(), strict=True):
+    data = exhibits[INFORMATIVE]["pareto"]
+    cross_fitted, in_sample = data.held_out["oracle"], data.paper["oracle-in-sample"]
+    assert (cross_fitted.cost <= cross_fitted.budget + 1e-9).all()
+    for budget, value in zip(
+        cross_fitted.budget.tolist(), cross_fitted.accuracy.tolist(), strict=True
+    ):
         assert value < best.utility_at(budget) + 0.02
         assert value > best.utility_at(budget) - 0.05
-    middle = lucky.budget.tolist().index(MIDDLE)
-    assert lucky.accuracy[middle] > best.utility_at(MIDDLE)
-    assert (lucky.cost <= lucky.budget + 1e-9).all()
+    main = in_sample.budget.tolist().index(MAIN_BUDGET)
+    assert in_sample.accuracy[main] > best.utility_at(MAIN_BUDGET)
+    assert (in_sample.cost <= in_sample.budget + 1e-9).all()
     assert set(data.held_out) >= {"mixture", "router", "adaptive-consistency", "sequential"}
 
 
-def test_imitation_of_what_cannot_be_known_is_memory(found: dict[str, dict[str, Any]]) -> None:
-    for row in found[BLIND]["gap"].rows:
-        assert row["imitation"] > row["commonest label"]
-        assert row["imitation held out"] <= row["commonest label"]
-        assert row["regret held out"] <= row["regret bound"] + 1e-12
-    for row in found[TELLING]["gap"].rows:
-        assert row["imitation held out"] > row["commonest label"] - 0.1
-        assert row["regret held out"] <= row["regret bound"] + 1e-12
+def test_uninformative_features_imitate_only_training_questions(exhibits: ByRun) -> None:
+    for row in exhibits[UNINFORMATIVE]["gap"].rows:
+        assert row["imitation (paper)"] > row["share of the most common level"]
+        assert row["imitation (held out)"] <= row["share of the most common level"]
+        assert row["regret (held out)"] <= row["regret bound"] + 1e-12
+    for row in exhibits[INFORMATIVE]["gap"].rows:
+        assert row["imitation (held out)"] > row["share of the most common level"] - 0.1
+        assert row["regret (held out)"] <= row["regret bound"] + 1e-12
 
 
-def test_shares_of_the_heat_map_sum_to_one(found: dict[str, dict[str, Any]]) -> None:
-    data = found[TELLING]["heat-map"]
-    for shares in (data.oracle, data.learned, data.held_out):
+def test_heat_map_shares_sum_to_one(exhibits: ByRun) -> None:
+    data = exhibits[INFORMATIVE]["heat-map"]
+    for shares in (data.oracle, data.router, data.router_held_out):
         assert shares.shape == (3, len(data.bands), len(data.levels))
         assert shares.sum(axis=2) == pytest.approx(1)
 
 
 def test_regret_is_below_the_valid_bound_for_every_classifier(
-    found: dict[str, dict[str, Any]],
+    exhibits: ByRun,
 ) -> None:
-    for data in (found[TELLING]["ablation"], found[BLIND]["ablation"]):
+    for data in (exhibits[INFORMATIVE]["ablation"], exhibits[UNINFORMATIVE]["ablation"]):
         assert {trial.classifier for trial in data.trials} == set(CLASSIFIERS)
         for trial in data.trials:
-            assert -1e-12 <= trial.regret <= trial.bound + 1e-12
-            assert trial.bound <= trial.largest_bound + 1e-12
+            assert -1e-12 <= trial.regret <= trial.regret_bound + 1e-12
+            assert trial.regret_bound <= trial.max_bound + 1e-12
         for confusion in data.confusion.values():
             assert set(np.round(confusion.sum(axis=1), 9).tolist()) <= {0.0, 1.0}
 
 
-def test_splits_by_row_remember_the_question(found: dict[str, dict[str, Any]]) -> None:
-    data = found[BLIND]["ablation"]
-    for kind in ("gbm", "forest"):
-        leaky, fair = (data.mean(kind, split, "imitation") for split in (BY_ROW, BY_QUESTION))
-        assert leaky > data.commonest > fair
+def test_splits_by_row_leak_the_question(exhibits: ByRun) -> None:
+    data = exhibits[UNINFORMATIVE]["ablation"]
+    for classifier in ("gbm", "forest"):
+        by_row, by_question = (
+            data.mean(classifier, split, "imitation") for split in (BY_ROW, BY_QUESTION)
+        )
+        assert by_row > data.constant_imitation > by_question
 
 
-def test_more_training_questions_help_where_there_is_something_to_learn(
-    found: dict[str, dict[str, Any]],
+def test_more_training_questions_help_with_informative_features(
+    exhibits: ByRun,
 ) -> None:
-    data = found[TELLING]["efficiency"]
+    data = exhibits[INFORMATIVE]["efficiency"]
     full = data.held_out[-1, -1] - data.fixed_held_out[-1]
     assert full.mean() > 0
     assert (data.paper[:, -1].mean(axis=1) <= data.oracle + 1e-9).all()
-    nothing = found[BLIND]["efficiency"]
-    kept = nothing.paper[:, -1].mean(axis=1) - nothing.fixed
-    unseen = (nothing.held_out[:, -1] - nothing.fixed_held_out).mean(axis=1)
-    assert (kept > unseen).all()
+    other = exhibits[UNINFORMATIVE]["efficiency"]
+    paper = other.paper[:, -1].mean(axis=1) - other.fixed
+    held_out = (other.held_out[:, -1] - other.fixed_held_out).mean(axis=1)
+    assert (paper > held_out).all()
 
 
-def test_ladders_that_hold_another_are_no_worse_in_sample(found: dict[str, dict[str, Any]]) -> None:
-    data = found[TELLING]["granularity"]
-    assert set(data.ladders) == set(LADDERS)
+def test_larger_level_sets_are_no_worse_in_sample(exhibits: ByRun) -> None:
+    data = exhibits[INFORMATIVE]["granularity"]
+    assert set(data.level_sets) == set(LEVEL_SETS)
     coarse, default, fine = (
-        data.at_middle(name, "in_sample") for name in ("coarse", "default", "fine")
+        data.level_sets[name].in_sample_at_main for name in ("coarse", "default", "fine")
     )
     assert coarse <= default + 1e-9 <= fine + 2e-9
-    for name, ladder in data.ladders.items():
-        assert ladder.shares.sum() == pytest.approx(1)
-        assert data.at_middle(name, "cross_fitted") < data.at_middle(name, "in_sample")
-    assert all(n % 2 for n in data.ladders["odd"].levels)
+    for one in data.level_sets.values():
+        assert one.shares.sum() == pytest.approx(1)
+        assert one.cross_fitted_at_main < one.in_sample_at_main
+    assert all(n % 2 for n in data.level_sets["odd"].levels)
 
 
-def test_the_hint_counts_and_noise_does_not(found: dict[str, dict[str, Any]]) -> None:
-    data = found[TELLING]["features"]
-    assert int(data.importance.argmax()) == int(data.cross_validate.argmax()) == 1
+def test_only_the_informative_feature_is_important(exhibits: ByRun) -> None:
+    data = exhibits[INFORMATIVE]["features"]
+    assert int(data.training.argmax()) == int(data.held_out.argmax()) == 1
     assert data.held_out[1] > 0.05
-    blind = found[BLIND]["features"]
-    assert blind.importance.sum() > 3 * abs(blind.cross_validate.sum())
-    means = np.nanmean(data.signature, axis=1)
+    other = exhibits[UNINFORMATIVE]["features"]
+    assert other.training.sum() > 3 * abs(other.held_out.sum())
+    means = np.nanmean(data.level_means, axis=1)
     assert np.abs(means).max() < 1e-6
 
 
-def test_every_claim_is_judged_by_what_was_found(found: dict[str, dict[str, Any]]) -> None:
-    verdicts = {
-        name: {row["claim"]: row["verdict"] for row in judge_claims(data)}
-        for name, data in found.items()
-    }
-    for judged in verdicts.values():
-        assert len(judged) == len(CLAIMS)
-        assert set(judged.values()) <= {HOLDS, FAILS, OPEN}
-        assert judged["The oracle's cost never rises with the price (Theorem 1)"] == HOLDS
-        assert judged["At a price of 0 every question gets the largest level"] == FAILS
-        assert judged["Level 2 is worth having"] == FAILS
-        assert judged["Budgets are matched"] == FAILS
-    assert verdicts[BLIND]["Sixteen text statistics tell the oracle's level"] == FAILS
-    assert verdicts[BLIND]["The router imitates the oracle (worst budget)"] == FAILS
-    assert verdicts[BLIND]["The learned router beats uniform allocation at B = 2"] != HOLDS
+def judge(data: dict[str, Any]) -> dict[Any, Any]:
+    """Verdicts by the function that judges the claim."""
+    rows = judge_claims(data)
+    return {claim.judge: row["verdict"] for claim, row in zip(CLAIMS, rows, strict=True)}
 
 
-def test_what_was_not_computed_is_not_shown() -> None:
-    assert {row["verdict"] for row in judge_claims({})} == {OPEN}
+def test_every_claim_has_a_verdict(exhibits: ByRun) -> None:
+    for data in exhibits.values():
+        verdicts = judge(data)
+        assert len(verdicts) == len(CLAIMS)
+        assert set(verdicts.values()) <= {HOLDS, FAILS, INCONCLUSIVE}
+        assert verdicts[judge_monotonicity] == HOLDS
+        assert verdicts[judge_zero_price] == FAILS
+        assert verdicts[judge_level_two] == FAILS
+        assert verdicts[judge_equal_spending] == FAILS
+    uninformative = judge(exhibits[UNINFORMATIVE])
+    assert uninformative[judge_predictability] == FAILS
+    assert uninformative[judge_imitation] == FAILS
+    assert uninformative[judge_router_gain] != HOLDS
+
+
+def test_claims_without_data_are_inconclusive() -> None:
+    assert {row["verdict"] for row in judge_claims({})} == {INCONCLUSIVE}
 
 
 @pytest.mark.parametrize(("held_out", "verdict"), [(0.95, HOLDS), (0.9, FAILS)])
-def test_a_verdict_turns_with_its_number(held_out: float, verdict: str) -> None:
-    gap = Gap([{"imitation": 0.99, "imitation held out": held_out}])
+def test_verdict_depends_on_the_held_out_number(held_out: float, verdict: str) -> None:
+    gap = GapTable([{"imitation (paper)": 0.99, "imitation (held out)": held_out}])
     assert judge_imitation({"gap": gap}).verdict == verdict
 
 
-def test_a_run_is_compared_in_one_row(subjects: dict[str, Subject]) -> None:
-    subject = subjects[BLIND]
-    row = compare_policies(subject)
-    assert row["oracle (paper)"] > row["oracle (cross-fitted)"] > row["mixture"]  # type: ignore[operator]
+def test_comparison_has_one_row_per_run(runs: dict[str, RunData]) -> None:
+    run = runs[UNINFORMATIVE]
+    row = compare_policies(run)
+    assert row["static oracle (paper)"] > row["static oracle (cross-fitted)"] > row["mixture"]  # type: ignore[operator]
     assert row["router (paper)"] > row["router (held out)"]  # type: ignore[operator]
-    assert row["mixture"] == pick(subject.held_out_rows, "mixture", MIDDLE)["accuracy"]
+    assert row["mixture"] == find_row(run.held_out_rows, "mixture", MAIN_BUDGET)["accuracy"]
 
 
-def test_questions_with_too_few_samples_keep_the_others_in_step() -> None:
-    subject = study(1.0)
-    pool = subject.pool.keep(
-        (subject.pool.answers.question != 0) | (subject.pool.answers.position < 3)
+def test_dropped_questions_keep_ids_aligned() -> None:
+    run = make_run(1.0)
+    pool = run.pool.keep((run.pool.answers.question != 0) | (run.pool.answers.position < 3))
+    names = [f"q{i}" for i in range(N_QUESTIONS)]
+    smaller = RunData.from_pool("smaller", replace(pool), ids=names, difficulty=names)
+    assert (len(smaller), smaller.ids[0], smaller.difficulty[-1]) == (
+        N_QUESTIONS - 1,
+        "q1",
+        names[-1],
     )
-    names = [f"q{i}" for i in range(QUESTIONS)]
-    less = Subject.of("less", replace(pool), ids=names, difficulty=names)
-    assert (len(less), less.ids[0], less.difficulty[-1]) == (QUESTIONS - 1, "q1", names[-1])
 
 
 def functions(path: Path) -> set[str]:
@@ -278,7 +304,7 @@ def functions(path: Path) -> set[str]:
     }
 
 
-def test_the_paper_map_names_every_exhibit_and_only_what_exists() -> None:
+def test_paper_map_names_every_exhibit_and_only_existing_functions() -> None:
     text = (ROOT / "docs" / "paper-map.md").read_text()
     for exhibit in EXHIBITS:
         assert f"`{exhibit.name}`" in text, exhibit.name

@@ -20,7 +20,7 @@ from adacompute.stages.reproduce import (
     name_sources,
     narrow,
     open_run,
-    read_subject,
+    read_run_data,
     reproduce_runs,
 )
 from adacompute.testing.populations import ARCHETYPES, mix_archetypes
@@ -65,10 +65,10 @@ def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
         assert f"](<{path.relative_to(tmp_path / 'out').as_posix()}>)" in index
     excluded = {one["what"] for one in made["excluded"]}
     for exhibit in EXHIBITS:
-        assert (exhibit.shows in index) == (exhibit.name not in excluded)
+        assert (exhibit.caption in index) == (exhibit.name not in excluded)
         kinds = {p.suffix for p in paths if p.stem == exhibit.name and p.parent.name == "a-set_1"}
         assert kinds >= ({".svg", ".pdf"} if exhibit.draw else set())
-        assert kinds >= ({".csv", ".md", ".tex"} if exhibit.table else {".csv"})
+        assert kinds >= ({".csv", ".md", ".tex"} if exhibit.is_table else {".csv"})
     with (tmp_path / "out" / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     first, second = rows
@@ -90,7 +90,7 @@ def test_without_figures_runs_are_only_compared(tmp_path: Path) -> None:
         "index.md",
     }
     row = made["comparison"][0]
-    assert row["oracle (paper)"] >= row["mixture"]
+    assert row["static oracle (paper)"] >= row["mixture"]
     shown = narrow(made)
     assert shown["comparison"][0].keys() == set(reproductions.NARROW)
     assert shown["files"] == len(made["paths"])
@@ -149,9 +149,9 @@ def test_a_file_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "temporary").mkdir()
     source = write_samples(tmp_path / "a.parquet")
     with open_run(source) as run:
-        subject = read_subject(run, "a")
+        run_data = read_run_data(run, "a")
         kept: list[Any] = list((tmp_path / "temporary").iterdir())
     assert len(kept) == 1
     assert list((tmp_path / "temporary").iterdir()) == []
-    assert set(subject.bands.names) == set(ARCHETYPES)
-    assert (len(subject), subject.samples, subject.ids[0]) == (30, 8, "q0")
+    assert set(run_data.bands.names) == set(ARCHETYPES)
+    assert (len(run_data), run_data.n_samples, run_data.ids[0]) == (30, 8, "q0")

@@ -1,9 +1,10 @@
 """Paper ablations: the data behind the paper's ablation tables and figures.
 
-Five classifiers with the regret bound and the confusion of the trees; how many questions training
-needs; how fine a ladder must be, odd ones included. The paper's protocol draws its splits over
-rows, so that copies of a question at other budgets are trained on; beside it the same with splits
-by question. N questions, K levels. It knows nothing of drawing.
+Five classifiers with their regret, its bound, and the confusion matrix of the trees; accuracy by
+the number of training questions; and coarser, finer and odd sets of levels. The paper splits rows
+of (question, budget) at random, so copies of a test question at other budgets are in the training
+set. The same is therefore also computed with splits by question. N questions, K levels. It knows
+nothing of plotting.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ from adacompute.core.upgrades import choose
 from adacompute.evaluation.imitation import measure
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.pool import assign_folds
-from adacompute.paper.subject import BUDGETS, FOLDS, MIDDLE, SEED, Subject, within
+from adacompute.paper.run_data import (
+    BUDGETS,
+    FOLDS,
+    MAIN_BUDGET,
+    SEED,
+    RunData,
+    levels_up_to,
+)
 from adacompute.policies.learners import CLASSIFIERS, fit_classifier, single_threaded
 from adacompute.policies.router import max_regret
 from adacompute.report.table_files import Row
 
-SPLITS = 10
+N_SPLITS = 10
 BY_ROW, BY_QUESTION = "rows", "questions"
 FRACTIONS = (0.1, 0.2, 0.25, 0.4, 0.6, 0.8, 1.0)
 SEEDS = (0, 1, 2, 3)
-LADDERS = {
+LEVEL_SETS = {
     "coarse": (1, 8, 16),
     "default": (1, 2, 4, 8, 16),
     "fine": (1, 2, 3, 4, 6, 8, 12, 16),
@@ -38,83 +46,88 @@ LADDERS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One classifier on one split: what it got, what it lost, and what bounds that.
+    """Scores of one classifier on one split, and three bounds of its regret.
 
-    ``bound`` weighs each mistake by its own worst cost and is valid; ``mean_bound`` is the mean of
-    these times the error rate, which the paper draws and which bounds nothing; ``largest_bound``
-    the largest times the error rate.
+    ``regret_bound`` weighs each mistake by its own worst cost and is valid. ``mean_bound`` is the
+    mean worst cost times the error rate: the paper plots it, and it is no bound. ``max_bound`` is
+    the largest worst cost times the error rate.
     """
 
     classifier: str
     split_by: str
     accuracy: float
-    gap: float
+    oracle_gap: float
     imitation: float
     cost: float
     regret: float
-    bound: float
+    regret_bound: float
     mean_bound: float
-    largest_bound: float
+    max_bound: float
 
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """Trials of five classifiers, and of the trees the confusion, (K, K), rows that sum to 1.
+    """Trials of five classifiers, and the confusion matrix of the trees by kind of split.
 
-    ``commonest`` is what always saying the commonest label would score as imitation, ``near`` the
-    share of the trees' mistakes that are the next level.
+    A confusion matrix is (K, K), true levels in rows that sum to 1. ``constant_imitation`` is the
+    imitation of a constant prediction of the most common level. ``adjacent_share`` is the share of
+    the trees' mistakes that are one level off.
     """
 
     levels: tuple[int, ...]
     trials: list[Trial]
     confusion: dict[str, FloatArray]
-    commonest: float
-    near: dict[str, float]
+    constant_imitation: float
+    adjacent_share: dict[str, float]
     excluded: dict[str, str]
 
-    def mean(self, classifier: str, split_by: str, column: str) -> float:
-        """Mean over splits."""
-        mine = [t for t in self.trials if (t.classifier, t.split_by) == (classifier, split_by)]
-        return float(np.mean([getattr(trial, column) for trial in mine])) if mine else float("nan")
+    def mean(self, classifier: str, split_by: str, field: str) -> float:
+        """Mean of a score over splits; NaN where the classifier has no trial."""
+        own = self._select(classifier, split_by)
+        return float(np.mean([getattr(trial, field) for trial in own])) if own else float("nan")
+
+    def _select(self, classifier: str, split_by: str) -> list[Trial]:
+        return [t for t in self.trials if (t.classifier, t.split_by) == (classifier, split_by)]
 
     @property
     def rows(self) -> list[Row]:
-        """One row a classifier and kind of split."""
+        """One row per kind of split and classifier."""
         rows: list[Row] = []
         for split_by in (BY_ROW, BY_QUESTION):
             for name in CLASSIFIERS:
-                mine = [t for t in self.trials if (t.classifier, t.split_by) == (name, split_by)]
-                if mine:
-                    spread = float(np.std([trial.accuracy for trial in mine]))
+                if own := self._select(name, split_by):
                     row: Row = {"split by": split_by, "classifier": name}
                     row |= {
                         "accuracy": self.mean(name, split_by, "accuracy"),
-                        "±": spread,
-                        "oracle gap": self.mean(name, split_by, "gap"),
+                        "±": float(np.std([trial.accuracy for trial in own])),
+                        "oracle gap": self.mean(name, split_by, "oracle_gap"),
                         "imitation": self.mean(name, split_by, "imitation"),
-                        "commonest label": self.commonest,
+                        "share of the most common level": self.constant_imitation,
                         "cost": self.mean(name, split_by, "cost"),
                         "regret": self.mean(name, split_by, "regret"),
-                        "regret bound": self.mean(name, split_by, "bound"),
+                        "regret bound": self.mean(name, split_by, "regret_bound"),
                     }
                     rows.append(row)
         return rows
 
 
-def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
-    """Fit five classifiers to the oracle's labels of three budgets together, without the budget."""
-    table = subject.windows
+def ablate(run: RunData, *, n_splits: int = N_SPLITS) -> Ablation:
+    """Fit five classifiers to the oracle's levels at three budgets.
+
+    As in the paper, rows of all budgets are pooled and the budget is not a feature.
+    """
+    table = run.window_table
     prices = [solve(table, budget).price for budget in BUDGETS]
     label = np.concatenate([choose(table, price) for price in prices])
-    row_split = [_hold_rows(len(label), seed) for seed in range(splits)]
-    groups = [assign_folds(subject.pool.group, FOLDS, seed=seed) == 0 for seed in range(splits)]
-    held = {BY_ROW: row_split, BY_QUESTION: [np.tile(group, len(BUDGETS)) for group in groups]}
-    features = np.tile(subject.drafted, (len(BUDGETS), 1))
+    row_masks = [_hold_out_rows(len(label), seed) for seed in range(n_splits)]
+    folds = [assign_folds(run.pool.group, FOLDS, seed=seed) == 0 for seed in range(n_splits)]
+    held_out = {BY_ROW: row_masks, BY_QUESTION: [np.tile(fold, len(BUDGETS)) for fold in folds]}
+    features = np.tile(run.draft_features, (len(BUDGETS), 1))
     trials: list[Trial] = []
-    confusion = {name: np.zeros((table.n_levels, table.n_levels)) for name in held}
+    counts = {split_by: np.zeros((table.n_levels, table.n_levels)) for split_by in held_out}
     excluded: dict[str, str] = {}
-    for kind in CLASSIFIERS:
-        for split_by, masks in held.items():
+    for classifier in CLASSIFIERS:
+        for split_by, masks in held_out.items():
             for seed, mask in enumerate(masks):
                 try:
                     with single_threaded():
@@ -122,80 +135,82 @@ def ablate(subject: Subject, *, splits: int = SPLITS) -> Ablation:
                             features[~mask],
                             label[~mask],
                             n_levels=table.n_levels,
-                            classifier=kind,
+                            classifier=classifier,
                             seed=seed,
                         )
                 except DataError as error:
-                    excluded[kind] = str(error)
+                    excluded[classifier] = str(error)
                     continue
                 choice = label.copy()
                 choice[mask] = model.predict(features[mask]).argmax(axis=1)
-                trials.append(_try(subject, kind, split_by, choice, mask, prices))
-                if kind == "gbm":
-                    np.add.at(confusion[split_by], (label[mask], choice[mask]), 1.0)
-    total = {name: np.maximum(1.0, c.sum(axis=1, keepdims=True)) for name, c in confusion.items()}
+                trials.append(_score(run, classifier, split_by, choice, mask, prices))
+                if classifier == "gbm":
+                    np.add.at(counts[split_by], (label[mask], choice[mask]), 1.0)
+    total = {name: np.maximum(1.0, c.sum(axis=1, keepdims=True)) for name, c in counts.items()}
     return Ablation(
-        levels=subject.levels,
+        levels=run.levels,
         trials=trials,
-        confusion={name: c / total[name] for name, c in confusion.items()},
-        commonest=float(np.bincount(label).max() / len(label)),
-        near={name: _near(counts) for name, counts in confusion.items()},
+        confusion={name: c / total[name] for name, c in counts.items()},
+        constant_imitation=float(np.bincount(label).max() / len(label)),
+        adjacent_share={name: _adjacent_share(c) for name, c in counts.items()},
         excluded=excluded,
     )
 
 
-def _near(counts: FloatArray) -> float:
+def _adjacent_share(counts: FloatArray) -> float:
     """Share of the mistakes that are one level off."""
-    wrong = counts.sum() - np.trace(counts)
-    beside = np.trace(counts, offset=1) + np.trace(counts, offset=-1)
-    return float(beside / wrong) if wrong else 1.0
+    mistakes = counts.sum() - np.trace(counts)
+    adjacent = np.trace(counts, offset=1) + np.trace(counts, offset=-1)
+    return float(adjacent / mistakes) if mistakes else 1.0
 
 
-def _hold_rows(rows: int, seed: int) -> BoolArray:
-    """A random fifth of the rows, as the paper splits."""
-    held = np.zeros(rows, dtype=np.bool_)
-    held[np.random.default_rng(seed).permutation(rows)[: max(1, rows // FOLDS)]] = True
-    return held
+def _hold_out_rows(n_rows: int, seed: int) -> BoolArray:
+    """Mark a random fifth of the rows, as the paper splits."""
+    held_out = np.zeros(n_rows, dtype=np.bool_)
+    order = np.random.default_rng(seed).permutation(n_rows)
+    held_out[order[: max(1, n_rows // FOLDS)]] = True
+    return held_out
 
 
-def _try(
-    subject: Subject,
-    kind: str,
+def _score(
+    run: RunData,
+    classifier: str,
     split_by: str,
     choice: IntArray,
     mask: BoolArray,
     prices: list[float],
 ) -> Trial:
-    """Measure what a classifier does on the rows held out, each budget at its own price."""
-    table, size = subject.windows, len(subject)
-    weights, found, worst, mistakes = [], [], [], []
+    """Score a classifier on the held-out rows, each budget at its own price."""
+    table, size = run.window_table, len(run)
+    weights, scores, max_losses, mistakes = [], [], [], []
     for i, (budget, price) in enumerate(zip(BUDGETS, prices, strict=True)):
         rows = np.flatnonzero(mask[i * size : (i + 1) * size])
         if len(rows) == 0:
             continue
-        part, mine = table.take(rows), choice[i * size + rows]
+        part, chosen = table.take(rows), choice[i * size + rows]
         best = choose(part, price)
-        worst.append(max_regret(part, best, price))
-        mistakes.append(best != mine)
+        max_losses.append(max_regret(part, best, price))
+        mistakes.append(best != chosen)
         weights.append(len(rows))
-        about = {"accuracy": float(part.utility_of(mine).mean())}
-        about["cost"] = float(part.cost_of(mine).mean())
-        found.append(measure(part, mine, price, budget) | about)
+        means = {"accuracy": float(part.utility_of(chosen).mean())}
+        means["cost"] = float(part.cost_of(chosen).mean())
+        scores.append(measure(part, chosen, price, budget) | means)
     mean = {
-        name: float(np.average([one[name] for one in found], weights=weights)) for name in found[0]
+        name: float(np.average([one[name] for one in scores], weights=weights))
+        for name in scores[0]
     }
-    weight, error = np.concatenate(worst), float(np.concatenate(mistakes).mean())
+    max_loss, error_rate = np.concatenate(max_losses), float(np.concatenate(mistakes).mean())
     return Trial(
-        classifier=kind,
+        classifier=classifier,
         split_by=split_by,
         accuracy=mean["accuracy"],
-        gap=mean["oracle_gap"],
+        oracle_gap=mean["oracle_gap"],
         imitation=mean["imitation"],
         cost=mean["cost"],
         regret=mean["regret"],
-        bound=mean["regret_bound"],
-        mean_bound=float(weight.mean()) * error,
-        largest_bound=float(weight.max()) * error,
+        regret_bound=mean["regret_bound"],
+        mean_bound=float(max_loss.mean()) * error_rate,
+        max_bound=float(max_loss.max()) * error_rate,
     )
 
 
@@ -203,9 +218,9 @@ def _try(
 class Efficiency:
     """Accuracy by share of the training questions, (budgets, fractions, seeds).
 
-    ``paper`` scores all questions, those trained on included; ``held_out`` the unseen fifth. Beside
-    them the oracle and Fixed-b of all questions, (budgets,), and Fixed-b of the unseen fifths,
-    (budgets, seeds).
+    ``paper`` is over all questions, including the training questions; ``held_out`` is over the
+    unseen fifth. ``oracle`` and ``fixed`` are over all questions, (budgets,); ``fixed_held_out`` is
+    over the unseen fifths, (budgets, seeds).
     """
 
     budgets: tuple[float, ...]
@@ -218,130 +233,137 @@ class Efficiency:
 
     @property
     def rows(self) -> list[Row]:
-        """One row a budget and fraction."""
+        """One row per budget and fraction."""
         return [
             {
                 "B": budget,
-                "share of training": fraction,
-                "paper's accuracy": float(self.paper[i, f].mean()),
-                "±": float(self.paper[i, f].std()),
-                "held out": float(self.held_out[i, f].mean()),
-                "± held out": float(self.held_out[i, f].std()),
-                "oracle": float(self.oracle[i]),
+                "share of training questions": fraction,
+                "accuracy (paper)": float(self.paper[i, f].mean()),
+                "± (paper)": float(self.paper[i, f].std()),
+                "accuracy (held out)": float(self.held_out[i, f].mean()),
+                "± (held out)": float(self.held_out[i, f].std()),
+                "static oracle": float(self.oracle[i]),
                 "fixed": float(self.fixed[i]),
-                "fixed held out": float(self.fixed_held_out[i].mean()),
+                "fixed (held out)": float(self.fixed_held_out[i].mean()),
             }
             for i, budget in enumerate(self.budgets)
             for f, fraction in enumerate(self.fractions)
         ]
 
 
-def measure_efficiency(subject: Subject) -> Efficiency:
+def measure_efficiency(run: RunData) -> Efficiency:
     """Train on growing shares of four fifths of the questions."""
-    table, every = subject.windows, np.arange(len(subject))
+    table, questions = run.window_table, np.arange(len(run))
     shape = (len(BUDGETS), len(FRACTIONS), len(SEEDS))
-    paper, fair = np.zeros(shape), np.zeros(shape)
-    level = [max(k for k, n in enumerate(subject.levels) if n <= budget) for budget in BUDGETS]
-    unseen = np.zeros((len(BUDGETS), len(SEEDS)))
+    paper, held_out = np.zeros(shape), np.zeros(shape)
+    fixed = [max(k for k, n in enumerate(run.levels) if n <= budget) for budget in BUDGETS]
+    fixed_held_out = np.zeros((len(BUDGETS), len(SEEDS)))
     for s, seed in enumerate(SEEDS):
-        held = assign_folds(subject.pool.group, FOLDS, seed=seed) == 0
-        train = np.random.default_rng(seed).permutation(np.flatnonzero(~held))
+        unseen = assign_folds(run.pool.group, FOLDS, seed=seed) == 0
+        train = np.random.default_rng(seed).permutation(np.flatnonzero(~unseen))
         for i, budget in enumerate(BUDGETS):
-            unseen[i, s] = table.utility[held, level[i]].mean()
+            fixed_held_out[i, s] = table.utility[unseen, fixed[i]].mean()
             for f, fraction in enumerate(FRACTIONS):
-                some = np.sort(train[: max(2, round(fraction * len(train)))])
-                worth = table.utility[every, subject.route(budget, some, table, seed)]
-                paper[i, f, s], fair[i, f, s] = worth.mean(), worth[held].mean()
+                subset = np.sort(train[: max(2, round(fraction * len(train)))])
+                utility = table.utility[questions, run.route(budget, subset, table, seed)]
+                paper[i, f, s], held_out[i, f, s] = utility.mean(), utility[unseen].mean()
     return Efficiency(
         budgets=BUDGETS,
         fractions=FRACTIONS,
         paper=paper,
-        held_out=fair,
+        held_out=held_out,
         oracle=np.array([solve(table, budget).utility for budget in BUDGETS]),
-        fixed=table.utility.mean(axis=0)[level],
-        fixed_held_out=unseen,
+        fixed=table.utility.mean(axis=0)[fixed],
+        fixed_held_out=fixed_held_out,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Ladder:
-    """One set of levels: its frontiers and its labels.
+class LevelSet:
+    """Results with one set of levels.
 
-    ``in_sample`` and ``cross_fitted_oracle`` are the oracle along ``budgets`` and ``fair_budgets``,
-    ``learned`` and ``held_out`` the router at BUDGETS as (cost, accuracy) rows.
+    ``in_sample`` is the accuracy of the oracle at ``budgets``, ``cross_fitted`` that of the
+    cross-fitted oracle at ``cross_fitted_budgets``. ``router`` and ``router_held_out`` are rows of
+    (cost, accuracy) at BUDGETS. ``shares`` are those of the oracle's levels at B = 2.
     """
 
     levels: tuple[int, ...]
     budgets: tuple[float, ...]
     in_sample: FloatArray
-    fair_budgets: tuple[float, ...]
-    cross_fitted_oracle: FloatArray
-    learned: FloatArray
-    held_out: FloatArray
+    cross_fitted_budgets: tuple[float, ...]
+    cross_fitted: FloatArray
+    router: FloatArray
+    router_held_out: FloatArray
     shares: FloatArray
+
+    @property
+    def in_sample_at_main(self) -> float:
+        """Accuracy of the in-sample oracle at B = 2."""
+        return float(self.in_sample[self.budgets.index(MAIN_BUDGET)])
+
+    @property
+    def cross_fitted_at_main(self) -> float:
+        """Accuracy of the cross-fitted oracle at B = 2."""
+        return float(self.cross_fitted[self.cross_fitted_budgets.index(MAIN_BUDGET)])
 
 
 @dataclass(frozen=True, eq=False)
 class Granularity:
-    """Ladders of different fineness."""
+    """Results with coarser, finer and odd sets of levels, by name."""
 
-    ladders: dict[str, Ladder]
-
-    def at_middle(self, name: str, column: str) -> float:
-        """What the oracle gets at B = 2 on a ladder, in-sample or cross-fitted."""
-        ladder = self.ladders[name]
-        budgets = ladder.budgets if column == "in_sample" else ladder.fair_budgets
-        return float(getattr(ladder, column)[budgets.index(MIDDLE)])
+    level_sets: dict[str, LevelSet]
 
     @property
     def rows(self) -> list[Row]:
-        """One row a ladder."""
-        at = BUDGETS.index(MIDDLE)
+        """One row per set of levels."""
+        main = BUDGETS.index(MAIN_BUDGET)
         return [
             {
-                "ladder": name,
-                "levels": ", ".join(map(str, ladder.levels)),
-                "oracle at B = 2": self.at_middle(name, "in_sample"),
-                "cross-fitted": self.at_middle(name, "cross_fitted")
-                if MIDDLE in ladder.fair_budgets
+                "level set": name,
+                "levels": ", ".join(map(str, one.levels)),
+                "static oracle at B = 2": one.in_sample_at_main,
+                "cross-fitted": one.cross_fitted_at_main
+                if MAIN_BUDGET in one.cross_fitted_budgets
                 else None,
-                "learned": float(ladder.learned[at, 1]),
-                "learned, held out": float(ladder.held_out[at, 1]),
-                "labels": ", ".join(
-                    f"{n}: {share:.2f}"
-                    for n, share in zip(ladder.levels, ladder.shares, strict=True)
+                "router (paper)": float(one.router[main, 1]),
+                "router (held out)": float(one.router_held_out[main, 1]),
+                "oracle's shares": ", ".join(
+                    f"{n}: {share:.2f}" for n, share in zip(one.levels, one.shares, strict=True)
                 ),
             }
-            for name, ladder in self.ladders.items()
+            for name, one in self.level_sets.items()
         ]
 
 
-def compare_ladders(subject: Subject) -> Granularity:
-    """Solve and learn on ladders of different fineness, those with two levels or more."""
-    climbed = {name: within(levels, subject.samples) for name, levels in LADDERS.items()}
+def compare_level_sets(run: RunData) -> Granularity:
+    """Solve and train with each set of levels that has at least two levels."""
+    available = {name: levels_up_to(levels, run.n_samples) for name, levels in LEVEL_SETS.items()}
     return Granularity(
-        {name: _climb(subject, levels) for name, levels in climbed.items() if len(levels) > 1}
+        {name: _measure(run, levels) for name, levels in available.items() if len(levels) > 1}
     )
 
 
-def _climb(subject: Subject, levels: tuple[int, ...]) -> Ladder:
-    half = within(levels, max(1, subject.samples // 2))
-    table = subject.pool.table(levels, method="windows")
-    budgets, fair = subject.grid(levels[-1]), subject.grid(max(half[-1], 2))
+def _measure(run: RunData, levels: tuple[int, ...]) -> LevelSet:
+    half_levels = levels_up_to(levels, max(1, run.n_samples // 2))
+    table = run.pool.table(levels, method="windows")
+    budgets, half_budgets = (
+        run.budgets_up_to(levels[-1]),
+        run.budgets_up_to(max(half_levels[-1], 2)),
+    )
     curve = frontier(table)
-    found = cross_fitted_oracle(subject.pool, half, fair, seed=SEED)
-    shown = []
-    for choose_levels in (subject.learned, subject.held_out):
+    oracle = cross_fitted_oracle(run.pool, half_levels, half_budgets, seed=SEED)
+    router = []
+    for choose_levels in (run.route_as_paper, run.route_held_out):
         choices = [choose_levels(budget, table) for budget in BUDGETS]
         points = [(table.cost_of(c).mean(), table.utility_of(c).mean()) for c in choices]
-        shown.append(np.array(points))
-    return Ladder(
+        router.append(np.array(points))
+    return LevelSet(
         levels=levels,
         budgets=budgets,
         in_sample=np.array([curve.utility_at(budget) for budget in budgets]),
-        fair_budgets=fair,
-        cross_fitted_oracle=np.array([found[budget][1].mean() for budget in fair]),
-        learned=shown[0],
-        held_out=shown[1],
-        shares=solve(table, MIDDLE).shares(len(levels)),
+        cross_fitted_budgets=half_budgets,
+        cross_fitted=np.array([oracle[budget][1].mean() for budget in half_budgets]),
+        router=router[0],
+        router_held_out=router[1],
+        shares=solve(table, MAIN_BUDGET).shares(len(levels)),
     )

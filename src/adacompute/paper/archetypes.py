@@ -1,9 +1,9 @@
-"""Paper archetypes: questions sorted into four kinds by their curves.
+"""Paper archetypes: questions clustered into four kinds by their scaling curves.
 
-k-means on the curves of accuracy by level, and a name for each cluster by a rule: the one that is
-right most often at once is easy, the one that ends lowest is hard, of the other two the one that
-rises more is responsive. Sorted on half of the samples, the other half says how much of a cluster's
-rise is luck. N questions, K levels. It knows nothing of drawing.
+It runs k-means on the curves of accuracy by level and names each cluster by a rule: the one that is
+most accurate with one sample is easy, the one that ends lowest is hard, and of the other two the
+one that rises more is responsive. With clusters from one half of the samples, the other half shows
+how much of a cluster's rise is chance. N questions, K levels. It knows nothing of plotting.
 """
 
 from __future__ import annotations
@@ -16,53 +16,56 @@ import numpy as np
 from adacompute.core.errors import DataError
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.paper.subject import MIDDLE, SEED, Subject, shares_by, within
+from adacompute.paper.run_data import MAIN_BUDGET, SEED, RunData, group_shares, levels_up_to
 from adacompute.policies.learners import fit_clusters
 from adacompute.report.table_files import Row
 
 NAMES = ("easy", "responsive", "diminishing", "hard")
-MANY = 4
+HIGH_LEVEL = 4
 """Samples from which the paper calls a level high."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sorted:
-    """Cluster of each question, (N,), and the name and the centre of each cluster."""
+class Clusters:
+    """The cluster of each question, (N,), and the name and the centre of each cluster."""
 
     names: tuple[str, ...]
     cluster: IntArray
     centre: FloatArray
 
 
-def sort_archetypes(curves: FloatArray) -> Sorted:
-    """Sort curves, (N, K), into clusters in the order of NAMES; fewer where curves coincide."""
+def cluster_curves(curves: FloatArray) -> Clusters:
+    """Cluster curves, (N, K), in the order of NAMES; fewer clusters where curves coincide."""
     label, centre = fit_clusters(curves, len(NAMES), seed=SEED)
-    left = list(range(len(centre)))
-    found: dict[str, int] = {}
+    unnamed = list(range(len(centre)))
+    named: dict[str, int] = {}
 
-    def take(name: str, score: FloatArray) -> None:
-        if left:
-            found[name] = max(left, key=lambda c: float(score[c]))
-            left.remove(found[name])
+    def assign(name: str, score: FloatArray) -> None:
+        if unnamed:
+            named[name] = max(unnamed, key=lambda c: float(score[c]))
+            unnamed.remove(named[name])
 
-    take("easy", centre[:, 0])
-    take("hard", -centre[:, -1])
-    take("responsive", centre[:, -1] - centre[:, 0])
-    take("diminishing", centre[:, -1])
-    names = tuple(name for name in NAMES if name in found)
-    place = np.empty(len(centre), dtype=np.int64)
-    place[[found[name] for name in names]] = np.arange(len(names))
-    return Sorted(names, place[label], centre[[found[name] for name in names]])
+    assign("easy", centre[:, 0])
+    assign("hard", -centre[:, -1])
+    assign("responsive", centre[:, -1] - centre[:, 0])
+    assign("diminishing", centre[:, -1])
+    names = tuple(name for name in NAMES if name in named)
+    order = [named[name] for name in names]
+    rank = np.empty(len(centre), dtype=np.int64)
+    rank[order] = np.arange(len(names))
+    return Clusters(names, rank[label], centre[order])
 
 
 @dataclass(frozen=True, eq=False)
 class Archetypes:
-    """Four kinds of question, by the paper's way and with the other half of the samples.
+    """Four archetypes, found with all samples as in the paper, and found with half of them.
 
-    ``curve`` (kinds, K) are means of the windows the kinds were found by; ``again`` (kinds, K′) of
-    the other half, for kinds found on one half. ``composition`` is (bands, kinds), ``given`` and
-    ``given_again`` the oracle's levels at B = 2, (kinds, K) and (kinds, K′); ``absorbed`` is the
-    share of the questions at level 4 and above that are responsive.
+    With all samples: ``curves`` (N, K) are the windows, ``curve`` (archetypes, K) their means,
+    ``composition`` (bands, archetypes) the shares by difficulty, ``level_shares`` (archetypes, K)
+    the oracle's levels at B = 2. With one half: ``half_curve`` is the mean curve on that half,
+    ``other_curve`` and ``other_level_shares`` are measured on the other half, (archetypes, K′).
+    ``responsive_share`` is the share of responsive questions among those at level 4 and above, with
+    all samples and on the other half.
     """
 
     names: tuple[str, ...]
@@ -72,71 +75,78 @@ class Archetypes:
     curves: FloatArray
     size: IntArray
     curve: FloatArray
-    again_names: tuple[str, ...]
-    again: FloatArray
-    again_told: FloatArray
+    half_names: tuple[str, ...]
+    half_curve: FloatArray
+    other_curve: FloatArray
     bands: tuple[str, ...]
     composition: FloatArray
-    given: FloatArray
-    given_again: FloatArray
-    absorbed: float
-    absorbed_again: float
+    level_shares: FloatArray
+    other_level_shares: FloatArray
+    responsive_share: float
+    other_responsive_share: float
 
     @property
     def rows(self) -> list[Row]:
-        """One row a kind."""
+        """One row per archetype."""
         rows: list[Row] = []
         for c, name in enumerate(self.names):
             row: Row = {"archetype": name, "questions": int(self.size[c])}
             row |= {f"level {n}": float(self.curve[c, k]) for k, n in enumerate(self.levels)}
-            if name in self.again_names:
-                a = self.again_names.index(name)
+            if name in self.half_names:
+                h = self.half_names.index(name)
                 for k, n in enumerate(self.half_levels):
-                    row[f"level {n} (other half)"] = float(self.again[a, k])
-            row |= {f"gets {n}": float(self.given[c, k]) for k, n in enumerate(self.levels)}
+                    row[f"level {n} (other half)"] = float(self.other_curve[h, k])
+            row |= {
+                f"share at level {n}": float(self.level_shares[c, k])
+                for k, n in enumerate(self.levels)
+            }
             rows.append(row)
         return rows
 
 
-def find_archetypes(subject: Subject) -> Archetypes:
-    """Sort a run's questions by their curves, and see what the oracle gives to each kind."""
-    table, (told, scored) = subject.windows, subject.halves
-    whole, half = sort_archetypes(table.utility), sort_archetypes(told.utility)
-    kinds, bands = len(whole.names), subject.bands
-    choice, choice_again = solve(table, MIDDLE).choice, solve(scored, MIDDLE).choice
-    means = [table.utility[whole.cluster == c].mean(axis=0) for c in range(kinds)]
-    mine = [half.cluster == c for c in range(len(half.names))]
+def find_archetypes(run: RunData) -> Archetypes:
+    """Cluster a run's questions by their curves, and count the oracle's levels by archetype."""
+    table, (half, other) = run.window_table, run.half_tables
+    whole, halved = cluster_curves(table.utility), cluster_curves(half.utility)
+    n_clusters, n_halved, bands = len(whole.names), len(halved.names), run.bands
+    choice, other_choice = solve(table, MAIN_BUDGET).choice, solve(other, MAIN_BUDGET).choice
     return Archetypes(
         names=whole.names,
-        levels=subject.levels,
-        half_levels=subject.half_levels,
+        levels=run.levels,
+        half_levels=run.half_levels,
         cluster=whole.cluster,
         curves=table.utility,
-        size=np.bincount(whole.cluster, minlength=kinds),
-        curve=np.stack(means),
-        again_names=half.names,
-        again=np.stack([scored.utility[rows].mean(axis=0) for rows in mine]),
-        again_told=np.stack([told.utility[rows].mean(axis=0) for rows in mine]),
+        size=np.bincount(whole.cluster, minlength=n_clusters),
+        curve=_mean_curves(whole, table.utility),
+        half_names=halved.names,
+        half_curve=_mean_curves(halved, half.utility),
+        other_curve=_mean_curves(halved, other.utility),
         bands=bands.names,
-        composition=shares_by(bands.band, len(bands.names), whole.cluster, kinds),
-        given=shares_by(whole.cluster, kinds, choice, table.n_levels),
-        given_again=shares_by(half.cluster, len(mine), choice_again, scored.n_levels),
-        absorbed=_absorb(whole, choice, subject.levels),
-        absorbed_again=_absorb(half, choice_again, subject.half_levels),
+        composition=group_shares(bands.band, len(bands.names), whole.cluster, n_clusters),
+        level_shares=group_shares(whole.cluster, n_clusters, choice, table.n_levels),
+        other_level_shares=group_shares(halved.cluster, n_halved, other_choice, other.n_levels),
+        responsive_share=_responsive_share(whole, choice, run.levels),
+        other_responsive_share=_responsive_share(halved, other_choice, run.half_levels),
     )
 
 
-def _absorb(found: Sorted, choice: IntArray, levels: tuple[int, ...]) -> float:
-    """Share of the questions with many votes that are responsive."""
-    many = np.asarray(levels)[choice] >= MANY
-    if "responsive" not in found.names or not many.any():
+def _mean_curves(clusters: Clusters, curves: FloatArray) -> FloatArray:
+    """Mean of the curves in each cluster, (clusters, K)."""
+    clustered = range(len(clusters.names))
+    return np.stack([curves[clusters.cluster == c].mean(axis=0) for c in clustered])
+
+
+def _responsive_share(clusters: Clusters, choice: IntArray, levels: tuple[int, ...]) -> float:
+    """Share of responsive questions among those at a high level."""
+    high = np.asarray(levels)[choice] >= HIGH_LEVEL
+    if "responsive" not in clusters.names or not high.any():
         return 0.0
-    return float((found.cluster[many] == found.names.index("responsive")).mean())
+    return float((clusters.cluster[high] == clusters.names.index("responsive")).mean())
 
 
 @dataclass(frozen=True, eq=False)
 class Compositions:
-    """Share of each kind in each run, (runs, kinds), kinds found on all their curves together."""
+    """Share of each archetype in each run, (runs, archetypes), all curves clustered together."""
 
     runs: tuple[str, ...]
     names: tuple[str, ...]
@@ -146,25 +156,25 @@ class Compositions:
 
     @property
     def rows(self) -> list[Row]:
-        """One row a run."""
+        """One row per run."""
         return [
             {"run": run, **{n: float(self.shares[r, c]) for c, n in enumerate(self.names)}}
             for r, run in enumerate(self.runs)
         ]
 
 
-def compose_runs(subjects: Sequence[Subject]) -> Compositions:
-    """Sort the questions of all runs together, over the levels that all of them have."""
-    if not subjects:
+def compose_runs(runs: Sequence[RunData]) -> Compositions:
+    """Cluster the questions of all runs together, over the levels that all of them have."""
+    if not runs:
         raise DataError("there is no run to compose")
-    levels = within(subjects[0].levels, min(subject.levels[-1] for subject in subjects))
-    curves = [subject.windows.utility[:, : len(levels)] for subject in subjects]
-    found = sort_archetypes(np.concatenate(curves))
-    run = np.repeat(np.arange(len(subjects)), [len(part) for part in curves])
+    levels = levels_up_to(runs[0].levels, min(run.levels[-1] for run in runs))
+    curves = [run.window_table.utility[:, : len(levels)] for run in runs]
+    clusters = cluster_curves(np.concatenate(curves))
+    run_index = np.repeat(np.arange(len(runs)), [len(part) for part in curves])
     return Compositions(
-        runs=tuple(subject.name for subject in subjects),
-        names=found.names,
+        runs=tuple(run.name for run in runs),
+        names=clusters.names,
         levels=levels,
-        centre=found.centre,
-        shares=shares_by(run, len(subjects), found.cluster, len(found.names)),
+        centre=clusters.centre,
+        shares=group_shares(run_index, len(runs), clusters.cluster, len(clusters.names)),
     )

@@ -1,8 +1,8 @@
-"""Paper claims: what the paper says, what its protocol says here, and what held-out questions say.
+"""Paper claims: each claim of the paper with its verdict on one run.
 
-Each verdict is computed from the numbers beside it by the rule that stands there too; nothing is
-taken from elsewhere. A claim that holds on one set of samples may fail on another: the table is
-about one run. It knows nothing of drawing.
+A row has the claim, the paper's figure, the result by the paper's protocol, the held-out result,
+the rule, and the verdict that the rule gives. A claim that holds on one set of samples can fail on
+another. It knows nothing of plotting.
 """
 
 from __future__ import annotations
@@ -11,191 +11,197 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from adacompute.paper.verdicts import (
-    OPEN,
-    Found,
-    Judged,
-    judge_absorbs,
+    UNKNOWN,
+    ExhibitData,
+    Judgement,
+    judge_adjacent_mistakes,
+    judge_budget_deviation,
     judge_duality,
     judge_ends_get_one,
-    judge_few_suffice,
-    judge_finer,
-    judge_fixed_spends,
-    judge_free,
+    judge_equal_spending,
+    judge_fine_levels,
     judge_imitation,
-    judge_inverted,
+    judge_inverted_u,
     judge_level_two,
     judge_mean_bound,
     judge_middle_gains,
-    judge_monotone,
-    judge_near_budget,
-    judge_near_misses,
-    judge_odd,
+    judge_monotonicity,
+    judge_odd_levels,
     judge_oracle_gain,
+    judge_predictability,
     judge_relative_gain,
+    judge_responsive_share,
     judge_router_gain,
     judge_small_gap,
-    judge_telling,
+    judge_small_training_set,
     judge_trees,
+    judge_zero_price,
 )
 from adacompute.report.table_files import Row
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim of the paper, its own figure, the rule of the verdict, and how it is judged."""
+class PaperClaim:
+    """A claim of the paper, the paper's own figure, the rule of the verdict, and its judge."""
 
     claim: str
     paper: str
     rule: str
-    judge: Callable[[Found], Judged]
+    judge: Callable[[ExhibitData], Judgement]
 
 
 CLAIMS = (
-    Claim(
+    PaperClaim(
         "The learned router beats uniform allocation at B = 2",
         "+4.5 points over Fixed-b",
-        "interval of the held-out gain over the best mixture is above 0",
+        "the interval of the held-out gain over the best mixture is above 0",
         judge_router_gain,
     ),
-    Claim(
-        "Its relative gain over B ≤ 3 is large",
+    PaperClaim(
+        "The router's relative gain is large for B ≤ 3",
         "up to 12.8 %",
-        "half of it remains held out, at equal cost",
+        "at least half of it remains held out, at equal cost",
         judge_relative_gain,
     ),
-    Claim(
-        "The oracle's gain over the best mixture at B = 2 is there to be had",
-        "upper bound, scored on the samples it chose by",
-        "nine tenths remain when it is scored on other samples",
+    PaperClaim(
+        "The static oracle's gain over the best mixture at B = 2 is real",
+        "an upper bound, scored on the samples used to choose",
+        "at least 90 % remains when it is scored on other samples",
         judge_oracle_gain,
     ),
-    Claim(
+    PaperClaim(
         "The router imitates the oracle (worst budget)",
         "91–99 %",
-        "held out at least 91 %",
+        "at least 91 % held out",
         judge_imitation,
     ),
-    Claim(
-        "Sixteen text statistics tell the oracle's level",
-        "82 % against 75 % for always 1",
-        "held-out imitation is above always saying the commonest level",
-        judge_telling,
+    PaperClaim(
+        "Sixteen text statistics predict the oracle's level",
+        "82 %, against 75 % for always level 1",
+        "held-out imitation is above that of always predicting the most common level",
+        judge_predictability,
     ),
-    Claim(
-        "The gap to the oracle is small", "0.4–1.4 points", "held out at most 1.4", judge_small_gap
+    PaperClaim(
+        "The gap to the oracle is small",
+        "0.4–1.4 points",
+        "at most 1.4 points held out",
+        judge_small_gap,
     ),
-    Claim(
+    PaperClaim(
         "Trees beat linear classifiers by about 5 points",
         "+5.1 points",
-        "half of 5 points remain when splits are by question",
+        "at least half of 5 points remains with splits by question",
         judge_trees,
     ),
-    Claim(
-        "Budgets are matched",
+    PaperClaim(
+        "All policies spend the same budget",
         "Fixed-b spends 2.00 at B = 3",
         "Fixed-b spends at least 95 % of the largest budget",
-        judge_fixed_spends,
+        judge_equal_spending,
     ),
-    Claim(
-        "Level 2 is worth having", "3–10 % at B = 2", "3 % with exact utilities", judge_level_two
+    PaperClaim(
+        "Level 2 is worth its cost",
+        "3–10 % of questions at B = 2",
+        "at least 3 % of questions with exact utilities",
+        judge_level_two,
     ),
-    Claim(
+    PaperClaim(
         "The deterministic oracle has no duality gap (Proposition 1)",
         "0",
         "the gap is 0 at every budget",
         judge_duality,
     ),
-    Claim(
-        "One price meets every budget that binds",
+    PaperClaim(
+        "A single price meets every binding budget",
         "within 0.05",
         "the largest deviation is below 0.05",
-        judge_near_budget,
+        judge_budget_deviation,
     ),
-    Claim(
+    PaperClaim(
         "The oracle's cost never rises with the price (Theorem 1)",
         "monotone",
-        "no step of the staircase rises",
-        judge_monotone,
+        "the cost rises at no price",
+        judge_monotonicity,
     ),
-    Claim(
+    PaperClaim(
         "At a price of 0 every question gets the largest level",
         "100 %",
-        "all questions do",
-        judge_free,
+        "all questions get it",
+        judge_zero_price,
     ),
-    Claim(
+    PaperClaim(
         "Voting gains most at middle difficulty",
         "+7.2 to +8.5 points, ends +2.7 to +6.5",
-        "the band that gains most is not the easiest or the hardest",
+        "the band that gains most is neither the easiest nor the hardest",
         judge_middle_gains,
     ),
-    Claim(
-        "The allocation is an inverted U over difficulty at B = 3",
-        "middle fifths get most",
-        "a middle fifth gets more than both ends, sorted by other samples",
-        judge_inverted,
+    PaperClaim(
+        "Samples against difficulty form an inverted U at B = 3",
+        "the middle fifths get the most",
+        "a middle fifth gets more than both ends, with difficulty from other samples",
+        judge_inverted_u,
     ),
-    Claim(
-        "Levels of 4 and more go to the responsive at B = 2",
+    PaperClaim(
+        "Levels of 4 and above go to responsive questions at B = 2",
         "essentially all",
-        "nine tenths, kinds told by other samples",
-        judge_absorbs,
+        "at least 90 %, with archetypes from other samples",
+        judge_responsive_share,
     ),
-    Claim(
-        "The easy and the hard get level 1 at B = 2",
+    PaperClaim(
+        "Easy and hard questions get level 1 at B = 2",
         "above 90 %",
-        "above 90 % of both, kinds told by other samples",
+        "above 90 % of both, with archetypes from other samples",
         judge_ends_get_one,
     ),
-    Claim(
-        "Finer levels than powers of 2 add nothing at B = 2",
-        "below 0.1 point",
-        "cross-fitted, below 0.1 point",
-        judge_finer,
+    PaperClaim(
+        "Levels finer than powers of 2 add nothing at B = 2",
+        "below 0.1 points",
+        "below 0.1 points, cross-fitted",
+        judge_fine_levels,
     ),
-    Claim(
+    PaperClaim(
         "Powers of 2 are as good as odd levels at B = 2",
         "near-optimal",
-        "cross-fitted, odd levels add below 0.1 point",
-        judge_odd,
+        "odd levels add less than 0.1 points, cross-fitted",
+        judge_odd_levels,
     ),
-    Claim(
-        "A quarter of the training questions beats Fixed-b",
+    PaperClaim(
+        "A quarter of the training questions is enough to beat Fixed-b",
         "at every budget",
-        "held out, at every budget",
-        judge_few_suffice,
+        "at every budget, held out",
+        judge_small_training_set,
     ),
-    Claim(
+    PaperClaim(
         "Mean M × error rate bounds the accuracy gap",
-        "all points below",
+        "all points below it",
         "no point is above it",
         judge_mean_bound,
     ),
-    Claim(
-        "Mistakes are near misses",
+    PaperClaim(
+        "Most mistakes are one level off",
         "mostly adjacent levels",
-        "more than half of the mistakes, splits by question",
-        judge_near_misses,
+        "more than half of the mistakes, with splits by question",
+        judge_adjacent_mistakes,
     ),
 )
 
 
-def judge_claims(found: Found) -> list[Row]:
-    """Judge every claim by the data of a run's tables and figures; what they lack is not shown."""
+def judge_claims(data: ExhibitData) -> list[Row]:
+    """Judge every claim by the data of a run's exhibits; inconclusive where data is missing."""
     rows: list[Row] = []
     for claim in CLAIMS:
         try:
-            judged = claim.judge(found)
-        except (KeyError, StopIteration, ValueError):  # a table that the run is too small for
-            judged = Judged("–", "–", OPEN)
+            judgement = claim.judge(data)
+        except (KeyError, StopIteration, ValueError):  # the run is too small for an exhibit
+            judgement = UNKNOWN
         rows.append(
             {
                 "claim": claim.claim,
                 "paper": claim.paper,
-                "by its protocol": judged.protocol,
-                "held out": judged.held_out,
+                "by its protocol": judgement.paper,
+                "held out": judgement.held_out,
                 "holds if": claim.rule,
-                "verdict": judged.verdict,
+                "verdict": judgement.verdict,
             }
         )
     return rows

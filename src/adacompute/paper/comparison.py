@@ -1,8 +1,8 @@
-"""Paper scores: the data behind the tables and figures that compare policies.
+"""Paper comparison: the data behind the tables and figures that compare policies.
 
-The pipeline with its numbers, the main table, frontiers, the gap to the oracle, and which levels
-the learned router gives to which difficulty. Every figure stands twice: by the paper's protocol,
-and on questions that were held out. It knows nothing of drawing.
+The pipeline with its numbers, the main table, frontiers, the gap to the oracle, and the levels that
+the router gives to each difficulty. Everything is computed twice: by the paper's protocol and on
+held-out questions. It knows nothing of plotting.
 """
 
 from __future__ import annotations
@@ -14,63 +14,61 @@ from typing import Any
 import numpy as np
 
 from adacompute.core.oracle import solve
-from adacompute.core.types import FloatArray
+from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.curves import cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import Experiment, find_factory
 from adacompute.evaluation.imitation import measure
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.paper.protocol import evaluate_paper
-from adacompute.paper.subject import BUDGETS, MIDDLE, SEED, Subject, shares_by
+from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, SEED, RunData, group_shares
 from adacompute.report.table_files import Row
 
-HEAT_BUDGETS = (1.2, 1.5, 3.0)
-ON_PAPER = ("fixed", "random", "longest-first", "router", "oracle-in-sample")
-HELD_OUT = ("mixture", "router", "adaptive-consistency", "sequential")
-ORDERS = 40
-"""Orders of each question's samples, as evaluation has them."""
+HEAT_MAP_BUDGETS = (1.2, 1.5, 3.0)
+PAPER_POLICIES = ("fixed", "random", "longest-first", "router", "oracle-in-sample")
+HELD_OUT_POLICIES = ("mixture", "router", "adaptive-consistency", "sequential")
+PERMUTATIONS = 40
+"""Random orders of each question's samples, as many as ``evaluate`` uses."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """What goes in and what comes out of each step on a run."""
+    """The inputs and results of each stage on a run."""
 
     rows: list[Row]
 
-    def __getitem__(self, what: str) -> float:
+    def __getitem__(self, quantity: str) -> float:
         """Return one of the numbers."""
-        return float(next(row["value"] for row in self.rows if row["what"] == what) or 0.0)
+        return float(next(row["value"] for row in self.rows if row["quantity"] == quantity) or 0.0)
 
 
-def describe_pipeline(subject: Subject) -> Pipeline:
-    """Follow a run along solve, learn and deploy."""
-    found = solve(subject.windows, MIDDLE)
-    routed = pick(subject.held_out_rows, "router", MIDDLE)
+def describe_pipeline(run: RunData) -> Pipeline:
+    """Return the numbers of solving, learning and deploying on a run."""
+    oracle = solve(run.window_table, MAIN_BUDGET)
+    router = find_row(run.held_out_rows, "router", MAIN_BUDGET)
     values: dict[str, float | int] = {
-        "questions": len(subject),
-        "samples a question": subject.samples,
-        "levels": len(subject.levels),
-        "price at B = 2": found.price,
-        "labels at the lowest level": float(found.shares(len(subject.levels))[0]),
-        "features": int(subject.drafted.shape[1]),
-        "imitation of training questions": float(
-            pick(subject.paper_rows, "router", MIDDLE)["imitation"]
-        ),
-        "imitation held out": float(routed["imitation"]),
-        "cost held out": float(routed["cost"]),
-        "accuracy held out": float(routed["accuracy"]),
+        "questions": len(run),
+        "samples per question": run.n_samples,
+        "levels": len(run.levels),
+        "price at B = 2": oracle.price,
+        "share of the lowest level": float(oracle.shares(len(run.levels))[0]),
+        "features": int(run.draft_features.shape[1]),
+        "imitation (paper)": float(find_row(run.paper_rows, "router", MAIN_BUDGET)["imitation"]),
+        "imitation (held out)": float(router["imitation"]),
+        "cost (held out)": float(router["cost"]),
+        "accuracy (held out)": float(router["accuracy"]),
     }
-    return Pipeline([{"what": what, "value": value} for what, value in values.items()])
+    return Pipeline([{"quantity": name, "value": value} for name, value in values.items()])
 
 
-def pick(rows: Sequence[dict[str, Any]], policy: str, budget: float) -> dict[str, Any]:
+def find_row(rows: Sequence[dict[str, Any]], policy: str, budget: float) -> dict[str, Any]:
     """Return the row of a policy at a budget."""
     return next(row for row in rows if row["policy"] == policy and row["budget"] == budget)
 
 
 @dataclass(frozen=True, eq=False)
-class Main:
-    """The main table: every policy at every budget, by both protocols."""
+class MainTable:
+    """Every policy at every budget, by both protocols."""
 
     rows: list[Row]
 
@@ -80,35 +78,35 @@ class Main:
         return float(row[column] or 0.0)
 
 
-def tabulate_main(subject: Subject) -> Main:
-    """Put what the paper's protocol says beside what held-out questions say."""
+def tabulate_main(run: RunData) -> MainTable:
+    """Return the scores of both protocols side by side."""
     rows: list[Row] = []
-    names = list(dict.fromkeys(row["policy"] for row in subject.paper_rows + subject.held_out_rows))
+    names = list(dict.fromkeys(row["policy"] for row in run.paper_rows + run.held_out_rows))
     for budget in BUDGETS:
         for name in names:
             row: Row = {"B": budget, "policy": name}
-            for paper in subject.paper_rows:
+            for paper in run.paper_rows:
                 if (paper["policy"], paper["budget"]) == (name, budget):
-                    row["paper's accuracy"] = paper["accuracy"]
-                    row["±"] = paper["accuracy_high"] - paper["accuracy"]
-                    row["paper's cost"] = paper["cost"]
-                    row["its unseen fifth"] = paper["held_out_accuracy"]
-            for fair in subject.held_out_rows:
-                if (fair["policy"], fair["budget"]) == (name, budget):
-                    row["held out"] = fair["accuracy"]
-                    row["low"], row["high"] = fair["accuracy_low"], fair["accuracy_high"]
-                    row["cost"] = fair["cost"]
-                    row["gain over mixture"] = fair["difference"]
-                    row["gain low"] = fair["difference_low"]
-                    row["gain high"] = fair["difference_high"]
+                    row["accuracy (paper)"] = paper["accuracy"]
+                    row["± (paper)"] = paper["accuracy_high"] - paper["accuracy"]
+                    row["cost (paper)"] = paper["cost"]
+                    row["unseen fifth (paper)"] = paper["held_out_accuracy"]
+            for held_out in run.held_out_rows:
+                if (held_out["policy"], held_out["budget"]) == (name, budget):
+                    row["accuracy (held out)"] = held_out["accuracy"]
+                    row["low"], row["high"] = held_out["accuracy_low"], held_out["accuracy_high"]
+                    row["cost (held out)"] = held_out["cost"]
+                    row["gain over mixture"] = held_out["difference"]
+                    row["gain low"] = held_out["difference_low"]
+                    row["gain high"] = held_out["difference_high"]
             rows.append(row)
-    first = max(rows, key=len)  # so that all columns come in one order
-    return Main([{name: row.get(name) for name in first} for row in rows])
+    longest = max(rows, key=len)  # gives all rows the same columns in the same order
+    return MainTable([{column: row.get(column) for column in longest} for row in rows])
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """A policy along the budgets: what it spends and gets right."""
+class BudgetCurve:
+    """Cost and accuracy of a policy at each budget."""
 
     budget: FloatArray
     cost: FloatArray
@@ -116,112 +114,118 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class Pareto:
-    """Frontiers by the paper's protocol, and on held-out questions."""
+class Frontiers:
+    """Curve of each policy, by the paper's protocol and on held-out questions."""
 
-    paper: dict[str, Line]
-    held_out: dict[str, Line]
+    paper: dict[str, BudgetCurve]
+    held_out: dict[str, BudgetCurve]
 
     @property
     def rows(self) -> list[Row]:
-        """One row a protocol, policy and budget."""
+        """One row per protocol, policy and budget."""
         return [
             {
                 "protocol": protocol,
                 "policy": name,
-                "B": float(line.budget[i]),
-                "cost": float(line.cost[i]),
-                "accuracy": float(line.accuracy[i]),
+                "B": float(curve.budget[i]),
+                "cost": float(curve.cost[i]),
+                "accuracy": float(curve.accuracy[i]),
             }
-            for protocol, lines in (("paper", self.paper), ("held out", self.held_out))
-            for name, line in lines.items()
-            for i in range(len(line.budget))
+            for protocol, curves in (("paper", self.paper), ("held out", self.held_out))
+            for name, curve in curves.items()
+            for i in range(len(curve.budget))
         ]
 
 
-def trace_frontiers(subject: Subject) -> Pareto:
+def trace_frontiers(run: RunData) -> Frontiers:
     """Score every policy on a dense grid of budgets, by both protocols."""
-    paper = evaluate_paper(subject.paper_pool, budgets=subject.grid(subject.levels[-1]))
-    grid = subject.grid(max(subject.half_levels))
-    experiment = Experiment(subject.pool, subject.half_levels, grid, ORDERS, SEED)
-    splits, once = split_folds(subject.fold), np.ones((1, len(subject)))
-    fair: list[dict[str, Any]] = []
-    for name in HELD_OUT:
+    paper = evaluate_paper(run.paper_pool, budgets=run.budgets_up_to(run.levels[-1]))
+    budgets = run.budgets_up_to(max(run.half_levels))
+    experiment = Experiment(run.pool, run.half_levels, budgets, PERMUTATIONS, SEED)
+    splits, weights = split_folds(run.fold), np.ones((1, len(run)))
+    held_out: list[dict[str, Any]] = []
+    for name in HELD_OUT_POLICIES:
         curve = cross_validate(experiment, find_factory(name), splits)
-        for budget in grid:
-            read = read_curve(curve, budget, once)
-            row = {"cost": read.cost, "accuracy": read.accuracy}
-            fair.append({"policy": name, "budget": budget, **row})
-    known = cross_fitted_oracle(subject.pool, subject.half_levels, grid, seed=SEED)
-    for budget, (cost, worth) in known.items():
-        row = {"cost": cost, "accuracy": float(worth.mean())}
-        fair.append({"policy": "oracle", "budget": budget, **row})
-    return Pareto(
-        {name: _line(paper, name) for name in ON_PAPER},
-        {name: _line(fair, name) for name in (*HELD_OUT, "oracle")},
+        for budget in budgets:
+            point = read_curve(curve, budget, weights)
+            row = {"cost": point.cost, "accuracy": point.accuracy}
+            held_out.append({"policy": name, "budget": budget, **row})
+    oracle = cross_fitted_oracle(run.pool, run.half_levels, budgets, seed=SEED)
+    for budget, (cost, utility) in oracle.items():
+        row = {"cost": cost, "accuracy": float(utility.mean())}
+        held_out.append({"policy": "oracle", "budget": budget, **row})
+    return Frontiers(
+        {name: _make_curve(paper, name) for name in PAPER_POLICIES},
+        {name: _make_curve(held_out, name) for name in (*HELD_OUT_POLICIES, "oracle")},
     )
 
 
-def _line(rows: Sequence[dict[str, Any]], name: str) -> Line:
-    mine = sorted((row for row in rows if row["policy"] == name), key=lambda row: row["budget"])
+def _make_curve(rows: Sequence[dict[str, Any]], policy: str) -> BudgetCurve:
+    own = sorted((row for row in rows if row["policy"] == policy), key=lambda row: row["budget"])
     columns = ("budget", "cost", "accuracy")
-    return Line(*(np.array([row[column] for row in mine]) for column in columns))
+    return BudgetCurve(*(np.array([row[column] for row in own]) for column in columns))
 
 
-def compare_policies(subject: Subject) -> Row:
-    """Say in one row what a run comes to at B = 2, by both protocols."""
-    paper, fair = subject.paper_rows, subject.held_out_rows
-    routed, unseen = pick(paper, "router", MIDDLE), pick(fair, "router", MIDDLE)
-    steps = pick(fair, "sequential", MIDDLE)
+def compare_policies(run: RunData) -> Row:
+    """Return one row with the accuracies of a run at B = 2, by both protocols."""
+    paper, held_out = run.paper_rows, run.held_out_rows
+    router = find_row(held_out, "router", MAIN_BUDGET)
+    sequential = find_row(held_out, "sequential", MAIN_BUDGET)
+    adaptive = find_row(held_out, "adaptive-consistency", MAIN_BUDGET)
+    in_sample = find_row(held_out, "oracle-in-sample", MAIN_BUDGET)
     return {
-        "run": subject.name,
-        "questions": len(subject),
-        "samples": subject.samples,
-        "mixture": pick(fair, "mixture", MIDDLE)["accuracy"],
-        "oracle (paper)": pick(fair, "oracle-in-sample", MIDDLE)["accuracy"],
-        "oracle (cross-fitted)": pick(fair, "oracle", MIDDLE)["accuracy"],
-        "router (paper)": routed["accuracy"],
-        "router (held out)": unseen["accuracy"],
-        "router gain low": unseen["difference_low"],
-        "router gain high": unseen["difference_high"],
-        "adaptive-consistency": pick(fair, "adaptive-consistency", MIDDLE)["accuracy"],
-        "sequential": steps["accuracy"],
-        "sequential gain low": steps["difference_low"],
-        "sequential gain high": steps["difference_high"],
+        "run": run.name,
+        "questions": len(run),
+        "samples": run.n_samples,
+        "mixture": find_row(held_out, "mixture", MAIN_BUDGET)["accuracy"],
+        "static oracle (paper)": in_sample["accuracy"],
+        "static oracle (cross-fitted)": find_row(held_out, "oracle", MAIN_BUDGET)["accuracy"],
+        "router (paper)": find_row(paper, "router", MAIN_BUDGET)["accuracy"],
+        "router (held out)": router["accuracy"],
+        "router gain low": router["difference_low"],
+        "router gain high": router["difference_high"],
+        "adaptive-consistency": adaptive["accuracy"],
+        "sequential": sequential["accuracy"],
+        "sequential gain low": sequential["difference_low"],
+        "sequential gain high": sequential["difference_high"],
     }
 
 
 @dataclass(frozen=True, eq=False)
-class Gap:
-    """How closely the router follows the oracle: on its training questions, and held out."""
+class GapTable:
+    """How closely the router follows the oracle, by the paper's protocol and held out."""
 
     rows: list[Row]
 
 
-def measure_gap(subject: Subject) -> Gap:
-    """Measure imitation and the gap by both protocols, beside always saying the same level."""
+def measure_gap(run: RunData) -> GapTable:
+    """Measure imitation of the oracle and the gap to it, by both protocols.
+
+    Imitation should be compared with the share of the most common level, which a constant
+    prediction reaches.
+    """
     rows: list[Row] = []
     for budget in BUDGETS:
-        paper = pick(subject.paper_rows, "router", budget)
-        price = solve(subject.windows, budget).price
-        best = choose(subject.windows, price)
-        common = np.bincount(best, minlength=len(subject.levels)).max() / len(subject)
-        fair = measure(subject.windows, subject.held_out(budget), price, budget)
+        paper = find_row(run.paper_rows, "router", budget)
+        price = solve(run.window_table, budget).price
+        best = choose(run.window_table, price)
+        constant_imitation = np.bincount(best, minlength=len(run.levels)).max() / len(run)
+        held_out = measure(run.window_table, run.route_held_out(budget), price, budget)
         rows.append(
             {
                 "B": budget,
-                "accuracy": paper["accuracy"],
-                "imitation": paper["imitation"],
-                "oracle gap": paper["oracle_gap"],
-                "cost": paper["cost"],
-                "commonest label": float(common),
-                "imitation held out": fair["imitation"],
-                "oracle gap held out": fair["oracle_gap"],
-                "regret held out": fair["regret"],
-                "regret bound": fair["regret_bound"],
+                "accuracy (paper)": paper["accuracy"],
+                "imitation (paper)": paper["imitation"],
+                "oracle gap (paper)": paper["oracle_gap"],
+                "cost (paper)": paper["cost"],
+                "share of the most common level": float(constant_imitation),
+                "imitation (held out)": held_out["imitation"],
+                "oracle gap (held out)": held_out["oracle_gap"],
+                "regret (held out)": held_out["regret"],
+                "regret bound": held_out["regret_bound"],
             }
         )
-    return Gap(rows)
+    return GapTable(rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,40 +236,44 @@ class HeatMap:
     bands: tuple[str, ...]
     levels: tuple[int, ...]
     oracle: FloatArray
-    learned: FloatArray
-    held_out: FloatArray
+    router: FloatArray
+    router_held_out: FloatArray
+
+    @property
+    def choosers(self) -> tuple[tuple[str, FloatArray], ...]:
+        """The names and the shares of the three ways to choose levels."""
+        return (
+            ("static oracle", self.oracle),
+            ("router (paper)", self.router),
+            ("router (held out)", self.router_held_out),
+        )
 
     @property
     def rows(self) -> list[Row]:
-        """One row a budget, band and way to choose."""
-        ways = (
-            ("oracle", self.oracle),
-            ("learned", self.learned),
-            ("learned, held out", self.held_out),
-        )
+        """One row per budget, way to choose and band."""
         rows: list[Row] = []
         for i, budget in enumerate(self.budgets):
-            for name, shares in ways:
+            for name, shares in self.choosers:
                 for b, band in enumerate(self.bands):
-                    row: Row = {"B": budget, "labels": name, "difficulty": band}
+                    row: Row = {"B": budget, "chosen by": name, "difficulty": band}
                     row |= {f"level {n}": float(shares[i, b, k]) for k, n in enumerate(self.levels)}
                     rows.append(row)
         return rows
 
 
-def map_labels(subject: Subject, budgets: tuple[float, ...] = HEAT_BUDGETS) -> HeatMap:
-    """Count levels by difficulty: the oracle's, the router's, and the router's held out."""
-    table, bands = subject.windows, subject.bands
+def map_levels(run: RunData, budgets: tuple[float, ...] = HEAT_MAP_BUDGETS) -> HeatMap:
+    """Count the levels of the oracle and of the router by difficulty."""
+    table, bands = run.window_table, run.bands
 
-    def share(choices: Sequence[Any]) -> FloatArray:
-        counted = [shares_by(bands.band, len(bands.names), c, table.n_levels) for c in choices]
-        return np.stack(counted)
+    def count(choices: Sequence[IntArray]) -> FloatArray:
+        n_bands, n_levels = len(bands.names), table.n_levels
+        return np.stack([group_shares(bands.band, n_bands, c, n_levels) for c in choices])
 
     return HeatMap(
         budgets=budgets,
         bands=bands.names,
-        levels=subject.levels,
-        oracle=share([solve(table, budget).choice for budget in budgets]),
-        learned=share([subject.learned(budget) for budget in budgets]),
-        held_out=share([subject.held_out(budget) for budget in budgets]),
+        levels=run.levels,
+        oracle=count([solve(table, budget).choice for budget in budgets]),
+        router=count([run.route_as_paper(budget) for budget in budgets]),
+        router_held_out=count([run.route_held_out(budget) for budget in budgets]),
     )

@@ -1,7 +1,7 @@
-"""Paper exhibits: every table and figure of the paper, in one list.
+"""Paper exhibits: the list of every table and figure of the paper.
 
-An exhibit has a name, what it is in the paper and what it shows, a function from a subject to the
-data behind it, and for figures one that draws them. Whoever makes, documents or tests them goes
+An exhibit has a name, its numbers in the paper, a caption, a function that computes its data from a
+run, and for figures a function that draws it. ``reproduce``, the documentation and the tests all go
 through this list. It knows nothing of files.
 """
 
@@ -13,34 +13,34 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from adacompute.paper import figures_learned as learned
 from adacompute.paper import figures_oracle as oracle
-from adacompute.paper.ablations import ablate, compare_ladders, measure_efficiency
+from adacompute.paper.ablations import ablate, compare_level_sets, measure_efficiency
 from adacompute.paper.archetypes import find_archetypes
 from adacompute.paper.comparison import (
     describe_pipeline,
-    map_labels,
+    map_levels,
     measure_gap,
     tabulate_main,
     trace_frontiers,
 )
-from adacompute.paper.feature_importance import weigh_features
+from adacompute.paper.feature_importance import measure_importance
 from adacompute.paper.oracle_data import (
     bisect_prices,
-    climb_staircase,
-    count_labels,
+    count_levels,
     measure_difficulties,
-    scatter_choices,
-    show_mechanism,
+    scatter_levels,
+    trace_cost,
+    trace_price_effect,
     trace_scaling,
 )
 
 if TYPE_CHECKING:
-    from adacompute.paper.subject import Subject
+    from adacompute.paper.run_data import RunData
     from adacompute.report.plot_style import Figure
     from adacompute.report.table_files import Row
 
 
 class Data(Protocol):
-    """What is behind an exhibit: it can be told as rows of a table."""
+    """The data behind an exhibit, which can be written as a table."""
 
     @property
     def rows(self) -> list[Row]:
@@ -49,14 +49,14 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A table or figure of the paper; a figure can be drawn, and some are tables as well."""
+    """A table or figure of the paper, or both: with ``is_table`` its rows are saved as a table."""
 
     name: str
     source: str
-    shows: str
-    compute: Callable[[Subject], Data]
+    caption: str
+    compute: Callable[[RunData], Data]
     draw: Callable[[Any], Figure] | None = None
-    table: bool = False
+    is_table: bool = False
 
 
 EXHIBITS = (
@@ -70,95 +70,95 @@ EXHIBITS = (
     Exhibit(
         "scaling",
         "Figure 1",
-        "Scaling curves of one question of each archetype, by windows and over all subsets",
+        "Scaling curves of one question per archetype, from windows and over all subsets",
         trace_scaling,
         oracle.draw_scaling,
     ),
     Exhibit(
         "staircase",
         "Figure 2",
-        "Mean cost of the oracle at each price",
-        climb_staircase,
-        oracle.draw_staircase,
+        "Mean cost of the static oracle at each price",
+        trace_cost,
+        oracle.draw_cost_by_price,
     ),
     Exhibit(
         "main",
         "Table 1",
         "Accuracy and cost of every policy at three budgets, by both protocols",
         tabulate_main,
-        table=True,
+        is_table=True,
     ),
     Exhibit(
         "pareto",
         "Figure 4",
         "Accuracy against cost on a dense grid of budgets, by both protocols",
         trace_frontiers,
-        learned.draw_pareto,
+        learned.draw_frontiers,
     ),
     Exhibit(
         "heat-map",
         "Figure 5",
-        "Levels by difficulty: the oracle's, the learned, and the learned held out",
-        map_labels,
+        "Levels by difficulty: of the static oracle, and of the router by both protocols",
+        map_levels,
         learned.draw_heat_map,
     ),
     Exhibit(
         "difficulty",
         "Table 3",
-        "Accuracy at the lowest and highest level by difficulty, and what voting adds",
+        "Accuracy at the lowest and highest level by difficulty, and the gain of voting",
         measure_difficulties,
-        table=True,
+        is_table=True,
     ),
     Exhibit(
         "labels",
         "Table 4",
-        "Share of questions that the oracle gives each level",
-        count_labels,
-        table=True,
+        "Share of questions at each level of the static oracle",
+        count_levels,
+        is_table=True,
     ),
     Exhibit(
         "gap",
         "Table 5",
         "Imitation of the oracle and the gap to it, by both protocols",
         measure_gap,
-        table=True,
+        is_table=True,
     ),
     Exhibit(
         "scatter",
         "Figure 6",
-        "The oracle's levels over difficulty, and their composition by fifths",
-        scatter_choices,
-        oracle.draw_scatter,
+        "Levels of the static oracle against difficulty, and their shares by fifths",
+        scatter_levels,
+        oracle.draw_level_scatter,
     ),
     Exhibit(
         "archetypes",
         "Figure 7",
-        "Four kinds of question by k-means: curves, where they are found, what they get",
+        "Four archetypes by k-means: their curves, their difficulty and their levels",
         find_archetypes,
         oracle.draw_archetypes,
     ),
     Exhibit(
         "bisection",
         "Table 6 and Figure 8",
-        "The search for each budget's price beside the exact one, and how it converges",
+        "The price of each budget by bisection and exactly, and how the bisection converges",
         bisect_prices,
         oracle.draw_bisection,
-        table=True,
+        is_table=True,
     ),
     Exhibit(
         "mechanism",
         "Figure 9",
-        "What a price does to each question, to all of them, and to one",
-        show_mechanism,
-        oracle.draw_mechanism,
+        "Effect of the price on each question, on all questions, and on one in detail",
+        trace_price_effect,
+        oracle.draw_price_effect,
     ),
     Exhibit(
         "ablation",
         "Tables 2 and 7, Figure 10",
-        "Five classifiers with regret and its valid bound, and where trees go wrong",
+        "Five classifiers with their regret and its valid bound, and the mistakes of trees",
         ablate,
         learned.draw_ablation,
-        table=True,
+        is_table=True,
     ),
     Exhibit(
         "efficiency",
@@ -170,17 +170,17 @@ EXHIBITS = (
     Exhibit(
         "granularity",
         "Figure 12",
-        "Coarse, default, fine and odd ladders: frontiers, labels and returns",
-        compare_ladders,
+        "Coarse, default, fine and odd sets of levels: frontiers, shares and accuracy",
+        compare_level_sets,
         learned.draw_granularity,
-        table=True,
+        is_table=True,
     ),
     Exhibit(
         "features",
         "Figure 13",
-        "What each feature counts for, trained on and held out, and each label's signature",
-        weigh_features,
-        learned.draw_features,
+        "Importance of each feature, on training and held-out questions, and its mean by level",
+        measure_importance,
+        learned.draw_importance,
     ),
 )
-"""In the order of the paper, as far as one exhibit is not two things there."""
+"""In the order of the paper, except where one exhibit covers several of its tables and figures."""

@@ -1,7 +1,7 @@
-"""Paper features: which features the router reads, and how they differ between the oracle's labels.
+"""Paper feature importance: which features the router uses, and how they differ by level.
 
-Importance is by shuffling, on questions that were trained on, as the paper's ranking is, and on
-questions that were held out. N questions, K levels, F features. It knows nothing of drawing.
+Importance is measured by permutation, on training questions, as the paper ranks features, and on
+held-out questions. N questions, K levels, F features. It knows nothing of plotting.
 """
 
 from __future__ import annotations
@@ -13,73 +13,77 @@ import numpy as np
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray
 from adacompute.features.text import FEATURES
-from adacompute.paper.subject import FOLDS, MIDDLE, SEED, Subject
+from adacompute.paper.run_data import FOLDS, MAIN_BUDGET, SEED, RunData
 from adacompute.policies.learners import fit_classifier
 from adacompute.report.table_files import Row
 
-SHUFFLES = 2
+PERMUTATIONS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
-    """What each feature counts for, (F,), and how it differs between the labels, (F, K).
+class FeatureImportance:
+    """Importance of each feature, (F,), and its mean by level of the oracle, (F, K).
 
-    Importance is what imitation loses when a feature is shuffled between questions: of those that
-    were trained on, and of those held out. ``signature`` are means of each label's questions,
-    standardised along each feature; NaN where no question has the label.
+    Importance is the imitation that is lost when a feature is permuted between questions:
+    ``training`` between training questions, ``held_out`` between held-out ones. ``level_means`` are
+    standardised along each feature; NaN where no question has the level.
     """
 
     names: tuple[str, ...]
     levels: tuple[int, ...]
-    importance: FloatArray
+    training: FloatArray
     held_out: FloatArray
-    signature: FloatArray
+    level_means: FloatArray
 
     @property
     def rows(self) -> list[Row]:
-        """One row a feature, the most important first."""
+        """One row per feature, most important first."""
         return [
             {
                 "feature": self.names[f],
-                "importance": float(self.importance[f]),
-                "importance held out": float(self.held_out[f]),
+                "importance (training)": float(self.training[f]),
+                "importance (held out)": float(self.held_out[f]),
             }
             | {
-                f"level {n}": None if np.isnan(z) else float(z)
-                for n, z in zip(self.levels, self.signature[f], strict=True)
+                f"level {n}": None if np.isnan(mean) else float(mean)
+                for n, mean in zip(self.levels, self.level_means[f], strict=True)
             }
-            for f in np.argsort(-self.importance, kind="stable").tolist()
+            for f in np.argsort(-self.training, kind="stable").tolist()
         ]
 
 
-def weigh_features(subject: Subject) -> Features:
-    """Shuffle each feature in turn and see what the router loses at B = 2."""
-    table, features = subject.windows, subject.drafted
-    label = solve(table, MIDDLE).choice
-    count = features.shape[1]
-    lost = np.zeros((2, count))
+def measure_importance(run: RunData) -> FeatureImportance:
+    """Permute each feature in turn and measure the imitation that the router loses at B = 2."""
+    table, features = run.window_table, run.draft_features
+    label = solve(table, MAIN_BUDGET).choice
+    n_features = features.shape[1]
+    lost = np.zeros((2, n_features))
     for fold in range(FOLDS):
-        held = subject.fold == fold
-        model = fit_classifier(features[~held], label[~held], n_levels=table.n_levels, seed=SEED)
-        for i, rows in enumerate((np.flatnonzero(~held), np.flatnonzero(held))):
+        held_out = run.fold == fold
+        model = fit_classifier(
+            features[~held_out], label[~held_out], n_levels=table.n_levels, seed=SEED
+        )
+        for i, rows in enumerate((np.flatnonzero(~held_out), np.flatnonzero(held_out))):
             rng = np.random.default_rng(fold)
-            right = (model.predict(features[rows]).argmax(axis=1) == label[rows]).mean()
+            imitation = (model.predict(features[rows]).argmax(axis=1) == label[rows]).mean()
             for f in np.flatnonzero(np.ptp(features[rows], axis=0)).tolist():
-                for _ in range(SHUFFLES):
-                    mixed = features[rows].copy()
-                    mixed[:, f] = rng.permutation(mixed[:, f])
-                    still = (model.predict(mixed).argmax(axis=1) == label[rows]).mean()
-                    lost[i, f] += (right - still) / (SHUFFLES * FOLDS)
-    means = np.full((count, table.n_levels), np.nan)
+                for _ in range(PERMUTATIONS):
+                    permuted = features[rows].copy()
+                    permuted[:, f] = rng.permutation(permuted[:, f])
+                    left = (model.predict(permuted).argmax(axis=1) == label[rows]).mean()
+                    lost[i, f] += (imitation - left) / (PERMUTATIONS * FOLDS)
+    means = np.full((n_features, table.n_levels), np.nan)
     for k in np.unique(label).tolist():
         means[:, k] = features[label == k].mean(axis=0)
     centre = np.nanmean(means, axis=1, keepdims=True)
-    spread = np.nanstd(means, axis=1, keepdims=True)
-    names = FEATURES if count == len(FEATURES) else tuple(f"feature {f}" for f in range(count))
-    return Features(
+    deviation = np.nanstd(means, axis=1, keepdims=True)
+    standardised = (means - centre) / np.maximum(deviation, 1e-12)
+    is_paper_set = n_features == len(FEATURES)
+    names = FEATURES if is_paper_set else tuple(f"feature {f}" for f in range(n_features))
+    return FeatureImportance(
         names=tuple(names),
-        levels=subject.levels,
-        importance=lost[0],
+        levels=run.levels,
+        training=lost[0],
         held_out=lost[1],
-        signature=np.where(np.isnan(means), np.nan, (means - centre) / np.maximum(spread, 1e-12)),
+        level_means=np.where(np.isnan(means), np.nan, standardised),
     )

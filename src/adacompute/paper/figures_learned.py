@@ -1,7 +1,7 @@
-"""Paper figures, learned: drawings of policies that learn, from the data that is beside them.
+"""Paper figures, learned: plots of learned policies.
 
-Left or solid is the paper's protocol, right or dashed what held-out questions say. Nothing is
-computed here.
+Left panels and solid lines follow the paper's protocol; right panels and dashed lines use held-out
+questions. Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from adacompute.paper.ablations import (
     Efficiency,
     Granularity,
 )
-from adacompute.paper.comparison import HeatMap, Line, Pareto
-from adacompute.paper.feature_importance import Features
-from adacompute.paper.panels import legend_below, shorten, tile
+from adacompute.paper.comparison import BudgetCurve, Frontiers, HeatMap
+from adacompute.paper.feature_importance import FeatureImportance
+from adacompute.paper.panels import add_legend_below, draw_matrix, shorten
 from adacompute.report.plot_style import COLOURS, MARKERS, QUIET, panels
 
 if TYPE_CHECKING:
@@ -36,218 +36,223 @@ STYLES = {
     "oracle": (COLOURS[2], "--", ""),
     "oracle-in-sample": (COLOURS[2], "--", ""),
 }
+LABELS = {
+    "oracle": "static oracle (cross-fitted)",
+    "oracle-in-sample": "static oracle (in-sample)",
+}
+"""Labels of policies that are not shown by their own names."""
 
 
-def draw_pareto(data: Pareto) -> Figure:
-    """Draw the frontiers by both protocols beside each other, on one scale."""
-    with panels(1, 2, width=5.6, height=4.1) as (figure, (paper, fair)):
-        for axis, lines in ((paper, data.paper), (fair, data.held_out)):
-            for name, line in lines.items():
+def draw_frontiers(data: Frontiers) -> Figure:
+    """Draw the curves of both protocols side by side, on the same scale."""
+    with panels(1, 2, width=5.6, height=4.1) as (figure, (paper, held_out)):
+        for axis, curves in ((paper, data.paper), (held_out, data.held_out)):
+            for name, curve in curves.items():
                 colour, dashes, marker = STYLES[name]
-                order = np.argsort(line.cost, kind="stable")
-                about: dict[str, Any] = {
+                order = np.argsort(curve.cost, kind="stable")
+                style: dict[str, Any] = {
                     "linestyle": dashes,
                     "marker": marker,
                     "markersize": 4,
-                    "label": name,
+                    "label": LABELS.get(name, name),
                 }
-                axis.plot(line.cost[order], line.accuracy[order], color=colour, **about)
-            most = max(float(line.cost.max()) for line in lines.values())
-            ticks = [n for n in (1, 2, 4, 8, 16) if n <= most * 1.01]
+                axis.plot(curve.cost[order], curve.accuracy[order], color=colour, **style)
+            max_cost = max(float(curve.cost.max()) for curve in curves.values())
+            ticks = [n for n in (1, 2, 4, 8, 16) if n <= max_cost * 1.01]
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, [str(n) for n in ticks])
             axis.minorticks_off()
-            axis.set_xlabel("realised mean cost (samples a question)")
+            axis.set_xlabel("mean cost (samples per question)")
             axis.set_ylabel("accuracy")
-            legend_below(axis, 3)
-        low, high = _range(data.paper, data.held_out)
-        for axis in (paper, fair):
+            add_legend_below(axis, 2)
+        low, high = _accuracy_range(data.paper, data.held_out)
+        for axis in (paper, held_out):
             axis.set_ylim(low, high)
         paper.set_title("The paper's protocol")
-        fair.set_title("Held-out questions, equal cost")
+        held_out.set_title("Held-out questions, equal cost")
         return figure
 
 
-def _range(*groups: dict[str, Line]) -> tuple[float, float]:
-    values = np.concatenate([line.accuracy for lines in groups for line in lines.values()])
+def _accuracy_range(*groups: dict[str, BudgetCurve]) -> tuple[float, float]:
+    values = np.concatenate([curve.accuracy for curves in groups for curve in curves.values()])
     low, high = float(values.min()), float(values.max())
-    room = 0.05 * (high - low) + 1e-3
-    return low - room, high + room
+    margin = 0.05 * (high - low) + 1e-3
+    return low - margin, high + margin
 
 
 def draw_heat_map(data: HeatMap) -> Figure:
-    """Draw the labels by difficulty: the oracle's, the learned, and the learned held out."""
-    ways = (
-        ("Oracle", data.oracle),
-        ("Learned, the paper's way", data.learned),
-        ("Learned, held out", data.held_out),
-    )
+    """Draw the levels by difficulty: of the oracle, and of the router by both protocols."""
     columns = len(data.budgets)
     height = max(1.9, 0.26 * len(data.bands) + 1.0)
-    with panels(len(ways), columns, width=3.9, height=height) as (figure, axes):
-        for row, (name, shares) in enumerate(ways):
+    with panels(len(data.choosers), columns, width=3.9, height=height) as (figure, axes):
+        for row, (name, shares) in enumerate(data.choosers):
             for i, budget in enumerate(data.budgets):
                 axis = axes[row * columns + i]
-                tile(axis, shares[i])
+                draw_matrix(axis, shares[i])
                 axis.set_xticks(range(len(data.levels)), [str(level) for level in data.levels])
                 bands = [shorten(band) for band in data.bands]
                 axis.set_yticks(range(len(bands)), bands if i == 0 else [""] * len(bands))
-                axis.set_title(f"{name}, B = {budget:g}", fontsize=9.5)
-                if row == len(ways) - 1:
+                title = f"{name[0].upper()}{name[1:]}, B = {budget:g}"
+                axis.set_title(title, fontsize=9.5)
+                if row == len(data.choosers) - 1:
                     axis.set_xlabel("level (samples that vote)")
         return figure
 
 
 def draw_ablation(data: Ablation) -> Figure:
-    """Draw five classifiers: accuracy, regret against its bounds, and where trees go wrong."""
-    names = list(dict.fromkeys(trial.classifier for trial in data.trials))
-    with panels(1, 4, width=4.1, height=3.9) as (figure, (bars, regret, leaky, fair)):
-        place = np.arange(len(names))
-        for i, (split, about) in enumerate(
-            ((BY_ROW, "split by row (paper)"), (BY_QUESTION, "split by question"))
-        ):
-            value = [data.mean(name, split, "imitation") for name in names]
-            bars.bar(place + 0.4 * i - 0.2, value, width=0.38, color=COLOURS[i], label=about)
-        bars.axhline(data.commonest, color=QUIET, linestyle="--", label="always the commonest")
-        bars.set_xticks(place, names)
-        bars.set_ylim(0, 1)
-        bars.set_ylabel("imitation of the oracle")
-        bars.set_title("Imitation")
-        legend_below(bars, 1)
-        for i, name in enumerate(names):
-            mine = [t for t in data.trials if t.classifier == name and t.split_by == BY_QUESTION]
-            bound, lost = [t.bound for t in mine], [t.regret for t in mine]
-            about_points: dict[str, Any] = {"color": COLOURS[i], "markersize": 4.5, "label": name}
-            regret.plot(bound, lost, MARKERS[i], **about_points)
-        drawn, said = [t.mean_bound for t in data.trials], [t.gap for t in data.trials]
-        as_paper = "the paper's gap and bound"
-        regret.plot(drawn, said, "x", color=QUIET, markersize=4.5, label=as_paper, zorder=1)
-        most = max([t.bound for t in data.trials] + drawn + said, default=0.0) * 1.08 or 1.0
-        regret.plot([0, most], [0, most], color=QUIET, linestyle="--", lw=1.2)
-        regret.set_xlim(0, most)
-        regret.set_ylim(0, most)
-        regret.text(0.62 * most, 0.7 * most, "bound", color="#555555", rotation=38, fontsize=9)
-        regret.set_xlabel("bound: E[M · 1{mistake}]")
-        regret.set_ylabel("regret, split by question")
-        regret.set_title("Regret, and the bound that is valid")
-        legend_below(regret, 2)
-        for axis, split in ((leaky, BY_ROW), (fair, BY_QUESTION)):
-            tile(axis, data.confusion[split])
+    """Draw five classifiers: imitation, regret against its bounds, and the mistakes of trees."""
+    with panels(1, 4, width=4.1, height=3.9) as (figure, (bars, regret, by_row, by_question)):
+        names = list(dict.fromkeys(trial.classifier for trial in data.trials))
+        _draw_imitation(bars, data, names)
+        _draw_regret(regret, data, names)
+        for axis, split in ((by_row, BY_ROW), (by_question, BY_QUESTION)):
+            draw_matrix(axis, data.confusion[split])
             labels = [str(level) for level in data.levels]
             axis.set_xticks(range(len(labels)), labels)
             axis.set_yticks(range(len(labels)), labels)
-            axis.set_xlabel("level that the trees say")
+            axis.set_xlabel("level of the trees")
             axis.set_ylabel("level of the oracle")
-        leaky.set_title("Trees, split by row (paper)")
-        fair.set_title("Trees, split by question")
+        by_row.set_title("Trees, split by row (paper)")
+        by_question.set_title("Trees, split by question")
         return figure
+
+
+def _draw_imitation(axis: Axes, data: Ablation, names: list[str]) -> None:
+    """Draw the imitation of each classifier by both kinds of split."""
+    x = np.arange(len(names))
+    splits = ((BY_ROW, "split by row (paper)"), (BY_QUESTION, "split by question"))
+    for i, (split, label) in enumerate(splits):
+        height = [data.mean(name, split, "imitation") for name in names]
+        axis.bar(x + 0.4 * i - 0.2, height, width=0.38, color=COLOURS[i], label=label)
+    label = "always the most common level"
+    axis.axhline(data.constant_imitation, color=QUIET, linestyle="--", label=label)
+    axis.set_xticks(x, names)
+    axis.set_ylim(0, 1)
+    axis.set_ylabel("imitation of the oracle")
+    axis.set_title("Imitation")
+    add_legend_below(axis, 1)
+
+
+def _draw_regret(axis: Axes, data: Ablation, names: list[str]) -> None:
+    """Draw regret against its valid bound, and the paper's gap against its mean bound."""
+    for i, name in enumerate(names):
+        own = [t for t in data.trials if t.classifier == name and t.split_by == BY_QUESTION]
+        style: dict[str, Any] = {"color": COLOURS[i], "markersize": 4.5, "label": name}
+        axis.plot([t.regret_bound for t in own], [t.regret for t in own], MARKERS[i], **style)
+    bounds, gaps = [t.mean_bound for t in data.trials], [t.oracle_gap for t in data.trials]
+    label = "the paper's gap and bound"
+    axis.plot(bounds, gaps, "x", color=QUIET, markersize=4.5, label=label, zorder=1)
+    largest = max([t.regret_bound for t in data.trials] + bounds + gaps, default=0.0)
+    limit = largest * 1.08 or 1.0
+    axis.plot([0, limit], [0, limit], color=QUIET, linestyle="--", lw=1.2)
+    axis.set_xlim(0, limit)
+    axis.set_ylim(0, limit)
+    axis.text(0.62 * limit, 0.7 * limit, "bound", color="#555555", rotation=38, fontsize=9)
+    axis.set_xlabel("bound: E[M · 1{mistake}]")
+    axis.set_ylabel("regret, split by question")
+    axis.set_title("Regret and its valid bound")
+    add_legend_below(axis, 2)
 
 
 def draw_efficiency(data: Efficiency) -> Figure:
     """Draw accuracy against the share of training questions, by both protocols."""
     share = 100 * np.asarray(data.fractions)
     gain = 100 * (data.held_out - data.fixed_held_out[:, None, :])
-    with panels(1, 2, width=5.2, height=4.0) as (figure, (paper, fair)):
-        for axis, values in ((paper, data.paper), (fair, gain)):
+    with panels(1, 2, width=5.2, height=4.0) as (figure, (paper, held_out)):
+        for axis, values in ((paper, data.paper), (held_out, gain)):
             for i, budget in enumerate(data.budgets):
-                mean, spread = values[i].mean(axis=1), values[i].std(axis=1)
-                about: dict[str, Any] = {"marker": MARKERS[i], "label": f"router, B = {budget:g}"}
-                axis.plot(share, mean, color=COLOURS[i], markersize=4, **about)
-                ends = mean - spread, mean + spread
+                mean, deviation = values[i].mean(axis=1), values[i].std(axis=1)
+                style: dict[str, Any] = {"marker": MARKERS[i], "label": f"router, B = {budget:g}"}
+                axis.plot(share, mean, color=COLOURS[i], markersize=4, **style)
+                ends = mean - deviation, mean + deviation
                 axis.fill_between(share, *ends, color=COLOURS[i], alpha=0.12, lw=0)
             axis.set_xlabel("share of the training questions used (%)")
-            legend_below(axis, 3)
+            add_legend_below(axis, 3)
         for i in range(len(data.budgets)):
             paper.axhline(data.fixed[i], color=COLOURS[i], linestyle=":", lw=1.2)
             paper.axhline(data.oracle[i], color=COLOURS[i], linestyle="--", lw=1.2)
-        fair.axhline(0, color=QUIET, lw=1.2)
+        held_out.axhline(0, color=QUIET, lw=1.2)
         paper.set_ylabel("accuracy")
-        paper.set_title("All questions (dashed: oracle, dotted: Fixed-b)")
-        fair.set_ylabel("gain over Fixed-b (points)")
-        fair.set_title("The unseen fifth")
+        paper.set_title("All questions (dashed: static oracle, dotted: Fixed-b)")
+        held_out.set_ylabel("gain over Fixed-b (points)")
+        held_out.set_title("The unseen fifth")
         return figure
 
 
 def draw_granularity(data: Granularity) -> Figure:
-    """Draw ladders: frontiers, labels at B = 2, and what more levels return."""
-    with panels(1, 3, width=4.9, height=4.0) as (figure, (curves, labels, returns)):
-        for i, (name, ladder) in enumerate(data.ladders.items()):
-            colour = COLOURS[i]
-            curves.plot(ladder.budgets, ladder.in_sample, color=colour, lw=1.2, label=name)
-            fair = ladder.fair_budgets
-            curves.plot(fair, ladder.cross_fitted_oracle, color=colour, linestyle="--", lw=1.2)
-            about: dict[str, Any] = {"color": colour, "markersize": 5}
-            curves.plot(ladder.learned[:, 0], ladder.learned[:, 1], MARKERS[i], **about)
-            held = ladder.held_out
-            curves.plot(held[:, 0], held[:, 1], MARKERS[i], mfc="none", **about)
-            labels.plot(
-                ladder.levels, ladder.shares, color=colour, marker=MARKERS[i], lw=1.0, label=name
-            )
+    """Draw the sets of levels: frontiers, the oracle's shares, and its accuracy at B = 2."""
+    with panels(1, 3, width=4.9, height=4.0) as (figure, (curves, shares, accuracy)):
+        for i, (name, one) in enumerate(data.level_sets.items()):
+            colour, marker = COLOURS[i], MARKERS[i]
+            curves.plot(one.budgets, one.in_sample, color=colour, lw=1.2, label=name)
+            budgets = one.cross_fitted_budgets
+            curves.plot(budgets, one.cross_fitted, color=colour, linestyle="--", lw=1.2)
+            style: dict[str, Any] = {"color": colour, "markersize": 5}
+            curves.plot(one.router[:, 0], one.router[:, 1], marker, **style)
+            held_out = one.router_held_out
+            curves.plot(held_out[:, 0], held_out[:, 1], marker, mfc="none", **style)
+            shares.plot(one.levels, one.shares, color=colour, marker=marker, lw=1.0, label=name)
         curves.set_xscale("log", base=2)
-        labels.set_xscale("log", base=2)
-        for axis in (curves, labels):
+        shares.set_xscale("log", base=2)
+        for axis in (curves, shares):
             axis.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
             axis.minorticks_off()
-            legend_below(axis, 4)
-        curves.set_xlabel("mean cost (samples a question)")
+            add_legend_below(axis, 4)
+        curves.set_xlabel("mean cost (samples per question)")
         curves.set_ylabel("accuracy")
-        curves.set_title(
-            "Oracle (dashed: cross-fitted), router\n(points; open: held out)", fontsize=10
-        )
-        labels.set_xlabel("level (samples that vote)")
-        labels.set_ylabel("share of questions")
-        labels.set_title("The oracle's labels at B = 2", fontsize=10)
-        _returns(returns, data)
+        title = "Static oracle (dashed: cross-fitted)\nand router (points; open: held out)"
+        curves.set_title(title, fontsize=10)
+        shares.set_xlabel("level (samples that vote)")
+        shares.set_ylabel("share of questions")
+        shares.set_title("Levels of the static oracle at B = 2", fontsize=10)
+        _draw_accuracy(accuracy, data)
         return figure
 
 
-def _returns(axis: Axes, data: Granularity) -> None:
-    """Draw accuracy at B = 2 by ladder, in-sample and cross-fitted."""
-    names = list(data.ladders)
-    place = np.arange(len(names))
-    kinds = (("in_sample", "in-sample (paper)"), ("cross_fitted", "cross-fitted"))
-    for i, (column, about) in enumerate(kinds):
-        values = [data.at_middle(name, column) for name in names]
-        axis.plot(place, values, color=COLOURS[i], marker=MARKERS[i], label=about)
-        for x, value in zip(place, values, strict=True):
+def _draw_accuracy(axis: Axes, data: Granularity) -> None:
+    """Draw the oracle's accuracy at B = 2 by set of levels, in-sample and cross-fitted."""
+    sets = data.level_sets
+    x = np.arange(len(sets))
+    values = {
+        "in-sample (paper)": [one.in_sample_at_main for one in sets.values()],
+        "cross-fitted": [one.cross_fitted_at_main for one in sets.values()],
+    }
+    for i, (label, accuracy) in enumerate(values.items()):
+        axis.plot(x, accuracy, color=COLOURS[i], marker=MARKERS[i], label=label)
+        for at, value in zip(x, accuracy, strict=True):
             axis.annotate(
-                f"{value:.3f}", (x, value), (0, 6), textcoords="offset points", ha="center", size=8
+                f"{value:.3f}", (at, value), (0, 6), textcoords="offset points", ha="center", size=8
             )
-    axis.set_xticks(place, [f"{n}\n{len(data.ladders[n].levels)} levels" for n in names])
+    axis.set_xticks(x, [f"{name}\n{len(one.levels)} levels" for name, one in sets.items()])
     axis.margins(x=0.12, y=0.18)
-    axis.set_ylabel("oracle's accuracy at B = 2")
-    axis.set_title("What more levels return", fontsize=10)
-    legend_below(axis, 2)
+    axis.set_ylabel("accuracy of the static oracle")
+    axis.set_title("Accuracy by number of levels at B = 2", fontsize=10)
+    add_legend_below(axis, 2)
 
 
-def draw_features(data: Features) -> Figure:
-    """Draw what each feature counts for, trained on and held out, and the labels' signatures."""
-    order = np.argsort(-data.importance, kind="stable")
+def draw_importance(data: FeatureImportance) -> Figure:
+    """Draw the importance of each feature and its mean by level."""
+    order = np.argsort(-data.training, kind="stable")
     names = [data.names[f] for f in order]
-    with panels(1, 2, width=5.6, height=0.27 * len(names) + 1.4) as (figure, (weight, sign)):
-        place = np.arange(len(names))
-        bars = (("trained on (paper)", data.importance), ("held out", data.held_out))
-        for i, (about, value) in enumerate(bars):
-            weight.barh(
-                place + 0.4 * i - 0.2,
-                100 * value[order],
-                height=0.38,
-                color=COLOURS[i],
-                label=about,
-            )
-        weight.set_yticks(place, names)
-        weight.set_ylim(len(names) - 0.5, -0.5)
-        weight.set_xlabel("imitation lost when shuffled (points)")
-        weight.set_title("What each feature counts for at B = 2")
-        weight.legend(loc="lower right")
-        shown = data.signature[order]
-        image = sign.imshow(np.nan_to_num(shown), cmap="RdBu_r", vmin=-2, vmax=2, aspect="auto")
-        sign.grid(visible=False)
-        sign.set_yticks(place, [""] * len(names))
-        sign.set_xticks(range(len(data.levels)), [str(level) for level in data.levels])
+    with panels(1, 2, width=5.6, height=0.27 * len(names) + 1.4) as (figure, (bars, means)):
+        y = np.arange(len(names))
+        values = (("training questions (paper)", data.training), ("held out", data.held_out))
+        for i, (label, value) in enumerate(values):
+            width = 100 * value[order]
+            bars.barh(y + 0.4 * i - 0.2, width, height=0.38, color=COLOURS[i], label=label)
+        bars.set_yticks(y, names)
+        bars.set_ylim(len(names) - 0.5, -0.5)
+        bars.set_xlabel("imitation lost by permuting the feature (points)")
+        bars.set_title("Importance at B = 2")
+        bars.legend(loc="lower right")
+        shown = data.level_means[order]
+        image = means.imshow(np.nan_to_num(shown), cmap="RdBu_r", vmin=-2, vmax=2, aspect="auto")
+        means.grid(visible=False)
+        means.set_yticks(y, [""] * len(names))
+        means.set_xticks(range(len(data.levels)), [str(level) for level in data.levels])
         for f, k in np.argwhere(np.isnan(shown)).tolist():
-            sign.text(k, f, "–", ha="center", va="center", color="#777777")
-        sign.set_xlabel("level of the oracle (–: no question has it)")
-        sign.set_title("Mean of each label, standardised")
-        figure.colorbar(image, ax=sign, shrink=0.8, label="standard deviations")
+            means.text(k, f, "–", ha="center", va="center", color="#777777")
+        means.set_xlabel("level of the oracle (–: no question has it)")
+        means.set_title("Mean by level, standardised")
+        figure.colorbar(image, ax=means, shrink=0.8, label="standard deviations")
         return figure

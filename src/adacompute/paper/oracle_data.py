@@ -1,9 +1,9 @@
-"""Paper oracle: the data behind the tables and figures that show what the oracle does.
+"""Paper oracle data: the data behind the tables and figures that show the oracle's choices.
 
-Scaling curves, the staircase of costs, gains by difficulty, labels, the scatter over difficulty,
-the bisection and the mechanism of a price. Each is a pure function of a subject; where the paper
-chooses and looks at the same samples, what the other half of the samples says stands beside it.
-N questions, K levels, P prices. It knows nothing of classifiers or of drawing.
+Scaling curves, the oracle's cost by price, gains by difficulty, shares of levels, levels against
+difficulty, the bisection, and the effect of a price. Each is a pure function of a run's data. Where
+the paper chooses and measures with the same samples, the result is also computed with separate
+halves. N questions, K levels, P prices. It knows nothing of classifiers or plotting.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, Trace, UtilityTable
 from adacompute.core.upgrades import choose
 from adacompute.core.utility import estimate
-from adacompute.paper.archetypes import sort_archetypes
-from adacompute.paper.subject import (
+from adacompute.paper.archetypes import cluster_curves
+from adacompute.paper.run_data import (
     BUDGETS,
-    MIDDLE,
-    Subject,
-    cut_evenly,
-    falls,
-    shares_by,
+    MAIN_BUDGET,
+    RunData,
+    group_shares,
+    never_rises,
+    quantile_groups,
 )
 from adacompute.report.table_files import Row
 
-PRICES = 240
-LEAST_PRICE = 1e-4
-PARTS, FINE_PARTS = 5, 10
+N_PRICES = 240
+MIN_PRICE = 1e-4
+FIFTHS, TENTHS = 5, 10
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Curves of one question of each archetype, (archetypes, K), with standard errors."""
+    """Curves of one question per archetype, (archetypes, K), with standard errors."""
 
     names: tuple[str, ...]
     ids: tuple[str, ...]
@@ -43,11 +43,11 @@ class Scaling:
     levels: tuple[int, ...]
     windows: FloatArray
     exact: FloatArray
-    error: FloatArray
+    standard_error: FloatArray
 
     @property
     def rows(self) -> list[Row]:
-        """One row a question and level."""
+        """One row per question and level."""
         return [
             {
                 "archetype": name,
@@ -55,38 +55,41 @@ class Scaling:
                 "level": level,
                 "windows": float(self.windows[i, k]),
                 "exact": float(self.exact[i, k]),
-                "standard error": None if np.isnan(self.error[i, k]) else float(self.error[i, k]),
+                "standard error": None
+                if np.isnan(self.standard_error[i, k])
+                else float(self.standard_error[i, k]),
             }
             for i, name in enumerate(self.names)
             for k, level in enumerate(self.levels)
         ]
 
 
-def trace_scaling(subject: Subject) -> Scaling:
-    """Take the question nearest to the middle of each archetype."""
-    sorted_ = sort_archetypes(subject.exact.utility)
-    away = np.linalg.norm(subject.exact.utility - sorted_.centre[sorted_.cluster], axis=1)
+def trace_scaling(run: RunData) -> Scaling:
+    """Return the curve of the question nearest to the centre of each archetype."""
+    curves = run.exact_table.utility
+    found = cluster_curves(curves)
+    distance = np.linalg.norm(curves - found.centre[found.cluster], axis=1)
     nearest = [
-        int(np.flatnonzero(sorted_.cluster == c)[away[sorted_.cluster == c].argmin()])
-        for c in range(len(sorted_.names))
+        int(np.flatnonzero(found.cluster == c)[distance[found.cluster == c].argmin()])
+        for c in range(len(found.names))
     ]
     question = np.array(nearest, dtype=np.int64)
-    answers: Answers = subject.pool.answers.take(question)
-    found = estimate(answers, subject.levels)
+    answers: Answers = run.pool.answers.take(question)
+    exact = estimate(answers, run.levels)
     return Scaling(
-        names=sorted_.names,
-        ids=tuple(subject.ids[i] for i in nearest),
+        names=found.names,
+        ids=tuple(run.ids[i] for i in nearest),
         question=question,
-        levels=subject.levels,
-        windows=subject.windows.utility[question],
-        exact=found.utility,
-        error=found.standard_error,
+        levels=run.levels,
+        windows=run.window_table.utility[question],
+        exact=exact.utility,
+        standard_error=exact.standard_error,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Staircase:
-    """Mean cost of the oracle at each price, by windows and over all subsets, (P,)."""
+class CostByPrice:
+    """Mean cost of the oracle at each price, with both estimates of utilities, (P,)."""
 
     price: FloatArray
     windows: FloatArray
@@ -94,81 +97,88 @@ class Staircase:
 
     @property
     def rows(self) -> list[Row]:
-        """One row a price."""
+        """One row per price."""
         return [
-            {"price": float(p), "cost by windows": float(w), "cost over subsets": float(e)}
+            {"price": float(p), "cost (windows)": float(w), "cost (subsets)": float(e)}
             for p, w, e in zip(self.price, self.windows, self.exact, strict=True)
         ]
 
 
-def spread_prices(table: UtilityTable) -> FloatArray:
-    """Prices from none to the one above which nobody buys, evenly by ratio."""
+def make_price_grid(table: UtilityTable) -> FloatArray:
+    """Return prices from 0 to one at which every question gets the lowest level.
+
+    Above 0 the ratio of neighbours is constant.
+    """
     gain = float((table.utility.max(axis=1) - table.utility.min(axis=1)).max())
     step = float(np.diff(np.sort(table.costs[0])).min(initial=1.0)) or 1.0
-    most = max(gain / step, 10 * LEAST_PRICE) * 1.1
-    return np.concatenate([[0.0], np.geomspace(LEAST_PRICE, most, PRICES)])
+    max_price = max(gain / step, 10 * MIN_PRICE) * 1.1
+    return np.concatenate([[0.0], np.geomspace(MIN_PRICE, max_price, N_PRICES)])
 
 
-def cost_at(table: UtilityTable, prices: FloatArray) -> FloatArray:
+def oracle_cost(table: UtilityTable, prices: FloatArray) -> FloatArray:
     """Mean cost of the oracle's choice at each price (Eq. 6)."""
     return np.array([table.cost_of(choose(table, price)).mean() for price in prices.tolist()])
 
 
-def climb_staircase(subject: Subject) -> Staircase:
-    """Walk the prices and look at what the oracle spends."""
-    price = spread_prices(subject.windows)
-    return Staircase(price, cost_at(subject.windows, price), cost_at(subject.exact, price))
+def trace_cost(run: RunData) -> CostByPrice:
+    """Compute the oracle's mean cost along a grid of prices."""
+    price = make_price_grid(run.window_table)
+    windows, exact = (oracle_cost(table, price) for table in (run.window_table, run.exact_table))
+    return CostByPrice(price, windows, exact)
 
 
 @dataclass(frozen=True, eq=False)
-class ByDifficulty:
-    """Accuracy at the lowest and the highest level by band, and what voting adds.
+class DifficultyGains:
+    """Accuracy at the lowest and the highest level by band, and the gain of voting.
 
-    ``rows`` holds both estimates; ``gain`` and ``error`` are over all subsets, of samples that did
-    not tell the bands.
+    ``rows`` has both estimates. ``gain`` and ``standard_error`` are over all subsets, of samples
+    that did not define the bands.
     """
 
     names: tuple[str, ...]
-    recorded: bool
+    is_recorded: bool
     gain: FloatArray
-    error: FloatArray
+    standard_error: FloatArray
     rows: list[Row]
 
 
-def measure_difficulties(subject: Subject) -> ByDifficulty:
-    """Measure what voting adds in each band of difficulty."""
-    bands, fair = subject.bands, subject.exact
-    levels = subject.levels
-    if not bands.recorded:
-        fair, levels = subject.halves[1], subject.half_levels
+def measure_difficulties(run: RunData) -> DifficultyGains:
+    """Measure the gain of voting in each band of difficulty."""
+    bands, exact = run.bands, run.exact_table
+    levels = run.levels
+    if not bands.is_recorded:
+        exact, levels = run.half_tables[1], run.half_levels
     rows: list[Row] = []
     gains, errors = [], []
     for b, name in enumerate(bands.names):
-        mine = bands.band == b
-        paper, worth = subject.windows.utility[mine], fair.utility[mine]
-        gain = worth[:, -1] - worth[:, 0]
+        in_band = bands.band == b
+        windows, utility = run.window_table.utility[in_band], exact.utility[in_band]
+        gain = utility[:, -1] - utility[:, 0]
         error = float(gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else 0.0
         gains.append(float(gain.mean()) if len(gain) else 0.0)
         errors.append(error)
         rows.append(
             {
                 "difficulty": name,
-                "questions": int(mine.sum()),
-                f"level {subject.levels[0]} (windows)": float(paper[:, 0].mean()),
-                f"level {subject.levels[-1]} (windows)": float(paper[:, -1].mean()),
-                "gain (windows)": float((paper[:, -1] - paper[:, 0]).mean()),
-                f"level {levels[0]} (subsets)": float(worth[:, 0].mean()),
-                f"level {levels[-1]} (subsets)": float(worth[:, -1].mean()),
+                "questions": int(in_band.sum()),
+                f"level {run.levels[0]} (windows)": float(windows[:, 0].mean()),
+                f"level {run.levels[-1]} (windows)": float(windows[:, -1].mean()),
+                "gain (windows)": float((windows[:, -1] - windows[:, 0]).mean()),
+                f"level {levels[0]} (subsets)": float(utility[:, 0].mean()),
+                f"level {levels[-1]} (subsets)": float(utility[:, -1].mean()),
                 "gain (subsets)": gains[-1],
                 "standard error": error,
             }
         )
-    return ByDifficulty(bands.names, bands.recorded, np.array(gains), np.array(errors), rows)
+    return DifficultyGains(bands.names, bands.is_recorded, np.array(gains), np.array(errors), rows)
 
 
 @dataclass(frozen=True, eq=False)
-class Labels:
-    """Share of questions at each level, (budgets, K), by windows and over all subsets."""
+class LevelShares:
+    """Share of questions at each of the oracle's levels, (budgets, K), and its cost, (budgets, 2).
+
+    Both are computed with utilities from windows and over all subsets.
+    """
 
     budgets: tuple[float, ...]
     levels: tuple[int, ...]
@@ -178,7 +188,7 @@ class Labels:
 
     @property
     def rows(self) -> list[Row]:
-        """One row a budget and estimator."""
+        """One row per budget and estimator."""
         return [
             {
                 "B": budget,
@@ -191,136 +201,148 @@ class Labels:
         ]
 
 
-def count_labels(subject: Subject, budgets: tuple[float, ...] = BUDGETS) -> Labels:
-    """Count the oracle's labels at each budget."""
-    found = [[solve(table, b) for table in (subject.windows, subject.exact)] for b in budgets]
-    levels = len(subject.levels)
-    return Labels(
+def count_levels(run: RunData, budgets: tuple[float, ...] = BUDGETS) -> LevelShares:
+    """Count the oracle's levels at each budget."""
+    tables = (run.window_table, run.exact_table)
+    solved = [[solve(table, budget) for table in tables] for budget in budgets]
+    n_levels = len(run.levels)
+    return LevelShares(
         budgets=budgets,
-        levels=subject.levels,
-        windows=np.stack([both[0].shares(levels) for both in found]),
-        exact=np.stack([both[1].shares(levels) for both in found]),
-        cost=np.array([[one.cost for one in both] for both in found]),
+        levels=run.levels,
+        windows=np.stack([windows.shares(n_levels) for windows, _ in solved]),
+        exact=np.stack([exact.shares(n_levels) for _, exact in solved]),
+        cost=np.array([[one.cost for one in both] for both in solved]),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Scatter:
-    """What the oracle gives to easy and hard questions, at each budget.
+class GroupedLevels:
+    """The oracle's levels in groups of questions by difficulty, hardest first.
 
-    ``single`` (N,) is how often one sample is right and ``gain`` (N,) the most that votes add;
-    ``chosen`` (budgets, N) the oracle's levels. ``place`` and ``mean`` are by tenths of the
-    questions, ``shares`` (budgets, fifths, K) and ``spent`` (budgets, fifths) by fifths. The fair
-    ones choose on one half of the samples and sort by the other.
+    ``accuracy`` (tenths,) and ``tenth_cost`` (budgets, tenths) are the mean accuracy of one sample
+    and the mean cost in tenths of the questions. ``shares`` (budgets, fifths, K) and ``cost``
+    (budgets, fifths) are the levels and the mean cost in fifths.
+    """
+
+    levels: tuple[int, ...]
+    accuracy: FloatArray
+    tenth_cost: FloatArray
+    shares: FloatArray
+    cost: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class LevelScatter:
+    """The oracle's levels against difficulty, at each budget.
+
+    ``single`` (N,) is the accuracy of one sample, ``gain`` (N,) the largest gain of voting, and
+    ``chosen`` (budgets, N) the oracle's level. ``same`` chooses levels and sorts questions with the
+    same samples, ``other`` chooses with one half and sorts with the other.
     """
 
     budgets: tuple[float, ...]
-    levels: tuple[int, ...]
-    half_levels: tuple[int, ...]
     single: FloatArray
     gain: FloatArray
     chosen: IntArray
-    place: FloatArray
-    mean: FloatArray
-    shares: FloatArray
-    spent: FloatArray
-    fair_place: FloatArray
-    fair_mean: FloatArray
-    fair_shares: FloatArray
-    fair_spent: FloatArray
+    same: GroupedLevels
+    other: GroupedLevels
 
     @property
     def rows(self) -> list[Row]:
-        """One row a budget, fifth and level."""
+        """One row per budget, way to sort and fifth."""
         rows: list[Row] = []
-        kinds = (
-            ("same samples", self.levels, self.shares, self.spent),
-            ("other half", self.half_levels, self.fair_shares, self.fair_spent),
-        )
         for i, budget in enumerate(self.budgets):
-            for name, levels, shares, spent in kinds:
-                for part in range(PARTS):
+            for name, groups in (("same samples", self.same), ("other half", self.other)):
+                for part in range(FIFTHS):
                     row: Row = {"B": budget, "sorted by": name, "fifth": part + 1}
-                    row |= {f"level {n}": float(shares[i, part, k]) for k, n in enumerate(levels)}
-                    rows.append(row | {"mean cost": float(spent[i, part])})
+                    row |= {
+                        f"level {n}": float(groups.shares[i, part, k])
+                        for k, n in enumerate(groups.levels)
+                    }
+                    rows.append(row | {"mean cost": float(groups.cost[i, part])})
         return rows
 
 
-def scatter_choices(subject: Subject, budgets: tuple[float, ...] = BUDGETS) -> Scatter:
-    """Sort questions by how often one sample is right, hardest first, and see what they get."""
-    table, (told, scored) = subject.windows, subject.halves
-    single, fair = table.utility[:, 0], scored.utility[:, 0]
+def scatter_levels(run: RunData, budgets: tuple[float, ...] = BUDGETS) -> LevelScatter:
+    """Relate the oracle's levels to the accuracy of one sample."""
+    table, (half, other) = run.window_table, run.half_tables
+    single = table.utility[:, 0]
     choices = [solve(table, budget).choice for budget in budgets]
-    fairly = [solve(told, budget).choice for budget in budgets]
-    tenth, fair_tenth = cut_evenly(single, FINE_PARTS), cut_evenly(fair, FINE_PARTS)
-    fifth, fair_fifth = cut_evenly(single, PARTS), cut_evenly(fair, PARTS)
-    return Scatter(
+    half_choices = [solve(half, budget).choice for budget in budgets]
+    return LevelScatter(
         budgets=budgets,
-        levels=subject.levels,
-        half_levels=subject.half_levels,
         single=single,
         gain=table.utility.max(axis=1) - single,
-        chosen=np.asarray(subject.levels)[np.stack(choices)],
-        place=_means(tenth, FINE_PARTS, single),
-        mean=np.stack([_means(tenth, FINE_PARTS, table.cost_of(c)) for c in choices]),
-        shares=np.stack([shares_by(fifth, PARTS, c, table.n_levels) for c in choices]),
-        spent=np.stack([_means(fifth, PARTS, table.cost_of(c)) for c in choices]),
-        fair_place=_means(fair_tenth, FINE_PARTS, fair),
-        fair_mean=np.stack([_means(fair_tenth, FINE_PARTS, told.cost_of(c)) for c in fairly]),
-        fair_shares=np.stack([shares_by(fair_fifth, PARTS, c, told.n_levels) for c in fairly]),
-        fair_spent=np.stack([_means(fair_fifth, PARTS, told.cost_of(c)) for c in fairly]),
+        chosen=np.asarray(run.levels)[np.stack(choices)],
+        same=_group_levels(run.levels, table, choices, single),
+        other=_group_levels(run.half_levels, half, half_choices, other.utility[:, 0]),
     )
 
 
-def _means(group: IntArray, groups: int, values: FloatArray) -> FloatArray:
+def _group_levels(
+    levels: tuple[int, ...], table: UtilityTable, choices: list[IntArray], accuracy: FloatArray
+) -> GroupedLevels:
+    """Sort questions by the accuracy of one sample and summarise their levels."""
+    tenth, fifth = quantile_groups(accuracy, TENTHS), quantile_groups(accuracy, FIFTHS)
+    costs = [table.cost_of(choice) for choice in choices]
+    return GroupedLevels(
+        levels=levels,
+        accuracy=_group_means(tenth, TENTHS, accuracy),
+        tenth_cost=np.stack([_group_means(tenth, TENTHS, cost) for cost in costs]),
+        shares=np.stack([group_shares(fifth, FIFTHS, c, table.n_levels) for c in choices]),
+        cost=np.stack([_group_means(fifth, FIFTHS, cost) for cost in costs]),
+    )
+
+
+def _group_means(group: IntArray, n_groups: int, values: FloatArray) -> FloatArray:
     """Mean of each group; 0 where it is empty."""
-    total = np.bincount(group, values, minlength=groups)
-    return np.asarray(total / np.maximum(1, np.bincount(group, minlength=groups)))
+    total = np.bincount(group, values, minlength=n_groups)
+    return np.asarray(total / np.maximum(1, np.bincount(group, minlength=n_groups)))
 
 
 @dataclass(frozen=True, eq=False)
 class Bisection:
-    """The paper's search at each budget: its traces, its results beside the exact ones."""
+    """The paper's search for the price of each budget: its steps, and its results."""
 
     budgets: tuple[float, ...]
     traces: tuple[Trace, ...]
-    stairs: Staircase
+    cost_by_price: CostByPrice
     rows: list[Row]
 
 
-def bisect_prices(subject: Subject, budgets: tuple[float, ...] = BUDGETS) -> Bisection:
-    """Search each budget's price as the paper does, and compute it."""
-    table, stairs = subject.windows, climb_staircase(subject)
+def bisect_prices(run: RunData, budgets: tuple[float, ...] = BUDGETS) -> Bisection:
+    """Find the price of each budget by bisection, as the paper does, and exactly."""
+    table, cost_by_price = run.window_table, trace_cost(run)
     rows: list[Row] = []
     traces = []
     for budget in budgets:
-        searched, exact = solve(table, budget, method="bisect"), solve(table, budget)
-        trace = searched.trace
+        bisected, exact = solve(table, budget, method="bisect"), solve(table, budget)
+        trace = bisected.trace
         if trace is None:
             continue
         traces.append(trace)
         rows.append(
             {
                 "B": budget,
-                "price by bisection": searched.price,
-                "cost": searched.cost,
-                "|cost − B|": abs(searched.cost - budget),
+                "price (bisection)": bisected.price,
+                "cost (bisection)": bisected.cost,
+                "|cost − B|": abs(bisected.cost - budget),
                 "steps": len(trace.middle),
-                "monotone": falls(stairs.windows),
-                "exact price": exact.price,
-                "exact cost": exact.cost,
-                "with the split": exact.mixed_cost,
+                "monotone": never_rises(cost_by_price.windows),
+                "price (exact)": exact.price,
+                "cost (exact)": exact.cost,
+                "cost with one question split": exact.mixed_cost,
                 "duality gap": exact.gap,
             }
         )
-    return Bisection(budgets, tuple(traces), stairs, rows)
+    return Bisection(budgets, tuple(traces), cost_by_price, rows)
 
 
 @dataclass(frozen=True, eq=False)
-class Mechanism:
-    """What a price does: to each question's level, (N, P), to their shares, (P, K), and to one.
+class PriceEffect:
+    """The effect of the price on each question's level, (N, P), and on their shares, (P, K).
 
-    ``net`` (3, K) are the net values of one question at three prices.
+    ``net`` (3, K) is utility minus price × cost of one question at three prices.
     """
 
     levels: tuple[int, ...]
@@ -329,13 +351,13 @@ class Mechanism:
     single: FloatArray
     shares: FloatArray
     question: int
-    id: str
+    question_id: str
     prices: tuple[float, ...]
     net: FloatArray
 
     @property
     def rows(self) -> list[Row]:
-        """One row a price."""
+        """One row per price."""
         rows: list[Row] = []
         for p, price in enumerate(self.price.tolist()):
             row: Row = {"price": price}
@@ -344,23 +366,24 @@ class Mechanism:
         return rows
 
 
-def show_mechanism(subject: Subject) -> Mechanism:
-    """Follow every question along the prices, and one of many steps more closely."""
-    table = subject.windows
-    price = spread_prices(table)
+def trace_price_effect(run: RunData) -> PriceEffect:
+    """Follow every question along the prices, and in detail the one that changes level most."""
+    table = run.window_table
+    price = make_price_grid(table)
     choice = np.stack([choose(table, p) for p in price.tolist()], axis=1)
-    steps = (np.diff(choice, axis=1) != 0).sum(axis=1)
+    n_changes = (np.diff(choice, axis=1) != 0).sum(axis=1)
     gain = table.utility.max(axis=1) - table.utility[:, 0]
-    question = int(np.lexsort((gain, steps))[-1])
-    turns = price[1:][np.diff(choice[question]) != 0]
-    middle = solve(table, MIDDLE).price
-    if len(turns):
-        prices = (float(turns[0]) / 3, float(np.sqrt(turns[0] * turns[-1])), float(turns[-1]) * 1.5)
+    question = int(np.lexsort((gain, n_changes))[-1])
+    changes = price[1:][np.diff(choice[question]) != 0]
+    main = solve(table, MAIN_BUDGET).price
+    if len(changes):
+        between = float(np.sqrt(changes[0] * changes[-1]))
+        prices = (float(changes[0]) / 3, between, float(changes[-1]) * 1.5)
     else:
-        prices = (0.0, middle, 2 * middle + LEAST_PRICE)
+        prices = (0.0, main, 2 * main + MIN_PRICE)
     costs = table.costs[question]
-    return Mechanism(
-        levels=subject.levels,
+    return PriceEffect(
+        levels=run.levels,
         price=price,
         choice=choice,
         single=table.utility[:, 0],
@@ -368,7 +391,7 @@ def show_mechanism(subject: Subject) -> Mechanism:
             [np.bincount(column, minlength=table.n_levels) / len(table) for column in choice.T]
         ),
         question=question,
-        id=subject.ids[question],
+        question_id=run.ids[question],
         prices=prices,
         net=np.stack([table.utility[question] - p * costs for p in prices]),
     )

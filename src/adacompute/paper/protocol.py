@@ -1,9 +1,9 @@
-"""Paper: the paper's own protocol, as published.
+"""Paper protocol: the paper's own evaluation, as published.
 
-80/20 splits and three seeds; utilities from windows; oracle, labels and scores on the same samples.
-Its table scores the learned policy on all questions, those it was trained on included: that is the
-only reading under which its figures can be had, so this is what ``accuracy`` is here. What the same
-policy gets on the fifth it has not seen stands beside it.
+It uses 80/20 splits with three seeds and utilities from windows, and it computes the oracle, the
+labels and the scores from the same samples. ``accuracy`` is that of all questions, including those
+that the router was trained on: only so can the paper's figures be obtained. The scores of the same
+policy on the unseen fifth are ``held_out_accuracy``, ``held_out_cost`` and ``held_out_imitation``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.oracle import solve
-from adacompute.core.types import IntArray, UtilityTable, make_levels
+from adacompute.core.types import BoolArray, IntArray, UtilityTable, make_levels
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.imitation import measure
 from adacompute.evaluation.oracles import PAPER_LEVELS
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SEEDS = (0, 1, 2)
-FIFTHS = 5
+FOLDS = 5
+"""One fold in five is held out: the 80/20 split."""
 
 
 def evaluate_paper(
@@ -38,102 +39,110 @@ def evaluate_paper(
     classifier: str = "gbm",
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Score the paper's policies by its protocol; ``low`` and ``high`` are ± one deviation."""
+    """Score the paper's policies by its protocol.
+
+    ``accuracy_low`` and ``accuracy_high`` are one standard deviation over the seeds below and above
+    the mean.
+    """
     equal = pool.equalise()
-    samples = tuple(n for n in PAPER_LEVELS if n <= int(equal.answers.n_samples[0]))
-    table = equal.table(samples, method="windows")
+    levels = tuple(n for n in PAPER_LEVELS if n <= int(equal.answers.n_samples[0]))
+    table = equal.table(levels, method="windows")
     rows = []
     for budget in sorted(set(budgets)):
         progress(f"budget {budget:g}")
         runs: dict[str, list[dict[str, float]]] = {}
         for seed in SEEDS:
-            held = assign_folds(equal.group, FIFTHS, seed=seed) == 0
-            found = solve(table, budget)
+            held_out = assign_folds(equal.group, FOLDS, seed=seed) == 0
+            oracle = solve(table, budget)
             choices = {
-                name: decide_once(policy, equal, price, table)
-                for name, (policy, price) in _uniform(equal, samples, budget).items()
+                name: decide_upfront(policy, equal, price, table)
+                for name, (policy, price) in _uniform_policies(equal, levels, budget).items()
             }
-            choices["router"] = _route(
-                equal, table, samples, budget, ~held, classifier=classifier, seed=seed
+            train = np.flatnonzero(~held_out)
+            choices["router"] = route(
+                equal, table, levels, budget, train, classifier=classifier, seed=seed
             )
-            choices["oracle-in-sample"] = found.choice
+            choices["oracle-in-sample"] = oracle.choice
             for name, choice in choices.items():
-                runs.setdefault(name, []).append(_score(table, choice, held, found.price, budget))
-        rows += [_row(name, budget, many) for name, many in runs.items()]
+                scores = _score(table, choice, held_out, oracle.price, budget)
+                runs.setdefault(name, []).append(scores)
+        rows += [_row(name, budget, scores) for name, scores in runs.items()]
     return rows
 
 
-def decide_once(policy: Policy, pool: Pool, price: float, table: UtilityTable) -> IntArray:
-    """Level that a policy reaches before it has seen a draw."""
-    nothing = SampleMatrix(np.empty((len(pool), 0), dtype=np.int64))
-    start = Episode.start(
+def decide_upfront(policy: Policy, pool: Pool, price: float, table: UtilityTable) -> IntArray:
+    """Return the level that a policy chooses for each question before its first sample."""
+    episode = Episode.start(
         policy,
         price,
         key=pool.key,
         features=policy.prepare_features(pool.features),
         cost=np.broadcast_to(table.cost, table.utility.shape),
-        samples=nothing,
+        samples=SampleMatrix(np.empty((len(pool), 0), dtype=np.int64)),
     )
-    return start.decide().state.level
+    return episode.decide().state.level
 
 
-def _uniform(
-    pool: Pool, samples: tuple[int, ...], budget: float
+def _uniform_policies(
+    pool: Pool, levels: tuple[int, ...], budget: float
 ) -> dict[str, tuple[RulePolicy, float]]:
-    """Fixed, random and longest-first: the levels next to the budget, differently mixed."""
-    each = float(pool.mean_sample_cost().mean())
-    costs = each * np.asarray(samples)
-    first = max(0, int(np.searchsorted(costs, budget, side="right")) - 1)
-    after = min(first + 1, len(samples) - 1)
-    share = (budget - costs[first]) / (costs[after] - costs[first]) if after > first else 0.0
-    dial = PriceSchedule((2.0, 1.0))
-    price = dial.price_at(min(1.0, share))
-    rules = FixedRule(samples[first]), FixedRule(samples[after])
+    """Fixed, random and longest-first, with their prices: three mixtures of the same two levels.
+
+    The levels are those next to the budget. Fixed uses only the lower one, the others spend the
+    budget, on random questions or on the longest ones.
+    """
+    cost = float(pool.mean_sample_cost().mean()) * np.asarray(levels)
+    lower = max(0, int(np.searchsorted(cost, budget, side="right")) - 1)
+    upper = min(lower + 1, len(levels) - 1)
+    share = (budget - cost[lower]) / (cost[upper] - cost[lower]) if upper > lower else 0.0
+    schedule = PriceSchedule((2.0, 1.0))
+    price = schedule.price_at(min(1.0, share))
+    rules = FixedRule(levels[lower]), FixedRule(levels[upper])
     lengths = tuple(np.sort(pool.features[:, pool.length_feature]).tolist())
     names = {"fixed": "none", "random": "key", "longest-first": "length"}
     return {
         name: (
             RulePolicy(
                 name,
-                make_levels(samples),
+                make_levels(levels),
                 rules,
-                dial,
-                mix_by=ticket,
+                schedule,
+                mix_by=mix_by,
                 training_lengths=lengths,
                 length_feature=pool.length_feature,
             ),
             price,
         )
-        for name, ticket in names.items()
+        for name, mix_by in names.items()
     }
 
 
-def _route(
+def route(
     pool: Pool,
     table: UtilityTable,
-    samples: tuple[int, ...],
+    levels: tuple[int, ...],
     budget: float,
-    train: np.typing.NDArray[np.bool_],
+    train: IntArray,
     *,
-    classifier: str,
-    seed: int,
+    classifier: str = "gbm",
+    seed: int = 0,
 ) -> IntArray:
-    rows = np.flatnonzero(train)
+    """Train the paper's router on some questions; return the level it gives to every one."""
     policy = fit_router(
-        pool.features[rows],
-        table.take(rows),
-        make_levels(samples),
+        pool.features[train],
+        table.take(train),
+        make_levels(levels),
         budgets=[budget],
         classifier=classifier,
         seed=seed,
     )
-    return decide_once(policy, pool, policy.schedule.prices[0], table)
+    return decide_upfront(policy, pool, policy.schedule.prices[0], table)
 
 
 def _score(
     table: UtilityTable,
     choice: IntArray,
-    held: np.typing.NDArray[np.bool_],
+    held_out: BoolArray,
     price: float,
     budget: float,
 ) -> dict[str, float]:
@@ -142,19 +151,20 @@ def _score(
         "cost": float(cost.mean()),
         "accuracy": float(accuracy.mean()),
         **measure(table, choice, price, budget),
-        "held_out_cost": float(cost[held].mean()),
-        "held_out_accuracy": float(accuracy[held].mean()),
-        "held_out_imitation": float((choice == choose(table, price))[held].mean()),
+        "held_out_cost": float(cost[held_out].mean()),
+        "held_out_accuracy": float(accuracy[held_out].mean()),
+        "held_out_imitation": float((choice == choose(table, price))[held_out].mean()),
     }
 
 
-def _row(name: str, budget: float, runs: list[dict[str, float]]) -> dict[str, Any]:
-    means = {column: float(np.mean([run[column] for run in runs])) for column in runs[0]}
-    spread = float(np.std([run["accuracy"] for run in runs]))
+def _row(policy: str, budget: float, runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the mean over the seeds of every score."""
+    means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+    deviation = float(np.std([run["accuracy"] for run in runs]))
     return {
-        "policy": name,
+        "policy": policy,
         "budget": budget,
         **means,
-        "accuracy_low": means["accuracy"] - spread,
-        "accuracy_high": means["accuracy"] + spread,
+        "accuracy_low": means["accuracy"] - deviation,
+        "accuracy_high": means["accuracy"] + deviation,
     }

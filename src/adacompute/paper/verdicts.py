@@ -1,7 +1,8 @@
-"""Paper verdicts: how each claim of the paper is judged by the data of a run.
+"""Paper verdicts: one function per claim of the paper that judges it by the data of a run.
 
-Every judge reads the data behind the tables and figures, says what the paper's protocol and what
-held-out questions come to, and decides by a rule. It knows nothing of how a claim is worded.
+Each function reads the data behind the tables and figures, returns the result by the paper's
+protocol and the result on held-out questions or samples, and decides by a rule. The rules are
+worded in ``claims``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from adacompute.core.types import FloatArray
 from adacompute.paper.ablations import (
     BY_QUESTION,
     BY_ROW,
@@ -20,50 +22,58 @@ from adacompute.paper.ablations import (
     Granularity,
 )
 from adacompute.paper.archetypes import Archetypes
-from adacompute.paper.comparison import Gap, Main
+from adacompute.paper.comparison import GapTable, MainTable
 from adacompute.paper.oracle_data import (
     Bisection,
-    ByDifficulty,
-    Labels,
-    Mechanism,
-    Scatter,
-    Staircase,
+    CostByPrice,
+    DifficultyGains,
+    LevelScatter,
+    LevelShares,
+    PriceEffect,
 )
-from adacompute.paper.subject import BUDGETS, MIDDLE, falls
+from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, never_rises
 from adacompute.report.table_files import Row
 
-HOLDS, FAILS, OPEN = "holds", "fails", "not shown"
-Found: TypeAlias = Mapping[str, Any]
-NOTHING = 1e-12
-IMITATED, GAP = 0.91, 0.014
-"""The least imitation and the largest gap in points that the paper reports."""
+HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
+ExhibitData: TypeAlias = Mapping[str, Any]
+"""The data of a run's exhibits by name."""
 
-LEAD, SECOND, NEAR, LITTLE = 0.025, 0.03, 0.05, 0.001
-"""Half the lead of trees; the least share of level 2; how near a budget; what adds nothing."""
+TOLERANCE = 1e-12
+MIN_IMITATION, MAX_GAP = 0.91, 0.014
+"""The lowest imitation and the largest gap that the paper reports."""
 
-MOST, HALF = 0.9, 0.5
+MIN_LEAD = 0.025
+"""Half of the lead that the paper reports for trees."""
+
+MIN_LEVEL_TWO_SHARE, MAX_DEVIATION, NEGLIGIBLE = 0.03, 0.05, 0.001
+NINE_TENTHS, HALF = 0.9, 0.5
+MIN_SPENT_SHARE = 0.95
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What a claim comes to: by the paper's protocol, held out, and the verdict."""
+class Judgement:
+    """The result of a claim by the paper's protocol and held out, and the verdict."""
 
-    protocol: str
+    paper: str
     held_out: str
     verdict: str
 
 
-def points(value: float, places: int = 1) -> str:
-    """Write a difference of accuracies in points.
+UNKNOWN = Judgement("–", "–", INCONCLUSIVE)
+"""For a run that lacks the data that a claim needs."""
+
+
+def points(value: float, digits: int = 1) -> str:
+    """Format a difference of accuracies in points.
 
     >>> points(0.0123)
     '+1.2 points'
     """
-    return f"{100 * value:+z.{places}f} points"
+    return f"{100 * value:+z.{digits}f} points"
 
 
 def percent(value: float) -> str:
-    """Write a share in per cent.
+    """Format a share in per cent.
 
     >>> percent(0.912)
     '91.2 %'
@@ -71,226 +81,233 @@ def percent(value: float) -> str:
     return f"{100 * value:z.1f} %"
 
 
-def verdict(holds: object) -> str:
-    """Write a decision in one word."""
+def decide(holds: object) -> str:
+    """Return the verdict of a rule."""
     return HOLDS if bool(holds) else FAILS
 
 
-def judge_router_gain(found: Found) -> Judged:
-    """Judge what the router gains."""
-    main: Main = found["main"]
-    column = "paper's accuracy"
-    gain = main.cell("router", MIDDLE, column) - main.cell("fixed", MIDDLE, column)
-    fair, low, high = (
-        main.cell("router", MIDDLE, name) for name in ("gain over mixture", "gain low", "gain high")
-    )
-    said = f"{points(fair)} [{100 * low:+z.1f}, {100 * high:+z.1f}]"
-    return Judged(points(gain), said, HOLDS if low > 0 else FAILS if high <= 0 else OPEN)
+def _number(row: Row, column: str) -> float:
+    return float(row[column] or 0.0)
 
 
-def judge_relative_gain(found: Found) -> Judged:
-    """Judge what it gains, relative to the baseline."""
-    main: Main = found["main"]
-    column = "paper's accuracy"
-    own, fair = [], []
+def judge_router_gain(data: ExhibitData) -> Judgement:
+    """Judge the router's gain over uniform allocation."""
+    main: MainTable = data["main"]
+    router, fixed = (main.cell(p, MAIN_BUDGET, "accuracy (paper)") for p in ("router", "fixed"))
+    columns = ("gain over mixture", "gain low", "gain high")
+    gain, low, high = (main.cell("router", MAIN_BUDGET, column) for column in columns)
+    held_out = f"{points(gain)} [{100 * low:+z.1f}, {100 * high:+z.1f}]"
+    verdict = HOLDS if low > 0 else FAILS if high <= 0 else INCONCLUSIVE
+    return Judgement(points(router - fixed), held_out, verdict)
+
+
+def judge_relative_gain(data: ExhibitData) -> Judgement:
+    """Judge the router's largest gain relative to the baseline."""
+    main: MainTable = data["main"]
+    paper, held_out = [], []
     for budget in BUDGETS:
-        fixed, mixed = main.cell("fixed", budget, column), main.cell("mixture", budget, "held out")
-        if min(fixed, mixed) < NOTHING:  # nothing is right, and nothing is relative to it
-            return Judged("–", "–", OPEN)
-        own.append(main.cell("router", budget, column) / fixed - 1)
-        fair.append(main.cell("router", budget, "gain over mixture") / mixed)
-    return Judged(percent(max(own)), percent(max(fair)), verdict(max(fair) >= max(own) / 2 > 0))
+        fixed = main.cell("fixed", budget, "accuracy (paper)")
+        mixture = main.cell("mixture", budget, "accuracy (held out)")
+        if min(fixed, mixture) < TOLERANCE:  # nothing is correct, so no ratio is defined
+            return UNKNOWN
+        paper.append(main.cell("router", budget, "accuracy (paper)") / fixed - 1)
+        held_out.append(main.cell("router", budget, "gain over mixture") / mixture)
+    verdict = decide(max(held_out) >= max(paper) / 2 > 0)
+    return Judgement(percent(max(paper)), percent(max(held_out)), verdict)
 
 
-def judge_oracle_gain(found: Found) -> Judged:
-    """Judge how much of the oracle's gain is noise."""
-    main: Main = found["main"]
-    own = main.cell("oracle-in-sample", MIDDLE, "gain over mixture")
-    fair = main.cell("oracle", MIDDLE, "gain over mixture")
-    return Judged(points(own), points(fair), verdict(fair >= MOST * own))
-
-
-def judge_imitation(found: Found) -> Judged:
-    """Judge how often the router says what the oracle says."""
-    gap: Gap = found["gap"]
-    own = min(_number(row, "imitation") for row in gap.rows)
-    fair = min(_number(row, "imitation held out") for row in gap.rows)
-    return Judged(percent(own), percent(fair), verdict(fair >= IMITATED))
-
-
-def _number(row: Row, name: str) -> float:
-    return float(row[name] or 0.0)
-
-
-def judge_telling(found: Found) -> Judged:
-    """Judge imitation against saying always the same."""
-    gap: Gap = found["gap"]
-    common = np.array([_number(row, "commonest label") for row in gap.rows])
-    own, fair = (
-        float((np.array([_number(row, name) for row in gap.rows]) - common).mean())
-        for name in ("imitation", "imitation held out")
+def judge_oracle_gain(data: ExhibitData) -> Judgement:
+    """Judge how much of the oracle's gain remains on other samples."""
+    main: MainTable = data["main"]
+    paper, held_out = (
+        main.cell(oracle, MAIN_BUDGET, "gain over mixture")
+        for oracle in ("oracle-in-sample", "oracle")
     )
-    return Judged(points(own), points(fair), verdict(fair > 0))
+    return Judgement(points(paper), points(held_out), decide(held_out >= NINE_TENTHS * paper))
 
 
-def judge_small_gap(found: Found) -> Judged:
-    """Judge what the router loses to the oracle."""
-    gap: Gap = found["gap"]
-    own = max(_number(row, "oracle gap") for row in gap.rows)
-    fair = max(_number(row, "oracle gap held out") for row in gap.rows)
-    return Judged(points(own), points(fair), verdict(fair <= GAP))
+def judge_imitation(data: ExhibitData) -> Judgement:
+    """Judge how often the router chooses the oracle's level."""
+    gap: GapTable = data["gap"]
+    paper = min(_number(row, "imitation (paper)") for row in gap.rows)
+    held_out = min(_number(row, "imitation (held out)") for row in gap.rows)
+    return Judgement(percent(paper), percent(held_out), decide(held_out >= MIN_IMITATION))
 
 
-def judge_trees(found: Found) -> Judged:
+def judge_predictability(data: ExhibitData) -> Judgement:
+    """Judge imitation against a constant prediction of the most common level."""
+    gap: GapTable = data["gap"]
+    constant = np.array([_number(row, "share of the most common level") for row in gap.rows])
+    paper, held_out = (
+        float((np.array([_number(row, column) for row in gap.rows]) - constant).mean())
+        for column in ("imitation (paper)", "imitation (held out)")
+    )
+    return Judgement(points(paper), points(held_out), decide(held_out > 0))
+
+
+def judge_small_gap(data: ExhibitData) -> Judgement:
+    """Judge how much accuracy the router loses to the oracle."""
+    gap: GapTable = data["gap"]
+    paper = max(_number(row, "oracle gap (paper)") for row in gap.rows)
+    held_out = max(_number(row, "oracle gap (held out)") for row in gap.rows)
+    return Judgement(points(paper), points(held_out), decide(held_out <= MAX_GAP))
+
+
+def judge_trees(data: ExhibitData) -> Judgement:
     """Judge trees against a linear classifier."""
-    ablation: Ablation = found["ablation"]
-    own, fair = (
+    ablation: Ablation = data["ablation"]
+    paper, held_out = (
         ablation.mean("gbm", split, "accuracy") - ablation.mean("logistic", split, "accuracy")
         for split in (BY_ROW, BY_QUESTION)
     )
-    if np.isnan(own) or np.isnan(fair):
-        return Judged("–", "–", OPEN)
-    return Judged(points(own), points(fair), verdict(fair >= LEAD))
+    if np.isnan(paper) or np.isnan(held_out):
+        return UNKNOWN
+    return Judgement(points(paper), points(held_out), decide(held_out >= MIN_LEAD))
 
 
-def judge_fixed_spends(found: Found) -> Judged:
-    """Judge whether the baseline may spend what the others spend."""
-    main: Main = found["main"]
-    most = max(BUDGETS)
-    own, fair = main.cell("fixed", most, "paper's cost"), main.cell("fixed", most, "cost")
-    return Judged(f"{own:.2f} of {most:g}", f"{fair:.2f} of {most:g}", verdict(own >= 0.95 * most))
+def judge_equal_spending(data: ExhibitData) -> Judgement:
+    """Judge whether the fixed baseline spends the budget that the others spend."""
+    main: MainTable = data["main"]
+    budget = max(BUDGETS)
+    paper, held_out = (main.cell("fixed", budget, f"cost ({p})") for p in ("paper", "held out"))
+    verdict = decide(paper >= MIN_SPENT_SHARE * budget)
+    return Judgement(f"{paper:.2f} of {budget:g}", f"{held_out:.2f} of {budget:g}", verdict)
 
 
-def judge_level_two(found: Found) -> Judged:
-    """Judge how often level 2 is chosen."""
-    labels: Labels = found["labels"]
+def judge_level_two(data: ExhibitData) -> Judgement:
+    """Judge how often the oracle chooses level 2."""
+    labels: LevelShares = data["labels"]
     if 2 not in labels.levels:  # noqa: PLR2004 - level 2
-        return Judged("–", "–", OPEN)
-    at, level = labels.budgets.index(MIDDLE), labels.levels.index(2)
-    own, fair = float(labels.windows[at, level]), float(labels.exact[at, level])
-    return Judged(percent(own), percent(fair), verdict(fair >= SECOND))
+        return UNKNOWN
+    i, level = labels.budgets.index(MAIN_BUDGET), labels.levels.index(2)
+    paper, exact = float(labels.windows[i, level]), float(labels.exact[i, level])
+    return Judgement(percent(paper), percent(exact), decide(exact >= MIN_LEVEL_TWO_SHARE))
 
 
-def judge_duality(found: Found) -> Judged:
+def judge_duality(data: ExhibitData) -> Judgement:
     """Judge the duality gap of deterministic choices."""
-    bisection: Bisection = found["bisection"]
+    bisection: Bisection = data["bisection"]
     gap = max(_number(row, "duality gap") for row in bisection.rows)
-    return Judged(f"{gap:.2g}", "0 with one question split", verdict(gap < NOTHING))
+    return Judgement(f"{gap:.2g}", "0 with one question split", decide(gap < TOLERANCE))
 
 
-def judge_near_budget(found: Found) -> Judged:
-    """Judge how near one price comes to a budget."""
-    rows = found["bisection"].rows
-    binding = [row for row in rows if _number(row, "exact price") > 0]
-    own = max((_number(row, "|cost − B|") for row in binding), default=0.0)
+def judge_budget_deviation(data: ExhibitData) -> Judgement:
+    """Judge how close the cost at one price is to the budget."""
+    bisection: Bisection = data["bisection"]
+    binding = [row for row in bisection.rows if _number(row, "price (exact)") > 0]
+    deviation = max((_number(row, "|cost − B|") for row in binding), default=0.0)
     split = max(
-        (abs(_number(row, "with the split") - _number(row, "B")) for row in binding), default=0.0
+        (abs(_number(row, "cost with one question split") - _number(row, "B")) for row in binding),
+        default=0.0,
     )
-    return Judged(f"{own:.3f}", f"{split:.3f} with one question split", verdict(own < NEAR))
+    held_out = f"{split:.3f} with one question split"
+    return Judgement(f"{deviation:.3f}", held_out, decide(deviation < MAX_DEVIATION))
 
 
-def judge_monotone(found: Found) -> Judged:
-    """Judge the staircase."""
-    stairs: Staircase = found["staircase"]
-    own, fair = falls(stairs.windows), falls(stairs.exact)
-    paper, other = ("never rises" if never else "rises" for never in (own, fair))
-    return Judged(paper, other, verdict(own and fair))
+def judge_monotonicity(data: ExhibitData) -> Judgement:
+    """Judge whether the oracle's cost ever rises with the price."""
+    cost: CostByPrice = data["staircase"]
+    monotone = never_rises(cost.windows), never_rises(cost.exact)
+    paper, exact = ("never rises" if never else "rises" for never in monotone)
+    return Judgement(paper, exact, decide(all(monotone)))
 
 
-def judge_free(found: Found) -> Judged:
-    """Judge what is chosen when nothing costs anything."""
-    mechanism: Mechanism = found["mechanism"]
+def judge_zero_price(data: ExhibitData) -> Judgement:
+    """Judge the share of questions at the largest level when the price is 0."""
+    mechanism: PriceEffect = data["mechanism"]
     share = float(mechanism.shares[0, -1])
-    return Judged(percent(share), percent(share), verdict(share == 1.0))
+    return Judgement(percent(share), percent(share), decide(share == 1.0))
 
 
-def judge_middle_gains(found: Found) -> Judged:
-    """Judge where voting gains most."""
-    bands: ByDifficulty = found["difficulty"]
-    own = np.array([_number(row, "gain (windows)") for row in bands.rows])
-    if len(own) < 3:  # noqa: PLR2004 - two bands have no middle
-        return Judged("–", "–", OPEN)
-    paper, other = (f"most in {bands.names[int(gain.argmax())]}" for gain in (own, bands.gain))
-    return Judged(paper, other, verdict(0 < int(bands.gain.argmax()) < len(own) - 1))
+def judge_middle_gains(data: ExhibitData) -> Judgement:
+    """Judge which band of difficulty gains most by voting."""
+    bands: DifficultyGains = data["difficulty"]
+    windows = np.array([_number(row, "gain (windows)") for row in bands.rows])
+    if len(windows) < 3:  # noqa: PLR2004 - two bands have no middle
+        return UNKNOWN
+    paper, exact = (f"most in {bands.names[int(g.argmax())]}" for g in (windows, bands.gain))
+    return Judgement(paper, exact, decide(0 < int(bands.gain.argmax()) < len(windows) - 1))
 
 
-def rise_in_middle(spent: np.typing.NDArray[np.float64]) -> float:
-    """How much more the most favoured middle fifth gets than either end; above 0 in an inverted U.
+def middle_excess(cost: FloatArray) -> float:
+    """Return how much more the largest middle value is than either end; above 0 in an inverted U.
 
-    >>> rise_in_middle(np.array([1.0, 2.0, 4.0, 2.0, 1.5]))
+    >>> middle_excess(np.array([1.0, 2.0, 4.0, 2.0, 1.5]))
     2.5
     """
-    return float(spent[1:-1].max() - max(spent[0], spent[-1]))
+    return float(cost[1:-1].max() - max(cost[0], cost[-1]))
 
 
-def judge_inverted(found: Found) -> Judged:
-    """Judge where the budget goes."""
-    scatter: Scatter = found["scatter"]
-    own, fair = rise_in_middle(scatter.spent[-1]), rise_in_middle(scatter.fair_spent[-1])
-    return Judged(f"{own:+.2f} samples", f"{fair:+.2f} samples", verdict(fair > 0))
+def judge_inverted_u(data: ExhibitData) -> Judgement:
+    """Judge whether questions of middle difficulty get the most samples."""
+    scatter: LevelScatter = data["scatter"]
+    paper, other = middle_excess(scatter.same.cost[-1]), middle_excess(scatter.other.cost[-1])
+    return Judgement(f"{paper:+.2f} samples", f"{other:+.2f} samples", decide(other > 0))
 
 
-def judge_absorbs(found: Found) -> Judged:
-    """Judge which kind gets the high levels."""
-    kinds: Archetypes = found["archetypes"]
-    own, fair = kinds.absorbed, kinds.absorbed_again
-    return Judged(percent(own), percent(fair), verdict(fair >= MOST))
+def judge_responsive_share(data: ExhibitData) -> Judgement:
+    """Judge whether the high levels go to responsive questions."""
+    archetypes: Archetypes = data["archetypes"]
+    paper, other = archetypes.responsive_share, archetypes.other_responsive_share
+    return Judgement(percent(paper), percent(other), decide(other >= NINE_TENTHS))
 
 
-def judge_ends_get_one(found: Found) -> Judged:
-    """Judge what the easy and the hard get."""
-    kinds: Archetypes = found["archetypes"]
+def judge_ends_get_one(data: ExhibitData) -> Judgement:
+    """Judge whether easy and hard questions get level 1."""
+    archetypes: Archetypes = data["archetypes"]
 
-    def least(names: tuple[str, ...], given: np.typing.NDArray[np.float64]) -> float:
-        ends = [given[i, 0] for i, name in enumerate(names) if name in ("easy", "hard")]
+    def min_share(names: tuple[str, ...], shares: FloatArray) -> float:
+        ends = [shares[i, 0] for i, name in enumerate(names) if name in ("easy", "hard")]
         return float(min(ends))
 
-    own, fair = least(kinds.names, kinds.given), least(kinds.again_names, kinds.given_again)
-    return Judged(percent(own), percent(fair), verdict(fair > MOST))
+    paper = min_share(archetypes.names, archetypes.level_shares)
+    other = min_share(archetypes.half_names, archetypes.other_level_shares)
+    return Judgement(percent(paper), percent(other), decide(other > NINE_TENTHS))
 
 
-def judge_finer(found: Found) -> Judged:
-    """Judge what finer levels add."""
-    return _ladders(found["granularity"], "fine")
+def judge_fine_levels(data: ExhibitData) -> Judgement:
+    """Judge the gain of finer levels."""
+    return _judge_level_set(data["granularity"], "fine")
 
 
-def judge_odd(found: Found) -> Judged:
-    """Judge what odd levels add."""
-    return _ladders(found["granularity"], "odd")
+def judge_odd_levels(data: ExhibitData) -> Judgement:
+    """Judge the gain of odd levels."""
+    return _judge_level_set(data["granularity"], "odd")
 
 
-def _ladders(ladders: Granularity, other: str) -> Judged:
-    own, fair = (
-        ladders.at_middle(other, column) - ladders.at_middle("default", column)
-        for column in ("in_sample", "cross_fitted")
+def _judge_level_set(granularity: Granularity, name: str) -> Judgement:
+    other, default = granularity.level_sets[name], granularity.level_sets["default"]
+    in_sample = other.in_sample_at_main - default.in_sample_at_main
+    cross_fitted = other.cross_fitted_at_main - default.cross_fitted_at_main
+    verdict = decide(cross_fitted < NEGLIGIBLE)
+    return Judgement(points(in_sample, 2), points(cross_fitted, 2), verdict)
+
+
+def judge_small_training_set(data: ExhibitData) -> Judgement:
+    """Judge a router that is trained on a quarter of the training questions."""
+    efficiency: Efficiency = data["efficiency"]
+    quarter = efficiency.fractions.index(0.25)
+    paper = efficiency.paper[:, quarter].mean(axis=1) - efficiency.fixed
+    held_out = (efficiency.held_out[:, quarter] - efficiency.fixed_held_out).mean(axis=1)
+    verdict = decide(held_out.min() > 0)
+    return Judgement(points(float(paper.min())), points(float(held_out.min())), verdict)
+
+
+def judge_mean_bound(data: ExhibitData) -> Judgement:
+    """Judge whether what the paper plots as a bound is one."""
+    ablation: Ablation = data["ablation"]
+    above_mean = [trial.oracle_gap > trial.mean_bound + TOLERANCE for trial in ablation.trials]
+    above_valid = [trial.regret > trial.regret_bound + TOLERANCE for trial in ablation.trials]
+    paper, valid = float(np.mean(above_mean)), float(np.mean(above_valid))
+    return Judgement(
+        f"{percent(paper)} of points above it",
+        f"{percent(valid)} above the valid bound",
+        decide(paper == 0),
     )
-    return Judged(points(own, 2), points(fair, 2), verdict(fair < LITTLE))
 
 
-def judge_few_suffice(found: Found) -> Judged:
-    """Judge a quarter of the training questions."""
-    efficiency: Efficiency = found["efficiency"]
-    at = efficiency.fractions.index(0.25)
-    own = efficiency.paper[:, at].mean(axis=1) - efficiency.fixed
-    fair = (efficiency.held_out[:, at] - efficiency.fixed_held_out).mean(axis=1)
-    return Judged(points(float(own.min())), points(float(fair.min())), verdict(fair.min() > 0))
-
-
-def judge_mean_bound(found: Found) -> Judged:
-    """Judge what the paper draws as a bound."""
-    ablation: Ablation = found["ablation"]
-    above = [trial.gap > trial.mean_bound + NOTHING for trial in ablation.trials]
-    valid = [trial.regret > trial.bound + NOTHING for trial in ablation.trials]
-    own, fair = float(np.mean(above)), float(np.mean(valid))
-    return Judged(
-        f"{percent(own)} of points above it",
-        f"{percent(fair)} above the valid one",
-        verdict(own == 0),
-    )
-
-
-def judge_near_misses(found: Found) -> Judged:
-    """Judge how far off mistakes are."""
-    ablation: Ablation = found["ablation"]
-    own, fair = ablation.near[BY_ROW], ablation.near[BY_QUESTION]
-    return Judged(percent(own), percent(fair), verdict(fair > HALF))
+def judge_adjacent_mistakes(data: ExhibitData) -> Judgement:
+    """Judge whether most mistakes are one level off."""
+    ablation: Ablation = data["ablation"]
+    paper, held_out = ablation.adjacent_share[BY_ROW], ablation.adjacent_share[BY_QUESTION]
+    return Judgement(percent(paper), percent(held_out), decide(held_out > HALF))

@@ -22,7 +22,7 @@ from adacompute.paper.claims import judge_claims
 from adacompute.paper.comparison import compare_policies
 from adacompute.paper.exhibits import EXHIBITS, Exhibit
 from adacompute.paper.figures_oracle import draw_compositions
-from adacompute.paper.subject import Subject
+from adacompute.paper.run_data import RunData
 from adacompute.report.plot_style import save_figure
 from adacompute.report.table_files import escape_markdown, save_table, to_csv
 from adacompute.report.wording import counted
@@ -40,7 +40,7 @@ INDEX = "index.md"
 NARROW = (
     "run",
     "mixture",
-    "oracle (cross-fitted)",
+    "static oracle (cross-fitted)",
     "router (paper)",
     "router (held out)",
     "sequential",
@@ -81,29 +81,29 @@ def reproduce_runs(
         require("matplotlib", extra="report")
     places = name_sources([place for source in sources for place in find_sources(source)])
     out.mkdir(parents=True, exist_ok=True)
-    made, subjects = Made(out), []
+    made, runs = Made(out), []
     rows: list[Row] = []
     claims: dict[str, list[Row]] = {}
     for number, (name, place) in enumerate(places.items()):
         progress(f"{name} ({number + 1} of {len(places)})")
         with open_run(place) as run:
-            subject = read_subject(run, name)
+            run_data = read_run_data(run, name)
         try:
-            rows.append(compare_policies(subject))
+            rows.append(compare_policies(run_data))
         except DataError as error:
             made.skip(name, "comparison", error)
             continue
-        subjects.append(subject)
+        runs.append(run_data)
         if number < full_runs:
-            claims[name] = _exhibit(subject, made, progress)
-    if not subjects:
+            claims[name] = _exhibit(run_data, made, progress)
+    if not runs:
         raise DataError(f"no run can be compared: {made.excluded[0]['why']}")
-    _across(subjects, rows, claims, made, draw=full_runs > 0)
+    _across(runs, rows, claims, made, draw=full_runs > 0)
     made.paths.append(_index(made, len(places), list(claims)))
     return {
         "out": str(out),
         "index": str(out / INDEX),
-        "runs": len(subjects),
+        "runs": len(runs),
         "complete": list(claims),
         "excluded": made.excluded,
         "comparison": rows,
@@ -145,35 +145,35 @@ def open_run(place: Path) -> Iterator[Run]:
         yield Run(Path(held) / "run")
 
 
-def read_subject(run: Run, name: str) -> Subject:
+def read_run_data(run: Run, name: str) -> RunData:
     """Read a run as both protocols need it; costs are samples, as in the paper."""
     recorded = encode_samples(run.samples())
-    drafted = read_pool(run, draft=True).features
+    draft_features = read_pool(run, draft=True).features
     known: dict[str, Any] = {"ids": recorded.id, "difficulty": recorded.difficulty}
-    return Subject.of(name, read_pool(run), drafted=drafted, **known)
+    return RunData.from_pool(name, read_pool(run), draft_features=draft_features, **known)
 
 
-def _exhibit(subject: Subject, made: Made, progress: Callable[[str], None]) -> list[Row]:
+def _exhibit(run_data: RunData, made: Made, progress: Callable[[str], None]) -> list[Row]:
     """Make every exhibit of a run, and judge the paper's claims by what is behind them."""
-    place = made.out / subject.name
+    place = made.out / run_data.name
     place.mkdir(exist_ok=True)
     found: dict[str, Any] = {}
-    lines = [f"## {escape_markdown(subject.name)}", "", "| exhibit | in the paper | files |"]
+    lines = [f"## {escape_markdown(run_data.name)}", "", "| exhibit | in the paper | files |"]
     lines.append("|---|---|---|")
     for exhibit in EXHIBITS:
-        progress(f"{subject.name}: {exhibit.name}")
+        progress(f"{run_data.name}: {exhibit.name}")
         try:
-            found[exhibit.name] = exhibit.compute(subject)
+            found[exhibit.name] = exhibit.compute(run_data)
         except DataError as error:
-            made.skip(subject.name, exhibit.name, error)
+            made.skip(run_data.name, exhibit.name, error)
             continue
         paths = _save(exhibit, found[exhibit.name], place)
         made.paths += paths
-        lines.append(f"| {exhibit.shows} | {exhibit.source} | {made.links(paths)} |")
+        lines.append(f"| {exhibit.caption} | {exhibit.source} | {made.links(paths)} |")
     rows = judge_claims(found)
-    paths = save_table(rows, place / "claims", caption=f"Claims of the paper on {subject.name}")
+    paths = save_table(rows, place / "claims", caption=f"Claims of the paper on {run_data.name}")
     made.paths += paths
-    lines.append(f"| The paper's claims and what becomes of them | text | {made.links(paths)} |")
+    lines.append(f"| The paper's claims with their verdicts | text | {made.links(paths)} |")
     made.sections.append("\n".join(lines))
     return rows
 
@@ -181,8 +181,8 @@ def _exhibit(subject: Subject, made: Made, progress: Callable[[str], None]) -> l
 def _save(exhibit: Exhibit, data: Any, place: Path) -> list[Path]:  # noqa: ANN401 - as registered
     """Save what an exhibit is: a table, a figure with its data, or both."""
     paths: list[Path] = []
-    if exhibit.table:
-        caption = f"{exhibit.shows} ({exhibit.source} of the paper)"
+    if exhibit.is_table:
+        caption = f"{exhibit.caption} ({exhibit.source} of the paper)"
         paths += save_table(data.rows, place / exhibit.name, caption=caption)
     else:
         behind = place / f"{exhibit.name}.csv"
@@ -194,7 +194,7 @@ def _save(exhibit: Exhibit, data: Any, place: Path) -> list[Path]:  # noqa: ANN4
 
 
 def _across(
-    subjects: Sequence[Subject],
+    runs: Sequence[RunData],
     rows: list[Row],
     claims: dict[str, list[Row]],
     made: Made,
@@ -219,8 +219,8 @@ def _across(
         ]
         caption = "The paper's claims, and the verdict of each run on them"
         note(caption, save_table(verdicts, made.out / "claims", caption=caption))
-    kinds = compose_runs(subjects)
-    caption = "Kinds of question in each run, clustered together (Figure 7, panel b)"
+    kinds = compose_runs(runs)
+    caption = "Archetypes in each run, clustered together (Figure 7, panel b)"
     paths = save_table(kinds.rows, made.out / "archetypes-by-run", caption=caption)
     if draw:
         paths += save_figure(draw_compositions(kinds), made.out / "archetypes-by-run")
@@ -233,7 +233,7 @@ def _index(made: Made, runs: int, complete: Sequence[str]) -> Path:
     said = (
         f"{counted(runs, 'run')}, {len(complete)} of them with every table and figure "
         "(`--full-runs N` sets how many); the others are in the comparison only. "
-        "Budgets are mean samples a question."
+        "Budgets are mean samples per question."
     )
     lines = ["# The paper, on these samples", "", said, ""]
     lines += ["\n\n".join(made.sections), ""]
