@@ -1,4 +1,4 @@
-"""Analysis commands: replay logged decisions and reproduce the paper.
+"""Analysis commands: replay logged decisions, and reproduce the paper.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -6,26 +6,34 @@ Each command parses its options, calls one stage and prints the result. It compu
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from adacompute.cli.options import (
-    RUN,
-    common,
+from adacompute.cli.options import RUN, common
+from adacompute.cli.output import (
+    format_percent,
+    format_value,
+    print_rows,
+    print_text,
+    print_values,
+    progress,
+    show,
 )
-from adacompute.cli.output import progress, show
+
+Result = dict[str, Any]
 
 
 @click.command("replay")
 @click.argument("log", metavar="LOG", type=RUN)
-@click.option("--bundle", type=RUN, required=True, help="Bundle to decide by.")
-@click.option("--budget", type=float, required=True, help="Mean cost a request.")
+@click.option("--bundle", type=RUN, required=True, help="Bundle that made the decisions.")
+@click.option("--budget", type=float, required=True, help="Mean cost per request to replay at.")
 @common
 def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
-    """Say what another budget would have done to what was served."""
+    """Replay a gateway's decision log at another budget."""
     from adacompute.stages.replay import replay_log  # noqa: PLC0415
 
-    show(replay_log(log, bundle, budget=budget), "Replayed", as_json=as_json, rows="shares")
+    show(replay_log(log, bundle, budget=budget), _print_replay, as_json=as_json)
 
 
 @click.command("reproduce")
@@ -35,14 +43,70 @@ def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
     "--full-runs",
     default=4,
     show_default=True,
-    help="How many of the runs get every table and figure; the others are only compared.",
+    help="Number of runs that get every table and figure; the others are only compared.",
 )
 @common
 def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: bool) -> None:
-    """Make every table and figure of the paper from runs or files of samples."""
-    from adacompute.stages.reproduce import narrow, reproduce_runs  # noqa: PLC0415
+    """Make every table and figure of the paper from recorded samples."""
+    from adacompute.stages.reproduce import reproduce_runs  # noqa: PLC0415
 
-    with progress("Reproducing") as said:
-        result = reproduce_runs(sources, out=out, full_runs=full_runs, progress=said)
-    shown = result if as_json else narrow(result)
-    show(shown, "Reproduced", as_json=as_json, rows="comparison")
+    with progress("Reproducing") as report:
+        result = reproduce_runs(sources, out=out, full_runs=full_runs, progress=report)
+    show(result, _print_reproduction, as_json=as_json)
+
+
+def _print_replay(result: Result) -> None:
+    """Print what another budget would have done to logged requests."""
+    if result["warning"]:
+        print_text(f"Warning: {result['warning']}.", "yellow")
+    used = "all" if result["requests_used"] == "all" else "audited requests only"
+    print_values(
+        f"Replayed at a budget of {format_value(result['budget'])}",
+        {
+            "Requests": f"{result['requests']} ({used})",
+            "Price": result["price"],
+            "Mean cost": result["cost"],
+            "Mean cost as served": result["served_cost"],
+            "Saved against serving": format_percent(result["saved_of_served"]),
+            f"Saved against {result['counterfactual']}": _interval(result, "saved"),
+            "Same answer as all samples": _interval(result, "agreement"),
+        },
+    )
+    rows = [
+        {"Samples": row["samples"], "Requests": format_percent(row["share"])}
+        for row in result["shares"]
+    ]
+    print_rows("Samples per request", rows)
+
+
+def _interval(result: Result, name: str) -> str:
+    """Return a share with its interval, where enough requests were counted for one."""
+    value, low, high = (result[key] for key in (name, f"{name}_low", f"{name}_high"))
+    if low is None:
+        return format_percent(value)
+    ends = f"{format_percent(low)} to {format_percent(high)}"
+    return f"{format_percent(value)} (95 % interval {ends})"
+
+
+def _print_reproduction(result: Result) -> None:
+    """Print what was reproduced, and the comparison of all runs."""
+    print_values(
+        "Reproduced",
+        {
+            "Index": result["index"],
+            "Runs": result["runs"],
+            "Runs with every table and figure": result["complete"],
+            "Files": len(result["paths"]),
+            "Left out": len(result["excluded"]) or None,
+        },
+    )
+    columns = {
+        "run": "Run",
+        "mixture": "Mixture",
+        "oracle (cross-fitted)": "Oracle, cross-fitted",
+        "router (paper)": "Router, the paper's protocol",
+        "router (held out)": "Router, held out",
+        "sequential": "Sequential",
+    }
+    rows = [{title: row[name] for name, title in columns.items()} for row in result["comparison"]]
+    print_rows("Accuracy at 2 samples per question", rows)

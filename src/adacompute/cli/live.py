@@ -1,4 +1,4 @@
-"""Live commands: they talk to a model server or stand in front of one.
+"""Live commands: they talk to a model server, or run a gateway in front of one.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -13,33 +13,54 @@ import click
 
 from adacompute.cli.options import (
     API_KEY_ENV,
+    BASE_URL,
     RUN,
+    SEED,
+    TOKEN_PRICES,
     collecting,
     common,
 )
-from adacompute.cli.output import progress, show
+from adacompute.cli.output import (
+    format_amount,
+    format_percent,
+    format_share,
+    format_value,
+    print_columns,
+    print_rows,
+    print_values,
+    progress,
+    show,
+)
+
+Result = dict[str, Any]
 
 
 @click.command("probe")
-@click.option("--base-url", required=True, envvar="OPENAI_BASE_URL", help="The server's /v1.")
-@click.option("--model", required=True, help="Model to ask.")
+@BASE_URL
+@click.option("--model", required=True, help="Model to probe.")
 @API_KEY_ENV
 @common
 def probe(*, base_url: str, model: str, api_key_env: str, as_json: bool) -> None:
-    """Find out what a server really does with n, seeds, usage and limits."""
+    """Find out what a server does with n, seed, logprobs and usage."""
     from adacompute.stages.probe import probe_run  # noqa: PLC0415
 
     with progress("Probing") as report:
         report(base_url)
         result = probe_run(base_url=base_url, model=model, api_key_env=api_key_env)
-    show(result, f"{model} at {base_url}", as_json=as_json, rows="findings")
+    show(result, _print_probe, as_json=as_json)
 
 
 @click.command("collect")
 @click.argument("questions", metavar="QUESTIONS")
-@click.option("--run", required=True, type=RUN, help="Directory of the run.")
+@click.option("--run", required=True, type=RUN, help="Run directory.")
+@BASE_URL
+@click.option("--model", required=True, help="Model to sample.")
+@click.option("--grader", required=True, help="numeric, math, choice, exact or cmd:COMMAND.")
+@click.option("--budget", type=float, help="Mean samples per question for --adaptive (default: 2).")
 @collecting
-@click.option("--dry-run", is_flag=True, help="Say what it would need at most; call nothing.")
+@TOKEN_PRICES
+@SEED
+@click.option("--dry-run", is_flag=True, help="Print what it would need at most; call nothing.")
 @common
 def collect(
     *,
@@ -49,46 +70,120 @@ def collect(
     as_json: bool,
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
-    """Draw the samples that a run still lacks from any OpenAI-compatible server."""
+    """Sample what a run still lacks from any OpenAI-compatible server."""
     from adacompute.collection.plan import estimate_cost, read_plan  # noqa: PLC0415
-    from adacompute.stages.collect import collect_run  # noqa: PLC0415
+    from adacompute.stages.collect import collect_run, describe_missing  # noqa: PLC0415
 
     plan = read_plan(questions, **options)
     if dry_run:
-        show(estimate_cost(plan), "At most", as_json=as_json, rows="levels")
+        show(estimate_cost(plan), _print_plan, as_json=as_json)
         return
     with progress("Collecting") as report:
-        result = collect_run(plan, run, report=lambda level, now: report(f"{level}: {now}"))
-    show(result, "Collected", as_json=as_json, rows="levels")
-    lacking = {
-        what: sum(level[name] for level in result["levels"])
-        for name, what in (("missing", "samples"), ("unscored", "scores"))
-    }
-    if said := " and ".join(f"{count} {what}" for what, count in lacking.items() if count):
-        click.echo(f"adacompute: {said} are missing: run the same command again", err=True)
+        result = collect_run(plan, run, report=lambda arm, now: report(f"{arm}: {now}"))
+    show(result, _print_collection, as_json=as_json)
+    if missing := describe_missing(result):
+        click.echo(f"adacompute: {missing}: run the same command again", err=True)
         sys.exit(1)
 
 
 @click.command("serve")
-@click.option("--bundle", type=RUN, help="Bundle to decide by; 'example' is the one that ships.")
-@click.option("--base-url", help="The upstream's /v1; without a file, OPENAI_BASE_URL if set.")
-@click.option("--budget", type=float, help="Mean cost a request, in the unit of the bundle.")
-@click.option("--model", help="Model to decide for, where the bundle names none.")
-@click.option("--grader", help="How answers are read, where the bundle does not say.")
-@click.option("--host", help="Address to listen on; 127.0.0.1 unless given.")
-@click.option("--port", type=int, help="Port to listen on; 8000 unless given.")
-@click.option("--workers", type=int, help="Processes; one unless given.")
-@click.option("--log", type=RUN, help="Directory for the log of decisions.")
+@click.option("--bundle", type=RUN, help="Bundle of the policy; 'example' ships with the package.")
+@click.option("--base-url", help="URL of the upstream, ending in /v1 (default: OPENAI_BASE_URL).")
+@click.option("--budget", type=float, help="Mean cost per request, in the bundle's unit.")
+@click.option("--model", help="Model to serve, if the bundle names none.")
+@click.option("--grader", help="Grader that parses answers, if the bundle names none.")
+@click.option("--host", help="Address to listen on (default: 127.0.0.1).")
+@click.option("--port", type=int, help="Port to listen on (default: 8000).")
+@click.option("--workers", type=int, help="Number of processes (default: 1).")
+@click.option("--log", type=RUN, help="Directory of the decision log.")
 @click.option("--config", type=RUN, help="TOML file with a table [serve].")
-@click.option("--check", is_flag=True, help="Check everything, start nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with --check.")
+@click.option("--check", is_flag=True, help="Check the configuration and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --check, print one JSON document.")
 @API_KEY_ENV
 def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
-    """Serve any OpenAI client, drawing as often as it is worth the price."""
+    """Run an OpenAI-compatible gateway that holds a mean budget."""
     from adacompute.stages.serve import check_serving, configure, start_serving  # noqa: PLC0415
 
     config = configure(**options)
     if check:
-        show(check_serving(config), "Ready to serve", as_json=as_json, rows="models")
+        show(check_serving(config), _print_serving, as_json=as_json)
         return
-    start_serving(config, lambda said: click.echo(f"adacompute: {said}", err=True))
+    start_serving(config, lambda line: click.echo(f"adacompute: {line}", err=True))
+
+
+def _print_probe(result: Result) -> None:
+    """Print what an upstream does."""
+    rows = [
+        {"Feature": row["what"], "Found": row["found"], "Consequence": row["so"]}
+        for row in result["findings"]
+    ]
+    print_rows(f"{format_value(result['model'])} at {format_value(result['base_url'])}", rows)
+
+
+def _print_collection(result: Result) -> None:
+    """Print what was collected, one column per arm."""
+    rows = [
+        {
+            "Arm": row["arm"],
+            "Model": row["model"],
+            "Samples": f"{row['samples']} of {row['samples_planned']}",
+            "New samples": row["new_samples"],
+            "Calls": row["calls"],
+            "Correct": format_share(row["correct"], row["samples"]),
+            "Unparsed": format_share(row["unparsed"], row["samples"]),
+            "Without a score": row["unscored"],
+            "Completion tokens": row["completion_tokens"],
+            "Cost": row["cost"],
+            "Failed calls": row["failed"],
+            "Stopped because": row["stopped"],
+        }
+        for row in result["arms"]
+    ]
+    print_columns(f"Collected {format_amount(result['questions'], 'question')}", rows)
+
+
+def _print_plan(result: Result) -> None:
+    """Print what a collection would need at most, one column per arm."""
+    labels = {
+        "arm": "Arm",
+        "model": "Model",
+        "samples": "Samples",
+        "min_samples": "Samples, at least",
+        "max_calls": "Calls, at most",
+        "scores": "Scores",
+        "prompt_tokens": "Prompt tokens, about",
+        "max_completion_tokens": "Completion tokens, at most",
+        "max_cost": "Cost, at most",
+        "max_cost_with_native_n": "Cost with several samples per call, at most",
+    }
+    rows = [
+        {label: row[name] for name, label in labels.items() if name in row}
+        for row in result["arms"]
+    ]
+    print_columns(f"Plan for {format_amount(result['questions'], 'question')}", rows)
+
+
+def _print_serving(result: Result) -> None:
+    """Print what a gateway would serve."""
+    print_values(
+        "Ready to serve",
+        {
+            "Upstream": result["base_url"],
+            "Address": result["listen"],
+            "Client keys": result["clients"],
+        },
+    )
+    rows = [
+        {
+            "Virtual model": row["name"],
+            "Upstream model": row["model"],
+            "Budget": format_amount(row["budget"], row["unit"]),
+            "Price": row["price"],
+            "Levels": row["levels"],
+            "Grader": row["grader"],
+            "Shadow mode": "yes" if row["shadow"] else "no",
+            "Audited requests": format_percent(row["audit_share"]),
+        }
+        for row in result["models"]
+    ]
+    print_columns("Models", rows)

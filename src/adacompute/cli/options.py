@@ -1,8 +1,8 @@
 """Options: what the commands take, on the command line or from a TOML file.
 
-A file has a table for each command, and in it a key for each option, spelled as on the command
-line; the command line goes before it. What is not known is refused with the list of what is. It
-knows nothing of what the options mean.
+A TOML file has one table per command, and in it one key per option, spelled as on the command line.
+The command line wins over the file. An unknown key is refused with the list of known ones. It does
+not know what the options mean.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in t
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[Any, ...]:
-        """Read ``1,2,4``."""
+        """Parse ``1,2,4``."""
         try:
             return tuple(self.kind(item.strip()) for item in value.split(","))
         except ValueError:
@@ -52,7 +52,7 @@ class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[str, float]:
-        """Read ``latency=3``."""
+        """Parse ``latency=3``."""
         name, _, amount = value.partition("=")
         try:
             return name, float(amount)
@@ -60,8 +60,28 @@ class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
             self.fail(f"{value!r} is not a limit such as latency=3", param, ctx)
 
 
+class ArmOption(click.ParamType):  # type: ignore[type-arg]  # as above
+    """An arm to collect: KEY=VALUE,KEY=VALUE."""
+
+    name = "name=NAME,KEY=VALUE,…"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as above
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> dict[str, str]:
+        """Parse ``name=big,model=gpt-4o,effort=high``."""
+        if isinstance(value, dict):
+            return value
+        pairs = [item.partition("=") for item in value.split(",")]
+        if not all(sign for _, sign, _ in pairs):
+            self.fail(f"{value!r} is not an arm such as name=big,model=gpt-4o", param, ctx)
+        return {key.strip(): text.strip() for key, _, text in pairs}
+
+
 def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Take options from the command's table of a TOML file; the command line goes before it."""
+    """Take options from the command's table of a TOML file; the command line wins over it."""
     if path is None:
         return
     try:
@@ -74,8 +94,8 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     for name, table in tables.items():
         if name not in commands or not isinstance(table, dict):
             raise click.UsageError(
-                f"{path} sets {name!r}, which is not a table of options of a command: "
-                f"there are [{'], ['.join(commands)}]"
+                f"{path}: {name!r} is not a table of options of a command: "
+                f"use [{'], ['.join(commands)}]"
             )
     options = {
         option.opts[-1].removeprefix("--"): option
@@ -86,20 +106,18 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     for name, value in tables.get(command, {}).items():
         if name not in options:
             raise click.UsageError(
-                f"{path} sets {name!r} for {command!r}, which takes {', '.join(sorted(options))}"
+                f"{path}: {command!r} has no option {name!r}; it has {', '.join(sorted(options))}"
             )
         option = options[name]
         text = _write(value, option)
         if text is None:
-            raise click.UsageError(
-                f"{path} sets {name!r} for {command!r} to {value!r}, which it cannot be"
-            )
+            raise click.UsageError(f"{path}: {name} must be {_expected(option)}, got {value!r}")
         given[option.name or ""] = text
     ctx.default_map = {**(ctx.default_map or {}), **given}
 
 
 def _write(value: Any, option: click.Option) -> str | bool | list[str] | None:  # noqa: ANN401 - TOML
-    """Write a value as it would stand on the command line; None when it cannot stand there."""
+    """Return a value as it would be written on the command line; None if that is impossible."""
     if isinstance(value, dict) and option.multiple:
         value = [f"{name}={amount}" for name, amount in value.items()]
     values = value if isinstance(value, list) else [value]
@@ -113,6 +131,16 @@ def _write(value: Any, option: click.Option) -> str | bool | list[str] | None:  
     return ",".join(texts) if len(texts) == 1 or isinstance(option.type, CommaSeparated) else None
 
 
+def _expected(option: click.Option) -> str:
+    """Return what a TOML file may set an option to."""
+    if option.is_flag:
+        return "true or false"
+    if option.multiple or isinstance(option.type, CommaSeparated):
+        return "a list of values"
+    is_number = isinstance(option.type, click.types.FloatParamType | click.types.IntParamType)
+    return "one number" if is_number else "one text"
+
+
 def common(function: F) -> F:
     """Give a command the options that all commands share."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -122,7 +150,7 @@ def common(function: F) -> F:
         is_eager=True,
         expose_value=False,
         callback=read_config,
-        help="Take options from this TOML file, from the table named after the command.",
+        help="TOML file of options, with one table per command.",
     )
     return as_json(config(function))
 
@@ -132,32 +160,30 @@ UNIT = click.option(
     "--unit",
     default="samples",
     show_default=True,
-    help="What a budget counts: samples, tokens, characters, money or seconds.",
+    help="Unit of costs and budgets: samples, tokens, characters, money or seconds.",
 )
 TOKEN_PRICES = click.option(
-    "--token-prices", type=click.Path(path_type=Path), help="Prices of tokens, TOML, for money."
+    "--token-prices", type=RUN, help="TOML file of token prices, for the unit money."
 )
 NATIVE_N = click.option(
-    "--native-n",
-    is_flag=True,
-    help="A round is one call: by the token prices, its prompt is paid once.",
+    "--native-n", is_flag=True, help="One round is one call: its prompt is paid for once."
 )
 ROUND_COST = click.option(
     "--round-cost",
     default=0.0,
     show_default=True,
-    help="What each round of draws costs beside them: a prompt sent again, a wait.",
+    help="Cost of each round of samples in addition to the samples.",
 )
 RESORT = click.option(
     "--resort",
-    type=click.Path(path_type=Path),
+    type=RUN,
     help="Run of a stronger model on the same questions, the last level of 'sequential'.",
 )
 TIE_BREAK = click.option(
     "--tie-break",
     default="first",
     show_default=True,
-    help="Who wins where votes are equal: the answer seen first, or by logprob the likeliest.",
+    help="How to break ties of a vote: first (seen first) or logprob (most likely).",
 )
 LEVELS = click.option(
     "--levels",
@@ -167,91 +193,72 @@ LEVELS = click.option(
     help="Numbers of samples that policies choose from.",
 )
 FEATURES = click.option(
-    "--features",
-    default="paper",
-    show_default=True,
-    help="Set of text features: paper or extended.",
+    "--features", default="paper", show_default=True, help="Text features: paper or extended."
 )
-MODEL = click.option("--model", help="Name of the model that is, or will be, sampled.")
-SEED = click.option("--seed", default=0, show_default=True, help="Seed of folds and orders.")
+MODEL = click.option("--model", help="Name of the model, recorded in the run or the bundle.")
+GRADER = click.option(
+    "--grader", help="numeric, math, choice, exact, or cmd:COMMAND for your own program."
+)
+SEED = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 API_KEY_ENV = click.option(
     "--api-key-env",
     default="OPENAI_API_KEY",
     show_default=True,
-    help="Environment variable that holds the API key, if one is needed.",
+    help="Environment variable that holds the API key, if the server needs one.",
+)
+BASE_URL = click.option(
+    "--base-url",
+    required=True,
+    envvar="OPENAI_BASE_URL",
+    help="URL of the server, ending in /v1 (default: OPENAI_BASE_URL).",
 )
 
-
-class LevelOption(click.ParamType):  # type: ignore[type-arg]  # as above
-    """An operating level, KEY=VALUE,KEY=VALUE."""
-
-    name = "name=NAME,KEY=VALUE,…"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as above
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> dict[str, str]:
-        """Read ``name=big,model=gpt-4o,effort=high``."""
-        if isinstance(value, dict):
-            return value
-        pairs = [item.partition("=") for item in value.split(",")]
-        if not all(sign for _, sign, _ in pairs):
-            self.fail(f"{value!r} is not a level such as name=big,model=gpt-4o", param, ctx)
-        return {key.strip(): text.strip() for key, _, text in pairs}
-
-
 COLLECTING = (
-    click.option("--base-url", required=True, envvar="OPENAI_BASE_URL", help="The server's /v1."),
-    click.option("--model", required=True, help="Model to sample."),
-    click.option("--samples", default=48, show_default=True, help="Samples of each question."),
-    click.option("--adaptive", is_flag=True, help="Draw on only while a question is undecided."),
-    click.option("--budget", type=float, help="Mean samples a question that --adaptive is for: 2."),
-    click.option("--grader", required=True, help="numeric, math, choice, exact or cmd:COMMAND."),
+    click.option("--samples", default=48, show_default=True, help="Samples per question."),
     click.option(
-        "--level",
-        "levels",
-        type=LevelOption(),
-        multiple=True,
-        help="An operating level of its own: name=big,model=…,effort=high; may be repeated.",
+        "--adaptive", is_flag=True, help="Sample only questions whose best level is undecided."
     ),
-    click.option("--temperature", default=0.7, show_default=True, help="Of sampling."),
-    click.option("--max-tokens", default=1024, show_default=True, help="Of a completion."),
+    click.option(
+        "--arm",
+        "arms",
+        type=ArmOption(),
+        multiple=True,
+        help="An arm to sample: name=big,model=…,effort=high; may be repeated.",
+    ),
+    click.option("--temperature", default=0.7, show_default=True, help="Sampling temperature."),
+    click.option(
+        "--max-tokens", default=1024, show_default=True, help="Maximum tokens per completion."
+    ),
     click.option("--stop", multiple=True, help="Text that ends a completion; may be repeated."),
     click.option("--system", help="System message."),
-    click.option("--prompt", default="{question}", show_default=True, help="Form of a prompt."),
+    click.option("--prompt", default="{question}", show_default=True, help="Prompt template."),
+    click.option("--few-shot", type=RUN, help="JSON lines of few-shot examples."),
+    click.option("--completion", is_flag=True, help="Use the completions endpoint, not chat."),
     click.option(
-        "--few-shot", type=click.Path(path_type=Path), help="Worked examples, JSON lines."
+        "--max-questions", type=int, help="Choose this many questions, evenly by difficulty."
     ),
-    click.option("--completion", is_flag=True, help="Use completions instead of chat."),
-    click.option(
-        "--max-questions", type=int, help="Choose so many questions, evenly by difficulty."
-    ),
-    click.option("--difficulties", type=NAMES, help="Choose among these difficulties."),
-    TOKEN_PRICES,
-    click.option("--max-cost", type=float, help="Stop before this much money is exceeded."),
-    click.option("--scorer", help="URL that scores samples, for best-of-n."),
-    click.option("--scorer-price", default=0.0, show_default=True, help="Money a score."),
+    click.option("--difficulties", type=NAMES, help="Choose only questions of these difficulties."),
+    click.option("--max-cost", type=float, help="Stop before the cost exceeds this much money."),
+    click.option("--scorer", help="URL of a server that scores samples, for best-of-n."),
+    click.option("--scorer-price", default=0.0, show_default=True, help="Cost per score."),
     click.option(
         "--scorer-api-key-env",
         default="SCORER_API_KEY",
         show_default=True,
-        help="Environment variable that holds the scorer's key, if it needs one.",
+        help="Environment variable that holds the scorer's API key, if it needs one.",
     ),
     click.option(
-        "--timeout", default=120.0, show_default=True, help="Seconds until a call must answer."
+        "--timeout", default=120.0, show_default=True, help="Seconds until a reply must begin."
     ),
-    click.option("--concurrency", default=64, show_default=True, help="Calls at once at most."),
-    click.option("--requests-per-minute", type=int, help="As your provider limits them."),
-    click.option("--tokens-per-minute", type=int, help="As your provider limits them."),
+    click.option("--concurrency", default=64, show_default=True, help="Maximum concurrent calls."),
+    click.option("--requests-per-minute", type=int, help="Rate limit of your provider."),
+    click.option("--tokens-per-minute", type=int, help="Rate limit of your provider."),
     API_KEY_ENV,
-    SEED,
 )
 
 
 def collecting(function: F) -> F:
-    """Give a command the options of a collection."""
+    """Give a command the options of a collection, apart from server, model, grader and budget."""
     for option in reversed(COLLECTING):
         function = option(function)
     return function

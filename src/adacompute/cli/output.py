@@ -1,40 +1,30 @@
 """Output: how commands print results, progress and failures; the only module that imports rich.
 
-Results go to standard output, as a table for people or as one JSON document. Progress goes to
-standard error, and only to a terminal. It knows the JSON documents that the stages return, not how
-they were computed. Rich is imported when something is printed with it, so that the command line
-starts quickly.
+Results go to standard output, as tables for people or as one JSON document. Progress goes to
+standard error, and only to a terminal. Rich is imported when something is printed with it, so that
+the command line starts quickly. It knows nothing of what is printed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
 NOTHING = "–"
-PLACES = 4
-WIDE = 6
-"""Names that fit a line of a usual terminal."""
+DIGITS = 4
 
-SPENT = 0.95
-"""Share of a budget below which a cell says what was spent."""
-
-ROUNDS = 1.05
-"""Rounds a question below which there is one, to the digit that is shown."""
+Cell = str | tuple[str, str]
+"""A text, or a text and its rich style."""
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal's standard error what is under way."""
+    """Show on standard error what is under way, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -46,192 +36,139 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def show(
-    result: dict[str, Any],
-    title: str,
-    *,
-    as_json: bool,
-    rows: str | None = None,
-    most: int | None = None,
+    result: dict[str, Any], describe: Callable[[dict[str, Any]], None], *, as_json: bool
 ) -> None:
-    """Print a result, for people or for programs; people see at most so many of its rows."""
+    """Print a result as one JSON document, or let ``describe`` print it for people."""
     if as_json:
         click.echo(json.dumps(result, indent=2))
-        return
-    from adacompute.cli.output import show_result  # noqa: PLC0415
-
-    show_result(result, title, rows=rows, most=most)
-
-
-def printable(text: str) -> str:
-    """Escape what would steer a terminal, line ends included."""
-    return text if text.isprintable() else repr(text)[1:-1]
+    else:
+        describe(result)
 
 
 def fail(sentence: str, code: int) -> NoReturn:
-    """End with one sentence and an exit code."""
+    """Exit with one sentence on standard error and an exit code."""
     click.echo(f"adacompute: {printable(sentence)}", err=True)
     sys.exit(code)
 
 
-def show_result(
-    result: dict[str, Any], title: str, *, rows: str | None = None, most: int | None = None
+def print_text(text: str, style: str = "", *, wrap: bool = True) -> None:
+    """Print a sentence; without ``wrap``, such as for a command to copy, on one line."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    Console().print(Text(printable(text), style=style), soft_wrap=not wrap)
+
+
+def print_values(title: str, values: Mapping[str, object]) -> None:
+    """Print a table of labels and values."""
+    _print_table(title, [], [[label, format_value(value)] for label, value in values.items()])
+
+
+def print_rows(
+    title: str, rows: Sequence[Mapping[str, object]], *, max_rows: int | None = None
 ) -> None:
-    """Print a result's values, and the list of rows among them as a table of its own.
+    """Print one line per row, with the keys of the first row as column titles.
 
-    Of more than ``most`` rows so many are shown, spread evenly from the first to the last.
+    Of more than ``max_rows`` rows, that many are shown, spread evenly from the first to the last.
     """
+    shown = _thin_out(rows, max_rows)
+    if len(shown) < len(rows):
+        title += f" ({len(shown)} of {len(rows)} rows)"
+    _print_table(title, list(rows[0]), [[format_value(v) for v in row.values()] for row in shown])
+
+
+def print_columns(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Print one column per row, for rows with more values than fit a line."""
+    lines = [[label, *(format_value(row[label]) for row in rows)] for label in rows[0]]
+    _print_table(title, [], lines)
+
+
+def print_cells(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a table whose cells may have styles and several lines."""
+    _print_table(title, columns, rows)
+
+
+def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print cells as they are; without ``columns`` there is no header."""
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    console = Console()
-    plain = Table(title=title, show_header=False, title_justify="left")
-    for name, value in result.items():
-        if name != rows:
-            plain.add_row(Text(_words(name)), Text(_say(value)))
-    console.print(plain)
-    if rows and result.get(rows):
-        found = result[rows]
-        shown = found if most is None else _spread(found, most)
-        part = f", {len(shown)} of {len(found)} rows" if len(shown) < len(found) else ""
-        console.print(_table(shown, _words(rows) + part))
-
-
-def _spread(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    if len(rows) <= most:
-        return rows
-    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
-
-
-def _table(rows: list[dict[str, Any]], title: str) -> Table:
-    """One line a row, or one column a row where there are too many names for a line."""
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    if len(rows[0]) > WIDE:
-        table = Table(title=title, title_justify="left", show_header=False)
-        for name in rows[0]:
-            table.add_row(Text(_words(name)), *(Text(_say(row[name])) for row in rows))
-        return table
-    table = Table(title=title, title_justify="left")
-    for name in rows[0]:
-        table.add_column(_words(name), justify="right")
+    table = Table(title=Text(title), title_justify="left", show_header=bool(columns))
+    for i, column in enumerate(columns):
+        table.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_say(value)) for value in row.values()))
-    return table
+        table.add_row(*(Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row))
+    Console().print(table)
 
 
-def show_scores(result: dict[str, Any]) -> None:
-    """Print accuracies by policy and budget, best policy of each budget marked."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    console = Console()
-    rows = result["rows"]
-    budgets = sorted({row["budget"] for row in rows})
-    names = list(dict.fromkeys(row["policy"] for row in rows))
-    cells = {(row["policy"], row["budget"]): row for row in rows}
-    honest = result["protocol"] == "held-out"
-    table = Table(title=_headline(result), title_justify="left")
-    table.add_column("policy", no_wrap=True)
-    for budget in budgets:
-        table.add_column(f"{budget:g}", justify="right", overflow="fold")
-    for name in names:
-        row = [_cell(cells.get((name, budget)), honest=honest) for budget in budgets]
-        table.add_row(Text(name), *row)
-    console.print(table)
-    console.print(Text(_legend(result)))
-    for name, why in result["skipped"].items():
-        console.print(Text(f"{name} was left out: {why}"))
+def _thin_out(
+    rows: Sequence[Mapping[str, object]], max_rows: int | None
+) -> Sequence[Mapping[str, object]]:
+    if max_rows is None or len(rows) <= max_rows:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (max_rows - 1))] for i in range(max_rows)]
 
 
-def show_demo(result: dict[str, Any]) -> None:
-    """Print what each step found, below the command that takes it."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    console = Console()
-    for name, command in result["commands"].items():
-        console.print(Text(f"$ {_say(command)}", style="bold"), soft_wrap=True)
-        if "protocol" in result[name]:
-            show_scores(result[name])
-        else:
-            show_result(result[name], "", rows="levels")
-        console.print()
-    for name, why in result["skipped"].items():
-        console.print(Text(f"There is no {name}: {_say(why)}"), soft_wrap=True)
-    console.print(Text(f"The run is in {_say(result['run'])}"), soft_wrap=True)
+def printable(text: str) -> str:
+    """Escape characters that would control a terminal, line ends included."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _headline(result: dict[str, Any]) -> str:
-    what = "held-out questions" if result["protocol"] == "held-out" else "the paper's protocol"
-    shown = ", unparsed samples removed" if result["drop_unparsed"] else ""
-    return f"Accuracy on {what}, by mean budget in {result['unit']}{shown}"
+def format_value(value: Any, digits: int = DIGITS) -> str:  # noqa: ANN401 - any JSON value
+    """Format a JSON value for people.
 
-
-def _cell(row: dict[str, Any] | None, *, honest: bool) -> Text:
-    from rich.text import Text  # noqa: PLC0415
-
-    if row is None:
-        return Text("")
-    if not honest:
-        return Text(f"{row['accuracy']:.3f}\n@ {_say(float(row['cost']))}")
-    above, below = row["difference_low"] > 0, row["difference_high"] < 0
-    text = f"{row['accuracy']:.3f}" + ("*" if above else "*-" if below else "")
-    if row["cost"] < SPENT * row["budget"]:
-        text += f" @{_say(float(row['cost']), 3)}"
-    headroom = row["headroom"]
-    if row["policy"] not in ("fixed", "mixture", "oracle"):
-        text += f"\n{NOTHING}" if headroom is None else f"\n{100 * headroom:z.0f}%"
-        if row["rounds"] >= ROUNDS:
-            text += f" {row['rounds']:.1f}r"
-    return Text(text, style="green" if above else "red" if below else "")
-
-
-def _legend(result: dict[str, Any]) -> str:
-    unread = f"{100 * result['unparsed_share']:.1f}% of the samples could not be read."
-    if result["protocol"] != "held-out":
-        return f"{count(result['questions'], 'question')}; accuracy @ realised cost. {unread}"
-    left = f" ({result['excluded']} left out)" if result["excluded"] else ""
-    dropped = result["levels_excluded"]
-    without = f" (without {_say(dropped)}: more than half of the samples)" if dropped else ""
-    return (
-        f"{count(result['questions'], 'question')}{left} × {count(result['samples'], 'sample')}, "
-        f"levels {_say(result['levels'])}{without}. Per cent: share of what the cross-fitted "
-        f"oracle gains over the best mixture of uniform levels; {NOTHING} where it may gain "
-        "nothing. * and green, *- and red: the difference to that mixture at equal cost is above, "
-        f"or below, zero with 95% confidence. @: what was spent, where it is less than {SPENT:.0%} "
-        "of the budget. r: mean rounds of draws a question, where there is more than one. "
-        f"{unread}"
-    )
-
-
-def count(number: float, noun: str) -> str:
-    """Say how many there are of a thing, or how much of a unit; money has no plural.
-
-    >>> count(1, "sample"), count(2.5, "tokens"), count(0.02, "money")
-    ('1 sample', '2.5 tokens', '0.02 of money')
+    >>> format_value(12.3456), format_value(None), format_value([1, 2]), format_value({"a": 0.5})
+    ('12.35', '–', '1, 2', 'a: 0.5')
     """
-    said = f"{number:g}" if isinstance(number, float) else str(number)
-    if noun == "money":
-        return f"{said} of money"
-    return f"{said} {noun.removesuffix('s')}{'' if said == '1' else 's'}"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _say(value: Any, digits: int = PLACES) -> str:  # noqa: ANN401 - any JSON value
     if value is None:
         return NOTHING
     if isinstance(value, float):
         whole = f"{value:.0f}"
         return whole if len(whole.lstrip("-")) > digits else f"{value:.{digits}g}"
     if isinstance(value, dict):
-        return "  ".join(f"{_say(key)}: {_say(item)}" for key, item in value.items()) or NOTHING
-    if isinstance(value, list):
-        return ", ".join(_say(item) for item in value) or NOTHING
-    text = str(value)  # what comes from data must not steer the terminal
-    return text if text.isprintable() else repr(text)[1:-1]
+        pairs = (f"{format_value(key)}: {format_value(item)}" for key, item in value.items())
+        return ", ".join(pairs) or NOTHING
+    if isinstance(value, list | tuple):
+        return ", ".join(format_value(item) for item in value) or NOTHING
+    return printable(str(value))  # texts from data must not control the terminal
+
+
+def format_percent(fraction: float | None, places: int = 1) -> str:
+    """Format a fraction in per cent.
+
+    >>> format_percent(0.3361), format_percent(None)
+    ('33.6 %', '–')
+    """
+    return NOTHING if fraction is None else f"{100 * fraction:z.{places}f} %"
+
+
+def format_points(fraction: float) -> str:
+    """Format a difference of fractions in points, with its sign.
+
+    >>> format_points(0.0419), format_points(-0.02), format_points(-0.0001)
+    ('+4.2', '-2.0', '0.0')
+    """
+    text = f"{100 * fraction:+z.1f}"
+    return "0.0" if float(text) == 0 else text
+
+
+def format_share(count: int, total: int) -> str:
+    """Format a count with its share of a total.
+
+    >>> format_share(170, 14400)
+    '170 (1.2 %)'
+    """
+    return f"{count} ({format_percent(count / total)})" if total else str(count)
+
+
+def format_amount(number: float, unit: str) -> str:
+    """Format a number of things, or an amount of a unit; money has no plural.
+
+    >>> format_amount(1, "sample"), format_amount(2.5, "tokens"), format_amount(0.02, "money")
+    ('1 sample', '2.5 tokens', '0.02 of money')
+    """
+    text = format_value(float(number))
+    if unit == "money":
+        return f"{text} of money"
+    return f"{text} {unit.removesuffix('s')}{'' if text == '1' else 's'}"

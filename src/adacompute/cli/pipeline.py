@@ -5,6 +5,7 @@ Each command parses its options, calls one stage and prints the result. It compu
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 
 from adacompute.cli.options import (
     FEATURES,
+    GRADER,
     LEVELS,
     MODEL,
     NAMES,
@@ -28,38 +30,45 @@ from adacompute.cli.options import (
     Limit,
     common,
 )
-from adacompute.cli.output import count, progress, show, show_demo, show_result, show_scores
+from adacompute.cli.output import progress, show
+from adacompute.cli.results import (
+    print_calibration,
+    print_demo,
+    print_estimate,
+    print_grades,
+    print_import,
+    print_report,
+    print_scores,
+    print_solution,
+    print_training,
+)
 
 
 @click.command("import")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option("--run", required=True, type=RUN, help="Directory of the run.")
+@click.argument("source", type=RUN)
+@click.option("--run", required=True, type=RUN, help="Run directory.")
 @MODEL
-@click.option("--grader", help="Grader that the answers were, or will be, graded by.")
-@click.option(
-    "--gold", help="Questions with reference answers, to grade by; else the file's own column gold."
-)
+@GRADER
+@click.option("--gold", help="Question set with reference answers (default: the column gold).")
 @common
 def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Bring recorded samples into a run: a file, logs, or 'example'."""
+    """Import recorded samples into a run: a file, logs or 'example'."""
     from adacompute.stages.import_samples import import_samples  # noqa: PLC0415
 
-    show(import_samples(source, run, **options), "Imported", as_json=as_json)
+    show(import_samples(source, run, **options), print_import, as_json=as_json)
 
 
 @click.command("grade")
 @click.argument("run", metavar="DIR", type=RUN)
-@click.option(
-    "--grader", required=True, help="numeric, math, choice, exact, or cmd:COMMAND for your own."
-)
+@click.option("--grader", required=True, help="numeric, math, choice, exact or cmd:COMMAND.")
 @common
 def grade(*, run: Path, grader: str, as_json: bool) -> None:
-    """Grade samples (again), from their completions where these are recorded."""
+    """Grade the samples of a run, for the first time or again."""
     from adacompute.stages.grade import grade_run  # noqa: PLC0415
 
     with progress("Grading") as report:
         result = grade_run(run, grader=grader, progress=report)
-    show(result, "Graded", as_json=as_json)
+    show(result, print_grades, as_json=as_json)
 
 
 @click.command("estimate")
@@ -76,7 +85,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
     type=click.Choice(["exact", "windows", "single", "posterior"]),
     default="exact",
     show_default=True,
-    help="All subsets, the paper's windows, one trial, or for few samples what all tell together.",
+    help="All subsets, the paper's windows, one trial, or, for few samples, a posterior mean.",
 )
 @click.option(
     "--vote",
@@ -89,29 +98,28 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
 @TOKEN_PRICES
 @common
 def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
-    """Estimate what each number of samples is worth on each question."""
+    """Estimate the accuracy of every level on every question."""
     from adacompute.stages.estimate import estimate_run  # noqa: PLC0415
 
-    result = estimate_run(run, **options)
-    show(result, "Utility by level", as_json=as_json, rows="levels")
+    show(estimate_run(run, **options), print_estimate, as_json=as_json)
 
 
 @click.command("solve")
 @click.argument("run", metavar="DIR", type=RUN)
-@click.option("--budget", required=True, type=float, help="Allowed mean cost a question.")
+@click.option("--budget", required=True, type=float, help="Mean cost per question.")
 @click.option(
     "--limit",
     "limits",
     type=Limit(),
     multiple=True,
-    help="Allowed mean of a further cost, such as latency=3; may be repeated.",
+    help="Limit on the mean of another cost, such as latency=3; may be repeated.",
 )
 @click.option(
     "--method",
     type=click.Choice(["exact", "bisect"]),
     default="exact",
     show_default=True,
-    help="Exact, or the paper's bisection.",
+    help="The exact solver, or the paper's bisection.",
 )
 @UNIT
 @TOKEN_PRICES
@@ -121,41 +129,35 @@ def solve(
     run: Path,
     budget: float,
     limits: tuple[tuple[str, float], ...],
-    unit: str,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
-    """Allocate a mean budget as well as can be, with a proof of how good it is."""
+    """Compute the best allocation of a budget, with an upper bound."""
     from adacompute.stages.solve import solve_run  # noqa: PLC0415
 
     if len(dict(limits)) < len(limits):
         raise click.UsageError("a limit is given twice: name each cost once")
-    result = solve_run(run, budget=budget, unit=unit, limits=dict(limits), **options)
-    if as_json:
-        show(result, "", as_json=True)
-    else:
-        show_result(result, f"Best allocation of {count(budget, unit)} a question")
+    result = solve_run(run, budget=budget, limits=dict(limits), **options)
+    show(result, partial(print_solution, budget=budget), as_json=as_json)
 
 
 @click.command("train")
 @click.argument("run", metavar="DIR", type=RUN)
-@click.option("--policy", required=True, help="Name of the policy, such as router.")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Where the bundle goes."
-)
+@click.option("--policy", required=True, help="Kind of policy, such as sequential.")
+@click.option("--out", required=True, type=RUN, help="Directory of the bundle.")
 @LEVELS
 @click.option(
     "--budgets",
     type=NUMBERS,
-    help="Budgets that the paper's router is trained for; what 1.5,2,3,4,6 samples cost if none.",
+    help="Budgets of the paper's router (default: the cost of 1.5,2,3,4,6 samples).",
 )
 @click.option(
     "--classifier",
     default="gbm",
     show_default=True,
-    help="Classifier of the paper's router; only gbm can be bundled.",
+    help="Classifier of the paper's router; only gbm can be saved in a bundle.",
 )
-@click.option("--cost-sensitive", is_flag=True, help="Weigh questions by what a mistake costs.")
+@click.option("--cost-sensitive", is_flag=True, help="Weight questions by the loss of an error.")
 @UNIT
 @TOKEN_PRICES
 @ROUND_COST
@@ -164,7 +166,7 @@ def solve(
 @TIE_BREAK
 @FEATURES
 @MODEL
-@click.option("--grader", help="Grader whose answers the policy will count.")
+@GRADER
 @SEED
 @common
 def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
@@ -174,8 +176,36 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     with progress("Training") as report:
         report(options["policy"])
         result = train_run(run, **options)
-    title = f"Trained {options['policy']}"
-    show(result, title, as_json=as_json, rows="on_training_questions", most=12)
+    show(result, print_training, as_json=as_json)
+
+
+@click.command("calibrate")
+@click.argument("run", metavar="DIR", type=RUN)
+@click.option("--bundle", required=True, type=RUN, help="Bundle to calibrate.")
+@click.option("--budget", type=float, help="Mean cost per question that the price must hold.")
+@click.option("--accuracy-of", type=int, help="Instead: keep a share of the accuracy of N samples.")
+@click.option("--share", type=float, default=0.95, show_default=True, help="Share to keep.")
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Confidence level of all intervals.",
+)
+@click.option(
+    "--horizon",
+    type=int,
+    help="Hold the budget over the next N questions (default: in the long run).",
+)
+@RESORT
+@common
+def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
+    """Set the price of a bundle on held-out questions; give a verdict."""
+    from adacompute.stages.calibrate import calibrate_run  # noqa: PLC0415
+
+    with progress("Calibrating") as report:
+        result = calibrate_run(run, progress=report, **options)
+    show(result, print_calibration, as_json=as_json)
 
 
 @click.command("evaluate")
@@ -183,103 +213,67 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @click.option(
     "--budgets",
     type=NUMBERS,
-    help="Mean budgets to score at; what 1.5,2,3,4,6 samples cost if none are given.",
+    help="Mean costs per question to score at (default: the cost of 1.5,2,3,4,6 samples).",
 )
 @LEVELS
-@click.option(
-    "--policies", type=NAMES, help="Names of policies, separated by commas; all by default."
-)
-@click.option("--drop-unparsed", is_flag=True, help="Leave out samples that could not be read.")
+@click.option("--policies", type=NAMES, help="Policies to score (default: all).")
+@click.option("--drop-unparsed", is_flag=True, help="Remove samples that could not be parsed.")
 @click.option(
     "--protocol",
     type=click.Choice(["held-out", "paper"]),
     default="held-out",
     show_default=True,
-    help="Held out and at equal cost, or as the paper does.",
+    help="Held-out questions at equal cost, or the paper's own protocol.",
 )
 @UNIT
 @TOKEN_PRICES
 @FEATURES
 @SEED
-@common
-@click.option("--rounds", type=int, help="How often a question may be drawn for at most.")
+@click.option("--rounds", type=int, help="Maximum rounds of samples per question.")
 @ROUND_COST
 @NATIVE_N
 @RESORT
 @TIE_BREAK
-def evaluate(
-    *,
-    run: Path,
-    as_json: bool,
-    **options: Any,  # noqa: ANN401 - as declared above
-) -> None:
-    """Score policies on questions they have not seen."""
+@common
+def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
+    """Score policies on questions they were not fitted to."""
     from adacompute.stages.evaluate import evaluate_run  # noqa: PLC0415
 
     with progress("Evaluating") as report:
         result = evaluate_run(run, progress=report, **options)
-    if as_json:
-        show(result, "", as_json=True)
-    else:
-        show_scores(result)
-
-
-@click.command("calibrate")
-@click.argument("run", metavar="DIR", type=RUN)
-@click.option(
-    "--bundle", required=True, type=click.Path(path_type=Path), help="Bundle to calibrate."
-)
-@click.option("--budget", type=float, help="Mean budget that the price must hold.")
-@click.option("--accuracy-of", type=int, help="Or keep a share of the accuracy of so many samples.")
-@click.option("--share", type=float, default=0.95, show_default=True, help="Share of it to keep.")
-@click.option(
-    "--confidence", type=float, default=0.95, show_default=True, help="Of every statement made."
-)
-@click.option("--horizon", type=int, help="Questions that it must hold for; the long run if not.")
-@RESORT
-@common
-def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
-    """Set a policy's price on held-out questions, and judge it there."""
-    from adacompute.stages.calibrate import calibrate_run  # noqa: PLC0415
-
-    with progress("Calibrating") as report:
-        result = calibrate_run(run, progress=report, **options)
-    show(result, f"Calibrated {result['policy']}", as_json=as_json)
+    show(result, print_scores, as_json=as_json)
 
 
 @click.command("report")
 @click.argument("run", metavar="DIR", type=RUN)
-@click.option("--out", required=True, type=RUN, help="File for the page, such as report.html.")
-@click.option("--budget", type=float, help="Mean cost a question; two samples' unless given.")
-@click.option("--policy", help="Policy that the page is about; sequential unless given.")
-@click.option("--policies", type=NAMES, help="Policies beside it, by commas; a fast few if not.")
-@click.option("--levels", type=WHOLE_NUMBERS, help="Levels; as evaluated, or 1,2,4,8,16.")
+@click.option("--out", required=True, type=RUN, help="File of the page, such as report.html.")
+@click.option("--budget", type=float, help="Mean cost per question (default: two samples).")
+@click.option("--policy", help="Policy that the page is about (default: sequential).")
+@click.option("--policies", type=NAMES, help="Policies to compare with (default: a fast selection).")
+@click.option("--levels", type=WHOLE_NUMBERS, help="Levels (default: as evaluated, or 1,2,4,8,16).")
 @click.option(
-    "--permutations", default=20, show_default=True, help="Orders that samples are replayed in."
+    "--permutations", default=20, show_default=True, help="Orders in which samples are replayed."
 )
 @UNIT
 @TOKEN_PRICES
 @SEED
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
-    """Write one page that says what a budget buys, and why."""
+    """Write a page that shows what a budget buys, and why."""
     from adacompute.stages.report import report_run  # noqa: PLC0415
 
-    with progress("Reporting") as said:
-        result = report_run(run, progress=said, **options)
-    show(result, "Reported", as_json=as_json)
+    with progress("Reporting") as status:
+        result = report_run(run, progress=status, **options)
+    show(result, print_report, as_json=as_json)
 
 
 @click.command("demo")
-@click.argument("samples", type=click.Path(path_type=Path), required=False)
+@click.argument("samples", type=RUN, required=False)
 @common
 def demo(*, samples: Path | None, as_json: bool) -> None:
-    """Run the whole line on the samples that ship, or on a file of yours."""
+    """Run the pipeline on the example samples, or on your own file."""
     from adacompute.stages.demo import run_demo  # noqa: PLC0415
 
     with progress("Demo") as report:
         result = run_demo(samples, progress=report)
-    if as_json:
-        show(result, "", as_json=True)
-    else:
-        show_demo(result)
+    show(result, print_demo, as_json=as_json)

@@ -1,0 +1,321 @@
+"""Results: what each command prints for people.
+
+Every function takes the JSON document that a stage returns. Accuracies are printed in per cent,
+differences in points, both with their intervals. It computes nothing but these conversions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from adacompute.cli.output import (
+    NOTHING,
+    Cell,
+    format_amount,
+    format_percent,
+    format_points,
+    format_share,
+    format_value,
+    print_cells,
+    print_columns,
+    print_rows,
+    print_text,
+    print_values,
+)
+
+Result = dict[str, Any]
+
+MAX_PRICES = 12
+"""Rows of a price schedule that fit a screen."""
+
+FULLY_SPENT = 0.95
+"""Share of a budget below which a cell of the scores names the cost."""
+
+ONE_ROUND = 1.05
+"""Mean rounds below which a cell of the scores does not name them."""
+
+UNIFORM = ("fixed", "mixture", "oracle")
+"""Policies that have no headroom of their own."""
+
+METHODS = {
+    "exact": "mean over all subsets of the recorded samples",
+    "windows": "the paper's windows of consecutive samples",
+    "single": "the first samples of each question",
+    "posterior": "posterior mean given the samples of all questions",
+}
+
+
+def print_import(result: Result) -> None:
+    """Print what was imported."""
+    n_samples = result["samples"]
+    excluded = {}
+    if "excluded" in result:
+        excluded["Questions without a reference answer"] = result["excluded"]
+        excluded["Samples of these questions"] = result["excluded_samples"]
+    print_values(
+        "Imported",
+        {
+            "Questions": result["questions"],
+            "Samples": n_samples,
+            **excluded,
+            "Correct samples": format_share(result["correct"], n_samples),
+            "Unparsed samples": format_share(result["unparsed"], n_samples),
+            "Model": result["model"],
+            "Grader": result["grader"],
+        },
+    )
+
+
+def print_grades(result: Result) -> None:
+    """Print what was graded."""
+    n_samples = result["samples"]
+    print_values(
+        "Graded",
+        {
+            "Samples": n_samples,
+            "Correct": format_share(result["correct"], n_samples),
+            "Unparsed": format_share(result["unparsed"], n_samples),
+            "Changed grades": format_share(result["changed"], n_samples),
+            "Graded text": f"the recorded {result['from']}s",
+        },
+    )
+
+
+def print_estimate(result: Result) -> None:
+    """Print the utility of each level."""
+    questions = format_amount(result["questions"], "question")
+    print_text(f"{questions}, vote: {result['vote']}, {METHODS[result['method']]}.")
+    rows = [
+        {
+            "Samples per question": row["level"],
+            f"Mean cost ({result['unit']})": row["cost"],
+            "Accuracy": format_percent(row["utility"]),
+            "Standard error (points)": NOTHING
+            if row["standard_error"] is None
+            else f"{100 * row['standard_error']:.1f}",
+        }
+        for row in result["levels"]
+    ]
+    print_rows("Accuracy by level", rows)
+
+
+def print_solution(result: Result, budget: float) -> None:
+    """Print an allocation and the bound on what any allocation can reach."""
+    unit = result["unit"]
+    gap = f"{100 * result['gap']:.2f} points above this allocation"
+    print_values(
+        f"Best allocation of {format_amount(budget, unit)} per question",
+        {
+            "Mean cost": format_amount(result["cost"], unit),
+            "Accuracy": format_percent(result["utility"]),
+            "Upper bound": f"{format_percent(result['bound'])}, {gap}",
+            "Price": result["price"],
+        },
+    )
+    shares = [
+        {"Samples per question": level, "Questions": format_percent(share)}
+        for level, share in result["shares"].items()
+    ]
+    print_rows("Levels", shares)
+    for split in result["split"]:
+        print_text(
+            f"Question {format_value(split['question'])} takes {split['level']} samples with "
+            f"probability {format_value(split['probability'])}: this spends the whole budget, "
+            f"{format_amount(result['mixed_cost'], unit)}, for an accuracy of "
+            f"{format_percent(result['mixed_utility'])}."
+        )
+    limits = [
+        {"Limit": name, "Allowed": one["limit"], "Mean": one["cost"], "Price": one["price"]}
+        for name, one in result.get("limits", {}).items()
+    ]
+    if limits:
+        print_rows("Limits", limits)
+
+
+def print_training(result: Result) -> None:
+    """Print what was trained, and its price schedule on the training questions."""
+    print_values(
+        f"Trained {result['policy']}",
+        {
+            "Bundle": result["out"],
+            "Questions": result["questions"],
+            "Levels": result["levels"],
+            "Model": result["model"],
+            "Grader": result["grader"],
+            "Unit of cost": result["unit"],
+            "Cost per round": result["round_cost"],
+        },
+    )
+    rows = [
+        {
+            "Price": row["price"],
+            "Mean cost": row["cost"],
+            "Accuracy": format_percent(row["accuracy"]),
+            "Rounds": row["rounds"],
+        }
+        for row in result["on_training_questions"]
+    ]
+    print_rows("On the training questions, so optimistic", rows, max_rows=MAX_PRICES)
+
+
+def print_calibration(result: Result) -> None:
+    """Print the verdict, the gain and the cost of a calibrated bundle."""
+    if "verdict" not in result:
+        _print_kept_accuracy(result)
+        return
+    advice = result["advice"]
+    print_text(f"Verdict: {result['verdict']}. {advice[:1].upper()}{advice[1:]}.", "bold")
+    print_text(describe_gain(result))
+    needed = {}
+    if result["questions_needed"]:
+        needed["Further questions that would settle it, about"] = result["questions_needed"]
+    print_values(
+        f"Calibrated {result['policy']}",
+        {
+            "Bundle": result["bundle"],
+            "Budget": f"{format_amount(result['budget'], result['unit'])} per question",
+            "Expected cost": _expected_cost(result),
+            "Accuracy": format_percent(result["accuracy"]),
+            "Price": result["price"],
+            "Gain of only retrying unparsed samples": f"{format_points(result['retry_gain'])}"
+            " points",
+            "Questions": result["questions"],
+            **needed,
+        },
+    )
+
+
+def describe_gain(result: Result) -> str:
+    """Return the gain with its interval, in one sentence."""
+    return (
+        f"Gain: {format_points(result['gain'])} points "
+        f"({format_percent(result['confidence'], 0)} interval {format_points(result['gain_low'])} "
+        f"to {format_points(result['gain_high'])}) over the best uniform mixture at the same cost."
+    )
+
+
+def _expected_cost(result: Result) -> str:
+    when = f"over {result['horizon']} questions" if result["horizon"] else "in the long run"
+    return (
+        f"{format_amount(result['cost'], result['unit'])} per question, at most "
+        f"{format_value(result['cost_high'])} {when} ({format_percent(result['confidence'], 0)} "
+        "confidence)"
+    )
+
+
+def _print_kept_accuracy(result: Result) -> None:
+    unit, confidence = result["unit"], format_percent(result["confidence"], 0)
+    print_text(
+        f"Keeps at least {format_percent(result['share'])} of the accuracy of "
+        f"{result['accuracy_of']} samples per question ({confidence} confidence: at least "
+        f"{format_percent(result['share_low'])}).",
+        "bold",
+    )
+    full_cost = format_amount(result["full_cost"], unit)
+    print_values(
+        f"Calibrated {result['policy']}",
+        {
+            "Bundle": result["bundle"],
+            "Expected cost": f"{format_amount(result['cost'], unit)} per question, of {full_cost}",
+            "Accuracy": f"{format_percent(result['accuracy'])}, of "
+            f"{format_percent(result['full_accuracy'])}",
+            "Price": result["price"],
+            "Questions": result["questions"],
+        },
+    )
+
+
+def print_scores(result: Result) -> None:
+    """Print the accuracy of each policy at each budget, with its difference to the mixture."""
+    rows = result["rows"]
+    budgets = sorted({row["budget"] for row in rows})
+    names = list(dict.fromkeys(row["policy"] for row in rows))
+    cells = {(row["policy"], row["budget"]): row for row in rows}
+    held_out = result["protocol"] == "held-out"
+    what = "held-out questions" if held_out else "the paper's protocol"
+    dropped = ", unparsed samples removed" if result["drop_unparsed"] else ""
+    print_cells(
+        f"Accuracy by mean budget in {result['unit']}, {what}{dropped}",
+        ["Policy", *(f"{budget:g}" for budget in budgets)],
+        [[name, *(_cell(cells.get((name, b)), held_out=held_out) for b in budgets)] for name in names],
+    )
+    print_text(_legend(result))
+    for name, reason in result["skipped"].items():
+        print_text(f"Not scored: {name}, because {reason}")
+
+
+def _cell(row: Result | None, *, held_out: bool) -> Cell:
+    if row is None:
+        return ""
+    accuracy, cost = format_percent(row["accuracy"]), float(row["cost"])
+    if not held_out:
+        return f"{accuracy}\ncost {format_value(cost)}"
+    lines = [accuracy]
+    low, high = row["difference_low"], row["difference_high"]
+    if row["policy"] != "mixture":
+        lines.append(f"{format_points(low)} to {format_points(high)}")
+    if row["policy"] not in UNIFORM:
+        headroom = row["headroom"]
+        lines.append(NOTHING if headroom is None else f"h {100 * headroom:z.0f} %")
+    if row["policy"] not in UNIFORM and row["rounds"] >= ONE_ROUND:
+        lines.append(f"r {row['rounds']:.1f}")
+    if cost < FULLY_SPENT * row["budget"]:
+        lines.append(f"cost {format_value(cost, 3)}")
+    return "\n".join(lines), "green" if low > 0 else "red" if high < 0 else ""
+
+
+def _legend(result: Result) -> str:
+    unparsed = f"{format_percent(result['unparsed_share'])} of the samples could not be parsed."
+    questions = format_amount(result["questions"], "question")
+    if result["protocol"] != "held-out":
+        return f"{questions}; accuracy, and realised cost. {unparsed}"
+    excluded = f" ({result['excluded']} excluded)" if result["excluded"] else ""
+    levels = format_value(result["levels"])
+    if result["levels_excluded"]:
+        above = format_value(result["levels_excluded"])
+        levels += f" (without {above}: more than half of the samples)"
+    return (
+        f"{questions}{excluded} × {format_amount(result['samples'], 'sample')}, levels {levels}. "
+        "Second line: difference to the best mixture of uniform levels at equal cost, in points "
+        "(95 % interval); green above zero, red below. h: headroom recovered, the share of what "
+        f"the cross-fitted oracle gains over that mixture; {NOTHING} where it gains nothing. "
+        f"r: mean rounds per question, where above 1. cost: mean cost, where below "
+        f"{FULLY_SPENT:.0%} of the budget. {unparsed}"
+    )
+
+
+def print_report(result: Result) -> None:
+    """Print what the page of a report says, and where it is."""
+    print_text(result["sentence"], "bold")
+    print_values(
+        "Report",
+        {
+            "Page": result["out"],
+            "Policy": result["policy"],
+            "Verdict": result["verdict"],
+            "Questions": result["questions"],
+            "Mean cost": format_amount(result["cost"], result["unit"]),
+            "Not scored": ", ".join(result["skipped"]) or None,
+        },
+    )
+
+
+def print_demo(result: Result) -> None:
+    """Print the command of each step and what it found."""
+    describe: dict[str, Callable[[Result], None]] = {
+        "import": print_import,
+        "estimate": print_estimate,
+        "solve": lambda solved: print_solution(solved, result["budget"]),
+        "train": print_training,
+        "calibrate": print_calibration,
+        "evaluate": print_scores,
+        "report": print_report,
+    }
+    for name, command in result["commands"].items():
+        print_text(f"$ {command}", "bold", wrap=False)
+        describe[name](result[name])
+        print_text("")
+    for what, reason in result["skipped"].items():
+        print_text(f"No {what}: {reason}", wrap=False)
+    print_text(f"The run is in {result['run']}", wrap=False)
