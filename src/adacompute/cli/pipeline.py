@@ -249,7 +249,9 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @click.option("--out", required=True, type=RUN, help="File of the page, such as report.html.")
 @click.option("--budget", type=float, help="Mean cost per question (default: two samples).")
 @click.option("--policy", help="Policy that the page is about (default: sequential).")
-@click.option("--policies", type=NAMES, help="Policies to compare with (default: a fast selection).")
+@click.option(
+    "--policies", type=NAMES, help="Policies to compare with (default: a fast selection)."
+)
 @click.option("--levels", type=WHOLE_NUMBERS, help="Levels (default: as evaluated, or 1,2,4,8,16).")
 @click.option(
     "--permutations", default=20, show_default=True, help="Orders in which samples are replayed."

@@ -18,7 +18,6 @@ from adacompute.cli.output import (
     format_share,
     format_value,
     print_cells,
-    print_columns,
     print_rows,
     print_text,
     print_values,
@@ -238,7 +237,10 @@ def print_scores(result: Result) -> None:
     print_cells(
         f"Accuracy by mean budget in {result['unit']}, {what}{dropped}",
         ["Policy", *(f"{budget:g}" for budget in budgets)],
-        [[name, *(_cell(cells.get((name, b)), held_out=held_out) for b in budgets)] for name in names],
+        [
+            [name, *(_cell(cells.get((name, b)), held_out=held_out) for b in budgets)]
+            for name in names
+        ],
     )
     print_text(_legend(result))
     for name, reason in result["skipped"].items():

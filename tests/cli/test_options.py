@@ -1,0 +1,109 @@
+"""Options come from the command line or from a TOML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rows = list[dict[str, Any]]
+Call = Callable[..., Any]
+Execute = Callable[..., Any]
+Population = Callable[..., Rows]
+Write = Callable[[Path, Rows], Path]
+
+
+CONFIG = """
+[import]
+run = "from-the-file"
+
+[estimate]
+levels = [1, 2]
+method = "windows"
+json = true
+
+[solve]
+budget = 1.5
+limit = ["latency=9", "tokens=90"]
+
+[evaluate]
+budgets = 1.5
+levels = "1,2"
+policies = ["mixture", "fixed"]
+drop-unparsed = true
+"""
+
+
+def test_command_line_overrides_the_file(call: Call, run: Path, tmp_path: Path) -> None:
+    config = tmp_path / "line.toml"
+    config.write_text(CONFIG)
+    estimated = call("estimate", run, "--config", config).document
+    assert estimated["method"] == "windows"
+    assert [row["level"] for row in estimated["levels"]] == [1, 2]
+    changed = call("estimate", "--levels", "1,4", run, "--config", config).document
+    assert changed["method"] == "windows"
+    assert [row["level"] for row in changed["levels"]] == [1, 4]
+    solved = call("solve", run, "--config", config, "--json").document
+    assert solved["limits"].keys() == {"latency", "tokens"}
+    scores = call("evaluate", run, "--config", config, "--json").document
+    assert (scores["drop_unparsed"], scores["levels"]) == (True, [1, 2])
+    found = [(row["policy"], row["budget"]) for row in scores["rows"]]
+    assert found == [("mixture", 1.5), ("fixed", 1.5)]
+
+
+def test_required_option_may_come_from_the_file(
+    call: Call, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("line.toml").write_text(CONFIG)
+    assert call("import", source, "--config", "line.toml").code == 0
+    assert (tmp_path / "from-the-file" / "samples.parquet").is_file()
+
+
+def test_limits_may_be_a_table(call: Call, run: Path, tmp_path: Path) -> None:
+    config = tmp_path / "line.toml"
+    config.write_text("[solve]\nbudget = 2\n[solve.limit]\nlatency = 9\n")
+    solved = call("solve", run, "--config", config, "--json").document
+    assert solved["limits"]["latency"]["limit"] == 9.0
+    config.write_text('[solve]\nbudget = 2\nlimit = "latency=8"\n')
+    solved = call("solve", run, "--config", config, "--json").document
+    assert solved["limits"]["latency"]["limit"] == 8.0
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[estimate", "cannot be read as TOML"),
+        ("levels = [1, 2]", "sets 'levels', which is not a table of options"),
+        ("[estimat]\nlevels = [1]", "sets 'estimat', which is not a table of options"),
+        ("estimate = 3", "sets 'estimate', which is not a table of options"),
+        ("[estimate]\nrungs = [1]", "sets 'rungs' for 'estimate', which takes json, levels"),
+        ("[estimate]\nconfig = 'other.toml'", "sets 'config' for 'estimate', which takes"),
+        ("[estimate]\nas_json = true", "sets 'as_json' for 'estimate', which takes"),
+        ("[estimate]\nlevels = [1.5]", "'1.5' is not a list of whole numbers"),
+        ("[estimate]\nlevels = [true]", "'True' is not a list of whole numbers"),
+        ("[estimate]\nlevels = [[1], [2]]", "sets 'levels' for 'estimate' to [[1], [2]]"),
+        ("[estimate]\nlevels = {a = 1}", "sets 'levels' for 'estimate' to {'a': 1}"),
+        ("[estimate]\nmethod = 3", "'3' is not one of"),
+        ("[estimate]\nmethod = ['exact', 'windows']", "sets 'method' for 'estimate' to ["),
+        ("[estimate]\nmethod = 2024-01-01", "'2024-01-01' is not one of"),
+        ("[estimate]\njson = 'maybe'", "sets 'json' for 'estimate' to 'maybe'"),
+        ('[estimate]\nmethod = "\\u0000"', "sets 'method' for 'estimate' to '\\x00'"),
+    ],
+)
+def test_invalid_file_of_options_is_refused(
+    call: Call, run: Path, tmp_path: Path, content: str, expected: str
+) -> None:
+    config = tmp_path / "line.toml"
+    config.write_text(content)
+    assert expected in call("estimate", run, "--config", config).misused()
+
+
+def test_unreadable_file_of_options_is_refused(call: Call, run: Path, tmp_path: Path) -> None:
+    assert "cannot be read as TOML" in call("estimate", run, "--config", "missing.toml").misused()
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    found = call("estimate", run, "--config", tmp_path / "bytes.toml").misused()
+    assert "cannot be read as TOML" in found
+    assert "directory" in call("estimate", run, "--config", tmp_path).misused()

@@ -1,0 +1,178 @@
+"""What people read: titles, per cent, points and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adacompute.cli import results
+from adacompute.stages import estimate as estimate_stage
+from adacompute.stages.import_samples import import_samples
+
+Rows = list[dict[str, Any]]
+Call = Callable[..., Any]
+Execute = Callable[..., Any]
+Population = Callable[..., Rows]
+Write = Callable[[Path, Rows], Path]
+
+
+def row(policy: str, budget: float, low: float, headroom: float | None = None) -> dict[str, Any]:
+    return {
+        "policy": policy,
+        "budget": budget,
+        "cost": budget,
+        "rounds": 1.26,
+        "accuracy": 0.5,
+        "difference_low": low,
+        "difference_high": low + 0.1,
+        "headroom": headroom,
+    }
+
+
+def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    result: dict[str, Any] = {
+        "protocol": "held-out",
+        "unit": "tokens",
+        "drop_unparsed": True,
+        "questions": 20,
+        "excluded": 3,
+        "samples": 8,
+        "levels": [1, 2],
+        "levels_excluded": [8, 16],
+        "unparsed_share": 0.125,
+        "skipped": {"router": "this needs xgboost"},
+        "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],
+    }
+    results.print_scores(result)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "by mean budget in tokens, held-out questions, unparsed samples removed" in printed
+    assert "20 questions (3 excluded) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
+    assert "+10.0 to +20.0" in printed
+    assert "-20.0 to -10.0" in printed
+    assert "h 75 %" in printed
+    assert "r 1.3" in printed
+    assert "12.5 % of the samples" in printed
+    assert "router, because this needs xgboost" in printed
+    results.print_scores({**result, "protocol": "paper", "skipped": {}})
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the paper's protocol" in printed
+    assert "cost 4" in printed
+    assert "because" not in printed
+    for cost, shown in ((5.97e-7, "5.97e-07"), (307500.0, "307500"), (12.345, "12.35")):
+        expensive = row("router", 2.0, 0.0) | {"cost": cost}
+        results.print_scores({**result, "protocol": "paper", "rows": [expensive]})
+        assert f"cost {shown}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "lines", "style"),
+    [
+        ({"cost": 2.7}, ["50.0 %", "-5.0 to +5.0", "–", "r 1.3", "cost 2.7"], ""),
+        ({"cost": 3.9}, ["50.0 %", "-5.0 to +5.0", "–", "r 1.3"], ""),
+        ({"rounds": 1.04}, ["50.0 %", "-5.0 to +5.0", "–"], ""),
+        ({"rounds": 1.05, "headroom": 0.5}, ["50.0 %", "-5.0 to +5.0", "h 50 %", "r 1.1"], ""),
+        ({"policy": "fixed", "cost": 2.0}, ["50.0 %", "-5.0 to +5.0", "cost 2"], ""),
+        ({"policy": "mixture"}, ["50.0 %"], ""),
+        (
+            {"difference_low": 0.01, "cost": 0.5},
+            ["50.0 %", "+1.0 to +5.0", "–", "r 1.3", "cost 0.5"],
+            "green",
+        ),
+        (
+            {"difference_low": -0.2, "difference_high": -0.1},
+            ["50.0 %", "-20.0 to -10.0", "–", "r 1.3"],
+            "red",
+        ),
+    ],
+)
+def test_cell_shows_interval_headroom_rounds_and_cost(
+    change: dict[str, Any], lines: list[str], style: str
+) -> None:
+    cell = results._cell(row("retry", 4.0, -0.05) | change, held_out=True)
+    assert cell == ("\n".join(lines), style)
+
+
+CALIBRATED = {
+    "policy": "sequential",
+    "bundle": "seq",
+    "unit": "samples",
+    "budget": 2.0,
+    "verdict": "gain",
+    "advice": "use this policy",
+    "gain": 0.04189,
+    "gain_low": 0.02775,
+    "gain_high": 0.05602,
+    "questions_needed": 0,
+    "price": 0.04119,
+    "cost": 1.87,
+    "cost_high": 1.981,
+    "accuracy": 0.3361,
+    "confidence": 0.95,
+    "questions": 300,
+    "horizon": None,
+    "retry_gain": 0.0004,
+}
+
+
+def test_calibration_gives_the_gain_in_points_with_its_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results.print_calibration(CALIBRATED)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "+4.2 points (95 % interval +2.8 to +5.6)" in printed
+    assert "33.6 %" in printed
+    assert "at most 1.981 in the long run" in printed
+    assert "further questions" not in printed.lower()
+    small = {**CALIBRATED, "verdict": "no gain", "questions_needed": 467, "horizon": 1000}
+    results.print_calibration(small)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "467" in printed
+    assert "over 1000 questions" in printed
+
+
+def test_kept_share_of_accuracy_is_printed(
+    call: Call, trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, _ = trained
+    assert call("train", run, "--policy", "mixture", "--out", tmp_path / "b").code == 0
+    options = ("--bundle", tmp_path / "b", "--accuracy-of", "4", "--share", "0.5")
+    called = call("calibrate", run, *options)
+    assert "at least 50.0 % of the accuracy of 4 samples" in " ".join(called.out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        (("--budget", "1"), "Best allocation of 1 sample per question"),
+        (("--budget", "2"), "Best allocation of 2 samples per question"),
+        (("--budget", "9", "--unit", "tokens"), "Best allocation of 9 tokens per question"),
+        (("--budget", "9", "--unit", "money"), "Best allocation of 9 of money per question"),
+    ],
+)
+def test_title_names_the_budget_with_its_unit(
+    call: Call,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    title: str,
+    population: Population,
+    write_samples: Write,
+) -> None:
+    import_samples(write_samples(tmp_path / "s.parquet", population(cost=1.5)), tmp_path / "run")
+    estimate_stage.estimate_run(tmp_path / "run", levels=(1, 2))
+    assert title in " ".join(call("solve", tmp_path / "run", *options).out.split())
+
+
+def test_long_price_schedule_is_thinned_out_for_people_only(call: Call, run: Path) -> None:
+    command = ("train", run, "--policy", "value-router", "--out", run.parent / "bundle")
+    whole = call(*command, "--json").document["on_training_questions"]
+    assert len(whole) > 12
+    shown = call(*command).out
+    assert f"12 of {len(whole)} rows" in shown
+    _, _, below = shown.partition("12 of ")
+    prices = [line.split("│")[1].strip() for line in below.splitlines() if line.startswith("│")]
+    assert len(prices) == 12
+    assert prices[0] == f"{whole[0]['price']:.4g}"
+    assert prices[-1] == f"{whole[-1]['price']:.4g}"
