@@ -94,9 +94,9 @@ async def collected(url: str, samples: int, at_once: int) -> Timed:
         ledger = Ledger(Path(place) / "ledger.sqlite")
         async with Upstream(url, "m", connections=at_once) as model:
             prices = TokenPrices(input=1.0, output=2.0)
-            mode = CollectionLevel("default", "m", model, Template(), SETTINGS, prices, DRAWS)
+            level = CollectionLevel("default", "m", model, Template(), SETTINGS, prices, DRAWS)
             collector = Collector(
-                ledger, mode, asked(samples), Meter(10**18), AdaptiveLimiter(max_calls=at_once)
+                ledger, level, asked(samples), Meter(10**18), AdaptiveLimiter(max_calls=at_once)
             )
             found = await timed(samples, collector.run)
         assert (collector.progress.done, collector.progress.missing) == (samples, 0)

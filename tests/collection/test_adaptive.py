@@ -1,4 +1,4 @@
-"""Adaptive collection: in rounds by a model that does as it is told, and from a fake upstream."""
+"""Adaptive collection in rounds, by a scripted sampler and from a fake upstream."""
 
 from __future__ import annotations
 
@@ -22,110 +22,120 @@ from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.graders.grader import load_grader
 from adacompute.storage.ledger import Ledger, StoredSample
 
-MOST = 12
+MAX_SAMPLES = 12
 
 
-def is_right(name: str, draw: int) -> bool:
-    """Easy questions are always right, hard ones never, others now and then."""
+def is_correct(name: str, sample: int) -> bool:
+    """Easy questions are always correct, hard ones never, mixed ones sometimes."""
     kind, number = name.split("/")
     return kind == "easy" or (
-        kind == "mixed" and (draw * 7 + int(number)) % 5 < 2 + int(number) % 2
+        kind == "mixed" and (sample * 7 + int(number)) % 5 < 2 + int(number) % 2
     )
 
 
 @dataclass
-class Told:
-    """Draws into a ledger what it is told to, and counts."""
+class ScriptedSampler:
+    """Writes scripted samples into a ledger, and counts rounds."""
 
     ledger: Ledger
-    mode: int
+    arm_id: int
     rounds: list[tuple[int, int]] = field(default_factory=list)
     fails: Callable[[str], bool] = lambda _: False
     stops_after: int | None = None
 
-    async def draw(self, questions: Questions, draws: int) -> Progress:
-        self.rounds.append((len(questions), draws))
-        drawn = 0
+    async def sample(self, questions: Questions, n_samples: int) -> Progress:
+        self.rounds.append((len(questions), n_samples))
+        new_samples = 0
         for name, _ in questions:
-            lacking = self.ledger.claim([name], self.mode, draws).get(name, [])
+            lacking = self.ledger.claim([name], self.arm_id, n_samples).get(name, [])
             for number in [] if self.fails(name) else lacking:
-                text = "the answer is 7" if is_right(name, number) else "the answer is 8"
-                self.ledger.record([_sampled(name, self.mode, number, text)])
-                drawn += 1
-        stopped = "told to" if self.stops_after == len(self.rounds) else None
-        return Progress(0, 0, drawn=drawn, calls=1, cost=drawn, failed={"x": 1}, stopped=stopped)
+                text = "the answer is 7" if is_correct(name, number) else "the answer is 8"
+                self.ledger.record([_stored(name, self.arm_id, number, text)])
+                new_samples += 1
+        stopped = "requested" if self.stops_after == len(self.rounds) else None
+        return Progress(
+            0,
+            0,
+            new_samples=new_samples,
+            calls=1,
+            cost=new_samples,
+            failed={"x": 1},
+            stopped=stopped,
+        )
 
 
-def _sampled(name: str, mode: int, number: int, text: str) -> StoredSample:
-    return StoredSample(name, mode, number, text, "stop", 1, 0, 1, 0, None, False, 0.0, 1, 1)
+def _stored(name: str, arm_id: int, number: int, text: str) -> StoredSample:
+    return StoredSample(name, arm_id, number, text, "stop", 1, 0, 1, 0, None, False, 0.0, 1, 1)
 
 
-def collect(path: Path, *, samples: int = MOST, **told: Any) -> tuple[Progress, Told, Counter[str]]:
+def collect(
+    path: Path, *, samples: int = MAX_SAMPLES, **script: Any
+) -> tuple[Progress, ScriptedSampler, Counter[str]]:
     names = [f"{kind}/{i}" for kind in ("easy", "hard", "mixed") for i in range(8)]
     ledger = Ledger(path / "ledger.sqlite")
     try:
-        mode = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
-        model = Told(ledger, mode, **told)
-        drawn = RoundSamples(ledger, mode, load_grader("numeric"), dict.fromkeys(names, "7"))
+        arm_id = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
+        model = ScriptedSampler(ledger, arm_id, **script)
+        graded = RoundSamples(ledger, arm_id, load_grader("numeric"), dict.fromkeys(names, "7"))
         asked = [(name, f"text of {name}") for name in names]
         progress = asyncio.run(
-            collect_rounds(asked, drawn, model.draw, samples=samples, budget=2.0)
+            collect_rounds(asked, graded, model.sample, max_samples=samples, budget=2.0)
         )
-        return progress, model, Counter(sample.question for sample in ledger.samples(mode))
+        return progress, model, Counter(sample.question for sample in ledger.samples(arm_id))
     finally:
         ledger.close()
 
 
-def test_only_undecided_questions_are_drawn_on(tmp_path: Path) -> None:
+def test_only_undecided_questions_get_more_samples(tmp_path: Path) -> None:
     progress, model, counts = collect(tmp_path)
     assert model.rounds[0] == (24, INITIAL_SAMPLES)
     assert all(asked < 24 for asked, _ in model.rounds[1:])
     assert len(counts) == 24
-    assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MOST
+    assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MAX_SAMPLES
     by_kind = {k: sum(counts[f"{k}/{i}"] for i in range(8)) for k in ("easy", "hard", "mixed")}
     assert by_kind["mixed"] > max(by_kind["easy"], by_kind["hard"])
     assert (progress.done, progress.missing, progress.stopped) == (counts.total(), 0, None)
-    assert progress.drawn == progress.cost == counts.total() < 24 * MOST
+    assert progress.new_samples == progress.cost == counts.total() < 24 * MAX_SAMPLES
 
 
-def test_a_stopped_collection_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_stopped_collection_resumes_exactly(tmp_path: Path) -> None:
     _, _, whole = collect(tmp_path / "whole")
     stopped, _, _ = collect(tmp_path / "parts", stops_after=2)
-    assert stopped.stopped == "told to"
+    assert stopped.stopped == "requested"
     assert stopped.missing > 0
     _, _, rest = collect(tmp_path / "parts")
     assert rest == whole
     again, model, _ = collect(tmp_path / "parts")
-    assert (again.drawn, again.missing, model.rounds) == (0, 0, [])
+    assert (again.new_samples, again.missing, model.rounds) == (0, 0, [])
 
 
 @pytest.mark.parametrize("samples", [1, 3, 5])
-def test_it_never_draws_more_than_was_asked_for(tmp_path: Path, samples: int) -> None:
+def test_max_samples_is_never_exceeded(tmp_path: Path, samples: int) -> None:
     progress, _, counts = collect(tmp_path, samples=samples)
     assert max(counts.values()) <= samples
     assert min(counts.values()) >= min(INITIAL_SAMPLES, samples)
     assert progress.missing == 0
 
 
-def test_what_brings_nothing_is_missing_and_does_not_hold_up_the_others(tmp_path: Path) -> None:
+def test_failing_question_is_missing_and_does_not_block_others(tmp_path: Path) -> None:
     _, _, whole = collect(tmp_path / "whole")
     progress, model, counts = collect(tmp_path / "some", fails=lambda name: name == "hard/3")
     assert progress.missing == INITIAL_SAMPLES
     assert counts["hard/3"] == 0
     assert len(counts) == 23
     assert counts.total() > 23 * INITIAL_SAMPLES
-    assert len(model.rounds) < 4 * MOST
+    assert len(model.rounds) < 4 * MAX_SAMPLES
     assert whole["hard/3"] >= INITIAL_SAMPLES
     assert progress.failed == {"x": len(model.rounds)}
 
 
-def test_samples_of_other_questions_are_left_aside(tmp_path: Path) -> None:
+def test_samples_of_other_questions_are_ignored(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    mode = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
-    ledger.record([_sampled("other", mode, 0, "7"), _sampled("mine", mode, 0, "7")])
-    drawn = RoundSamples(ledger, mode, load_grader("numeric"), {"mine": "7"})
-    assert drawn.read() == {"mine": ([0], [True])}
-    assert plan_round(drawn.read(), ["mine", "new"], samples=1, budget=2.0) == {"new": (1, 0)}
+    arm_id = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
+    ledger.record([_stored("other", arm_id, 0, "7"), _stored("mine", arm_id, 0, "7")])
+    graded = RoundSamples(ledger, arm_id, load_grader("numeric"), {"mine": "7"})
+    assert graded.read() == {"mine": ([0], [True])}
+    assert plan_round(graded.read(), ["mine", "new"], max_samples=1, budget=2.0) == {"new": (1, 0)}
     ledger.close()
 
 
@@ -143,7 +153,7 @@ def write(path: Path, gold: list[str | None]) -> Path:
     return path
 
 
-def test_a_fake_upstream_is_asked_for_less_and_the_line_goes_on(
+def test_adaptive_collection_from_a_fake_upstream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
@@ -157,21 +167,21 @@ def test_a_fake_upstream_is_asked_for_less_and_the_line_goes_on(
         assert run("collect", blind, "--run", tmp_path / "a", *server, "--samples", "1").stdout
         first = pq.read_table(tmp_path / "a" / "samples.parquet")["answer"].to_pylist()
         gold = [said if i % 2 else "1000" for i, said in enumerate(first)]
-        drawn_on = ("--samples", str(MOST), "--adaptive", "--budget", "2")
+        adaptive = ("--samples", str(MAX_SAMPLES), "--adaptive", "--budget", "2")
         source = write(tmp_path / "q.parquet", gold)
-        asked = ("collect", source, "--run", place, *server, *drawn_on)
-        dry = json.loads(run(*asked, "--dry-run").stdout)["levels"][0]
-        assert (dry["samples"], dry["samples_at_least"]) == (size * MOST, size * INITIAL_SAMPLES)
+        asked = ("collect", source, "--run", place, *server, *adaptive)
+        dry = json.loads(run(*asked, "--dry-run").stdout)["arms"][0]
+        assert (dry["samples"], dry["min_samples"]) == (size * MAX_SAMPLES, size * INITIAL_SAMPLES)
         before = fake.stats()["choices"]
-        level = json.loads(run(*asked).stdout)["levels"][0]
-        assert level["missing"] == 0
-        assert level["samples"] == level["drawn"] == fake.stats()["choices"] - before
-        assert size * INITIAL_SAMPLES < level["samples"] < size * MOST
-        again = json.loads(run(*asked).stdout)["levels"][0]
-        assert (again["drawn"], again["samples"]) == (0, level["samples"])
+        arm = json.loads(run(*asked).stdout)["arms"][0]
+        assert arm["missing"] == 0
+        assert arm["samples"] == arm["new_samples"] == fake.stats()["choices"] - before
+        assert size * INITIAL_SAMPLES < arm["samples"] < size * MAX_SAMPLES
+        again = json.loads(run(*asked).stdout)["arms"][0]
+        assert (again["new_samples"], again["samples"]) == (0, arm["samples"])
     table = pq.read_table(place / "samples.parquet")
     counts = Counter(table["question_id"].to_pylist())
-    assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MOST
+    assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MAX_SAMPLES
     refused = run("estimate", place)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "lower the levels or collect more" in refused.stderr
@@ -185,19 +195,19 @@ def test_a_fake_upstream_is_asked_for_less_and_the_line_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("gold", "more", "says"),
+    ("gold", "more", "message"),
     [
         (["1", None], ("--adaptive",), "'q01' has none: collect without --adaptive"),
         (["1", "2"], ("--budget", "2"), "add --adaptive"),
-        (["1", "2"], ("--adaptive", "--budget", "0.5"), "from 1 on, not 0.5"),
+        (["1", "2"], ("--adaptive", "--budget", "0.5"), "at least 1"),
     ],
 )
-def test_wrong_use_ends_in_one_sentence(
-    tmp_path: Path, gold: list[str | None], more: tuple[str, ...], says: str
+def test_wrong_use_is_refused(
+    tmp_path: Path, gold: list[str | None], more: tuple[str, ...], message: str
 ) -> None:
     source = write(tmp_path / "q.parquet", gold)
     server = ("--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--grader", "numeric")
     done = run("collect", source, "--run", tmp_path / "run", *server, *more)
     assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

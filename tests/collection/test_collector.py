@@ -21,12 +21,12 @@ from adacompute.storage.ledger import Ledger, StoredSample
 TOKEN_PRICES = TokenPrices(input=1.0, output=2.0)
 PRICE = 50_000
 EACH = (20 * 1 + 5 * 2) * 1000
-"""What a score and a draw cost."""
+"""Cost of a score and of a sample."""
 
 
 @dataclass
 class Scripted:
-    """A model that does as it is told: ``plan`` is asked for an error or a number of draws."""
+    """A model that follows a script: ``plan`` returns an error or a number of samples."""
 
     plan: Callable[[int, int], Exception | int] = lambda _, count: count
     waits: Callable[[int], float] = lambda _: 0.001
@@ -41,9 +41,9 @@ class Scripted:
         self.calls += 1
         self.seeds.append(seed)
         await asyncio.sleep(self.waits(self.calls))
-        told = self.plan(self.calls, count)
-        if isinstance(told, Exception):
-            raise told
+        planned = self.plan(self.calls, count)
+        if isinstance(planned, Exception):
+            raise planned
         return [
             Sample(
                 f"{seed} {i}",
@@ -52,18 +52,18 @@ class Scripted:
                 "stop",
                 prompt_tokens=20,
                 latency_s=0.001,
-                samples_per_call=told,
+                samples_per_call=planned,
             )
-            for i in range(told)
+            for i in range(planned)
         ]
 
     async def score(self, question: str, text: str) -> float:
         assert question.startswith("text ")
         self.calls += 1
-        told = self.plan(self.calls, 1)
+        planned = self.plan(self.calls, 1)
         await asyncio.sleep(0.001)
-        if isinstance(told, Exception):
-            raise told
+        if isinstance(planned, Exception):
+            raise planned
         return len(text) / 10
 
 
@@ -72,24 +72,24 @@ def collect(
     model: Scripted,
     *,
     questions: int = 6,
-    draws: int = 4,
-    at_once: int = 1,
+    n_samples: int = 4,
+    samples_per_call: int = 1,
     limit: int | None = None,
     stop_after: int | None = None,
     scorer: Scripted | None = None,
-    concurrency: AdaptiveLimiter | None = None,
+    limiter: AdaptiveLimiter | None = None,
 ) -> tuple[Progress, list[StoredSample]]:
     async def main() -> tuple[Progress, list[StoredSample]]:
         ledger = Ledger(path / "ledger.sqlite")
-        mode = CollectionLevel(
+        level = CollectionLevel(
             "default",
             "m",
             model,
             Template(),
             Settings(max_tokens=10),
             TOKEN_PRICES,
-            draws,
-            at_once,
+            n_samples,
+            samples_per_call,
             scorer=scorer,
             score_price=PRICE if scorer else 0,
         )
@@ -97,11 +97,11 @@ def collect(
         meter = Meter(limit, spent=ledger.totals()["cost"])
 
         def report(now: Progress) -> None:
-            if stop_after is not None and now.drawn >= stop_after:
-                collector.stop("told to")
+            if stop_after is not None and now.new_samples >= stop_after:
+                collector.stop("requested")
 
-        places = concurrency or AdaptiveLimiter(max_calls=8)
-        collector = Collector(ledger, mode, asked, meter, places, report=report)
+        shared = limiter or AdaptiveLimiter(max_calls=8)
+        collector = Collector(ledger, level, asked, meter, shared, report=report)
         try:
             progress = await collector.run()
             return progress, list(ledger.samples(1))
@@ -112,7 +112,7 @@ def collect(
 
 
 class Busy(Scripted):
-    """A model that refuses the first attempt at every draw."""
+    """A model that rejects the first attempt at every sample."""
 
     async def call(
         self, prompt: Prompt, settings: Settings, *, count: int = 1, seed: int | None = None
@@ -124,81 +124,85 @@ class Busy(Scripted):
         return drawn
 
 
-def complete(samples: list[StoredSample], questions: int, draws: int) -> bool:
+def complete(samples: list[StoredSample], questions: int, n_samples: int) -> bool:
     keys = Counter((sample.question, sample.sample) for sample in samples)
-    wanted = {(f"q{i}", d) for i in range(questions) for d in range(draws)}
-    return set(keys) == wanted and set(keys.values()) == {1}
+    expected = {(f"q{i}", d) for i in range(questions) for d in range(n_samples)}
+    return set(keys) == expected and set(keys.values()) == {1}
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 4])
-def test_everything_is_drawn_once_with_seeds_of_its_own(tmp_path: Path, at_once: int) -> None:
+@pytest.mark.parametrize("samples_per_call", [1, 3, 4])
+def test_every_sample_is_collected_once_with_its_own_seed(
+    tmp_path: Path, samples_per_call: int
+) -> None:
     model = Scripted()
-    progress, samples = collect(tmp_path, model, at_once=at_once)
+    progress, samples = collect(tmp_path, model, samples_per_call=samples_per_call)
     assert complete(samples, 6, 4)
-    assert (progress.done, progress.missing, progress.drawn) == (24, 0, 24)
-    assert progress.calls == model.calls == 6 * -(-4 // at_once)
+    assert (progress.done, progress.missing, progress.new_samples) == (24, 0, 24)
+    assert progress.calls == model.calls == 6 * -(-4 // samples_per_call)
     assert len(set(model.seeds)) == len(model.seeds)  # no two calls of any two questions
-    _, again = collect(tmp_path / "again", Scripted(), at_once=at_once)
+    _, again = collect(tmp_path / "again", Scripted(), samples_per_call=samples_per_call)
     assert {(s.question, s.sample, s.text) for s in again} == {
         (s.question, s.sample, s.text) for s in samples
     }
     assert sum(sample.cost for sample in samples) == progress.cost
 
 
-def test_a_prompt_shared_by_several_draws_is_paid_once(tmp_path: Path) -> None:
-    single, _ = collect(tmp_path / "a", Scripted(), at_once=1)
-    shared, _ = collect(tmp_path / "b", Scripted(), at_once=4)
+def test_prompt_of_a_shared_call_is_paid_once(tmp_path: Path) -> None:
+    single, _ = collect(tmp_path / "a", Scripted(), samples_per_call=1)
+    shared, _ = collect(tmp_path / "b", Scripted(), samples_per_call=4)
     assert single.cost - shared.cost == 6 * 3 * 20 * 1000
 
 
-def test_a_second_run_asks_for_nothing_and_a_third_for_more_draws(tmp_path: Path) -> None:
+def test_repeated_collection_samples_only_what_is_missing(tmp_path: Path) -> None:
     collect(tmp_path, Scripted())
     idle = Scripted()
     progress, _ = collect(tmp_path, idle)
-    assert (idle.calls, progress.done, progress.drawn) == (0, 24, 0)
-    progress, samples = collect(tmp_path, more := Scripted(), draws=6)
+    assert (idle.calls, progress.done, progress.new_samples) == (0, 24, 0)
+    progress, samples = collect(tmp_path, more := Scripted(), n_samples=6)
     assert more.calls == 12
     assert complete(samples, 6, 6)
 
 
-def test_fewer_choices_than_asked_are_topped_up(tmp_path: Path) -> None:
-    progress, samples = collect(tmp_path, Scripted(lambda _, count: max(1, count // 2)), at_once=4)
+def test_missing_choices_are_requested_again(tmp_path: Path) -> None:
+    progress, samples = collect(
+        tmp_path, Scripted(lambda _, count: max(1, count // 2)), samples_per_call=4
+    )
     assert complete(samples, 6, 4)
     assert progress.missing == 0
 
 
-def test_more_choices_than_asked_are_not_stored_twice(tmp_path: Path) -> None:
-    _, samples = collect(tmp_path, Scripted(lambda _, count: count + 2), at_once=2)
+def test_extra_choices_are_not_stored(tmp_path: Path) -> None:
+    _, samples = collect(tmp_path, Scripted(lambda _, count: count + 2), samples_per_call=2)
     assert complete(samples, 6, 4)
 
 
-def test_what_fails_for_now_is_tried_again_and_not_for_ever(tmp_path: Path) -> None:
+def test_temporary_failures_are_retried_a_bounded_number_of_times(tmp_path: Path) -> None:
     busy = Busy()
     progress, samples = collect(tmp_path / "a", busy)
     assert complete(samples, 6, 4)
     assert (progress.failed, busy.calls) == ({"busy": 24}, 48)
     dead = Scripted(lambda _, __: ModelError("down"))
-    progress, samples = collect(tmp_path / "b", dead, questions=2, draws=2)
+    progress, samples = collect(tmp_path / "b", dead, questions=2, n_samples=2)
     assert (samples, progress.missing) == ([], 4)
     assert dead.calls == 4 * 3
 
 
-def test_waits_between_attempts_are_no_sign_of_a_slow_server(tmp_path: Path) -> None:
+def test_retry_waits_do_not_lower_the_limit(tmp_path: Path) -> None:
     patient = Scripted(waits=lambda call: 0.03 if call % 3 == 0 else 0.001)
-    places = AdaptiveLimiter(max_calls=8)
-    collect(tmp_path, patient, questions=20, concurrency=places)
-    assert places.growing
+    limiter = AdaptiveLimiter(max_calls=8)
+    collect(tmp_path, patient, questions=20, limiter=limiter)
+    assert limiter.growing
 
 
-def test_a_refusal_is_final_and_many_end_the_collection(tmp_path: Path) -> None:
+def test_rejected_calls_are_final_and_stop_the_collection(tmp_path: Path) -> None:
     model = Scripted(lambda _, __: RequestRejected("no such model"))
     progress, samples = collect(tmp_path, model, questions=100)
     assert samples == []
-    assert progress.stopped == "every call is refused: no such model"
+    assert progress.stopped == "every call is rejected: no such model"
     assert 20 <= model.calls < 60
 
 
-def test_the_limit_on_cost_is_never_exceeded_and_all_below_it_is_used(tmp_path: Path) -> None:
+def test_max_cost_is_never_exceeded(tmp_path: Path) -> None:
     progress, samples = collect(tmp_path, Scripted(), limit=10 * EACH)
     assert progress.cost <= 10 * EACH
     assert 5 <= len(samples) <= 10
@@ -209,27 +213,29 @@ def test_the_limit_on_cost_is_never_exceeded_and_all_below_it_is_used(tmp_path: 
     assert again.missing == 0
 
 
-def test_fewer_questions_than_were_collected_before_are_counted_alone(tmp_path: Path) -> None:
+def test_only_the_given_questions_are_counted(tmp_path: Path) -> None:
     collect(tmp_path, Scripted())
     progress, _ = collect(tmp_path, Scripted(), questions=2)
-    assert (progress.wanted, progress.done, progress.missing) == (8, 8, 0)
+    assert (progress.planned, progress.done, progress.missing) == (8, 8, 0)
 
 
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_every_sample_is_scored_and_the_scores_are_paid(tmp_path: Path, at_once: int) -> None:
+@pytest.mark.parametrize("samples_per_call", [1, 4])
+def test_every_sample_is_scored_and_scores_are_paid(tmp_path: Path, samples_per_call: int) -> None:
     scorer = Scripted()
-    progress, samples = collect(tmp_path, Scripted(), at_once=at_once, scorer=scorer)
+    progress, samples = collect(
+        tmp_path, Scripted(), samples_per_call=samples_per_call, scorer=scorer
+    )
     assert complete(samples, 6, 4)
     assert [s.score for s in samples] == [len(s.text) / 10 for s in samples]
     assert (scorer.calls, progress.scored, progress.unscored) == (24, 24, 0)
     assert progress.cost == sum(s.cost for s in samples)
-    assert progress.cost == 24 * (5 * 2000 + PRICE) + 24 // at_once * 20 * 1000
-    collect(tmp_path, idle := Scripted(), at_once=at_once, scorer=idle)
+    assert progress.cost == 24 * (5 * 2000 + PRICE) + 24 // samples_per_call * 20 * 1000
+    collect(tmp_path, idle := Scripted(), samples_per_call=samples_per_call, scorer=idle)
     assert idle.calls == 0
 
 
 @pytest.mark.parametrize("error", [ModelError("down"), RequestRejected("no"), RateLimited("busy")])
-def test_a_scorer_that_fails_loses_no_sample_and_only_scores_are_asked_for_later(
+def test_failed_scores_are_requested_later_without_new_samples(
     tmp_path: Path, error: ModelError
 ) -> None:
     scorer = Scripted(lambda call, count: error if call <= 10 else count)
@@ -243,21 +249,21 @@ def test_a_scorer_that_fails_loses_no_sample_and_only_scores_are_asked_for_later
     assert sum(s.cost for s in samples) == 24 * (EACH + PRICE)
 
 
-def test_scores_are_added_to_samples_that_were_collected_without(tmp_path: Path) -> None:
-    collect(tmp_path, Scripted(), draws=3)
+def test_scores_are_added_to_unscored_samples(tmp_path: Path) -> None:
+    collect(tmp_path, Scripted(), n_samples=3)
     progress, samples = collect(tmp_path, model := Scripted(), scorer=(scorer := Scripted()))
     assert (model.calls, scorer.calls, progress.unscored) == (6, 24, 0)
     assert complete(samples, 6, 4)
 
 
-def test_a_scorer_that_refuses_everything_ends_the_collection(tmp_path: Path) -> None:
+def test_scorer_that_rejects_every_call_stops_the_collection(tmp_path: Path) -> None:
     scorer = Scripted(lambda _, __: RequestRejected("no such path"))
     progress, samples = collect(tmp_path, Scripted(), questions=100, scorer=scorer)
-    assert progress.stopped == "every call is refused: no such path"
+    assert progress.stopped == "every call is rejected: no such path"
     assert 20 <= len(samples) < 60
 
 
-def test_the_limit_on_cost_holds_for_scores_and_none_is_drawn_that_cannot_be_scored(
+def test_max_cost_includes_scores(
     tmp_path: Path,
 ) -> None:
     limit = 10 * (EACH + PRICE)
@@ -268,31 +274,31 @@ def test_the_limit_on_cost_holds_for_scores_and_none_is_drawn_that_cannot_be_sco
     assert "may cost more" in str(progress.stopped)
 
 
-def test_a_score_that_hung_is_counted_as_paid(tmp_path: Path) -> None:
+def test_timed_out_score_counts_as_paid(tmp_path: Path) -> None:
     scorer = Scripted(lambda _, __: ModelTimeout("hung"))
-    progress, samples = collect(tmp_path, Scripted(), questions=1, draws=1, scorer=scorer)
+    progress, samples = collect(tmp_path, Scripted(), questions=1, n_samples=1, scorer=scorer)
     assert (len(samples), progress.cost) == (1, EACH + PRICE)
 
 
-def test_a_call_that_hung_counts_as_its_worst_case(tmp_path: Path) -> None:
+def test_timed_out_call_counts_at_its_maximum_cost(tmp_path: Path) -> None:
     progress, samples = collect(
-        tmp_path, Scripted(lambda _, __: ModelTimeout("hung")), questions=1, draws=1
+        tmp_path, Scripted(lambda _, __: ModelTimeout("hung")), questions=1, n_samples=1
     )
     assert samples == []
     prompt = Template().render("text 0")
-    most = TOKEN_PRICES.max_cost(prompt_bytes=prompt_size(prompt), n_samples=1, max_tokens=10)
-    assert progress.cost == 3 * most
+    max_cost = TOKEN_PRICES.max_cost(prompt_bytes=prompt_size(prompt), n_samples=1, max_tokens=10)
+    assert progress.cost == 3 * max_cost
 
 
-def test_when_stopped_what_is_under_way_is_kept(tmp_path: Path) -> None:
+def test_running_calls_are_stored_when_stopped(tmp_path: Path) -> None:
     progress, samples = collect(tmp_path, model := Scripted(), questions=50, stop_after=5)
-    assert progress.stopped == "told to"
+    assert progress.stopped == "requested"
     assert 5 <= len(samples) == model.calls < 50 * 4
     progress, samples = collect(tmp_path, Scripted(), questions=50)
     assert complete(samples, 50, 4)
 
 
-def test_a_ledger_that_cannot_be_written_ends_it(
+def test_unwritable_ledger_ends_the_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Ledger, samples: object) -> int:
@@ -303,8 +309,8 @@ def test_a_ledger_that_cannot_be_written_ends_it(
         collect(tmp_path, Scripted())
 
 
-def test_progress_says_how_far_it_is() -> None:
-    progress = Progress(wanted=10, done=4, drawn=4, tokens=20, cost=3_000_000_000)
+def test_progress_as_text() -> None:
+    progress = Progress(planned=10, done=4, new_samples=4, tokens=20, cost=3_000_000_000)
     assert str(progress).startswith("4 of 10 samples, ")
     assert ", cost 3, " in str(progress)
-    assert "nan s left" in str(Progress(wanted=10, done=0))
+    assert "nan s left" in str(Progress(planned=10, done=0))

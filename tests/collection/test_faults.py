@@ -56,7 +56,7 @@ def collect(tmp_path: Path, base_url: str) -> tuple[int, dict[str, Any], str]:
     command += ["--run", str(tmp_path / "run"), "--base-url", base_url, "--model", "fake"]
     command += ["--grader", "numeric", "--samples", f"{DRAWS}", "--timeout", "0.5"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, json.loads(done.stdout)["levels"][0], done.stderr
+    return done.returncode, json.loads(done.stdout)["arms"][0], done.stderr
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -68,9 +68,9 @@ def test_none_is_lost_none_is_drawn_twice_and_the_log_says_what_happened(
     known = NATIVE if fault == "few" else Capabilities()
     with serve_fake(FakeSettings(fault_rates={fault: SHARE}, **options)) as fake:
         save_cached(cache_path(), fake.base_url, "fake", known, ttl_s=3600)  # nothing is probed
-        code, level, error = collect(tmp_path, fake.base_url)
+        code, arm, error = collect(tmp_path, fake.base_url)
         served = fake.stats()
-    assert (code, level["samples"], level["missing"], error) == (0, SAMPLES, 0, "")
+    assert (code, arm["samples"], arm["missing"], error) == (0, SAMPLES, 0, "")
     table = pq.read_table(tmp_path / "run" / "samples.parquet")
     pairs = zip(table["question_id"].to_pylist(), table["sample"].to_pylist(), strict=True)
     assert len(set(pairs)) == table.num_rows == SAMPLES == served["choices"]

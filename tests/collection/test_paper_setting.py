@@ -76,9 +76,9 @@ def check(place: Path) -> None:
     found = run_dry(place)
     assert [result["questions"] for result in found] == [200, 200]
     for result in found:
-        (level,) = result["levels"]
-        assert (level["samples"], level["calls_at_most"]) == (9600, 9600)
-        assert level["prompt_tokens"] >= 9600
+        (arm,) = result["arms"]
+        assert (arm["samples"], arm["max_calls"]) == (9600, 9600)
+        assert arm["prompt_tokens"] >= 9600
     plan = read_plan(
         str(place / "MATH/test"),
         base_url="http://127.0.0.1:9/v1",

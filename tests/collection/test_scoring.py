@@ -34,15 +34,15 @@ def collect(tmp_path: Path, fake: FakeUpstream, *more: str) -> tuple[int, dict[s
     command += ["--run", str(tmp_path / "run"), "--base-url", fake.base_url, "--model", "fake"]
     command += ["--grader", "numeric", "--samples", f"{SAMPLES}", "--json", *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    level = json.loads(done.stdout)["levels"][0] if done.stdout else {}
-    return done.returncode, level, done.stderr
+    arm = json.loads(done.stdout)["arms"][0] if done.stdout else {}
+    return done.returncode, arm, done.stderr
 
 
 def test_scores_are_collected_paid_exported_and_used(tmp_path: Path) -> None:
     with serve_fake() as fake, serve_fake(FakeSettings(fault_rates={"500": 0.1})) as scorer:
         asked = ("--scorer", f"{scorer.base_url}/score", "--scorer-price", "0.25")
-        code, level, error = collect(tmp_path, fake, *asked)
-        assert (code, level["unscored"], level["cost"], error) == (0, 0, 4.0, "")
+        code, arm, error = collect(tmp_path, fake, *asked)
+        assert (code, arm["unscored"], arm["cost"], error) == (0, 0, 4.0, "")
         assert scorer.stats()["choices"] == 16
     table = pq.read_table(tmp_path / "run" / "samples.parquet")
     assert table["score"].to_pylist() == [
@@ -52,47 +52,47 @@ def test_scores_are_collected_paid_exported_and_used(tmp_path: Path) -> None:
     assert estimate_run(tmp_path / "run", levels=(1, 2), vote="best-of")["questions"] == 4
 
 
-def test_a_scorer_that_is_not_there_loses_nothing_and_is_asked_again_later(tmp_path: Path) -> None:
+def test_missing_scores_are_requested_by_the_next_run(tmp_path: Path) -> None:
     with serve_fake() as fake, serve_fake() as scorer:
-        code, level, error = collect(tmp_path, fake, "--scorer", f"{scorer.base_url}/nowhere")
-        assert (code, level["samples"], level["unscored"]) == (1, 16, 16)
+        code, arm, error = collect(tmp_path, fake, "--scorer", f"{scorer.base_url}/nowhere")
+        assert (code, arm["samples"], arm["unscored"]) == (1, 16, 16)
         assert "16 scores are missing: run the same command again" in error
-        drawn = fake.stats()["choices"]
-        code, level, error = collect(tmp_path, fake, "--scorer", f"{scorer.base_url}/score")
-        assert (code, level["drawn"], level["unscored"], error) == (0, 0, 0, "")
-        assert (fake.stats()["choices"], scorer.stats()["choices"]) == (drawn, 16)
+        choices = fake.stats()["choices"]
+        code, arm, error = collect(tmp_path, fake, "--scorer", f"{scorer.base_url}/score")
+        assert (code, arm["new_samples"], arm["unscored"], error) == (0, 0, 0, "")
+        assert (fake.stats()["choices"], scorer.stats()["choices"]) == (choices, 16)
     log = [json.loads(line) for line in (tmp_path / "run" / "collect.log").read_text().splitlines()]
     assert {line["scorer"] for line in log} == {f"{scorer.base_url}/nowhere"}
     assert all("there is no /v1/nowhere" in line["cause"] for line in log)
 
 
-def test_the_limit_on_cost_holds_with_the_scorer_alone_paid(tmp_path: Path) -> None:
+def test_max_cost_holds_when_only_the_scorer_costs(tmp_path: Path) -> None:
     with serve_fake(FakeSettings(n="ignored")) as fake, serve_fake() as scorer:
         asked = ("--scorer", f"{scorer.base_url}/score", "--scorer-price", "1")
-        code, level, error = collect(tmp_path, fake, *asked, "--max-cost", "5.5")
-        assert (code, level["cost"], level["samples"], level["unscored"]) == (1, 5.0, 5, 0)
+        code, arm, error = collect(tmp_path, fake, *asked, "--max-cost", "5.5")
+        assert (code, arm["cost"], arm["samples"], arm["unscored"]) == (1, 5.0, 5, 0)
         assert scorer.stats()["choices"] == 5
     assert "11 samples are missing" in error
 
 
-def test_a_dry_run_counts_scores(tmp_path: Path) -> None:
+def test_dry_run_counts_scores(tmp_path: Path) -> None:
     with serve_fake() as fake:
         asked = ("--scorer", f"{fake.base_url}/score", "--scorer-price", "0.5", "--dry-run")
-        code, level, _ = collect(tmp_path, fake, *asked)
-        assert (code, level["scores"], level["cost_at_most"]) == (0, 16, 8.0)
+        code, arm, _ = collect(tmp_path, fake, *asked)
+        assert (code, arm["scores"], arm["max_cost"]) == (0, 16, 8.0)
         assert fake.stats()["calls"] == 0
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "message"),
     [
-        (("--scorer-price", "1"), "a price of scores needs a scorer"),
+        (("--scorer-price", "1"), "needs a scorer"),
         (("--scorer", "nowhere"), "a base URL looks like"),
         (("--scorer", "http://127.0.0.1:1", "--scorer-price", "-1"), "must be a number from 0 on"),
     ],
 )
-def test_wrong_use_ends_in_one_sentence(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
+def test_wrong_use_is_refused(tmp_path: Path, more: tuple[str, ...], message: str) -> None:
     with serve_fake() as fake:
         code, _, error = collect(tmp_path, fake, *more)
         assert (code, fake.stats()["calls"]) == (2, 0)
-    assert says in error
+    assert message in error

@@ -114,7 +114,7 @@ def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN40
 def _print_probe(result: Result) -> None:
     """Print what an upstream does."""
     rows = [
-        {"Feature": row["what"], "Found": row["found"], "Consequence": row["so"]}
+        {"Feature": row["feature"], "Found": row["found"], "Consequence": row["consequence"]}
         for row in result["findings"]
     ]
     print_rows(f"{format_value(result['model'])} at {format_value(result['base_url'])}", rows)

@@ -1,9 +1,9 @@
-"""Adaptive: collects in rounds, and draws on only for questions whose level is undecided.
+"""Adaptive collection: rounds that sample only the questions whose best level is undecided.
 
-Every question gets a few draws. Then, round by round, what was drawn is graded, and those whose
-level more draws may still change get two more, until all are settled or have as many as were asked
-for. What to draw next depends on the samples in the ledger alone, so a collection that was stopped
-goes on as if it had not been. It knows neither servers nor files.
+Every question gets a few samples first. After each round the samples are graded, and questions
+whose best level may still change get two more, until all are decided or have the maximum. The next
+round depends only on the samples in the ledger, so a stopped collection resumes exactly. It knows
+neither servers nor files.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Votes = tuple[list[int], list[bool]]
 
 @dataclass(eq=False)
 class RoundSamples:
-    """The samples of one mode in a ledger, graded; what did not change is not graded again."""
+    """The graded samples of one arm in a ledger; unchanged questions are not graded again."""
 
     ledger: Ledger
-    mode: int
+    arm_id: int
     grader: Grader
     gold: Mapping[str, str | None]
     _graded: dict[str, Votes] = field(default_factory=dict)
 
     def read(self) -> dict[str, Votes]:
-        """Answer classes, and whether they are right, of each question that has samples."""
-        samples = self.ledger.samples(self.mode)
-        for question, group in itertools.groupby(samples, key=lambda sampled: sampled.question):
-            if question not in self.gold:  # collected for another file of questions
+        """Return the answer classes and grades of each question that has samples."""
+        samples = self.ledger.samples(self.arm_id)
+        for question, group in itertools.groupby(samples, key=lambda stored: stored.question):
+            if question not in self.gold:  # collected for another question file
                 continue
-            texts = [sampled.text or None for sampled in group]
+            texts = [stored.text or None for stored in group]
             if len(texts) != len(self._graded.get(question, ([], []))[0]):
                 graded = grade(self.grader, texts, self.gold[question])
                 self._graded[question] = (number_classes(graded.answer), list(graded.correct))
@@ -47,60 +47,60 @@ class RoundSamples:
 
 
 def plan_round(
-    drawn: Mapping[str, Votes], names: Iterable[str], *, samples: int, budget: float
+    graded: Mapping[str, Votes], names: Iterable[str], *, max_samples: int, budget: float
 ) -> dict[str, tuple[int, int]]:
-    """Say how many draws each question is to have next, and has; what is done is left out."""
-    few = min(INITIAL_SAMPLES, samples)
-    have = {name: len(drawn[name][0]) if name in drawn else 0 for name in names}
-    wanted = {name: few for name, count in have.items() if count < few}
-    begun = [name for name, count in have.items() if count >= few]
+    """Return the target and current number of samples of each question that needs more."""
+    initial = min(INITIAL_SAMPLES, max_samples)
+    current = {name: len(graded[name][0]) if name in graded else 0 for name in names}
+    targets = {name: initial for name, count in current.items() if count < initial}
+    begun = [name for name, count in current.items() if count >= initial]
     if begun:
-        answers = Answers.of([drawn[n][0] for n in begun], [drawn[n][1] for n in begun])
+        answers = Answers.of([graded[n][0] for n in begun], [graded[n][1] for n in begun])
         for i in find_undecided(answers, budget).tolist():
             name = begun[i]
-            if have[name] < samples:
-                wanted[name] = min(have[name] + SAMPLES_PER_ROUND, samples)
-    return {name: (count, have[name]) for name, count in wanted.items()}
+            if current[name] < max_samples:
+                targets[name] = min(current[name] + SAMPLES_PER_ROUND, max_samples)
+    return {name: (target, current[name]) for name, target in targets.items()}
 
 
 async def collect_rounds(
     questions: Questions,
-    drawn: RoundSamples,
-    draw: Callable[[Questions, int], Awaitable[Progress]],
+    graded: RoundSamples,
+    sample: Callable[[Questions, int], Awaitable[Progress]],
     *,
-    samples: int,
+    max_samples: int,
     budget: float,
 ) -> Progress:
-    """Draw round by round until every question is settled, or nothing more can be had.
+    """Sample round by round until every question is decided, or nothing more can be sampled.
 
-    A question that a round brought nothing for is not asked for again; what it lacks is missing.
+    A question for which a round brought no new sample is not tried again; it counts as missing.
     """
     names, total = [name for name, _ in questions], Progress(0, 0)
     tried: dict[str, int] = {}
     while True:
-        lacking = plan_round(drawn.read(), names, samples=samples, budget=budget)
-        wanted = defaultdict(list)
+        lacking = plan_round(graded.read(), names, max_samples=max_samples, budget=budget)
+        by_target = defaultdict(list)
         for name, text in questions:
-            target, have = lacking.get(name, (0, 0))
-            if target and tried.get(name) != have:
-                wanted[target].append((name, text))
-                tried[name] = have
-        for target in sorted(wanted):
+            target, current = lacking.get(name, (0, 0))
+            if target and tried.get(name) != current:
+                by_target[target].append((name, text))
+                tried[name] = current
+        for target in sorted(by_target):
             if not total.stopped:
-                _add(total, await draw(wanted[target], target))
-        if not wanted or total.stopped:
+                _add(total, await sample(by_target[target], target))
+        if not by_target or total.stopped:
             break
-    lacking = plan_round(drawn.read(), names, samples=samples, budget=budget)
-    total.done, scored = drawn.ledger.count(names, drawn.mode, below=samples)
+    lacking = plan_round(graded.read(), names, max_samples=max_samples, budget=budget)
+    total.done, scored = graded.ledger.count(names, graded.arm_id, below=max_samples)
     total.unscored = total.done - scored
-    total.wanted = total.done + sum(target - have for target, have in lacking.values())
+    total.planned = total.done + sum(target - current for target, current in lacking.values())
     return total
 
 
 def _add(total: Progress, part: Progress) -> None:
-    """Add what one part of a round did."""
-    for name in ("drawn", "calls", "tokens", "cost", "scored"):
+    """Add the counts of one part of a round."""
+    for name in ("new_samples", "calls", "tokens", "cost", "scored"):
         setattr(total, name, getattr(total, name) + getattr(part, name))
-    for what, count in part.failed.items():
-        total.failed[what] = total.failed.get(what, 0) + count
+    for message, count in part.failed.items():
+        total.failed[message] = total.failed.get(message, 0) + count
     total.stopped = part.stopped

@@ -1,10 +1,10 @@
-"""Collection: draws what a run still lacks, and never loses a sample that was paid for.
+"""Collector: samples what a ledger still lacks, without losing a sample that was paid for.
 
-Questions are claimed from the ledger a page at a time; each call reserves what it may cost at
-most, draws, settles, and counts as done only when its samples are durable. Then they are scored,
-where there is a scorer. A call that fails for now is tried again later, a bounded number of times;
-what is still missing at the end is said, and asked for when the same command is run again. It knows
-modes and the ledger, not files or graders.
+Questions are claimed from the ledger a page at a time. Each call reserves its maximum cost, samples
+and settles; it is done when its samples are durable. Then they are scored, if there is a scorer. A
+call with a temporary failure is repeated later, a bounded number of times. Samples that are still
+missing at the end are counted; running the same command again samples them. It does not know files
+or graders.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from adacompute.spending.meter import Meter
 from adacompute.spending.token_prices import NANO, Usage, split_cost
 from adacompute.storage.ledger import Ledger, StoredSample
 
-PAGE = 512
-"""Questions claimed at once."""
+PAGE_SIZE = 512
+"""Questions per claim."""
 
-TRIES = 3
-"""How often a call that failed for now is tried again, after the client's own retries."""
+MAX_TRIES = 3
+"""Attempts of a call with temporary failures, each with the client's own retries."""
 
-REFUSALS = 20
-"""So many refusals before anything was drawn end the collection: all would be refused."""
+MAX_REFUSALS = 20
+"""Rejected calls, before the first success, after which the collection stops."""
 
 HEARTBEAT_S = 15.0
-KEPT = tuple(field.name for field in fields(Sample))
+SAMPLE_FIELDS = tuple(field.name for field in fields(Sample))
 T = TypeVar("T")
 
 
-def at_risk(calls: int) -> int:
-    """What the end of a process can lose at most: calls under way, and an eighth to be written."""
+def max_lost_calls(calls: int) -> int:
+    """Return how many calls the end of a process can lose: running ones and unwritten ones."""
     return calls + max(1, calls // 8)
 
 
 @dataclass
 class Progress:
-    """How far a collection is."""
+    """Progress of a collection: planned and stored samples, calls, tokens, cost and failures."""
 
-    wanted: int
+    planned: int
     done: int
-    drawn: int = 0
+    new_samples: int = 0
     calls: int = 0
     tokens: int = 0
     cost: int = 0
@@ -69,72 +69,72 @@ class Progress:
 
     @property
     def missing(self) -> int:
-        """Samples that are still lacking."""
-        return self.wanted - self.done
+        """Number of samples that are still missing."""
+        return self.planned - self.done
 
     def __str__(self) -> str:
-        left = self.missing / self.rate if self.drawn else float("nan")
-        money = f", cost {self.cost / NANO:.4g}" if self.cost else ""
+        left_s = self.missing / self.rate if self.new_samples else float("nan")
+        cost = f", cost {self.cost / NANO:.4g}" if self.cost else ""
         return (
-            f"{self.done} of {self.wanted} samples, {self.rate:.1f}/s, {self.tokens} tokens"
-            f"{money}, {left:.0f} s left"
+            f"{self.done} of {self.planned} samples, {self.rate:.1f}/s, {self.tokens} tokens"
+            f"{cost}, {left_s:.0f} s left"
         )
 
     @property
     def rate(self) -> float:
-        """Samples a second, so far."""
-        return self.drawn / max(1e-9, time.monotonic() - self.started)
+        """Samples per second so far."""
+        return self.new_samples / max(1e-9, time.monotonic() - self.started)
 
 
 @dataclass(frozen=True)
 class Work:
-    """Draws of one question that are to be made in one call, or stored ones that lack a score."""
+    """One call for samples of a question, or stored samples that have no score yet."""
 
     question: str
     text: str
-    draws: tuple[int, ...]
+    samples: tuple[int, ...]
     tries: int = 0
     stored: tuple[StoredSample, ...] = ()
 
 
 @dataclass(eq=False)
 class Collector:
-    """Collects one mode into a ledger."""
+    """Collects one level into a ledger."""
 
     ledger: Ledger
-    mode: CollectionLevel
+    level: CollectionLevel
     questions: Sequence[tuple[str, str]]
     meter: Meter
-    concurrency: AdaptiveLimiter
+    limiter: AdaptiveLimiter
     rate_limiter: RateLimiter | None = None
     report: Callable[[Progress], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._arm_id = self.ledger.register_arm(
-            arm=self.mode.level,
-            model=self.mode.model_name,
-            template=self.mode.template.name,
-            settings=self.mode.settings.canonical(),
+            arm=self.level.arm,
+            model=self.level.model_name,
+            template=self.level.template.name,
+            settings=self.level.settings.canonical(),
         )
-        self.progress = Progress(len(self.questions) * self.mode.draws, done=0)
+        self.progress = Progress(len(self.questions) * self.level.n_samples, done=0)
         self._count()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._pending: list[tuple[Sequence[StoredSample], asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
-        self._again: deque[Work] = deque()
+        self._retries: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unfinished = asyncio.Semaphore(at_risk(self.concurrency.max_calls))
-        self._fault: BaseException | None = None
+        self._unfinished = asyncio.Semaphore(max_lost_calls(self.limiter.max_calls))
+        self._error: BaseException | None = None
 
-    def stop(self, why: str) -> None:
-        """Begin nothing new; what is under way is finished and kept."""
-        self.progress.stopped = self.progress.stopped or why
+    def stop(self, reason: str) -> None:
+        """Start no further calls; running ones finish and are stored."""
+        self.progress.stopped = self.progress.stopped or reason
 
     async def run(self) -> Progress:
-        """Draw until nothing is missing, nothing more can be had, or it is stopped."""
-        heartbeat = asyncio.create_task(self._beat())
+        """Sample until nothing is missing, only failing calls are left, or it is stopped."""
+        heartbeat = asyncio.create_task(self._send_heartbeats())
         try:
-            await self._draw_all()
+            await self._sample_all()
         finally:
             heartbeat.cancel()
             for task in self._tasks:
@@ -148,132 +148,135 @@ class Collector:
         return self.progress
 
     def _count(self) -> None:
-        """Count what is durable."""
+        """Count the stored samples."""
         names = [name for name, _ in self.questions]
-        done, scored = self.ledger.count(names, self._arm_id, below=self.mode.draws)
+        done, scored = self.ledger.count(names, self._arm_id, below=self.level.n_samples)
         self.progress.done = done
-        self.progress.unscored = 0 if self.mode.scorer is None else done - scored
+        self.progress.unscored = 0 if self.level.scorer is None else done - scored
 
-    async def _draw_all(self) -> None:
+    async def _sample_all(self) -> None:
         async for work in self._plan():
-            if self.progress.stopped or self._fault:
+            if self.progress.stopped or self._error:
                 break
             await self._begin(work)
-        while self._tasks or self._fault or (self._again and not self.progress.stopped):
-            while self._again and not self.progress.stopped:
-                await self._begin(self._again.popleft())
-            await self._one_done()
+        while self._tasks or self._error or (self._retries and not self.progress.stopped):
+            while self._retries and not self.progress.stopped:
+                await self._begin(self._retries.popleft())
+            await self._wait_for_one()
 
     async def _plan(self) -> AsyncIterator[Work]:
-        """Claim questions a page at a time and cut what they lack into calls."""
-        scored = self.mode.scorer is not None
+        """Claim questions a page at a time and split their missing samples into calls."""
+        scored = self.level.scorer is not None
         claim = partial(
-            self.ledger.claim, arm_id=self._arm_id, n_samples=self.mode.draws, scored=scored
+            self.ledger.claim, arm_id=self._arm_id, n_samples=self.level.n_samples, scored=scored
         )
-        for start in range(0, len(self.questions), PAGE):
-            page = dict(self.questions[start : start + PAGE])
-            missing = await self._in_writer(claim, list(page))
-            for question, lacking in missing.items():
-                stored, draws = {}, lacking
+        for start in range(0, len(self.questions), PAGE_SIZE):
+            page = dict(self.questions[start : start + PAGE_SIZE])
+            missing = await self._in_ledger_thread(claim, list(page))
+            for question, numbers in missing.items():
+                stored, unsampled = {}, numbers
                 if scored:
-                    stored = await self._in_writer(self.ledger.unscored, question, self._arm_id)
-                    draws = [d for d in lacking if d not in stored]
-                if kept := tuple(stored[d] for d in lacking if d in stored):
+                    stored = await self._in_ledger_thread(
+                        self.ledger.unscored, question, self._arm_id
+                    )
+                    unsampled = [n for n in numbers if n not in stored]
+                if kept := tuple(stored[n] for n in numbers if n in stored):
                     yield Work(question, page[question], (), stored=kept)
-                for i in range(0, len(draws), self.mode.at_once):
-                    yield Work(question, page[question], tuple(draws[i : i + self.mode.at_once]))
+                size = self.level.samples_per_call
+                for i in range(0, len(unsampled), size):
+                    yield Work(question, page[question], tuple(unsampled[i : i + size]))
 
     async def _begin(self, work: Work) -> None:
-        """Start a call when there is a place for it and money for its worst case."""
-        prompt = self.mode.template.render(work.text)
+        """Start a call once the limits allow it and its maximum cost is reserved."""
+        prompt = self.level.template.render(work.text)
         size = prompt_size(prompt)
-        most = self.mode.most(size, len(work.draws)) if work.draws else 0
-        scores = len(work.draws) + len(work.stored)
-        most += scores * self.mode.score_price
-        while not self.meter.reserve(most):
+        max_cost = self.level.max_cost(size, len(work.samples)) if work.samples else 0
+        scores = len(work.samples) + len(work.stored)
+        max_cost += scores * self.level.score_price
+        while not self.meter.reserve(max_cost):
             if not self._tasks:
-                self.stop(f"the next call may cost more than is left of {self.meter.limit}")
+                self.stop("the next call may cost more than is left of the maximum cost")
                 return
-            await self._one_done()
-        if self.rate_limiter is not None and work.draws:
-            await self.rate_limiter.acquire(size // 4 + len(work.draws) * self._usual_tokens())
+            await self._wait_for_one()
+        if self.rate_limiter is not None and work.samples:
+            await self.rate_limiter.acquire(size // 4 + len(work.samples) * self._expected_tokens())
         await self._unfinished.acquire()
-        if work.draws:
-            await self.concurrency.acquire()
-        task = asyncio.create_task(self._work(work, prompt, most))
+        if work.samples:
+            await self.limiter.acquire()
+        task = asyncio.create_task(self._work(work, prompt, max_cost))
         self._tasks.add(task)
         task.add_done_callback(self._end)
 
-    def _usual_tokens(self) -> int:
-        """Tokens of a completion, as far as is known."""
-        drawn = self.progress.drawn
-        return self.progress.tokens // drawn if drawn else (self.mode.settings.max_tokens or 0)
+    def _expected_tokens(self) -> int:
+        """Return the mean tokens per completion so far, or the limit before the first one."""
+        done = self.progress.new_samples
+        return self.progress.tokens // done if done else (self.level.settings.max_tokens or 0)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._unfinished.release()
         if not task.cancelled():
-            self._fault = task.exception() or self._fault
+            self._error = task.exception() or self._error
 
-    async def _one_done(self) -> None:
+    async def _wait_for_one(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        if self._fault is not None:  # a fault of ours, or a full disk, ends the collection
-            raise self._fault
+        if self._error is not None:  # a bug or a full disk ends the collection
+            raise self._error
 
-    async def _work(self, work: Work, prompt: Prompt, most: int) -> None:
-        """Make one call, keep what it brought, and have it scored."""
+    async def _work(self, work: Work, prompt: Prompt, max_cost: int) -> None:
+        """Make one call, store its samples, and score them."""
         spent = 0
         try:
             samples = work.stored
             if not samples:
-                draws = await self._call(work, prompt)
-                spent = self._cost(draws)
-                samples = self._samples(work, draws[: len(work.draws)], spent)
-                await self._keep(samples)
-                self._drawn(samples)
+                received = await self._call(work, prompt)
+                spent = self._cost(received)
+                samples = self._samples(work, received[: len(work.samples)], spent)
+                await self._store(samples)
+                self._count_new(samples)
             spent += await self._score(work, samples)
         except ModelError as error:
-            # A call that hung may have been served and billed: it counts as the worst case.
+            # A call that timed out may have been billed, so it counts at its maximum cost.
             if isinstance(error, ModelTimeout):
-                spent = most - len(work.draws) * self.mode.score_price
+                spent = max_cost - len(work.samples) * self.level.score_price
             self._fail(work, error)
             return
         finally:
-            self.meter.settle(most, actual=spent)
+            self.meter.settle(max_cost, actual=spent)
             self.progress.cost += spent
-        rest = work.draws[len(samples) :]
-        if rest:  # fewer choices than were asked for
-            self._again.append(replace(work, draws=rest))
+        rest = work.samples[len(samples) :]
+        if rest:  # the server returned fewer choices than requested
+            self._retries.append(replace(work, samples=rest))
 
     async def _call(self, work: Work, prompt: Prompt) -> list[Sample]:
-        """Make one call, and give its place to the next before anything else is done."""
-        seed = self.mode.seed_of(work.question, work.draws[0])
-        seconds = None
+        """Make one call, and release its slot before its samples are stored."""
+        seed = self.level.seed_of(work.question, work.samples[0])
+        latency_s = None
         try:
-            draws = await self.mode.model.call(
-                prompt, self.mode.settings, count=len(work.draws), seed=seed
+            samples = await self.level.model.call(
+                prompt, self.level.settings, count=len(work.samples), seed=seed
             )
-            seconds = draws[0].latency_s  # of the attempt that went well, without the waits
+            latency_s = samples[0].latency_s  # of the successful attempt, without waits
         finally:
-            self.concurrency.release(seconds)
-        return draws
+            self.limiter.release(latency_s)
+        return samples
 
-    def _cost(self, draws: Sequence[Sample]) -> int:
+    def _cost(self, samples: Sequence[Sample]) -> int:
         usage = Usage(
-            prompt=max((d.prompt_tokens or 0 for d in draws), default=0),
-            cached=max((d.cached_tokens for d in draws), default=0),
-            completion=sum(d.completion_tokens or 0 for d in draws),
-            reasoning=sum(d.reasoning_tokens for d in draws),
+            prompt=max((s.prompt_tokens or 0 for s in samples), default=0),
+            cached=max((s.cached_tokens for s in samples), default=0),
+            completion=sum(s.completion_tokens or 0 for s in samples),
+            reasoning=sum(s.reasoning_tokens for s in samples),
         )
-        return self.mode.token_prices.cost(usage)
+        return self.level.token_prices.cost(usage)
 
     async def _score(self, work: Work, samples: Sequence[StoredSample]) -> int:
-        """Score samples that are durable; what cannot be scored stays as it is. Returns the cost.
+        """Score stored samples and return the cost.
 
-        Failed ones are not tried again here: the next run asks for every score that is missing.
+        Failed scores are not repeated here: the next run requests every missing score.
         """
-        scorer, price = self.mode.scorer, self.mode.score_price
+        scorer, price = self.level.scorer, self.level.score_price
         if scorer is None:
             return 0
 
@@ -281,52 +284,54 @@ class Collector:
             try:
                 found = await scorer.score(work.text, sampled.text)
             except ModelError as error:
-                self._note(error, useless=not self.progress.scored)
+                self._count_failure(error, is_first=not self.progress.scored)
                 return price if isinstance(error, ModelTimeout) else 0
-            await self._keep([replace(sampled, score=found, cost=sampled.cost + price)])
+            await self._store([replace(sampled, score=found, cost=sampled.cost + price)])
             self.progress.scored += 1
             return price
 
         return sum(await asyncio.gather(*(score(sampled) for sampled in samples)))
 
     def _fail(self, work: Work, error: ModelError) -> None:
-        """Count a failed call, and try it again later where that can help."""
-        self._note(error, useless=not self.progress.drawn)
-        if work.tries + 1 < TRIES and not isinstance(error, RequestRejected):
-            self._again.append(replace(work, tries=work.tries + 1))
+        """Count a failed call, and repeat it later unless it was rejected."""
+        self._count_failure(error, is_first=not self.progress.new_samples)
+        if work.tries + 1 < MAX_TRIES and not isinstance(error, RequestRejected):
+            self._retries.append(replace(work, tries=work.tries + 1))
 
-    def _note(self, error: ModelError, *, useless: bool) -> None:
-        """Count a failure; refusals end it all when nothing but refusals ever came."""
-        what = str(error)[:200]
-        self.progress.failed[what] = self.progress.failed.get(what, 0) + 1
+    def _count_failure(self, error: ModelError, *, is_first: bool) -> None:
+        """Count a failure, and stop when every call so far was rejected."""
+        message = str(error)[:200]
+        self.progress.failed[message] = self.progress.failed.get(message, 0) + 1
         if isinstance(error, RequestRejected):
-            if useless and sum(self.progress.failed.values()) >= REFUSALS:
-                self.stop(f"every call is refused: {what}")
+            if is_first and sum(self.progress.failed.values()) >= MAX_REFUSALS:
+                self.stop(f"every call is rejected: {message}")
         elif isinstance(error, RateLimited | ModelTimeout):
-            self.concurrency.back_off()
+            self.limiter.back_off()
 
-    def _samples(self, work: Work, draws: Sequence[Sample], cost: int) -> tuple[StoredSample, ...]:
-        shares = split_cost(cost, max(1, len(draws)))
+    def _samples(
+        self, work: Work, samples: Sequence[Sample], cost: int
+    ) -> tuple[StoredSample, ...]:
+        shares = split_cost(cost, max(1, len(samples)))
         return tuple(
             StoredSample(
                 question=work.question,
                 arm_id=self._arm_id,
                 sample=number,
                 cost=share,
-                **{name: getattr(draw, name) for name in KEPT},
+                **{name: getattr(sample, name) for name in SAMPLE_FIELDS},
             )
-            for number, share, draw in zip(work.draws, shares, draws, strict=False)
+            for number, share, sample in zip(work.samples, shares, samples, strict=False)
         )
 
-    def _drawn(self, samples: Sequence[StoredSample]) -> None:
+    def _count_new(self, samples: Sequence[StoredSample]) -> None:
         self.progress.calls += 1
-        self.progress.drawn += len(samples)
+        self.progress.new_samples += len(samples)
         self.progress.done += len(samples)
         self.progress.tokens += sum(sampled.completion_tokens or 0 for sampled in samples)
         self.report(self.progress)
 
-    async def _keep(self, samples: Sequence[StoredSample]) -> None:
-        """Return when samples are durable; what comes together shares one commit."""
+    async def _store(self, samples: Sequence[StoredSample]) -> None:
+        """Return when the samples are durable; concurrent calls share one commit."""
         stored = asyncio.get_running_loop().create_future()
         self._pending.append((samples, stored))
         if self._writing is None:
@@ -335,27 +340,27 @@ class Collector:
 
     async def _write(self) -> None:
         while self._pending:
-            await asyncio.sleep(0)  # what came in the same moment is written together
+            await asyncio.sleep(0)  # let concurrent calls join this commit
             batch, self._pending = self._pending, []
             rows = [sample for samples, _ in batch for sample in samples]
-            fault = None
+            failure = None
             try:
-                await self._in_writer(self.ledger.record, rows)
+                await self._in_ledger_thread(self.ledger.record, rows)
             except DataError as error:
-                fault = error
+                failure = error
             for stored in [future for _, future in batch if not future.done()]:  # not cancelled
-                if fault is None:
+                if failure is None:
                     stored.set_result(None)
                 else:
-                    stored.set_exception(fault)
+                    stored.set_exception(failure)
         self._writing = None
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            await self._in_writer(self.ledger.heartbeat)
+            await self._in_ledger_thread(self.ledger.heartbeat)
 
-    async def _in_writer(self, function: Callable[..., T], *arguments: object) -> T:
-        """Use the ledger in its own thread, so that the loop never waits for the disk."""
+    async def _in_ledger_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Use the ledger in its own thread, so that the event loop never waits for the disk."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writer, function, *arguments)

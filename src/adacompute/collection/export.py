@@ -1,8 +1,7 @@
-"""Export: from the ledger to samples that the rest of the line reads.
+"""Export: writes the samples of a ledger as a graded sample file.
 
-Samples are graded question by question on the way and written row group by row group, so that a
-collection of any size is exported in little memory. The ledger keeps everything: an export can
-always be made again.
+Samples are graded question by question and written row group by row group, so that a collection of
+any size is exported in little memory. The ledger keeps everything, so an export can be repeated.
 """
 
 from __future__ import annotations
@@ -23,22 +22,25 @@ from adacompute.graders.grader import Grader, grade
 from adacompute.spending.token_prices import NANO
 from adacompute.storage.ledger import Ledger, StoredSample
 
-ROWS = 20_000
-"""Rows of a group."""
+ROW_GROUP_SIZE = 20_000
+"""Rows per Parquet row group."""
+
+Questions = Mapping[str, Mapping[str, Any]]
+"""Columns of each question, by its id."""
 
 
 def export(
-    ledger: Ledger, mode: int, questions: Mapping[str, Mapping[str, Any]], grader: Grader, out: Path
+    ledger: Ledger, arm_id: int, questions: Questions, grader: Grader, out: Path
 ) -> dict[str, int]:
-    """Write the samples of a mode, in the order of the questions' ids; returns counts."""
-    known = ledger.arms()[mode]
+    """Write the samples of an arm in the order of the question ids, and return counts."""
+    arm = ledger.arms()[arm_id]
     counts = {"samples": 0, "correct": 0, "unparsed": 0}
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     os.close(handle)
     try:
         with pq.ParquetWriter(name, SAMPLES, compression="zstd") as writer:
-            rows = _rows(ledger, mode, questions, grader, known)
-            while group := list(itertools.islice(rows, ROWS)):
+            rows = _rows(ledger, arm_id, questions, grader, arm)
+            while group := list(itertools.islice(rows, ROW_GROUP_SIZE)):
                 writer.write_table(pa.Table.from_pylist(group, schema=SAMPLES))
                 counts["samples"] += len(group)
                 counts["correct"] += sum(row["correct"] for row in group)
@@ -53,48 +55,51 @@ def export(
 
 def _rows(
     ledger: Ledger,
-    mode: int,
-    questions: Mapping[str, Mapping[str, Any]],
+    arm_id: int,
+    questions: Questions,
     grader: Grader,
-    known: Mapping[str, str],
+    arm: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
-    temperature = json.loads(known["settings"]).get("temperature")
-    by_question = itertools.groupby(ledger.samples(mode), key=lambda sampled: sampled.question)
+    temperature = json.loads(arm["settings"]).get("temperature")
+    by_question = itertools.groupby(ledger.samples(arm_id), key=lambda stored: stored.question)
     for question, group in by_question:
-        if question not in questions:  # collected for another file of questions
+        if question not in questions:  # collected for another question file
             continue
         samples = list(group)
-        asked = questions[question]
-        # A completion that hidden reasoning ate whole has nothing to read.
-        texts = [sampled.text or None for sampled in samples]
-        graded = grade(grader, texts, asked["gold"])
-        for number, (sampled, answer, right) in enumerate(
+        columns = questions[question]
+        # A completion is empty when hidden reasoning used all of its tokens.
+        texts = [stored.text or None for stored in samples]
+        graded = grade(grader, texts, columns["gold"])
+        for number, (sample, answer, correct) in enumerate(
             zip(samples, graded.answer, graded.correct, strict=True)
         ):
             yield {
-                **{name: asked[name] for name in ("question_id", "question", "gold", "difficulty")},
-                **_columns(sampled, known),
+                **{
+                    name: columns[name]
+                    for name in ("question_id", "question", "gold", "difficulty")
+                },
+                **_columns(sample, arm),
                 "temperature": temperature,
                 "sample": number,
                 "answer": answer,
-                "correct": right,
+                "correct": correct,
             }
 
 
-def _columns(sampled: StoredSample, known: Mapping[str, str]) -> dict[str, Any]:
+def _columns(stored: StoredSample, arm: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "completion": sampled.text,
-        "completion_chars": len(sampled.text),
-        "completion_tokens": sampled.completion_tokens,
-        "mean_logprob": sampled.mean_logprob,
-        "latency_s": sampled.latency_s,
-        "model": known["model"],
-        "arm": known["arm"],
-        "prompt_tokens": sampled.prompt_tokens,
-        "cached_tokens": sampled.cached_tokens,
-        "reasoning_tokens": sampled.reasoning_tokens,
-        "samples_per_call": sampled.samples_per_call,
-        "finish_reason": sampled.finish_reason,
-        "cost": sampled.cost / NANO,
-        "score": sampled.score,
+        "completion": stored.text,
+        "completion_chars": len(stored.text),
+        "completion_tokens": stored.completion_tokens,
+        "mean_logprob": stored.mean_logprob,
+        "latency_s": stored.latency_s,
+        "model": arm["model"],
+        "arm": arm["arm"],
+        "prompt_tokens": stored.prompt_tokens,
+        "cached_tokens": stored.cached_tokens,
+        "reasoning_tokens": stored.reasoning_tokens,
+        "samples_per_call": stored.samples_per_call,
+        "finish_reason": stored.finish_reason,
+        "cost": stored.cost / NANO,
+        "score": stored.score,
     }

@@ -1,7 +1,8 @@
-"""Plans: what is to be collected, checked before anything is paid for.
+"""Plan: what a collection will sample, checked before anything is paid for.
 
-Questions, levels, prices and the form of the prompt are read and held against each other here; a
-plan can say what it needs at most without a single call. It knows nothing of servers or ledgers.
+It reads the questions, the arms, the token prices and the prompt template and checks that they fit
+together. It can estimate the maximum cost without a single call. It knows nothing of servers or
+ledgers.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from adacompute.spending.token_prices import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KEY_VARIABLE, SCORER_KEY_VARIABLE = "OPENAI_API_KEY", "SCORER_API_KEY"
-BUDGET = 2.0
-"""Mean samples a question that an adaptive collection is for, unless it is said."""
+API_KEY_ENV, SCORER_API_KEY_ENV = "OPENAI_API_KEY", "SCORER_API_KEY"
+ADAPTIVE_BUDGET = 2.0
+"""Default budget of an adaptive collection, in mean samples per question."""
 
-MOST_AT_ONCE = 16
-"""Draws asked for in one call at most: a call that fails loses them all."""
+MAX_SAMPLES_PER_CALL = 16
+"""Maximum samples requested in one call: a call that fails loses all of them."""
 
-WRAPPING = 32
-"""Tokens that a server's own form adds to a message, as a rule fewer."""
+MESSAGE_OVERHEAD_TOKENS = 32
+"""Upper bound on the tokens that a server's chat template adds per message."""
 
 SEEDS = 2**31
-"""Seeds that every server takes."""
+"""Number of seeds that every server accepts."""
 
-MOST_TOKENS = 32_768
-"""Length of a completion where no limit is set, for the worst case."""
+DEFAULT_MAX_TOKENS = 32_768
+"""Assumed maximum completion length where no limit is set."""
 
-LEVEL_KEYS = (
+ARM_KEYS = (
     "name",
     "model",
     "base_url",
@@ -61,97 +62,96 @@ LEVEL_KEYS = (
 
 
 class SeededModel(Protocol):
-    """What draws: one call, as many samples as it returns."""
+    """A model that returns several samples per call and accepts a seed."""
 
     async def call(
         self, prompt: Prompt, settings: Settings, *, count: int = 1, seed: int | None = None
     ) -> list[Sample]:
-        """Draw up to ``count`` samples in one call."""
+        """Return up to ``count`` samples of one call."""
 
 
 class Scorer(Protocol):
-    """What says how good a text answers a question."""
+    """A scorer rates a text as an answer to a question."""
 
     async def score(self, question: str, text: str) -> float:
-        """Score a text as an answer to a question."""
+        """Return the score of a text as an answer to a question."""
 
 
 @dataclass(frozen=True)
-class LevelSpec:
-    """One operating level as it was asked for."""
+class ArmSpec:
+    """One arm to collect, as given on the command line."""
 
     name: str
     model: str
     base_url: str
-    api_key_env: str = KEY_VARIABLE
-    samples: int = 48
+    api_key_env: str = API_KEY_ENV
+    n_samples: int = 48
     settings: Settings = field(default_factory=Settings)
     token_prices: TokenPrices = field(default_factory=TokenPrices)
 
 
 @dataclass(frozen=True, eq=False)
 class CollectionLevel:
-    """One operating level: a model, how it is asked, how often, and what it costs."""
+    """A number of samples from one arm: model, prompt, settings and prices."""
 
-    level: str
+    arm: str
     model_name: str
     model: SeededModel
     template: Template
     settings: Settings
     token_prices: TokenPrices
-    draws: int
-    at_once: int = 1
+    n_samples: int
+    samples_per_call: int = 1
     seed: int | None = 0
     scorer: Scorer | None = None
     score_price: int = 0
 
-    def seed_of(self, question: str, draw: int) -> int | None:
-        """The seed of a draw, or of a call whose first draw it is.
+    def seed_of(self, question: str, sample: int) -> int | None:
+        """Return the seed of a sample, or of the call whose first sample it is.
 
-        Each question has seeds of its own: with the same ones, a draw would be lucky or unlucky on
-        all questions at once, and means over questions would vary far more than they seem to.
+        Each question has its own seeds. With shared seeds, the errors of all questions would be
+        correlated, and means over questions would vary more than their standard errors say.
         """
         if self.seed is None:
             return None
-        own = hashlib.blake2b(f"{self.level}\n{question}".encode(), digest_size=4).digest()
-        return (self.seed + int.from_bytes(own, "big") + draw) % SEEDS
+        own = hashlib.blake2b(f"{self.arm}\n{question}".encode(), digest_size=4).digest()
+        return (self.seed + int.from_bytes(own, "big") + sample) % SEEDS
 
-    def most(self, prompt_bytes: int, draws: int) -> int:
-        """What a call can cost at most, without the scores of its draws."""
-        length = self.settings.max_tokens or MOST_TOKENS
-        return self.token_prices.max_cost(
-            prompt_bytes=prompt_bytes, n_samples=draws, max_tokens=length
-        )
+    def max_cost(self, prompt_bytes: int, n_samples: int) -> int:
+        """Return the maximum cost of a call, without the scores of its samples."""
+        length = self.settings.max_tokens or DEFAULT_MAX_TOKENS
+        return self.token_prices.max_cost(prompt_bytes=prompt_bytes, n_samples=n_samples, max_tokens=length)
 
 
 def prompt_size(prompt: Prompt) -> int:
-    """Bytes of a prompt, and what a server may wrap a message in: no model makes more tokens."""
+    """Return an upper bound on the tokens of a prompt: its bytes and an overhead per message."""
     if prompt.text is not None:
         return len(prompt.text.encode())
     return sum(
-        len(str(message["content"]).encode()) + WRAPPING for message in prompt.messages or ()
+        len(str(message["content"]).encode()) + MESSAGE_OVERHEAD_TOKENS
+        for message in prompt.messages or ()
     )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be collected: questions, levels, and how they are asked.
+    """What to collect: questions, arms, prompt template and limits.
 
-    ``adaptive`` is the budget that undecided questions are drawn for, if only these are.
+    ``adaptive`` is the budget of an adaptive collection, or None for a full one.
     """
 
     questions: pa.Table
-    levels: tuple[LevelSpec, ...]
+    arms: tuple[ArmSpec, ...]
     template: Template
     grader: str
     seed: int | None
     concurrency: int
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    most_cost: float | None = None
+    max_cost: float | None = None
     scorer: str | None = None
     scorer_prices: TokenPrices = field(default_factory=TokenPrices)
-    scorer_api_key_env: str = SCORER_KEY_VARIABLE
+    scorer_api_key_env: str = SCORER_API_KEY_ENV
     timeouts: Timeouts = field(default_factory=Timeouts)
     adaptive: float | None = None
 
@@ -161,8 +161,8 @@ class Plan:
         _check_money(self)
         _check_keys(self)
 
-    def asked(self) -> list[tuple[str, str]]:
-        """Ids and texts of the questions."""
+    def question_texts(self) -> list[tuple[str, str]]:
+        """Return the ids and texts of the questions."""
         ids, texts = (
             self.questions["question_id"].to_pylist(),
             self.questions["question"].to_pylist(),
@@ -181,7 +181,7 @@ def read_plan(
     samples: int = 48,
     adaptive: bool = False,
     budget: float | None = None,
-    levels: Sequence[Mapping[str, str]] = (),
+    arms: Sequence[Mapping[str, str]] = (),
     temperature: float = 0.7,
     max_tokens: int = 1024,
     stop: Sequence[str] = (),
@@ -198,24 +198,24 @@ def read_plan(
     tokens_per_minute: int | None = None,
     max_cost: float | None = None,
     timeout: float = 120.0,
-    api_key_env: str = KEY_VARIABLE,
+    api_key_env: str = API_KEY_ENV,
     scorer: str | None = None,
     scorer_price: float = 0.0,
-    scorer_api_key_env: str = SCORER_KEY_VARIABLE,
+    scorer_api_key_env: str = SCORER_API_KEY_ENV,
 ) -> Plan:
-    """Read questions and check everything that was asked for before anything is paid for."""
+    """Read the questions and check all options, before anything is paid for."""
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
-    first = LevelSpec("default", model, base_url, api_key_env, samples, settings)
+    first = ArmSpec("default", model, base_url, api_key_env, samples, settings)
     return Plan(
         questions=_choose(read_question_source(source), max_questions, difficulties, seed),
-        levels=_levels(levels, first, token_prices),
+        arms=_read_arms(arms, first, token_prices),
         template=Template(prompt, system, _read_few_shot(few_shot), chat=not completion),
         grader=grader,
         seed=seed,
         concurrency=concurrency,
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
-        most_cost=max_cost,
+        max_cost=max_cost,
         scorer=scorer,
         scorer_prices=TokenPrices(call=scorer_price),
         scorer_api_key_env=scorer_api_key_env,
@@ -225,23 +225,23 @@ def read_plan(
 
 
 def _adaptive(budget: float | None, *, adaptive: bool) -> float | None:
-    """Return the budget that is drawn for, if the collection is adaptive."""
+    """Return the budget of an adaptive collection, or None for a full one."""
     if budget is not None and not adaptive:
-        raise ConfigError("a budget says where to draw on: add --adaptive, or leave --budget out")
+        raise ConfigError("--budget needs --adaptive: add it, or leave --budget out")
     if budget is not None and not 1 <= budget < float("inf"):
-        raise ConfigError(f"a budget is a number of samples a question from 1 on, not {budget:g}")
-    return (BUDGET if budget is None else budget) if adaptive else None
+        raise ConfigError(f"budget must be at least 1 sample per question, got {budget:g}")
+    return (ADAPTIVE_BUDGET if budget is None else budget) if adaptive else None
 
 
 def _check_keys(plan: Plan) -> None:
-    """Refuse to look for undecided questions where it is not known what is right."""
+    """Refuse an adaptive collection of questions without reference answers."""
     if plan.adaptive is None:
         return
     names = plan.questions["question_id"].to_pylist()
     gold = plan.questions["gold"].to_pylist()
     if None in gold:
         raise ConfigError(
-            f"adaptive collection needs the right answer of every question, and "
+            f"adaptive collection needs a reference answer for every question, and "
             f"{names[gold.index(None)]!r} has none: collect without --adaptive"
         )
 
@@ -256,38 +256,38 @@ def _choose(
 
 
 def _check_amounts(plan: Plan) -> None:
-    """Refuse amounts with which nothing would be drawn, or no limit would hold."""
-    amounts = {f"samples of the level {spec.name!r}": spec.samples for spec in plan.levels}
-    amounts["calls at once"] = plan.concurrency
+    """Refuse numbers of samples and limits that are out of range."""
+    amounts = {f"samples of the arm {spec.name!r}": spec.n_samples for spec in plan.arms}
+    amounts["concurrency"] = plan.concurrency
     limits = {"requests": plan.requests_per_minute, "tokens": plan.tokens_per_minute}
-    amounts |= {f"{name} a minute": most for name, most in limits.items() if most is not None}
+    amounts |= {f"{name} per minute": limit for name, limit in limits.items() if limit is not None}
     for name, amount in amounts.items():
         if not 1 <= amount <= MAX_LEVEL:
-            raise ConfigError(f"{name} are from 1 to {MAX_LEVEL}, not {amount}")
-    if plan.most_cost is not None and not 0 < plan.most_cost < float("inf"):
-        raise ConfigError(f"a limit on cost is a finite number above 0, not {plan.most_cost}")
+            raise ConfigError(f"{name} must be from 1 to {MAX_LEVEL}, got {amount}")
+    if plan.max_cost is not None and not 0 < plan.max_cost < float("inf"):
+        raise ConfigError(f"max-cost must be a finite number above 0, got {plan.max_cost}")
 
 
 def _check_money(plan: Plan) -> None:
-    """Refuse prices of what is not asked for, and limits on what has no price."""
+    """Refuse a price of scores without a scorer, and a maximum cost without prices."""
     scores = plan.scorer_prices
     if plan.scorer is not None:
         check_url(plan.scorer)
     elif not scores.is_free:
-        raise ConfigError("a price of scores needs a scorer: name its URL with --scorer")
-    free = scores.is_free and all(spec.token_prices.is_free for spec in plan.levels)
-    if free and plan.most_cost is not None:
-        raise ConfigError("a limit on cost needs prices: name a file of them with --token-prices")
+        raise ConfigError("--scorer-price needs a scorer: give its URL with --scorer")
+    free = scores.is_free and all(spec.token_prices.is_free for spec in plan.arms)
+    if free and plan.max_cost is not None:
+        raise ConfigError("--max-cost needs prices: give a file of them with --token-prices")
 
 
-def _levels(
-    given: Sequence[Mapping[str, str]], first: LevelSpec, token_prices: Path | None
-) -> tuple[LevelSpec, ...]:
-    """The levels asked for, or the default alone, each with its prices."""
-    specs = [_level(spec, first) for spec in given] or [first]
+def _read_arms(
+    given: Sequence[Mapping[str, str]], first: ArmSpec, token_prices: Path | None
+) -> tuple[ArmSpec, ...]:
+    """Return the given arms, or the default one, each with its token prices."""
+    specs = [_read_arm(spec, first) for spec in given] or [first]
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
-        raise ConfigError(f"two levels share a name: {names}")
+        raise ConfigError(f"arms must have different names, got {names}")
     if token_prices is not None:
         price_list = parse_token_prices(token_prices)
         specs = [
@@ -296,13 +296,13 @@ def _levels(
     return tuple(specs)
 
 
-def _level(given: Mapping[str, str], first: LevelSpec) -> LevelSpec:
-    """One level as ``--level`` spells it; what it leaves out is the default's."""
+def _read_arm(given: Mapping[str, str], first: ArmSpec) -> ArmSpec:
+    """Return one arm of ``--arm``; what it does not set is taken from the default arm."""
     for key in given:
-        if key not in LEVEL_KEYS:
-            raise ConfigError(f"a level has no {key!r}; it has {', '.join(LEVEL_KEYS)}")
+        if key not in ARM_KEYS:
+            raise ConfigError(f"an arm has no {key!r}; it has {', '.join(ARM_KEYS)}")
     if "name" not in given:
-        raise ConfigError("a level needs a name: name=big,model=…")
+        raise ConfigError("an arm needs a name: name=big,model=…")
     try:
         settings = replace(
             first.settings,
@@ -310,21 +310,21 @@ def _level(given: Mapping[str, str], first: LevelSpec) -> LevelSpec:
             max_tokens=int(given.get("max_tokens", first.settings.max_tokens or 0)),
             temperature=float(given.get("temperature", first.settings.temperature)),
         )
-        samples = int(given.get("samples", first.samples))
+        samples = int(given.get("samples", first.n_samples))
     except ValueError as error:
-        raise ConfigError(f"level {given['name']!r}: {error}") from None
-    return LevelSpec(
+        raise ConfigError(f"arm {given['name']!r}: {error}") from None
+    return ArmSpec(
         name=given["name"],
         model=given.get("model", first.model),
         base_url=given.get("base_url", first.base_url),
         api_key_env=given.get("api_key_env", first.api_key_env),
-        samples=samples,
+        n_samples=samples,
         settings=settings,
     )
 
 
 def _read_few_shot(path: Path | None) -> tuple[tuple[str, str], ...]:
-    """Worked examples: lines of JSON with a question and an answer."""
+    """Read few-shot examples: lines of JSON with a question and an answer."""
     if path is None:
         return ()
     try:
@@ -339,48 +339,48 @@ def _read_few_shot(path: Path | None) -> tuple[tuple[str, str], ...]:
 
 
 def estimate_cost(plan: Plan) -> dict[str, Any]:
-    """What a collection would need at most, without a single call."""
-    asked = plan.asked()
+    """Return what a collection needs at most, without a single call."""
+    asked = plan.question_texts()
     prompt = sum(prompt_size(plan.template.render(text)) for _, text in asked)
     rows = []
-    for spec in plan.levels:
-        draws = len(asked) * spec.samples
-        tokens = draws * (spec.settings.max_tokens or 0)
-        # Four characters a token is usual; a prompt is paid for again with every call.
+    for spec in plan.arms:
+        n_samples = len(asked) * spec.n_samples
+        tokens = n_samples * (spec.settings.max_tokens or 0)
+        # Four bytes per token are usual; a prompt is paid for again with every call.
         once = prompt // 4
-        scores = draws * plan.scorer_prices.cost(Usage(0, 0))
-        cost, shared = (
+        scores = n_samples * plan.scorer_prices.cost(Usage(0, 0))
+        cost, cost_with_native_n = (
             (_cost_of_calls(spec.token_prices, len(asked), calls, once, tokens) + scores) / NANO
-            for calls in (spec.samples, -(-spec.samples // MOST_AT_ONCE))
+            for calls in (spec.n_samples, -(-spec.n_samples // MAX_SAMPLES_PER_CALL))
         )
         rows.append(
             {
-                "level": spec.name,
+                "arm": spec.name,
                 "model": spec.model,
-                "samples": draws,
-                **_least(plan, spec),
-                "calls_at_most": draws,
-                "scores": draws if plan.scorer else 0,
-                "prompt_tokens": once * spec.samples,
-                "completion_tokens_at_most": tokens,
-                "cost_at_most": cost,
-                "cost_at_most_with_native_n": shared,
+                "samples": n_samples,
+                **_min_samples(plan, spec),
+                "max_calls": n_samples,
+                "scores": n_samples if plan.scorer else 0,
+                "prompt_tokens": once * spec.n_samples,
+                "max_completion_tokens": tokens,
+                "max_cost": cost,
+                "max_cost_with_native_n": cost_with_native_n,
             }
         )
-    return {"questions": len(asked), "levels": rows}
+    return {"questions": len(asked), "arms": rows}
 
 
-def _least(plan: Plan, spec: LevelSpec) -> dict[str, int]:
-    """What an adaptive collection draws at least."""
+def _min_samples(plan: Plan, spec: ArmSpec) -> dict[str, int]:
+    """Return the minimum samples of an adaptive collection."""
     if plan.adaptive is None:
         return {}
-    return {"samples_at_least": plan.questions.num_rows * min(INITIAL_SAMPLES, spec.samples)}
+    return {"min_samples": plan.questions.num_rows * min(INITIAL_SAMPLES, spec.n_samples)}
 
 
 def _cost_of_calls(
     token_prices: TokenPrices, questions: int, calls: int, prompt: int, tokens: int
 ) -> int:
-    """Cost of so many calls a question, each with its prompt."""
+    """Return the cost of so many calls per question, each with its prompt."""
     fee = TokenPrices(call=token_prices.call).cost(Usage(0, 0))
     once = replace(token_prices, call=0.0).cost(Usage(prompt * calls, tokens))
     return once + fee * questions * calls

@@ -1,6 +1,6 @@
 """Collect: the stage that samples what a run still lacks from an OpenAI-compatible server.
 
-Samples go to the ledger of the run as they are paid for, and are exported graded at the end. API
+Samples go to the ledger of the run as they arrive, and are exported with grades at the end. API
 keys are read from the environment and are not stored.
 """
 
@@ -21,79 +21,87 @@ from adacompute.collection.adaptive import RoundSamples, collect_rounds
 from adacompute.collection.collector import Collector, Progress
 from adacompute.collection.export import export
 from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
-from adacompute.collection.plan import MOST_AT_ONCE, CollectionLevel, LevelSpec, Plan
+from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, ArmSpec, CollectionLevel, Plan
 from adacompute.core.errors import DataError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.spending.meter import Meter
 from adacompute.spending.token_prices import NANO, Usage
-from adacompute.stages.inputs import (
-    read_api_key,
-)
+from adacompute.stages.inputs import read_api_key
 from adacompute.stages.probe import find_capabilities
 from adacompute.storage.ledger import Ledger
 from adacompute.storage.store import SAMPLES, Run
 
 LEDGER, LOG = "ledger.sqlite", "collect.log"
-BUSY = ("answered 429", "answered 503", "answered 529", "did not begin")
-"""How the client words that a server has too much to do."""
+OVERLOADED = ("answered 429", "answered 503", "answered 529", "did not begin")
+"""How the client's retry events start when a server is overloaded."""
 
 
 def collect_run(
     plan: Plan, run: Path, *, report: Callable[[str, Progress], None] = lambda _, __: None
 ) -> dict[str, Any]:
-    """Draw what a run still lacks, level by level, and export it graded."""
-    place = Run(run)
-    imported = place.file("import.manifest.json").is_file()
-    if imported or (place.file(SAMPLES).is_file() and not place.file(LEDGER).is_file()):
+    """Sample what a run still lacks, arm by arm, and export it with grades."""
+    store = Run(run)
+    is_imported = store.file("import.manifest.json").is_file()
+    if is_imported or (store.file(SAMPLES).is_file() and not store.file(LEDGER).is_file()):
         raise DataError(f"{run} holds imported samples: collect into another directory")
-    ledger = Ledger(place.file(LEDGER))
+    ledger = Ledger(store.file(LEDGER))
     try:
-        _check_modes(plan, run, ledger)
-        with place.file(LOG).open("a") as log:
-            done = asyncio.run(_collect(plan, ledger, log.write, report))
-        exported = _export(plan, place, ledger)
+        _check_arms(plan, run, ledger)
+        with store.file(LOG).open("a") as log:
+            finished = asyncio.run(_collect(plan, ledger, log.write, report))
+        exported = _export(plan, store, ledger)
     finally:
         ledger.close()
     rows = [
         {
-            "level": spec.name,
+            "arm": spec.name,
             "model": spec.model,
-            "wanted": level.wanted,
-            "samples": level.done,
-            "missing": level.missing,
-            "unscored": level.unscored,
-            "calls": level.calls,
-            "drawn": level.drawn,
-            "completion_tokens": level.tokens,
-            "cost": level.cost / NANO,
-            "failed": level.failed,
-            "stopped": level.stopped,
+            "samples_planned": progress.planned,
+            "samples": progress.done,
+            "missing": progress.missing,
+            "unscored": progress.unscored,
+            "calls": progress.calls,
+            "new_samples": progress.new_samples,
+            "completion_tokens": progress.tokens,
+            "cost": progress.cost / NANO,
+            "failed": progress.failed,
+            "stopped": progress.stopped,
             **{name: exported[spec.name][name] for name in ("correct", "unparsed")},
         }
-        for spec, level in zip(plan.levels, done, strict=False)
+        for spec, progress in zip(plan.arms, finished, strict=False)
     ]
-    return {"questions": plan.questions.num_rows, "levels": rows}
+    return {"questions": plan.questions.num_rows, "arms": rows}
 
 
-def _check_modes(plan: Plan, run: Path, ledger: Ledger) -> None:
-    """Refuse to mix what was drawn in other ways: the export of a level holds one of them."""
-    for spec in plan.levels:
-        asked = _asked_mode(plan, spec)
-        for known in ledger.arms(sampled_only=True).values():
-            if known["arm"] == spec.name and known != asked:
+def describe_missing(result: dict[str, Any]) -> str | None:
+    """Return in words what a collection still lacks, or None if it is complete."""
+    counts = {
+        noun: sum(arm[key] for arm in result["arms"])
+        for key, noun in (("missing", "samples"), ("unscored", "scores"))
+    }
+    words = " and ".join(f"{count} {noun}" for noun, count in counts.items() if count)
+    return f"{words} are missing" if words else None
+
+
+def _check_arms(plan: Plan, run: Path, ledger: Ledger) -> None:
+    """Refuse an arm whose samples in the ledger have another model, prompt or settings."""
+    for spec in plan.arms:
+        given = _describe_arm(plan, spec)
+        for stored in ledger.arms(sampled_only=True).values():
+            if stored["arm"] == spec.name and stored != given:
                 names = {"model": "model", "template": "prompt", "settings": "settings"}
                 other = " and ".join(
-                    word for key, word in names.items() if known[key] != asked[key]
+                    name for key, name in names.items() if stored[key] != given[key]
                 )
                 raise DataError(
-                    f"{run} holds samples of the level {spec.name!r} with another {other}: collect "
-                    "into another directory, or name a level of its own with --level name=…"
+                    f"{run} holds samples of the arm {spec.name!r} with another {other}: collect "
+                    "into another directory, or give the arm a name of its own with --arm name=…"
                 )
 
 
-def _asked_mode(plan: Plan, spec: LevelSpec) -> dict[str, str]:
+def _describe_arm(plan: Plan, spec: ArmSpec) -> dict[str, str]:
     return {
         "arm": spec.name,
         "model": spec.model,
@@ -108,15 +116,15 @@ async def _collect(
     write: Callable[[str], object],
     report: Callable[[str, Progress], None],
 ) -> list[Progress]:
-    limit = None if plan.most_cost is None else int(plan.most_cost * NANO)
+    limit = None if plan.max_cost is None else int(plan.max_cost * NANO)
     meter = Meter(limit, spent=ledger.totals()["cost"])
     rate_limiter = None
     if plan.requests_per_minute or plan.tokens_per_minute:
         rate_limiter = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
-    done: list[Progress] = []
-    for spec in plan.levels:
-        concurrency = AdaptiveLimiter(max_calls=plan.concurrency)
-        log = _Log(write, concurrency)
+    finished: list[Progress] = []
+    for spec in plan.arms:
+        limiter = AdaptiveLimiter(max_calls=plan.concurrency)
+        log = _Log(write, limiter)
         async with AsyncExitStack() as stack:
             upstream = await stack.enter_async_context(
                 Upstream(
@@ -128,40 +136,39 @@ async def _collect(
                     on_event=log,
                 )
             )
-            upstream.capabilities = await find_capabilities(upstream, spec)
+            upstream.capabilities = await find_capabilities(upstream, spec.base_url, spec.model)
             scorer = None
             if plan.scorer is not None:
-                scorer = await stack.enter_async_context(_scorer(plan, plan.scorer, log))
-            mode = _mode(plan, spec, upstream, scorer)
-            level = _Level(
-                ledger, mode, meter, concurrency, rate_limiter, partial(report, spec.name)
+                scorer = await stack.enter_async_context(_open_scorer(plan, plan.scorer, log))
+            level = _make_level(plan, spec, upstream, scorer)
+            sampler = _ArmSampler(
+                ledger, level, meter, limiter, rate_limiter, partial(report, spec.name)
             )
-            done.append(await _collect_level(plan, spec, level))
-        if done[-1].stopped:
+            finished.append(await _collect_arm(plan, spec, sampler))
+        if finished[-1].stopped:
             break
-    return done
+    return finished
 
 
 @dataclass(frozen=True)
-class _Level:
-    """All that draws of a level need, but for which questions and how many."""
+class _ArmSampler:
+    """Everything that sampling an arm needs, apart from the questions and their number."""
 
     ledger: Ledger
-    mode: CollectionLevel
+    level: CollectionLevel
     meter: Meter
-    concurrency: AdaptiveLimiter
+    limiter: AdaptiveLimiter
     rate_limiter: RateLimiter | None
     report: Callable[[Progress], None]
 
-    async def draw(self, questions: Sequence[tuple[str, str]], draws: int) -> Progress:
-        """Bring questions to so many draws each."""
-        mode = replace(self.mode, draws=draws)
+    async def sample(self, questions: Sequence[tuple[str, str]], n_samples: int) -> Progress:
+        """Sample until each question has ``n_samples``."""
         collector = Collector(
             self.ledger,
-            mode,
+            replace(self.level, n_samples=n_samples),
             questions,
             self.meter,
-            self.concurrency,
+            self.limiter,
             self.rate_limiter,
             self.report,
         )
@@ -169,25 +176,27 @@ class _Level:
             return await collector.run()
 
 
-async def _collect_level(plan: Plan, spec: LevelSpec, level: _Level) -> Progress:
-    """Draw a level whole, or in rounds for the questions that are undecided."""
-    asked, samples = plan.asked(), spec.samples
+async def _collect_arm(plan: Plan, spec: ArmSpec, sampler: _ArmSampler) -> Progress:
+    """Sample an arm completely, or in rounds of undecided questions."""
+    questions = plan.question_texts()
     if plan.adaptive is None:
-        return await level.draw(asked, samples)
+        return await sampler.sample(questions, spec.n_samples)
     ids, gold = (plan.questions[name].to_pylist() for name in ("question_id", "gold"))
-    drawn = RoundSamples(
-        level.ledger,
-        level.ledger.register_arm(**_asked_mode(plan, spec)),
+    graded = RoundSamples(
+        sampler.ledger,
+        sampler.ledger.register_arm(**_describe_arm(plan, spec)),
         load_grader(plan.grader),
         dict(zip(ids, gold, strict=True)),
     )
-    progress = await collect_rounds(asked, drawn, level.draw, samples=samples, budget=plan.adaptive)
-    if level.mode.scorer is None:
+    progress = await collect_rounds(
+        questions, graded, sampler.sample, max_samples=spec.n_samples, budget=plan.adaptive
+    )
+    if sampler.level.scorer is None:
         progress.unscored = 0
     return progress
 
 
-def _scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
+def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
     return HttpScorer(
         url,
         key=read_api_key(plan.scorer_api_key_env),
@@ -197,21 +206,21 @@ def _scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
     )
 
 
-def _mode(
-    plan: Plan, spec: LevelSpec, upstream: Upstream, scorer: HttpScorer | None
+def _make_level(
+    plan: Plan, spec: ArmSpec, upstream: Upstream, scorer: HttpScorer | None
 ) -> CollectionLevel:
-    at_once = upstream.capabilities.choices(
-        spec.samples, temperature=spec.settings.temperature, seeded=plan.seed is not None
+    samples_per_call = upstream.capabilities.choices(
+        spec.n_samples, temperature=spec.settings.temperature, seeded=plan.seed is not None
     )
     return CollectionLevel(
-        level=spec.name,
+        arm=spec.name,
         model_name=spec.model,
         model=upstream,
         template=plan.template,
         settings=spec.settings,
         token_prices=spec.token_prices,
-        draws=spec.samples,
-        at_once=min(at_once, MOST_AT_ONCE),
+        n_samples=spec.n_samples,
+        samples_per_call=min(samples_per_call, MAX_SAMPLES_PER_CALL),
         seed=plan.seed,
         scorer=scorer,
         score_price=plan.scorer_prices.cost(Usage(0, 0)),
@@ -220,21 +229,21 @@ def _mode(
 
 @dataclass(frozen=True)
 class _Log:
-    """Writes what went wrong, a line of JSON each, and lets the concurrency hear of it."""
+    """Writes events as lines of JSON, and backs off when the server is overloaded."""
 
     write: Callable[[str], object]
-    concurrency: AdaptiveLimiter
+    limiter: AdaptiveLimiter
 
     def __call__(self, event: str, fields: Mapping[str, object]) -> None:
-        if event == "retry" and str(fields.get("cause")).startswith(BUSY):
-            self.concurrency.back_off()
+        if event == "retry" and str(fields.get("cause")).startswith(OVERLOADED):
+            self.limiter.back_off()
         line = {"time": round(time.time(), 3), "event": event, **fields}
         self.write(json.dumps(line, default=str) + "\n")
 
 
 @dataclass(frozen=True)
 class _Interrupts:
-    """The first Ctrl-C begins nothing new and keeps what is under way; the second ends at once."""
+    """Stops a collector at the first Ctrl-C; running calls finish. The second Ctrl-C ends it."""
 
     collector: Collector
 
@@ -252,19 +261,19 @@ class _Interrupts:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
 
-def _export(plan: Plan, place: Run, ledger: Ledger) -> dict[str, dict[str, int]]:
-    """Write each level's samples: the first as the run's own, the others beside it."""
+def _export(plan: Plan, store: Run, ledger: Ledger) -> dict[str, dict[str, int]]:
+    """Write the samples of each arm: the first as the run's own, the others beside it."""
     questions = {row["question_id"]: row for row in plan.questions.to_pylist()}
     grader = load_grader(plan.grader)
     counts = {}
     outputs = []
-    for i, spec in enumerate(plan.levels):
-        mode = ledger.register_arm(**_asked_mode(plan, spec))
+    for i, spec in enumerate(plan.arms):
+        arm_id = ledger.register_arm(**_describe_arm(plan, spec))
         name = SAMPLES if i == 0 else f"samples@{spec.name}.parquet"
-        counts[spec.name] = export(ledger, mode, questions, grader, place.file(name))
+        counts[spec.name] = export(ledger, arm_id, questions, grader, store.file(name))
         outputs.append(name)
-    first = plan.levels[0]
-    place.finish_written(
+    first = plan.arms[0]
+    store.finish_written(
         "collect",
         arguments={"grader": plan.grader, "template": plan.template.name},
         names=outputs,

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
-from adacompute.collection.collector import at_risk
+from adacompute.collection.collector import max_lost_calls
 from adacompute.stages.probe import probe_run
 from adacompute.testing.arithmetic import generate
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
@@ -54,8 +54,8 @@ def collect(
         text=True,
         check=False,
     )
-    level = json.loads(done.stdout)["levels"][0] if done.stdout else {}
-    return done.returncode, level, done.stderr
+    arm = json.loads(done.stdout)["arms"][0] if done.stdout else {}
+    return done.returncode, arm, done.stderr
 
 
 def samples(run: Path) -> list[tuple[str, int]]:
@@ -64,16 +64,16 @@ def samples(run: Path) -> list[tuple[str, int]]:
     return sorted(pairs)
 
 
-def test_a_run_is_collected_and_evaluated_by_the_rest_of_the_line(tmp_path: Path) -> None:
+def test_collected_run_can_be_estimated(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 24), tmp_path / "run"
     with serve_fake(FakeSettings()) as fake:
-        code, level, error = collect(questions, run, fake, "--samples", "8")
-        assert (code, level["samples"], level["missing"], error) == (0, 192, 0, "")
+        code, arm, error = collect(questions, run, fake, "--samples", "8")
+        assert (code, arm["samples"], arm["missing"], error) == (0, 192, 0, "")
         served = fake.stats()["choices"]
         code, again, _ = collect(questions, run, fake, "--samples", "8")
-        assert (code, again["drawn"], fake.stats()["choices"]) == (0, 0, served)
+        assert (code, again["new_samples"], fake.stats()["choices"]) == (0, 0, served)
         code, more, _ = collect(questions, run, fake, "--samples", "12")
-        assert (code, more["drawn"], more["samples"]) == (0, 96, 288)
+        assert (code, more["new_samples"], more["samples"]) == (0, 96, 288)
     assert len(set(samples(run))) == 288
     estimate = [
         sys.executable,
@@ -90,7 +90,7 @@ def test_a_run_is_collected_and_evaluated_by_the_rest_of_the_line(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path: Path) -> None:
+def test_random_kills_lose_no_sample_and_repeat_none(tmp_path: Path) -> None:
     count, run, dice = 8 + 4 * KILLS, tmp_path / "run", random.Random(5)
     questions, wanted = write_questions(tmp_path, count), 25 * count
     with serve_fake(FakeSettings(latency_s=0.15, n="ignored")) as fake:
@@ -106,18 +106,18 @@ def test_no_sample_is_lost_or_drawn_twice_over_kills_at_random_moments(tmp_path:
             assert process.poll() is None, "killed in the middle"
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        code, level, error = collect(questions, run, fake, *more)
-        assert (code, level["samples"], error) == (0, wanted, "")
+        code, arm, error = collect(questions, run, fake, *more)
+        assert (code, arm["samples"], error) == (0, wanted, "")
         after = fake.stats()
         paid = sum(after[name] - before[name] for name in ("choices", "cancelled"))
-    assert level["drawn"] != 0, "the last kill left something to do"
+    assert arm["new_samples"] != 0, "the last kill left something to do"
     assert len(samples(run)) == len(set(samples(run))) == wanted
     print(f"{KILLS} kills: {wanted} samples, {paid} paid, {paid - wanted} lost in flight")  # noqa: T201
-    assert wanted <= paid <= wanted + at_risk(8) * KILLS
+    assert wanted <= paid <= wanted + max_lost_calls(8) * KILLS
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_work_and_draw_nothing_twice(tmp_path: Path) -> None:
+def test_two_processes_share_the_work(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 1100), tmp_path / "run"
     with serve_fake(FakeSettings(latency_s=0.02)) as fake:
         probe_run(base_url=fake.base_url, model="fake")
@@ -130,13 +130,13 @@ def test_two_processes_share_the_work_and_draw_nothing_twice(tmp_path: Path) -> 
         ]
         for process in two:
             process.communicate(timeout=120)
-        code, level, _ = collect(questions, run, fake, "--samples", "4")
-        assert (code, level["samples"]) == (0, 4400)
+        code, arm, _ = collect(questions, run, fake, "--samples", "4")
+        assert (code, arm["samples"]) == (0, 4400)
         assert fake.stats()["choices"] - before == 4400
 
 
 @pytest.mark.slow
-def test_an_interrupted_collection_keeps_what_is_under_way(tmp_path: Path) -> None:
+def test_interrupt_stores_running_calls(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 60), tmp_path / "run"
     with serve_fake(FakeSettings(latency_s=0.2, n="ignored")) as fake:
         more = ("--samples", "20", "--concurrency", "8")
@@ -155,31 +155,19 @@ def test_an_interrupted_collection_keeps_what_is_under_way(tmp_path: Path) -> No
         assert len(samples(run)) == fake.stats()["choices"] - before
 
 
-def test_a_probe_says_what_the_server_does() -> None:
-    with serve_fake(FakeSettings(n="ignored", usage="none")) as fake:
-        asked = ("probe", "--base-url", fake.base_url, "--model", "fake", "--json")
-        done = subprocess.run(
-            [sys.executable, "-m", "adacompute", *asked], capture_output=True, text=True, check=True
-        )
-    found = json.loads(done.stdout)
-    assert found["capabilities"]["n"] == "ignored"
-    assert found["capabilities"]["usage"] == "missing"
-    assert {"what", "found", "so"} == set(found["findings"][0])
-
-
-def test_a_dry_run_calls_nothing_and_says_what_is_needed_at_most(tmp_path: Path) -> None:
+def test_dry_run_calls_nothing(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 10), tmp_path / "run"
     (tmp_path / "prices.toml").write_text('[models."fake"]\ninput = 1\noutput = 2\n')
     with serve_fake(FakeSettings()) as fake:
         more = ("--dry-run", "--samples", "5", "--token-prices", str(tmp_path / "prices.toml"))
-        code, level, _ = collect(questions, run, fake, *more)
-        assert (code, level["samples"], fake.stats()["calls"]) == (0, 50, 0)
-        assert level["completion_tokens_at_most"] == 50 * 1024
-        assert float(str(level["cost_at_most"])) > 50 * 1024 * 2 / 1e6
+        code, arm, _ = collect(questions, run, fake, *more)
+        assert (code, arm["samples"], fake.stats()["calls"]) == (0, 50, 0)
+        assert arm["max_completion_tokens"] == 50 * 1024
+        assert float(str(arm["max_cost"])) > 50 * 1024 * 2 / 1e6
     assert not run.exists()
 
 
-def test_the_limit_on_cost_holds(tmp_path: Path) -> None:
+def test_max_cost_holds(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 30), tmp_path / "run"
     (tmp_path / "prices.toml").write_text('[models."fake"]\ninput = 0\noutput = 0\ncall = 1\n')
     with serve_fake(FakeSettings(n="ignored")) as fake:
@@ -191,27 +179,27 @@ def test_the_limit_on_cost_holds(tmp_path: Path) -> None:
             "--max-cost",
             "20.5",
         )
-        code, level, error = collect(questions, run, fake, *more)
-        assert (code, level["samples"], level["cost"]) == (1, 20, 20.0)
-        assert "may cost more" in str(level["stopped"])
+        code, arm, error = collect(questions, run, fake, *more)
+        assert (code, arm["samples"], arm["cost"]) == (1, 20, 20.0)
+        assert "may cost more" in str(arm["stopped"])
         assert "70 samples are missing" in error
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--level", "name=a", "--level", "name=a"), "two levels share a name"),
-        (("--level", "model=b"), "a level needs a name"),
-        (("--level", "name=a,colour=b"), "a level has no 'colour'"),
-        (("--level", "name=a,samples=many"), "level 'a'"),
-        (("--max-cost", "3"), "a limit on cost needs prices"),
+        (("--arm", "name=a", "--arm", "name=a"), "different names"),
+        (("--arm", "model=b"), "needs a name"),
+        (("--arm", "name=a,colour=b"), "has no 'colour'"),
+        (("--arm", "name=a,samples=many"), "arm 'a'"),
+        (("--max-cost", "3"), "needs prices"),
         (("--prompt", "nothing"), "must hold {question} once"),
         (("--few-shot", "/nowhere"), "/nowhere: No such file"),
         (("--grader", "none"), "there is no grader 'none'"),
-        (("--level", "oops"), "is not a level such as"),
+        (("--arm", "oops"), "is not an arm such as"),
     ],
 )
-def test_wrong_use_ends_in_one_sentence_before_anything_is_called(
+def test_wrong_use_is_refused_before_any_call(
     tmp_path: Path, more: tuple[str, ...], says: str
 ) -> None:
     questions, run = write_questions(tmp_path, 3), tmp_path / "run"
@@ -222,22 +210,22 @@ def test_wrong_use_ends_in_one_sentence_before_anything_is_called(
     assert "Traceback" not in error
 
 
-def test_levels_are_collected_side_by_side(tmp_path: Path) -> None:
+def test_several_arms_are_collected(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 5), tmp_path / "run"
     with serve_fake(FakeSettings()) as fake:
-        levels = ("--level", "name=small,samples=2", "--level", "name=big,effort=high,samples=1")
+        arms = ("--arm", "name=small,samples=2", "--arm", "name=big,effort=high,samples=1")
         done = subprocess.run(
-            [*command(questions, run, fake, *levels), "--json"],
+            [*command(questions, run, fake, *arms), "--json"],
             capture_output=True,
             text=True,
             check=True,
         )
-        rows = json.loads(done.stdout)["levels"]
-    assert [(row["level"], row["samples"]) for row in rows] == [("small", 10), ("big", 5)]
+        rows = json.loads(done.stdout)["arms"]
+    assert [(row["arm"], row["samples"]) for row in rows] == [("small", 10), ("big", 5)]
     assert pq.read_table(run / "samples@big.parquet")["arm"].to_pylist() == ["big"] * 5
 
 
-def test_a_run_of_imported_samples_is_not_collected_into(tmp_path: Path) -> None:
+def test_imported_run_is_refused(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 3), tmp_path / "run"
     run.mkdir()
     (run / "samples.parquet").write_bytes(b"paid for")
@@ -247,7 +235,7 @@ def test_a_run_of_imported_samples_is_not_collected_into(tmp_path: Path) -> None
     assert "holds imported samples" in error
 
 
-def test_samples_drawn_in_another_way_are_not_mixed_or_dropped(tmp_path: Path) -> None:
+def test_samples_with_other_settings_are_refused(tmp_path: Path) -> None:
     questions, run = write_questions(tmp_path, 3), tmp_path / "run"
     with serve_fake(FakeSettings()) as fake:
         assert collect(questions, run, fake, "--samples", "4")[0] == 0
@@ -255,7 +243,7 @@ def test_samples_drawn_in_another_way_are_not_mixed_or_dropped(tmp_path: Path) -
         other = ("--samples", "2", "--temperature", "0.2", "--prompt", "Say: {question}")
         code, _, error = collect(questions, run, fake, *other)
         assert code == 1
-        assert "of the level 'default' with another prompt and settings: collect into" in error
+        assert "'default' with another prompt and settings" in error
         assert (run / "samples.parquet").read_bytes() == before
         assert collect(questions, run, fake, "--samples", "5")[0] == 0  # more of the same
     assert len(samples(run)) == 15

@@ -1,4 +1,4 @@
-"""Policies are fitted and scored on a run whose truth is known, and a killed run starts again."""
+"""Policies are scored on a run whose truth is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.core.errors import BundleError, ConfigError, DataError, MissingExtra
+from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import evaluate, inputs
@@ -24,6 +24,7 @@ from adacompute.stages.import_samples import import_samples
 from adacompute.stages.train import train_run
 
 Rows = list[dict[str, Any]]
+
 
 SCORED = {
     "policy",
@@ -39,7 +40,11 @@ SCORED = {
     "headroom",
     "relative_gain",
 }
+
+
 IMITATED = {"imitation", "oracle_gap", "regret", "regret_bound"}
+
+
 QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "levels": (1, 2, 4), "policies": ("mixture",)}
 
 
@@ -59,7 +64,7 @@ def all_scores(
 
 
 @pytest.mark.slow
-def test_every_policy_is_scored_at_every_budget_unless_some_are_named(
+def test_all_policies_are_scored_by_default(
     all_scores: dict[str, Any],
 ) -> None:
     found = [(row["policy"], row["budget"]) for row in all_scores["rows"]]
@@ -69,7 +74,7 @@ def test_every_policy_is_scored_at_every_budget_unless_some_are_named(
 
 
 @pytest.mark.slow
-def test_rows_have_the_names_that_other_tools_read(all_scores: dict[str, Any]) -> None:
+def test_rows_have_the_documented_keys(all_scores: dict[str, Any]) -> None:
     for row in all_scores["rows"]:
         assert row.keys() >= SCORED
         assert (row.keys() >= IMITATED) == (row["policy"] in ROUTERS)
@@ -78,7 +83,7 @@ def test_rows_have_the_names_that_other_tools_read(all_scores: dict[str, Any]) -
 
 
 @pytest.mark.slow
-def test_scores_are_what_the_truth_demands(all_scores: dict[str, Any]) -> None:
+def test_scores_match_the_known_truth(all_scores: dict[str, Any]) -> None:
     cells = {(row["policy"], row["budget"]): row for row in all_scores["rows"]}
     fixed = cells["fixed", 1.5]
     assert (fixed["cost"], fixed["accuracy"]) == (1.0, pytest.approx(0.5))
@@ -94,7 +99,7 @@ def test_scores_are_what_the_truth_demands(all_scores: dict[str, Any]) -> None:
     assert all_scores["unparsed_share"] == 18 / 192
 
 
-def test_without_unreadable_samples_retrying_gains_nothing(run: Path) -> None:
+def test_retry_gains_nothing_without_unparsed_samples(run: Path) -> None:
     options = {**QUICK, "budgets": (1.5,), "levels": (1, 2), "policies": ("retry", "mixture")}
     retry, mixture = evaluate_run(run, drop_unparsed=True, **options)["rows"]
     assert retry["accuracy"] == pytest.approx(mixture["accuracy"], abs=0.005)
@@ -102,7 +107,7 @@ def test_without_unreadable_samples_retrying_gains_nothing(run: Path) -> None:
     assert with_nulls["difference"] > 0.01
 
 
-def test_a_finished_evaluation_is_skipped_and_returns_what_it_returned(run: Path) -> None:
+def test_finished_evaluation_is_skipped(run: Path) -> None:
     first = evaluate_run(run, **QUICK)
     before = {path.name: path.stat().st_mtime_ns for path in run.iterdir()}
     assert evaluate_run(run, **QUICK) == first
@@ -122,7 +127,7 @@ def test_evaluation_runs_again_when_grades_change(run: Path) -> None:
     assert evaluate_run(run, **QUICK)["rows"][0]["accuracy"] == 0.0
 
 
-def test_grades_that_change_while_policies_are_scored_make_the_scores_stale(run: Path) -> None:
+def test_grades_changed_during_evaluation_make_it_stale(run: Path) -> None:
     def disturb(what: str) -> None:
         if what == "mixture":
             grade_run(run, grader="exact")
@@ -138,7 +143,7 @@ def test_progress_names_every_policy(run: Path) -> None:
     assert {"fixed", "oracle"} <= set(said)
 
 
-def test_without_an_extra_its_policies_are_left_out_and_named(
+def test_policies_of_a_missing_extra_are_skipped(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(module: str, *, extra: str) -> None:
@@ -156,12 +161,12 @@ def test_without_an_extra_its_policies_are_left_out_and_named(
         evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
 
 
-def test_a_policy_named_twice_is_scored_once(run: Path) -> None:
+def test_duplicate_policy_is_scored_once(run: Path) -> None:
     assert len(evaluate_run(run, **{**QUICK, "policies": ("mixture", "mixture")})["rows"]) == 2
 
 
 @pytest.mark.slow
-def test_the_paper_s_protocol_scores_the_paper_s_policies(run: Path) -> None:
+def test_paper_protocol_scores_the_paper_policies(run: Path) -> None:
     result = evaluate_run(run, budgets=(1.5, 2.0), protocol="paper")
     found = [(row["policy"], row["budget"]) for row in result["rows"]]
     assert found == [(name, budget) for budget in (1.5, 2.0) for name in PROTOCOLS["paper"]]
@@ -205,7 +210,7 @@ def test_the_paper_s_protocol_scores_the_paper_s_policies(run: Path) -> None:
         ({"seed": 2**32}, ConfigError, "a seed is a whole number from 0"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_in_a_sentence(
+def test_invalid_options_are_refused(
     run: Path, options: dict[str, Any], kind: type[Exception], sentence: str
 ) -> None:
     before = artifacts(run)
@@ -214,18 +219,18 @@ def test_what_cannot_be_evaluated_is_refused_in_a_sentence(
     assert artifacts(run) == before
 
 
-def test_levels_that_need_more_than_half_of_the_samples_are_named(run: Path) -> None:
+def test_levels_above_half_of_the_samples_are_excluded(run: Path) -> None:
     found = evaluate_run(run, **{**QUICK, "levels": (1, 4, 5, 16)})
     assert (found["levels"], found["levels_excluded"]) == ([1, 4], [5, 16])
 
 
-def test_the_largest_seed_and_budget_are_taken(run: Path) -> None:
+def test_largest_seed_and_budget_are_accepted(run: Path) -> None:
     rows = evaluate_run(run, **{**QUICK, "budgets": (1e300,), "seed": 2**32 - 1})["rows"]
     assert rows[0]["cost"] <= 4.0 + 1e-9
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_few_questions_are_too_few_to_hold_some_out(
+def test_too_few_questions_are_refused(
     rows: Rows, make_run: Callable[[Rows], Path], count: int
 ) -> None:
     names = list(dict.fromkeys(row["question_id"] for row in rows))[:count]
@@ -235,7 +240,7 @@ def test_few_questions_are_too_few_to_hold_some_out(
 
 
 @pytest.mark.parametrize("levels", [(1, 2), (2, 4), (1, 4)])
-def test_short_ladders_are_scored(run: Path, levels: tuple[int, ...]) -> None:
+def test_two_levels_are_enough(run: Path, levels: tuple[int, ...]) -> None:
     policies = ("fixed", "mixture", "random", "retry", "early-stopping", "oracle")
     rows = evaluate_run(run, budgets=(4.0,), levels=levels, policies=policies)["rows"]
     assert [row["policy"] for row in rows] == list(policies)
@@ -243,7 +248,7 @@ def test_short_ladders_are_scored(run: Path, levels: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("answer", ["7", "8", None])
-def test_samples_that_are_all_alike_are_scored(
+def test_identical_samples_are_scored(
     rows: Rows, make_run: Callable[[Rows], Path], answer: str | None
 ) -> None:
     alike = [{**row, "answer": answer, "correct": answer == "7"} for row in rows]
@@ -255,7 +260,7 @@ def test_samples_that_are_all_alike_are_scored(
 
 
 @pytest.mark.parametrize("unit", ["tokens", "characters", "seconds"])
-def test_costs_are_scored_in_their_unit(run: Path, unit: str) -> None:
+def test_costs_are_in_the_given_unit(run: Path, unit: str) -> None:
     budget = {"tokens": 11.0, "characters": 30.0, "seconds": 2.0}[unit]
     options = {**QUICK, "policies": ("mixture", "oracle"), "budgets": (budget,)}
     result = evaluate_run(run, unit=unit, **options)
@@ -264,7 +269,7 @@ def test_costs_are_scored_in_their_unit(run: Path, unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["samples", "tokens", "characters", "seconds"])
-def test_by_default_budgets_are_multiples_of_what_a_sample_costs(
+def test_default_budgets_are_multiples_of_the_sample_cost(
     run: Path, rows: Rows, tmp_path: Path, unit: str
 ) -> None:
     column = {"tokens": "completion_tokens", "characters": "completion_chars"}.get(unit)
@@ -282,7 +287,7 @@ def test_by_default_budgets_are_multiples_of_what_a_sample_costs(
         assert [row["budget"] for row in paid] == pytest.approx([n + 2.5 for n in whole])
 
 
-def test_samples_that_cost_nothing_are_refused(
+def test_free_samples_are_refused(
     rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path
 ) -> None:
     free = make_run([{**row, "completion_tokens": 0} for row in rows])
@@ -297,96 +302,8 @@ def test_samples_that_cost_nothing_are_refused(
         evaluate_run(make_run(once), **{**QUICK, "levels": (1, 2)}, unit="tokens")
 
 
-@pytest.mark.parametrize("policy", POLICY_FACTORIES)
-def test_a_bundle_of_every_family_is_written_and_loads(
-    run: Path, tmp_path: Path, policy: str
-) -> None:
-    out = tmp_path / "deep" / "bundle"
-    result = train_run(run, policy=policy, out=out, levels=(1, 2, 4, 16), budgets=(1.5, 2.0))
-    bundle = load_bundle(out)
-    assert (result["policy"], result["out"]) == (policy, str(out))
-    assert (result["questions"], result["unit"]) == (24, "samples")
-    assert result["levels"] == [level.n_samples for level in bundle.policy.levels]
-    assert result["levels"][-1] == 4
-    assert (bundle.notes["questions"], bundle.notes["policy"]) == (24, policy)
-    path = result["on_training_questions"]
-    assert all(1.0 <= row["cost"] <= 4.0 and 0.4 <= row["accuracy"] <= 1.0 for row in path)
-    assert path[0]["cost"] <= path[-1]["cost"]
-    assert path[0]["price"] >= path[-1]["price"]
-
-
-@pytest.mark.parametrize("policy", ["mixture", "router"])
-def test_training_again_gives_the_same_bytes(run: Path, tmp_path: Path, policy: str) -> None:
-    places = tmp_path / "one", tmp_path / "two", tmp_path / "one"
-    written = []
-    for place in places:
-        train_run(run, policy=policy, out=place, levels=(1, 4), budgets=(2.0,))
-        written.append(artifacts(place))
-    assert written[0] == written[1] == written[2]
-    assert "bundle.json" in written[0]
-
-
-def test_a_bundle_records_the_model_and_the_grader_that_graded_last(
-    source: Path, tmp_path: Path
-) -> None:
-    run, out = tmp_path / "named", tmp_path / "bundle"
-    import_samples(source, run, model="m", grader="choice")
-    trained = train_run(run, policy="mixture", out=out)
-    assert (trained["model"], trained["grader"]) == ("m", "choice")
-    before = load_bundle(out).data_hash
-    grade_run(run, grader="numeric")
-    train_run(run, policy="mixture", out=out)
-    assert load_bundle(out).grader == "numeric"
-    assert load_bundle(out).data_hash != before
-    train_run(run, policy="mixture", out=out, model="other", grader="exact")
-    assert (load_bundle(out).model, load_bundle(out).grader) == ("other", "exact")
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "sentence"),
-    [
-        ({"policy": "oracle"}, ConfigError, "no policy 'oracle'"),
-        ({"levels": (9, 16)}, DataError, "a question, 8, is below the lowest level, 9:"),
-        ({"levels": (1, 9)}, DataError, "8, leaves one of the levels 1, 9, and a policy"),
-        ({"levels": ()}, ConfigError, "rising whole numbers"),
-        ({"budgets": (math.nan,)}, ConfigError, "not nan"),
-        ({"seed": -1}, ConfigError, "a seed"),
-        ({"features": "tea-leaves"}, ConfigError, "tea-leaves"),
-        ({"policy": "router", "classifier": "tarot"}, ConfigError, "not 'tarot'"),
-        ({"policy": "router", "classifier": "logistic"}, BundleError, "classifier 'gbm'"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_and_writes_nothing(
-    run: Path, tmp_path: Path, options: dict[str, Any], kind: type[Exception], sentence: str
-) -> None:
-    out = tmp_path / "bundle"
-    with pytest.raises(kind, match=sentence):
-        train_run(run, **{"policy": "mixture", "out": out, "levels": (1, 4), **options})
-    assert not out.exists()
-
-
-@pytest.mark.parametrize("policy", ["mixture", "early-stopping", "sequential"])
-def test_one_sample_a_question_leaves_a_policy_nothing_to_decide(
-    rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path, policy: str
-) -> None:
-    run, out = make_run([row for row in rows if row["sample"] == 0]), tmp_path / "bundle"
-    with pytest.raises(DataError, match="a question, 1, leaves one of the levels 1, 2"):
-        train_run(run, policy=policy, out=out)
-    assert not out.exists()
-
-
-def test_a_bundle_takes_no_place_of_something_else(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.tex").touch()
-    with pytest.raises(BundleError, match="exists and is not a bundle"):
-        train_run(run, policy="mixture", out=tmp_path / "thesis")
-    assert (tmp_path / "thesis" / "chapter.tex").exists()
-
-
 @pytest.mark.slow
-def test_a_run_killed_while_it_evaluates_starts_again_to_equal_bytes(
-    tmp_path: Path, source: Path
-) -> None:
+def test_killed_evaluation_runs_again_to_equal_bytes(tmp_path: Path, source: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for run in (whole, killed):
         import_samples(source, run)
@@ -441,42 +358,3 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
     for wrong in ({"rounds": 0}, {"round_cost": -1.0}, {"rounds": 2, "protocol": "paper"}):
         with pytest.raises(ConfigError, match="round"):
             evaluate_run(run, **{**options, "policies": None, **wrong})
-
-
-def test_a_bundle_keeps_what_rounds_cost_when_it_was_trained(run: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"policy": "sequential", "levels": (1, 2, 4)}
-    paid = train_run(run, out=tmp_path / "paid", **options, round_cost=1.5)
-    bundle = load_bundle(tmp_path / "paid")
-    assert paid["round_cost"] == 1.5
-    assert bundle.notes["costs"] == {"prices": None, "native_n": False, "round_cost": 1.5}
-    assert bundle.policy.round_cost == pytest.approx(1.5)  # type: ignore[attr-defined]
-    free = train_run(run, out=tmp_path / "free", **options)
-    last, least = free["on_training_questions"][-1], paid["on_training_questions"][-1]
-    assert least["rounds"] < last["rounds"]
-    assert free["on_training_questions"][0]["cost"] == pytest.approx(1.0)
-    assert paid["on_training_questions"][0]["cost"] >= 2.5
-    with pytest.raises(ConfigError, match="a round costs a finite number"):
-        train_run(run, out=tmp_path / "none", **options, round_cost=math.inf)
-    with pytest.raises(ConfigError, match="its price is not known"):
-        train_run(run, out=tmp_path / "none", **options, native_n=True)
-
-
-def test_ties_by_log_probability_are_kept_in_the_bundle(run: Path, tmp_path: Path) -> None:
-    made = train_run(run, policy="mixture", out=tmp_path / "bundle", tie_break="logprob")
-    assert load_bundle(tmp_path / "bundle").tie_break == "logprob"
-    plain = train_run(run, policy="mixture", out=tmp_path / "plain")
-    assert load_bundle(tmp_path / "plain").tie_break == "first"
-    assert made["on_training_questions"] != plain["on_training_questions"]
-    scored = evaluate_run(run, **QUICK, tie_break="logprob")
-    assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]
-    with pytest.raises(ConfigError, match="ties are broken by first or logprob, not 'luck'"):
-        evaluate_run(run, **QUICK, tie_break="luck")
-
-
-def test_ties_cannot_be_broken_by_what_was_not_recorded(
-    tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
-) -> None:
-    bare = [{**row, "mean_logprob": None} for row in rows]
-    import_samples(write(tmp_path / "bare.parquet", bare), tmp_path / "run")
-    with pytest.raises(DataError, match="have no mean_logprob"):
-        train_run(tmp_path / "run", policy="mixture", out=tmp_path / "b", tie_break="logprob")

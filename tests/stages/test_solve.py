@@ -1,0 +1,173 @@
+"""Allocations are the best within a budget and limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
+from adacompute.stages.estimate import estimate_run
+from adacompute.stages.grade import grade_run
+from adacompute.stages.solve import solve_run
+
+Rows = list[dict[str, Any]]
+
+
+def by_question(rows: Rows) -> dict[str, Rows]:
+    questions: dict[str, Rows] = {}
+    for row in rows:
+        questions.setdefault(row["question_id"], []).append(row)
+    return questions
+
+
+def test_solve_refuses_stale_utilities(run: Path) -> None:
+    estimate_run(run, levels=(1, 2))
+    solve_run(run, budget=1.5)
+    grade_run(run, grader="exact")
+    with pytest.raises(DataError, match=r"made from other samples or grades: run 'adacompute est"):
+        solve_run(run, budget=1.5)
+    estimate_run(run, levels=(1, 2))
+    assert solve_run(run, budget=1.5)["utility"] == 0.0
+
+
+def test_allocation_is_optimal(run: Path) -> None:
+    estimate_run(run, levels=(1, 4))
+    found = solve_run(run, budget=1.75)
+    table = pq.read_table(run / "allocation.parquet").to_pylist()
+    bought = {row["question_id"].partition("/")[0] for row in table if row["level"] == 4}
+    assert found["cost"] == 1.75
+    assert bought == {"slow"}
+    assert found["shares"] == {"1": 0.75, "4": 0.25}
+    assert found["split"] == []
+    assert found["gap"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_remaining_budget_is_spent_by_a_split(run: Path) -> None:
+    estimate_run(run, levels=(1, 4))
+    found = solve_run(run, budget=1.8)
+    assert found["cost"] == 1.75
+    (split,) = found["split"]
+    assert split["level"] == 4
+    assert found["mixed_cost"] == pytest.approx(1.8)
+    assert found["utility"] < found["mixed_utility"] <= found["bound"] + 1e-12
+    assert found["gap"] == pytest.approx(found["bound"] - found["utility"])
+
+
+def test_bisection_agrees(run: Path) -> None:
+    estimate_run(run, levels=(1, 2, 4, 8))
+    exact = solve_run(run, budget=2.0)
+    bisected = solve_run(run, budget=2.0, method="bisect")
+    assert bisected["cost"] <= 2.0
+    assert bisected["mixed_utility"] == pytest.approx(exact["mixed_utility"])
+
+
+def question_means(rows: Rows, column: str) -> list[float]:
+    return [float(np.mean([row[column] for row in own])) for own in by_question(rows).values()]
+
+
+@pytest.mark.parametrize(
+    ("unit", "column"),
+    [
+        ("tokens", "completion_tokens"),
+        ("characters", "completion_chars"),
+        ("seconds", "latency_s"),
+    ],
+)
+def test_costs_in_a_unit_are_as_recorded(run: Path, rows: Rows, unit: str, column: str) -> None:
+    estimate_run(run, levels=(1, 2))
+    each = float(np.mean(question_means(rows, column)))
+    whole = solve_run(run, budget=2.1 * each, unit=unit)
+    assert whole["unit"] == unit
+    bought = {
+        row["question_id"]: row["level"]
+        for row in pq.read_table(run / "allocation.parquet").to_pylist()
+    }
+    means = dict(zip(by_question(rows), question_means(rows, column), strict=True))
+    spent = np.mean([means[name] * level for name, level in bought.items()])
+    assert whole["cost"] == pytest.approx(spent, abs=1e-6)
+    with pytest.raises(InfeasibleBudget, match="below"):
+        solve_run(run, budget=0.9 * each, unit=unit)
+
+
+def test_limit_on_characters_holds(run: Path, rows: Rows) -> None:
+    estimate_run(run, levels=(1, 4))
+    each = float(np.mean(question_means(rows, "completion_chars")))
+    free = solve_run(run, budget=2.5)
+    held = solve_run(run, budget=2.5, limits={"characters": 1.5 * each})
+    report = held["limits"]["characters"]
+    assert report["cost"] <= report["limit"] == 1.5 * each
+    assert report["price"] > 0
+    assert held["utility"] < free["utility"]
+    assert held["mixed_cost"] <= 2.5 + 1e-9
+
+
+def test_latency_is_the_expected_maximum_of_parallel_samples(run: Path, rows: Rows) -> None:
+    levels = (1, 3, 8)
+    estimate_run(run, levels=levels)
+    found = solve_run(run, budget=8.0, limits={"latency": 100.0})
+    chosen = {
+        row["question_id"]: row["level"]
+        for row in pq.read_table(run / "allocation.parquet").to_pylist()
+    }
+    assert len(set(chosen.values())) > 1
+    slowest = [
+        np.mean([max(s) for s in itertools.combinations([r["latency_s"] for r in own], chosen[q])])
+        for q, own in by_question(rows).items()
+    ]
+    assert found["limits"]["latency"]["cost"] == pytest.approx(np.mean(slowest), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "sentence"),
+    [
+        ({"budget": 0.5}, InfeasibleBudget, r"budget of 0.5 is below 1"),
+        ({"budget": 0.0}, InfeasibleBudget, r"below 1"),
+        ({"budget": -3.0}, InfeasibleBudget, r"below 1"),
+        ({"budget": math.nan}, ConfigError, r"finite number, got nan"),
+        ({"budget": math.inf}, ConfigError, r"finite number, got inf"),
+        ({"budget": 2.0, "method": "guess"}, ConfigError, r"method must be"),
+        ({"budget": 2.0, "unit": "bananas"}, ConfigError, r"a unit is one of .* not 'bananas'"),
+        ({"budget": 2.0, "unit": "money"}, ConfigError, r"needs prices of tokens"),
+        ({"budget": 2.0, "limits": {"bananas": 1.0}}, ConfigError, r"not 'bananas'"),
+        ({"budget": 2.0, "limits": {"latency": 0.1}}, InfeasibleBudget, r"on latency is below"),
+        ({"budget": 2.0, "limits": {"latency": math.nan}}, ConfigError, r"finite numbers"),
+        (
+            {"budget": 2.0, "limits": {"latency": 9.0}, "method": "bisect"},
+            ConfigError,
+            r"limits are solved by the method 'exact' only",
+        ),
+    ],
+)
+def test_unsolvable_budgets_are_refused(
+    run: Path, options: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    estimate_run(run, levels=(1, 2))
+    with pytest.raises(kind, match=sentence):
+        solve_run(run, **options)
+    assert not (run / "allocation.parquet").exists()
+
+
+def test_huge_budget_reaches_the_bound(run: Path) -> None:
+    estimate_run(run, levels=(1, 2, 4))
+    found = solve_run(run, budget=1e300)
+    assert found["price"] == 0.0
+    assert found["cost"] <= 4.0
+    assert found["utility"] == pytest.approx(found["bound"])
+
+
+@pytest.mark.parametrize("value", [-1.0, math.inf, -math.inf, math.nan, None])
+def test_invalid_costs_are_refused(
+    rows: Rows, make_run: Callable[[Rows], Path], value: float | None
+) -> None:
+    run = make_run([{**row, "latency_s": value if i == 7 else 1.0} for i, row in enumerate(rows)])
+    estimate_run(run, levels=(1, 2))
+    for options in ({"unit": "seconds"}, {"limits": {"latency": 5.0}}):
+        with pytest.raises(DataError, match=r"latency_s"):
+            solve_run(run, budget=5.0, **options)

@@ -1,0 +1,149 @@
+"""Policies are fitted to a run whose truth is known, and saved as bundles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adacompute.core.errors import BundleError, ConfigError, DataError
+from adacompute.evaluation.factories import POLICY_FACTORIES
+from adacompute.policies.bundle import load_bundle
+from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.grade import grade_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
+
+Rows = list[dict[str, Any]]
+
+
+QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "levels": (1, 2, 4), "policies": ("mixture",)}
+
+
+def artifacts(run: Path) -> dict[str, bytes]:
+    found = sorted(path for path in run.iterdir() if not path.name.startswith("."))
+    return {path.name: path.read_bytes() for path in found}
+
+
+@pytest.mark.parametrize("policy", POLICY_FACTORIES)
+def test_every_policy_is_trained_and_loads(run: Path, tmp_path: Path, policy: str) -> None:
+    out = tmp_path / "deep" / "bundle"
+    result = train_run(run, policy=policy, out=out, levels=(1, 2, 4, 16), budgets=(1.5, 2.0))
+    bundle = load_bundle(out)
+    assert (result["policy"], result["out"]) == (policy, str(out))
+    assert (result["questions"], result["unit"]) == (24, "samples")
+    assert result["levels"] == [level.n_samples for level in bundle.policy.levels]
+    assert result["levels"][-1] == 4
+    assert (bundle.notes["questions"], bundle.notes["policy"]) == (24, policy)
+    path = result["on_training_questions"]
+    assert all(1.0 <= row["cost"] <= 4.0 and 0.4 <= row["accuracy"] <= 1.0 for row in path)
+    assert path[0]["cost"] <= path[-1]["cost"]
+    assert path[0]["price"] >= path[-1]["price"]
+
+
+@pytest.mark.parametrize("policy", ["mixture", "router"])
+def test_training_is_deterministic(run: Path, tmp_path: Path, policy: str) -> None:
+    places = tmp_path / "one", tmp_path / "two", tmp_path / "one"
+    written = []
+    for place in places:
+        train_run(run, policy=policy, out=place, levels=(1, 4), budgets=(2.0,))
+        written.append(artifacts(place))
+    assert written[0] == written[1] == written[2]
+    assert "bundle.json" in written[0]
+
+
+def test_bundle_records_the_model_and_the_latest_grader(source: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "named", tmp_path / "bundle"
+    import_samples(source, run, model="m", grader="choice")
+    trained = train_run(run, policy="mixture", out=out)
+    assert (trained["model"], trained["grader"]) == ("m", "choice")
+    before = load_bundle(out).data_hash
+    grade_run(run, grader="numeric")
+    train_run(run, policy="mixture", out=out)
+    assert load_bundle(out).grader == "numeric"
+    assert load_bundle(out).data_hash != before
+    train_run(run, policy="mixture", out=out, model="other", grader="exact")
+    assert (load_bundle(out).model, load_bundle(out).grader) == ("other", "exact")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "sentence"),
+    [
+        ({"policy": "oracle"}, ConfigError, "no policy 'oracle'"),
+        ({"levels": (9, 16)}, DataError, "a question, 8, is below the lowest level, 9:"),
+        ({"levels": (1, 9)}, DataError, "8, leaves one of the levels 1, 9, and a policy"),
+        ({"levels": ()}, ConfigError, "rising whole numbers"),
+        ({"budgets": (math.nan,)}, ConfigError, "not nan"),
+        ({"seed": -1}, ConfigError, "a seed"),
+        ({"features": "tea-leaves"}, ConfigError, "tea-leaves"),
+        ({"policy": "router", "classifier": "tarot"}, ConfigError, "not 'tarot'"),
+        ({"policy": "router", "classifier": "logistic"}, BundleError, "classifier 'gbm'"),
+    ],
+)
+def test_invalid_options_are_refused(
+    run: Path, tmp_path: Path, options: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    out = tmp_path / "bundle"
+    with pytest.raises(kind, match=sentence):
+        train_run(run, **{"policy": "mixture", "out": out, "levels": (1, 4), **options})
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("policy", ["mixture", "early-stopping", "sequential"])
+def test_one_sample_per_question_is_refused(
+    rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path, policy: str
+) -> None:
+    run, out = make_run([row for row in rows if row["sample"] == 0]), tmp_path / "bundle"
+    with pytest.raises(DataError, match="a question, 1, leaves one of the levels 1, 2"):
+        train_run(run, policy=policy, out=out)
+    assert not out.exists()
+
+
+def test_other_directories_are_not_overwritten(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(BundleError, match="exists and is not a bundle"):
+        train_run(run, policy="mixture", out=tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.tex").exists()
+
+
+def test_bundle_records_the_round_cost(run: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"policy": "sequential", "levels": (1, 2, 4)}
+    paid = train_run(run, out=tmp_path / "paid", **options, round_cost=1.5)
+    bundle = load_bundle(tmp_path / "paid")
+    assert paid["round_cost"] == 1.5
+    assert bundle.notes["costs"] == {"prices": None, "native_n": False, "round_cost": 1.5}
+    assert bundle.policy.round_cost == pytest.approx(1.5)  # type: ignore[attr-defined]
+    free = train_run(run, out=tmp_path / "free", **options)
+    last, least = free["on_training_questions"][-1], paid["on_training_questions"][-1]
+    assert least["rounds"] < last["rounds"]
+    assert free["on_training_questions"][0]["cost"] == pytest.approx(1.0)
+    assert paid["on_training_questions"][0]["cost"] >= 2.5
+    with pytest.raises(ConfigError, match="a round costs a finite number"):
+        train_run(run, out=tmp_path / "none", **options, round_cost=math.inf)
+    with pytest.raises(ConfigError, match="its price is not known"):
+        train_run(run, out=tmp_path / "none", **options, native_n=True)
+
+
+def test_bundle_records_the_tie_break(run: Path, tmp_path: Path) -> None:
+    made = train_run(run, policy="mixture", out=tmp_path / "bundle", tie_break="logprob")
+    assert load_bundle(tmp_path / "bundle").tie_break == "logprob"
+    plain = train_run(run, policy="mixture", out=tmp_path / "plain")
+    assert load_bundle(tmp_path / "plain").tie_break == "first"
+    assert made["on_training_questions"] != plain["on_training_questions"]
+    scored = evaluate_run(run, **QUICK, tie_break="logprob")
+    assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]
+    with pytest.raises(ConfigError, match="ties are broken by first or logprob, not 'luck'"):
+        evaluate_run(run, **QUICK, tie_break="luck")
+
+
+def test_tie_break_by_missing_logprobs_is_refused(
+    tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
+) -> None:
+    bare = [{**row, "mean_logprob": None} for row in rows]
+    import_samples(write(tmp_path / "bare.parquet", bare), tmp_path / "run")
+    with pytest.raises(DataError, match="have no mean_logprob"):
+        train_run(tmp_path / "run", policy="mixture", out=tmp_path / "b", tie_break="logprob")
