@@ -183,7 +183,7 @@ def test_all_correct_and_all_unparsed_samples_work(
     assert call("solve", run, "--budget", "1.5", "--json").document["cost"] == 1.0
     scored = call("evaluate", run, *EVALUATE, "--json").document["rows"]
     assert {row["accuracy"] for row in scored} == {float(answer == "7")}
-    assert f"{float(answer == '7'):.3f}" in call("evaluate", run, *EVALUATE).out
+    assert f"{100 * (answer == '7'):.1f} %" in call("evaluate", run, *EVALUATE).out
 
 
 def test_duplicate_samples_are_refused(

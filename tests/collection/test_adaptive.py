@@ -198,7 +198,7 @@ def test_adaptive_collection_from_a_fake_upstream(
     ("gold", "more", "message"),
     [
         (["1", None], ("--adaptive",), "'q01' has none: collect without --adaptive"),
-        (["1", "2"], ("--budget", "2"), "add --adaptive"),
+        (["1", "2"], ("--budget", "2"), "needs --adaptive"),
         (["1", "2"], ("--adaptive", "--budget", "0.5"), "at least 1"),
     ],
 )

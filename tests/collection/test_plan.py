@@ -47,7 +47,7 @@ def token_prices(tmp_path: Path) -> Path:
         ({"arms": ({"model": "n"},)}, "needs a name"),
         ({"arms": ({"name": "a", "colour": "red"},)}, "has no 'colour'"),
         ({"arms": ({"name": "a", "temperature": "hot"},)}, "arm 'a': "),
-        ({"budget": 2.0}, "add --adaptive"),
+        ({"budget": 2.0}, "needs --adaptive"),
         ({"budget": 0.5, "adaptive": True}, "at least 1"),
         ({"scorer_price": 0.1}, "URL with --scorer"),
     ],

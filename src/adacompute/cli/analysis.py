@@ -59,7 +59,7 @@ def _print_replay(result: Result) -> None:
     """Print what another budget would have done to logged requests."""
     if result["warning"]:
         print_text(f"Warning: {result['warning']}.", "yellow")
-    used = "all" if result["requests_used"] == "all" else "audited requests only"
+    used = "all" if result["source"] == "all" else "audited requests only"
     print_values(
         f"Replayed at a budget of {format_value(result['budget'])}",
         {

@@ -94,12 +94,15 @@ def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cel
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=Text(title), title_justify="left", show_header=bool(columns))
+    table = Table(show_header=bool(columns))
     for i, column in enumerate(columns):
         table.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row))
-    Console().print(table)
+    console = Console()
+    if title:
+        console.print(Text(printable(title), style="italic"))
+    console.print(table)
 
 
 def _thin_out(

@@ -42,7 +42,7 @@ MAX_REFUSALS = 20
 """Rejected calls, before the first success, after which the collection stops."""
 
 HEARTBEAT_S = 15.0
-SAMPLE_FIELDS = tuple(field.name for field in fields(Sample))
+SAMPLE_FIELDS = tuple({f.name for f in fields(Sample)} & {f.name for f in fields(StoredSample)})
 T = TypeVar("T")
 
 

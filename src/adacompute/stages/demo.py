@@ -55,7 +55,7 @@ def run_demo(
         results[name] = take(run, **options)
         commands[name] = shlex.join(["adacompute", name, str(run), *_spell(options)])
     skipped = {} if missing is None else {"report": missing}
-    return {"run": str(run), "commands": commands, "skipped": skipped, **results}
+    return {"run": str(run), "budget": 2.0, "commands": commands, "skipped": skipped, **results}
 
 
 def _missing() -> str | None:
