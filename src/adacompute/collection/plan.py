@@ -120,7 +120,9 @@ class CollectionLevel:
     def max_cost(self, prompt_bytes: int, n_samples: int) -> int:
         """Return the maximum cost of a call, without the scores of its samples."""
         length = self.settings.max_tokens or DEFAULT_MAX_TOKENS
-        return self.token_prices.max_cost(prompt_bytes=prompt_bytes, n_samples=n_samples, max_tokens=length)
+        return self.token_prices.max_cost(
+            prompt_bytes=prompt_bytes, n_samples=n_samples, max_tokens=length
+        )
 
 
 def prompt_size(prompt: Prompt) -> int:
