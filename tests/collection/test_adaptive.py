@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.collection.adaptive import Questions, RoundSamples, collect_rounds, plan_round
-from adacompute.collection.collector import Progress
+from adacompute.collection.collector import CollectionProgress
 from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.graders.grader import load_grader
 from adacompute.storage.ledger import Ledger, StoredSample
@@ -43,7 +43,7 @@ class ScriptedSampler:
     fails: Callable[[str], bool] = lambda _: False
     stops_after: int | None = None
 
-    async def sample(self, questions: Questions, n_samples: int) -> Progress:
+    async def sample(self, questions: Questions, n_samples: int) -> CollectionProgress:
         self.rounds.append((len(questions), n_samples))
         new_samples = 0
         for name, _ in questions:
@@ -53,7 +53,7 @@ class ScriptedSampler:
                 self.ledger.record([_stored(name, self.arm_id, number, text)])
                 new_samples += 1
         stopped = "requested" if self.stops_after == len(self.rounds) else None
-        return Progress(
+        return CollectionProgress(
             0,
             0,
             new_samples=new_samples,
@@ -70,7 +70,7 @@ def _stored(name: str, arm_id: int, number: int, text: str) -> StoredSample:
 
 def collect(
     path: Path, *, samples: int = MAX_SAMPLES, **script: Any
-) -> tuple[Progress, ScriptedSampler, Counter[str]]:
+) -> tuple[CollectionProgress, ScriptedSampler, Counter[str]]:
     names = [f"{kind}/{i}" for kind in ("easy", "hard", "mixed") for i in range(8)]
     ledger = Ledger(path / "ledger.sqlite")
     try:

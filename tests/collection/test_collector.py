@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.collection.collector import Collector, Progress
+from adacompute.collection.collector import Collector, CollectionProgress
 from adacompute.collection.limits import AdaptiveLimiter
 from adacompute.collection.plan import CollectionLevel, prompt_size
 from adacompute.core.errors import DataError, ModelError, ModelTimeout, RateLimited, RequestRejected
@@ -78,8 +78,8 @@ def collect(
     stop_after: int | None = None,
     scorer: Scripted | None = None,
     limiter: AdaptiveLimiter | None = None,
-) -> tuple[Progress, list[StoredSample]]:
-    async def main() -> tuple[Progress, list[StoredSample]]:
+) -> tuple[CollectionProgress, list[StoredSample]]:
+    async def main() -> tuple[CollectionProgress, list[StoredSample]]:
         ledger = Ledger(path / "ledger.sqlite")
         level = CollectionLevel(
             "default",
@@ -96,7 +96,7 @@ def collect(
         asked = [(f"q{i}", f"text {i}") for i in range(questions)]
         meter = Meter(limit, spent=ledger.totals()["cost"])
 
-        def report(now: Progress) -> None:
+        def report(now: CollectionProgress) -> None:
             if stop_after is not None and now.new_samples >= stop_after:
                 collector.stop("requested")
 
@@ -310,7 +310,7 @@ def test_unwritable_ledger_ends_the_collection(
 
 
 def test_progress_as_text() -> None:
-    progress = Progress(planned=10, done=4, new_samples=4, tokens=20, cost=3_000_000_000)
+    progress = CollectionProgress(planned=10, done=4, new_samples=4, tokens=20, cost=3_000_000_000)
     assert str(progress).startswith("4 of 10 samples, ")
     assert ", cost 3, " in str(progress)
-    assert "nan s left" in str(Progress(planned=10, done=0))
+    assert "nan s left" in str(CollectionProgress(planned=10, done=0))

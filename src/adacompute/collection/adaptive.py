@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from adacompute.collection.collector import Progress
+from adacompute.collection.collector import CollectionProgress
 from adacompute.core.answers import Answers, number_classes
 from adacompute.core.posterior import INITIAL_SAMPLES, SAMPLES_PER_ROUND, find_undecided
 from adacompute.graders.grader import Grader, grade
@@ -66,16 +66,16 @@ def plan_round(
 async def collect_rounds(
     questions: Questions,
     graded: RoundSamples,
-    sample: Callable[[Questions, int], Awaitable[Progress]],
+    sample: Callable[[Questions, int], Awaitable[CollectionProgress]],
     *,
     max_samples: int,
     budget: float,
-) -> Progress:
+) -> CollectionProgress:
     """Sample round by round until every question is decided, or nothing more can be sampled.
 
     A question for which a round brought no new sample is not tried again; it counts as missing.
     """
-    names, total = [name for name, _ in questions], Progress(0, 0)
+    names, total = [name for name, _ in questions], CollectionProgress(0, 0)
     tried: dict[str, int] = {}
     while True:
         lacking = plan_round(graded.read(), names, max_samples=max_samples, budget=budget)
@@ -97,7 +97,7 @@ async def collect_rounds(
     return total
 
 
-def _add(total: Progress, part: Progress) -> None:
+def _add(total: CollectionProgress, part: CollectionProgress) -> None:
     """Add the counts of one part of a round."""
     for name in ("new_samples", "calls", "tokens", "cost", "scored"):
         setattr(total, name, getattr(total, name) + getattr(part, name))

@@ -52,7 +52,7 @@ def max_lost_calls(calls: int) -> int:
 
 
 @dataclass
-class Progress:
+class CollectionProgress:
     """Progress of a collection: planned and stored samples, calls, tokens, cost and failures."""
 
     planned: int
@@ -107,7 +107,7 @@ class Collector:
     meter: Meter
     limiter: AdaptiveLimiter
     rate_limiter: RateLimiter | None = None
-    report: Callable[[Progress], None] = lambda _: None
+    report: Callable[[CollectionProgress], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._arm_id = self.ledger.register_arm(
@@ -116,7 +116,7 @@ class Collector:
             template=self.level.template.name,
             settings=self.level.settings.canonical(),
         )
-        self.progress = Progress(len(self.questions) * self.level.n_samples, done=0)
+        self.progress = CollectionProgress(len(self.questions) * self.level.n_samples, done=0)
         self._count()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._pending: list[tuple[Sequence[StoredSample], asyncio.Future[None]]] = []
@@ -130,7 +130,7 @@ class Collector:
         """Start no further calls; running ones finish and are stored."""
         self.progress.stopped = self.progress.stopped or reason
 
-    async def run(self) -> Progress:
+    async def run(self) -> CollectionProgress:
         """Sample until nothing is missing, only failing calls are left, or it is stopped."""
         heartbeat = asyncio.create_task(self._send_heartbeats())
         try:

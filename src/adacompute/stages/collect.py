@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.collection.adaptive import RoundSamples, collect_rounds
-from adacompute.collection.collector import Collector, Progress
+from adacompute.collection.collector import Collector, CollectionProgress
 from adacompute.collection.export import export
 from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
 from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, ArmSpec, CollectionLevel, Plan
@@ -39,7 +39,7 @@ OVERLOADED = ("answered 429", "answered 503", "answered 529", "did not begin")
 
 
 def collect_run(
-    plan: Plan, run: Path, *, report: Callable[[str, Progress], None] = lambda _, __: None
+    plan: Plan, run: Path, *, report: Callable[[str, CollectionProgress], None] = lambda _, __: None
 ) -> dict[str, Any]:
     """Sample what a run still lacks, arm by arm, and export it with grades."""
     store = Run(run)
@@ -114,14 +114,14 @@ async def _collect(
     plan: Plan,
     ledger: Ledger,
     write: Callable[[str], object],
-    report: Callable[[str, Progress], None],
-) -> list[Progress]:
+    report: Callable[[str, CollectionProgress], None],
+) -> list[CollectionProgress]:
     limit = None if plan.max_cost is None else int(plan.max_cost * NANO)
     meter = Meter(limit, spent=ledger.totals()["cost"])
     rate_limiter = None
     if plan.requests_per_minute or plan.tokens_per_minute:
         rate_limiter = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
-    finished: list[Progress] = []
+    finished: list[CollectionProgress] = []
     for spec in plan.arms:
         limiter = AdaptiveLimiter(max_calls=plan.concurrency)
         log = _Log(write, limiter)
@@ -159,9 +159,11 @@ class _ArmSampler:
     meter: Meter
     limiter: AdaptiveLimiter
     rate_limiter: RateLimiter | None
-    report: Callable[[Progress], None]
+    report: Callable[[CollectionProgress], None]
 
-    async def sample(self, questions: Sequence[tuple[str, str]], n_samples: int) -> Progress:
+    async def sample(
+        self, questions: Sequence[tuple[str, str]], n_samples: int
+    ) -> CollectionProgress:
         """Sample until each question has ``n_samples``."""
         collector = Collector(
             self.ledger,
@@ -176,7 +178,7 @@ class _ArmSampler:
             return await collector.run()
 
 
-async def _collect_arm(plan: Plan, spec: ArmSpec, sampler: _ArmSampler) -> Progress:
+async def _collect_arm(plan: Plan, spec: ArmSpec, sampler: _ArmSampler) -> CollectionProgress:
     """Sample an arm completely, or in rounds of undecided questions."""
     questions = plan.question_texts()
     if plan.adaptive is None:
