@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.collection.collector import Collector, CollectionProgress
+from adacompute.collection.collector import CollectionProgress, Collector
 from adacompute.collection.limits import AdaptiveLimiter
 from adacompute.collection.plan import CollectionLevel, prompt_size
 from adacompute.core.errors import DataError, ModelError, ModelTimeout, RateLimited, RequestRejected

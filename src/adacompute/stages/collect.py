@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.collection.adaptive import RoundSamples, collect_rounds
-from adacompute.collection.collector import Collector, CollectionProgress
+from adacompute.collection.collector import CollectionProgress, Collector
 from adacompute.collection.export import export
 from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
 from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, ArmSpec, CollectionLevel, Plan
