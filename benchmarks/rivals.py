@@ -109,7 +109,8 @@ def score(name: str, run: Path, *, nulls: bool, few: bool) -> Scored | None:
     oracle = {budget: value for budget, (_, value) in best.items()}
     kept = np.unique(np.concatenate([held for _, held in splits]))
     curves = {
-        n: Curve(c.cost[kept], c.accuracy[kept], c.rounds[kept], {}, {}) for n, c in curves.items()
+        n: Curve(c.cost[kept], c.accuracy[kept], c.n_rounds[kept], {}, {})
+        for n, c in curves.items()
     }
     oracle = {budget: value[kept] for budget, value in oracle.items()}
     return Scored(name, nulls, few, pool.group[kept], budgets, curves, oracle)
@@ -128,7 +129,7 @@ def save(scored: Scored, path: Path) -> None:
     arrays["budgets"] = np.array(scored.budgets)
     for name, curve in scored.curves.items():
         arrays[f"cost {name}"], arrays[f"accuracy {name}"] = curve.cost, curve.accuracy
-        arrays[f"rounds {name}"] = curve.rounds
+        arrays[f"rounds {name}"] = curve.n_rounds
     for budget, value in scored.oracle.items():
         arrays[f"oracle {budget}"] = value
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]

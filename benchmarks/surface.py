@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
+from adacompute.evaluation.intervals import bootstrap_weights
 from adacompute.evaluation.pool import Pool, assign_folds
-from adacompute.evaluation.scores import resample
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.spending.token_prices import TokenPrices
@@ -133,7 +133,7 @@ def budgets_of(pool: Pool) -> dict[int, float]:
 
 def compare_calls(pool: Pool, prompt: FloatArray, length: FloatArray) -> None:
     """Print accuracy and rounds of every policy in every scene."""
-    weights = resample(pool.group, RESAMPLINGS, seed=SEED)
+    weights = bootstrap_weights(pool.group, RESAMPLINGS, seed=SEED)
     print("accuracy, in brackets rounds, at the money of n =", *ALIKE)
     for scene in SCENES:
         paid = set_scene(scene, pool, prompt, length)
@@ -145,7 +145,7 @@ def compare_calls(pool: Pool, prompt: FloatArray, length: FloatArray) -> None:
         for name, curve in curves.items():
             read = [read_curve(curve, budget, weights) for budget in budgets.values()]
             ours = [read_curve(curves["sequential"], b, weights) for b in budgets.values()]
-            cells = [f"{100 * r.accuracy:.1f} ({r.rounds:.1f})" for r in read]
+            cells = [f"{100 * r.accuracy:.1f} ({r.n_rounds:.1f})" for r in read]
             gap = np.mean([o.resampled - r.resampled for o, r in zip(ours, read, strict=True)], 0)
             mean = np.mean([o.accuracy - r.accuracy for o, r in zip(ours, read, strict=True)])
             low, high = np.quantile(gap, [0.025, 0.975])
@@ -155,7 +155,7 @@ def compare_calls(pool: Pool, prompt: FloatArray, length: FloatArray) -> None:
 
 def print_surface(pool: Pool) -> None:
     """Print accuracy, cost and rounds of one policy by rounds allowed and budget, in samples."""
-    weights = resample(pool.group, RESAMPLINGS, seed=SEED)
+    weights = bootstrap_weights(pool.group, RESAMPLINGS, seed=SEED)
     budgets = (1.5, 2.0, 3.0, 4.0, 6.0)
     print("\n| rounds |", " | ".join(f"B = {b:g}" for b in budgets), "|")
     known: dict[bytes, FittedPolicy] = {}
@@ -169,10 +169,10 @@ def print_surface(pool: Pool) -> None:
     whole = Experiment(pool, LEVELS, budgets, ORDERS, SEED)
     splits = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
     for rounds in (1, 2, 3, 4, UNLIMITED_ROUNDS):
-        experiment = replace(whole, rounds=rounds, _runs={})
+        experiment = replace(whole, max_rounds=rounds, _rule_results={})
         curve = cross_validate(experiment, partial(fit_once), splits)
         read = [read_curve(curve, budget, weights) for budget in budgets]
-        cells = [f"{100 * r.accuracy:.1f} ({r.rounds:.2f})" for r in read]
+        cells = [f"{100 * r.accuracy:.1f} ({r.n_rounds:.2f})" for r in read]
         name = "any" if rounds == UNLIMITED_ROUNDS else str(rounds)
         print(f"| {name} |", " | ".join(cells), "|", flush=True)
     mixture = score(whole, "mixture")

@@ -29,8 +29,8 @@ from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.intervals import bootstrap_weights
 from adacompute.evaluation.pool import assign_folds
-from adacompute.evaluation.scores import resample
 from adacompute.policies.episode import TIE_BREAKS
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
@@ -123,7 +123,7 @@ def compare_policies(samples: Path, name: str) -> None:
         splits = split_folds(assign_folds(pool.group, 5, seed=SEED))
         for policy in POLICIES:
             curves[policy, tie_break] = cross_validate(experiment, POLICY_FACTORIES[policy], splits)
-    weights = resample(pools["first"].group, RESAMPLINGS, seed=SEED)
+    weights = bootstrap_weights(pools["first"].group, RESAMPLINGS, seed=SEED)
     for (policy, tie_break), curve in curves.items():
         mine = [read_curve(curve, b, weights) for b in BUDGETS]
         base = [read_curve(curves[policy, "first"], b, weights) for b in BUDGETS]

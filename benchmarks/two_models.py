@@ -25,10 +25,10 @@ import numpy as np
 
 from adacompute.core.types import Level, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.curves import AIMS, run_fitted, split_folds
+from adacompute.evaluation.curves import N_TARGETS, replay_fitted, split_folds
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.intervals import bootstrap_weights
 from adacompute.evaluation.pool import Pool, Resort, assign_folds
-from adacompute.evaluation.scores import resample
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.router import fit_value_router
 from adacompute.stages.import_samples import import_samples
@@ -104,9 +104,9 @@ def uniform(cheap: Pool, strong: Pool) -> Setting:
 
 def agreement(experiment: Experiment) -> Setting:
     """Settings of the rule that asks the strong model where too few cheap draws agree."""
-    pool, tally = experiment.pool, experiment.replay.record.tally
+    pool, tally = experiment.pool, experiment.replay.samples.tally
     assert pool.resort is not None
-    value, shape = experiment.replay._value, (len(pool), experiment.orders)  # noqa: SLF001
+    value, shape = experiment.replay._accuracy, (len(pool), experiment.n_permutations)  # noqa: SLF001
     each, extra, right = pool.mean_sample_cost(), pool.resort.cost, pool.resort.utility
     cost, accuracy = [], []
     for drawn in DRAWN:
@@ -144,7 +144,7 @@ def route(setting: Setting, pool: Pool, train: IntArray, held: IntArray, aims: F
     table = UtilityTable(setting.accuracy[train], setting.cost[train].mean(axis=0))
     policy = fit_value_router(pool.features[train], table, levels)
     guess, mean = policy.model.predict(pool.features), setting.cost[train].mean(axis=0)
-    prices = np.geomspace(1.0 / mean.min(), 1e-3 / mean.max(), AIMS)
+    prices = np.geomspace(1.0 / mean.min(), 1e-3 / mean.max(), N_TARGETS)
     cost, right, spent = [], [], []
     for price in prices:
         choice = (guess - price * mean).argmax(axis=1)
@@ -162,7 +162,7 @@ def follow(
     """The sequential policy along its prices, and the share of questions that it resorts on."""
     fitted = POLICY_FACTORIES["sequential"](experiment, train)
     told = experiment.sample_cost(train)
-    runs = [run_fitted(experiment, fitted, price, told) for price in fitted.prices]
+    runs = [replay_fitted(experiment, fitted, price, told) for price in fitted.prices]
     spent = np.maximum.accumulate([run.cost[train].mean() for run in runs])
     columns = [
         np.stack([getattr(r, n)[held] for r in runs], axis=1)
@@ -175,14 +175,14 @@ def follow(
 def score(cheap: Pool, strong: Pool, both: Pool) -> tuple[dict[str, Line], FloatArray, FloatArray]:
     """Score everything on held-out questions, averaged over repeats, along aims in money."""
     low, high = float(cheap.mean_sample_cost().mean()), float(strong.mean_sample_cost().mean())
-    aims = np.geomspace(low, high * max(STRONG_LEVELS), AIMS)
+    aims = np.geomspace(low, high * max(STRONG_LEVELS), N_TARGETS)
     alone, joined = (Experiment(p, CHEAP_LEVELS, (low,), ORDERS, 0) for p in (cheap, both))
     every, agreeing = uniform(cheap, strong), agreement(joined)
     mine = slice(len(CHEAP_LEVELS), None)
     only = Setting(every.cost[:, mine], every.accuracy[:, mine])
     names = ("cheap", "strong", "random", "router", "agreement", "resort")
-    lines = {name: np.zeros((2, len(cheap), AIMS)) for name in names}
-    shares = np.zeros((len(cheap), AIMS))
+    lines = {name: np.zeros((2, len(cheap), N_TARGETS)) for name in names}
+    shares = np.zeros((len(cheap), N_TARGETS))
     for repeat in range(REPEATS):
         for train, held in split_folds(assign_folds(cheap.group, FOLDS, seed=repeat)):
             lines["cheap"][:, held] += follow(alone, train, held, aims)[0]
@@ -247,7 +247,7 @@ def main() -> None:
         f"{len(cheap)} questions; a draw of {strong_name} costs {ends[1] / ends[0]:.0f} of "
         f"{cheap_name}. Accuracy at budgets in draws of {cheap_name}:"
     )
-    report(lines, shares, ends, resample(cheap.group, RESAMPLINGS, seed=0))
+    report(lines, shares, ends, bootstrap_weights(cheap.group, RESAMPLINGS, seed=0))
 
 
 if __name__ == "__main__":

@@ -29,10 +29,11 @@ from adacompute.core import votes
 from adacompute.core.errors import DataError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.evaluation.calibration import calibrate, calibrate_share, sweep_prices
 from adacompute.evaluation.factories import Experiment, find_factory
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.price_search import sweep_prices
 from adacompute.evaluation.replay import Replay
+from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.features.text import extract
 from adacompute.storage.store import encode_samples
 from adacompute.testing.populations import mix_archetypes
@@ -62,7 +63,7 @@ def read(table: pa.Table) -> Pool:
         group=recorded.group,
         features=extract(text),
         sample_cost=np.ones(len(recorded.answers.answer)),
-        words=extract(text, features="words"),
+        sequential_features=extract(text, features="words"),
     )
     return pool.equalise(drop_unparsed=True)
 
@@ -84,13 +85,14 @@ def redraw(table: pa.Table, rng: np.random.Generator) -> pa.Table:
 def judge(pool: Pool, seed: int) -> dict[str, float | str]:
     """Calibrate the sequential policy on a pool."""
     experiment = Experiment(pool, LEVELS, (BUDGET,), ORDERS, seed)
-    return calibrate(experiment, "sequential", budget=BUDGET, prices=PRICES)
+    return calibrate(experiment, "sequential", budget=BUDGET, n_prices=PRICES)
 
 
 def choose(pool: Pool, rows: IntArray) -> Pool:
     """Return questions with repetition: copies stay one group, and get keys of their own."""
     samples = int(pool.answers.n_samples[0])
     index = (rows[:, None] * samples + np.arange(samples)).ravel()
+    features = pool.sequential_features
     answers = replace(
         pool.answers,
         offsets=np.arange(len(rows) + 1) * samples,
@@ -104,7 +106,7 @@ def choose(pool: Pool, rows: IntArray) -> Pool:
         group=pool.group[rows],
         features=pool.features[rows],
         sample_cost=pool.sample_cost[index],
-        words=None if pool.words is None else pool.words[rows],
+        sequential_features=None if features is None else features[rows],
     )
 
 
@@ -135,7 +137,7 @@ def draw_pool(questions: int, seed: int) -> Pool:
         group=key,
         features=population.features,
         sample_cost=np.ones(len(answers.answer)),
-        words=population.features,
+        sequential_features=population.features,
     )
 
 
@@ -189,7 +191,7 @@ def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
 
 def once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayResult:
     """Run a policy once over questions that it has not seen, as live traffic would."""
-    words = later.features if later.words is None else later.words
+    words = later.features if later.sequential_features is None else later.sequential_features
     digested = fitted.policy.prepare_features(words)
     replay = Replay(later, 1, LEVELS[-1], seed + 1)
     return replay.run(fitted.policy, price, sample_cost=1.0, features=digested)
@@ -216,7 +218,7 @@ def main() -> None:
     begin, found = time.perf_counter(), 0
     whole = read(table)
     if case == "predict":
-        whole = replace(whole, features=whole.features[:, :0], words=None)
+        whole = replace(whole, features=whole.features[:, :0], sequential_features=None)
     cases = {
         "blank": lambda: blank(table, count),
         "cover": lambda: cover(whole, count),

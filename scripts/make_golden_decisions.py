@@ -141,7 +141,7 @@ def make_experiment(recording: str, variant: Variant) -> Experiment:
     pool = load_pool(files.path, variant.round_cost, variant.tie_break)
     if variant.resort and files.resort:
         pool = add_resort(pool, files.resort)
-    return Experiment(pool, LEVELS, BUDGETS, PERMUTATIONS, SEED, rounds=variant.max_rounds)
+    return Experiment(pool, LEVELS, BUDGETS, PERMUTATIONS, SEED, max_rounds=variant.max_rounds)
 
 
 @lru_cache
@@ -163,7 +163,7 @@ def run_recording(
     pool, policy = experiment.pool.take(held_out), fitted.policy
     start: dict[str, Any] = {
         "key": pool.key,
-        "features": fitted.digested[held_out],
+        "features": fitted.prepared_features[held_out],
         "cost": np.repeat(Bundle(policy).level_cost, len(held_out), axis=0),
         "samples": make_samples(pool),
         "max_rounds": variant.max_rounds,

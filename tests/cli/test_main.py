@@ -248,7 +248,7 @@ def test_invalid_option_values_exit_with_2(
         (("solve", "--budget=-4"), "-4"),
         (("solve", "--budget", "2", "--limit", "latency=0.1"), "latency"),
         (("estimate", "--levels", "1,5"), "need 5 samples"),
-        (("evaluate", "--levels", "3,4"), "half of the samples a question, 2 of 4, and"),
+        (("evaluate", "--levels", "3,4"), "2 of 4, and"),
         (("evaluate", "--levels", ",".join(map(str, range(9, 2000)))), "the lowest level is 9"),
         (("evaluate", "--levels", "1"), "leaves one of the levels 1, and a policy needs two"),
         (("evaluate", "--levels", "1,4"), "leaves one of the levels 1, 4, and a policy"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.testing.populations import Population, mix_archetypes
 
@@ -33,6 +34,14 @@ def pool_of() -> Callable[..., Pool]:
 
 @pytest.fixture(scope="session")
 def small(pool_of: Callable[..., Pool]) -> Pool:
-    """Return 120 questions of all archetypes with 12 samples each, some of them unreadable."""
+    """Return 120 questions of all archetypes with 12 samples each, some of them unparsed."""
     population, _ = mix_archetypes(120, telling=1.0, null_rate=0.2, seed=1)
     return pool_of(population, 12)
+
+
+@pytest.fixture(scope="session")
+def telling(pool_of: Callable[..., Pool]) -> Experiment:
+    """Return an experiment on 240 questions whose features predict how they respond."""
+    population, _ = mix_archetypes(240, telling=1.0)
+    levels = (1, 2, 3, 4, 6, 8)
+    return Experiment(pool_of(population, 16), levels, (2.0,), n_permutations=8, seed=0)

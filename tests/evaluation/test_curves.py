@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.evaluation.curves import Curve, cross_validate, price_for, read_curve, split_folds
+from adacompute.evaluation.curves import (
+    Curve,
+    cross_validate,
+    read_curve,
+    split_folds,
+    training_price,
+)
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
+from adacompute.evaluation.intervals import bootstrap_weights
 from adacompute.evaluation.pool import Pool, assign_folds
-from adacompute.evaluation.scores import _row, resample
+from adacompute.evaluation.scores import ScoreTable
 from adacompute.policies.uniform import FixedRule
 
 LEVELS = (1, 2, 4, 6)
@@ -22,7 +29,7 @@ def curve_of(cost: list[list[float]], accuracy: list[list[float]], **fields: boo
 
 @pytest.fixture(scope="module")
 def experiment(small: Pool) -> Experiment:
-    return Experiment(small, LEVELS, budgets=(1.5, 3.0), orders=6, seed=0)
+    return Experiment(small, LEVELS, budgets=(1.5, 3.0), n_permutations=6, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,7 @@ def test_beyond_its_ends_a_curve_is_read_at_its_end() -> None:
 
 
 def test_a_stepped_curve_is_read_at_the_last_step_that_fits() -> None:
-    curve = curve_of([[1.0, 2.0, 4.0]] * 2, [[0.1, 0.2, 0.4]] * 2, stepped=True)
+    curve = curve_of([[1.0, 2.0, 4.0]] * 2, [[0.1, 0.2, 0.4]] * 2, is_stepped=True)
     for budget, step in ((0.5, 0), (1.0, 0), (1.99, 0), (2.0, 1), (3.9, 1), (4.0, 2), (9.0, 2)):
         read = read_curve(curve, budget, np.ones((3, 2)))
         assert read.cost == [1.0, 2.0, 4.0][step]
@@ -71,11 +78,11 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
 ) -> None:
     seen: list[IntArray] = []
 
-    def family(given: Experiment, train: IntArray) -> FittedPolicy:
+    def factory(given: Experiment, train: IntArray) -> FittedPolicy:
         seen.append(train)
         return POLICY_FACTORIES["mixture"](given, train)
 
-    curve = cross_validate(experiment, family, split_folds(fold))
+    curve = cross_validate(experiment, factory, split_folds(fold))
     assert len(seen) == 5
     for f, train in enumerate(seen):
         assert train.tolist() == np.flatnonzero(fold != f).tolist()
@@ -88,7 +95,7 @@ def test_the_fixed_curve_is_the_replay_of_each_level(
 ) -> None:
     curve = cross_validate(experiment, POLICY_FACTORIES["fixed"], split_folds(fold))
     cost, accuracy = experiment.run_rules([FixedRule(n) for n in LEVELS])
-    assert curve.stepped
+    assert curve.is_stepped
     for k, samples in enumerate(LEVELS):
         read = read_curve(curve, float(samples), np.ones((1, len(fold))))
         assert read.cost == cost[:, k].mean() == samples
@@ -119,9 +126,9 @@ def test_the_traced_price_spends_the_budget_on_the_training_questions(
     for f in range(2):
         fitted = POLICY_FACTORIES[name](experiment, np.flatnonzero(fold != f))
         (price,) = np.unique(curve.price[3.0][fold == f])
-        ran = experiment.replay.run(fitted.policy, price)
-        assert (curve.samples[3.0][fold == f] == ran.samples[fold == f]).all()
-        spent = ran.cost[fold != f].mean()
+        result = experiment.replay.run(fitted.policy, price)
+        assert (curve.n_samples[3.0][fold == f] == result.n_samples[fold == f]).all()
+        spent = result.cost[fold != f].mean()
         if name == "fixed":
             assert spent == 2.0
         else:
@@ -134,11 +141,11 @@ def test_the_price_for_a_budget_lies_between_those_that_spend_less_and_more(
     fitted = POLICY_FACTORIES["mixture"](experiment, np.arange(len(experiment.pool)))
     smooth = FittedPolicy(fitted.policy, (0.4, 0.1, 0.025), fitted.features)
     spent = np.array([1.0, 2.0, 3.0])
-    assert price_for(2.0, spent, smooth) == pytest.approx(0.1)
-    assert price_for(1.5, spent, smooth) == pytest.approx(0.2)
-    assert price_for(9.0, spent, smooth) == pytest.approx(0.025)
-    stepped = replace(smooth, stepped=True)
-    assert [price_for(b, spent, stepped) for b in (0.5, 2.0, 2.9)] == [0.4, 0.1, 0.1]
+    assert training_price(2.0, spent, smooth) == pytest.approx(0.1)
+    assert training_price(1.5, spent, smooth) == pytest.approx(0.2)
+    assert training_price(9.0, spent, smooth) == pytest.approx(0.025)
+    stepped = replace(smooth, is_stepped=True)
+    assert [training_price(b, spent, stepped) for b in (0.5, 2.0, 2.9)] == [0.4, 0.1, 0.1]
 
 
 def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, float]:
@@ -156,8 +163,9 @@ def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, f
 
     base = curve(np.tile(aims, (groups, 1)), np.zeros(groups))
     policy = curve(spend[:, None] * aims, gain)
-    weights = resample(rows.astype(np.uint64), 400, seed=seed)
-    row = _row("policy", 2.0, read_curve(policy, 2.0, weights), base, None, weights)
+    weights = bootstrap_weights(rows.astype(np.uint64), 400, seed=seed)
+    table = ScoreTable(base, {2.0: None}, weights)
+    row = table.row("policy", 2.0, read_curve(policy, 2.0, weights))
     return row["difference_low"], row["difference_high"]
 
 

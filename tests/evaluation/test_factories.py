@@ -9,7 +9,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
-from adacompute.evaluation.curves import cross_validate, run_fitted, split_folds
+from adacompute.evaluation.curves import cross_validate, replay_fitted, split_folds
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment, find_factory
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.bundle import Bundle, save_bundle
@@ -21,7 +21,7 @@ LEVELS = (1, 2, 4, 6)
 
 
 def experiment_of(pool: Pool, samples: tuple[int, ...] = LEVELS) -> Experiment:
-    return Experiment(pool, samples, budgets=(1.5, 2.5), orders=6, seed=0)
+    return Experiment(pool, samples, budgets=(1.5, 2.5), n_permutations=6, seed=0)
 
 
 def bundle_bytes(
@@ -87,9 +87,9 @@ def test_one_level_leaves_nothing_to_decide(small: Pool, name: str) -> None:
     fitted = find_factory(name)(experiment, np.arange(len(small)))
     result = experiment.replay.run(fitted.policy, fitted.prices[-1])
     if name in {"retry", "adaptive-consistency", "early-stopping", "sequential"}:
-        assert (result.samples <= 2).all()  # these look after every sample, whatever the levels
+        assert (result.n_samples <= 2).all()  # these look after every sample, whatever the levels
     else:
-        assert (result.samples == 2).all()
+        assert (result.n_samples == 2).all()
 
 
 def test_the_mixture_keeps_the_numbers_of_samples_on_the_training_hull(small: Pool) -> None:
@@ -118,8 +118,8 @@ def test_fixed_and_random_have_every_level_and_the_mixture_only_those_worth_havi
         assert isinstance(policy, RulePolicy)
         rules = [rule.n_samples for rule in policy.rules if isinstance(rule, FixedRule)]
         assert max(rules) == most
-    assert POLICY_FACTORIES["fixed"](experiment, every).stepped
-    assert not POLICY_FACTORIES["random"](experiment, every).stepped
+    assert POLICY_FACTORIES["fixed"](experiment, every).is_stepped
+    assert not POLICY_FACTORIES["random"](experiment, every).is_stepped
 
 
 def test_longest_first_looks_at_the_column_that_holds_the_length(small: Pool) -> None:
@@ -131,9 +131,11 @@ def test_longest_first_looks_at_the_column_that_holds_the_length(small: Pool) ->
     assert fitted.prices == other.prices
     price = fitted.prices[2]
     result = experiment_of(small).replay.run(fitted.policy, price)
-    assert len(np.unique(result.samples)) == 2
-    assert (experiment_of(moved).replay.run(other.policy, price).samples == result.samples).all()
-    longest = result.samples == result.samples.max()
+    assert len(np.unique(result.n_samples)) == 2
+    assert (
+        experiment_of(moved).replay.run(other.policy, price).n_samples == result.n_samples
+    ).all()
+    longest = result.n_samples == result.n_samples.max()
     assert small.features[longest, 0].min() >= small.features[~longest, 0].max()
 
 
@@ -141,7 +143,7 @@ def test_the_papers_router_has_a_classifier_for_each_budget_and_two_around(small
     policy = POLICY_FACTORIES["router"](experiment_of(small), np.arange(len(small))).policy
     assert isinstance(policy, RouterPolicy)
     assert len(policy.models) == 4
-    no_budget = Experiment(small, LEVELS, budgets=(), orders=6, seed=0)
+    no_budget = Experiment(small, LEVELS, budgets=(), n_permutations=6, seed=0)
     policy = POLICY_FACTORIES["router"](no_budget, np.arange(len(small))).policy
     assert isinstance(policy, RouterPolicy)
     assert len(policy.models) == 2
@@ -157,7 +159,7 @@ def test_another_classifier_can_be_refitted_for_the_papers_router(small: Pool) -
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
 def test_samples_that_cost_nothing_cannot_be_priced(small: Pool, name: str) -> None:
     free = experiment_of(replace(small, sample_cost=np.zeros(len(small.sample_cost))))
-    with pytest.raises(DataError, match="cost nothing at all: use another unit"):
+    with pytest.raises(DataError, match="cost nothing"):
         cross_validate(free, POLICY_FACTORIES[name], split_folds(assign_folds(small.group, 5)))
 
 
@@ -189,5 +191,5 @@ def test_at_its_dearest_price_a_family_draws_once_however_much_cannot_be_read(
     experiment = experiment_of(pool_of(population, 12))
     train = np.arange(0, 60, 2)
     fitted = find_factory(name)(experiment, train)
-    result = run_fitted(experiment, fitted, fitted.prices[0], experiment.sample_cost(train))
+    result = replay_fitted(experiment, fitted, fitted.prices[0], experiment.sample_cost(train))
     assert result.cost.mean() == pytest.approx(1.0, abs=0.02 if name in ROUTERS else 1e-9)

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
 from adacompute.core.upgrades import choose
-from adacompute.evaluation.imitation import measure
+from adacompute.evaluation.imitation import measure_imitation
 
 
 @st.composite
@@ -32,7 +32,7 @@ def test_theorem_2_regret_is_at_most_the_mistakes_weighed_by_their_worst_cost(
     case: tuple[UtilityTable, IntArray, float, float],
 ) -> None:
     table, choice, price, budget = case
-    found = measure(table, choice, price, budget)
+    found = measure_imitation(table, choice, price, budget)
     assert -1e-9 <= found["regret"] <= found["regret_bound"] + 1e-9
     wrong = choice != choose(table, price)
     assert found["imitation"] == pytest.approx(1 - wrong.mean())
@@ -46,7 +46,7 @@ def test_the_corollary_regret_is_the_gap_less_the_price_of_the_cost_deviation(
     case: tuple[UtilityTable, IntArray, float, float],
 ) -> None:
     table, choice, price, budget = case
-    found = measure(table, choice, price, budget)
+    found = measure_imitation(table, choice, price, budget)
     rows = np.arange(len(table))
     net = table.utility - price * table.costs
     regret = float((net.max(axis=1) - net[rows, choice]).mean())
@@ -59,7 +59,7 @@ def test_theorem_3_corrected_bounds_how_far_a_choice_is_below_the_best(
     case: tuple[UtilityTable, IntArray, float, float],
 ) -> None:
     table, choice, price, budget = case
-    found = measure(table, choice, price, budget)
+    found = measure_imitation(table, choice, price, budget)
     assert found["recovery_gap"] <= found["recovery_bound"] + 1e-9
     error = 1 - found["imitation"]
     enough = budget + error * float(table.cost.max() - table.cost.min())
@@ -70,7 +70,7 @@ def test_theorem_3_corrected_bounds_how_far_a_choice_is_below_the_best(
 def test_the_second_part_of_theorem_3_as_published_is_false() -> None:
     # It prices the budget itself, and not the larger one that the mistakes may need.
     table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
-    found = measure(table, np.array([0]), 0.5, 1.0)
+    found = measure_imitation(table, np.array([0]), 0.5, 1.0)
     worst, error, spent = 0.5, 1.0, 1.0
     assert found["recovery_gap"] == 1.0
     assert found["recovery_gap"] > worst * error + 0.5 * (1.0 - spent)
@@ -80,7 +80,7 @@ def test_the_second_part_of_theorem_3_as_published_is_false() -> None:
 def test_the_mean_of_the_weights_times_the_error_rate_is_no_bound() -> None:
     # The one question that is got wrong is the one on which a mistake costs most.
     table = UtilityTable(np.array([[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]]), np.array([1.0, 2.0]))
-    found = measure(table, np.zeros(3, dtype=np.int64), 0.1, 2.0)
+    found = measure_imitation(table, np.zeros(3, dtype=np.int64), 0.1, 2.0)
     net = table.utility - 0.1 * table.costs
     mean_weight = float((net.max(axis=1) - net.min(axis=1)).mean())
     assert found["regret"] > mean_weight * (1 - found["imitation"])
@@ -89,6 +89,6 @@ def test_the_mean_of_the_weights_times_the_error_rate_is_no_bound() -> None:
 
 def test_a_choice_that_follows_the_oracle_has_no_regret() -> None:
     table = UtilityTable(np.array([[0.1, 0.9], [0.8, 0.85]]), np.array([1.0, 2.0]))
-    found = measure(table, choose(table, 0.3), 0.3, 1.5)
+    found = measure_imitation(table, choose(table, 0.3), 0.3, 1.5)
     assert (found["imitation"], found["regret"], found["regret_bound"]) == (1.0, 0.0, 0.0)
     assert found["recovery_gap"] == pytest.approx(0.0)

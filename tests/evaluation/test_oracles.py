@@ -7,7 +7,12 @@ import pytest
 
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
-from adacompute.evaluation.oracles import PAPER_LEVELS, cross_fitted_oracle, in_sample, realise
+from adacompute.evaluation.oracles import (
+    PAPER_LEVELS,
+    allocation_utility,
+    cross_fitted_oracle,
+    in_sample_oracle,
+)
 from adacompute.evaluation.pool import Pool
 from adacompute.testing.populations import Population, mix_archetypes
 
@@ -25,13 +30,16 @@ def test_the_oracle_that_scores_what_it_chose_on_is_optimistic_and_the_cross_fit
 ) -> None:
     population, _ = mix_archetypes(500, telling=0.0, null_rate=0.1, seed=3)
     pool = pool_of(population, 16)
-    claimed, honest = in_sample(pool, BUDGETS), cross_fitted_oracle(pool, LEVELS, BUDGETS, seed=0)
+    in_sample, cross_fitted = (
+        in_sample_oracle(pool, BUDGETS),
+        cross_fitted_oracle(pool, LEVELS, BUDGETS, seed=0),
+    )
     luck = pool.table(LEVELS).utility.mean() - population.true_utility(LEVELS).mean()
     for budget in BUDGETS:
         truth = best_truth(population, budget) + luck  # on questions as these samples show them
-        assert claimed[budget][1].mean() > truth + 0.01
-        assert honest[budget][1].mean() < truth
-        assert honest[budget][0] <= budget + 1e-9
+        assert in_sample[budget][1].mean() > truth + 0.01
+        assert cross_fitted[budget][1].mean() < truth
+        assert cross_fitted[budget][0] <= budget + 1e-9
 
 
 def test_among_equal_questions_only_the_in_sample_oracle_claims_a_gain(
@@ -41,14 +49,17 @@ def test_among_equal_questions_only_the_in_sample_oracle_claims_a_gain(
     population = Population(chance, np.zeros((500, 1), dtype=np.float32))
     pool = pool_of(population, 32)
     mean = pool.table(LEVELS).utility.mean(axis=0)
-    claimed, honest = in_sample(pool, BUDGETS), cross_fitted_oracle(pool, LEVELS, BUDGETS, seed=0)
+    in_sample, cross_fitted = (
+        in_sample_oracle(pool, BUDGETS),
+        cross_fitted_oracle(pool, LEVELS, BUDGETS, seed=0),
+    )
     for budget in BUDGETS:
         mixture = solve(
             UtilityTable(mean[None, :], np.array(LEVELS, dtype=np.float64)), budget
         ).mixed_utility
-        assert claimed[budget][1].mean() > mixture + 0.015
+        assert in_sample[budget][1].mean() > mixture + 0.015
         # Half of the samples choose worse than all of them would: a little is lost, none gained.
-        assert mixture - 0.03 < honest[budget][1].mean() < mixture + 0.005
+        assert mixture - 0.03 < cross_fitted[budget][1].mean() < mixture + 0.005
 
 
 def test_where_nothing_is_worth_buying_the_oracle_reports_what_it_really_spends(
@@ -56,14 +67,17 @@ def test_where_nothing_is_worth_buying_the_oracle_reports_what_it_really_spends(
 ) -> None:
     certain = Population(np.tile([1.0, 0.0], (20, 1)), np.zeros((20, 1), dtype=np.float32))
     pool = pool_of(certain, 16)
-    for found in (cross_fitted_oracle(pool, LEVELS, (4.0,), seed=0), in_sample(pool, (4.0,))):
+    for found in (
+        cross_fitted_oracle(pool, LEVELS, (4.0,), seed=0),
+        in_sample_oracle(pool, (4.0,)),
+    ):
         cost, value = found[4.0]
         assert cost == 1.0
         assert (value == 1.0).all()
 
 
 def test_the_in_sample_oracle_is_the_papers_five_levels_by_windows(small: Pool) -> None:
-    cost, value = in_sample(small, (2.0,))[2.0]
+    cost, value = in_sample_oracle(small, (2.0,))[2.0]
     samples = tuple(n for n in PAPER_LEVELS if n <= 12)
     expected = solve(small.table(samples, method="windows"), 2.0)
     assert samples == (1, 2, 4, 8)
@@ -76,7 +90,7 @@ def test_an_allocation_is_realised_with_its_split() -> None:
     found = solve(table, 1.25)
     assert found.choice.tolist() == [0, 0]
     scored = np.array([[0.2, 0.4], [0.3, 0.9]])
-    assert realise(found, scored).tolist() == pytest.approx([0.3, 0.3])
+    assert allocation_utility(found, scored).tolist() == pytest.approx([0.3, 0.3])
     assert scored.tolist() == [[0.2, 0.4], [0.3, 0.9]]
 
 

@@ -62,7 +62,7 @@ def column(scores: HeldOutScores, policy: str, name: str) -> FloatArray:
 
 def test_accuracies_on_the_exams_are_what_they_were_found_to_be(exams: Pool) -> None:
     scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=list(AS_RECORDED))
-    assert (scores.questions, scores.samples, scores.excluded) == (1000, 50, 0)
+    assert (scores.n_questions, scores.n_samples, scores.n_excluded) == (1000, 50, 0)
     assert scores.levels == LEVELS
     for policy, (expected, within) in AS_RECORDED.items():
         found = column(scores, policy, "accuracy")
@@ -77,7 +77,7 @@ def test_accuracies_on_the_exams_are_what_they_were_found_to_be(exams: Pool) -> 
 def test_accuracy_and_headroom_without_nulls_are_what_they_were_found_to_be(exams: Pool) -> None:
     names = [*WITHOUT_NULLS, *HEADROOM]
     scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=names, drop_unparsed=True)
-    assert (scores.questions, scores.samples, scores.excluded) == (900, 41, 100)
+    assert (scores.n_questions, scores.n_samples, scores.n_excluded) == (900, 41, 100)
     for policy, expected in WITHOUT_NULLS.items():
         assert column(scores, policy, "accuracy") == pytest.approx(expected, abs=0.005), policy
     for policy, expected in HEADROOM.items():

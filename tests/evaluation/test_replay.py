@@ -29,14 +29,14 @@ def numbered(pool: Pool) -> Pool:
 
 def test_every_order_is_of_distinct_samples_of_its_own_question(small: Pool) -> None:
     for orders in (5, 30):  # fewer and more than there are samples
-        drawn = Replay(numbered(small), orders, 8).record.answer.reshape(len(small), orders, 8)
+        drawn = Replay(numbered(small), orders, 8).samples.answer.reshape(len(small), orders, 8)
         assert (small.answers.question[drawn] == np.arange(len(small))[:, None, None]).all()
         assert (np.diff(np.sort(drawn, axis=2), axis=2) > 0).all()
         assert len(np.unique(drawn[0], axis=0)) == orders
 
 
 def test_the_same_seed_replays_the_same_orders(small: Pool) -> None:
-    first, again, other = (Replay(small, 5, 8, seed).record.answer for seed in (1, 1, 2))
+    first, again, other = (Replay(small, 5, 8, seed).samples.answer for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
 
@@ -47,7 +47,7 @@ def test_a_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples:
     ran = Replay(small, orders, 8).run(alone(FixedRule(samples)), 1.0)
     exact = estimate(small.answers, (samples,), standard_errors=False).utility[:, 0]
     assert (ran.cost == samples).all()
-    assert (ran.samples == samples).all()
+    assert (ran.n_samples == samples).all()
     # Independent orders have at most this error; the Latin design of the orders has less.
     error = np.sqrt(0.25 / orders)
     assert np.abs(ran.accuracy - exact).max() < 4.5 * error
@@ -55,7 +55,7 @@ def test_a_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples:
 
 
 def test_in_every_place_each_sample_comes_equally_often(small: Pool) -> None:
-    twelve = Replay(numbered(small), 12, 8).record.answer.reshape(len(small), 12, 8)
+    twelve = Replay(numbered(small), 12, 8).samples.answer.reshape(len(small), 12, 8)
     for place in range(8):
         assert (np.sort(twelve[:, :, place], axis=1) == np.arange(1440).reshape(120, 12)).all()
 
@@ -64,11 +64,11 @@ def test_the_cost_is_the_sum_of_what_the_drawn_samples_cost(small: Pool) -> None
     rng = np.random.default_rng(0)
     pool = replace(small, sample_cost=np.rint(100 * rng.random(len(small.sample_cost))))
     for rule in (FixedRule(3), RetryRule(2, 8), EarlyStoppingRule(2, 6)):
-        drawn = Replay(numbered(pool), 7, 8).record.answer
+        drawn = Replay(numbered(pool), 7, 8).samples.answer
         ran = Replay(pool, 7, 8).run(alone(rule), 1.0, sample_cost=50.0)
         sizes = [rows(rule, pool.answers.answer[row].tolist()) for row in drawn]
         cost = [pool.sample_cost[row[:n]].sum() for row, n in zip(drawn, sizes, strict=True)]
-        assert ran.samples == pytest.approx(np.reshape(sizes, (-1, 7)).mean(axis=1))
+        assert ran.n_samples == pytest.approx(np.reshape(sizes, (-1, 7)).mean(axis=1))
         assert ran.cost == pytest.approx(np.reshape(cost, (-1, 7)).mean(axis=1))
 
 

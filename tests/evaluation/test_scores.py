@@ -10,16 +10,17 @@ import pytest
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import KeyArray
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
+from adacompute.evaluation.intervals import bootstrap_weights
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate, resample
+from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate
 from adacompute.testing.populations import Population, mix_archetypes
 
 BUDGETS = (1.5, 3.0)
 ASKED: dict[str, Any] = {
     "budgets": BUDGETS,
     "levels": (1, 2, 4, 6, 8),
-    "orders": 6,
-    "folds": 3,
+    "n_permutations": 6,
+    "n_folds": 3,
 }
 
 
@@ -50,7 +51,7 @@ def test_every_policy_has_a_row_at_every_budget(scores: HeldOutScores, said: lis
 def test_levels_above_half_of_the_samples_are_left_out(scores: HeldOutScores) -> None:
     assert scores.levels == (1, 2, 4, 6)
     assert scores.levels_excluded == (8,)
-    assert (scores.questions, scores.excluded, scores.samples) == (120, 0, 12)
+    assert (scores.n_questions, scores.n_excluded, scores.n_samples) == (120, 0, 12)
 
 
 def test_every_row_says_what_it_says_consistently(scores: HeldOutScores) -> None:
@@ -149,7 +150,7 @@ def test_a_router_gains_where_the_text_tells_and_nothing_where_it_does_not(
             budgets=(1.5, 4.0),
             levels=(1, 2, 4, 8),
             policies=["value-router"],
-            orders=8,
+            n_permutations=8,
         ).rows
         found[telling] = rows
     for row in found[0.0]:
@@ -169,8 +170,8 @@ def test_unreadable_samples_are_no_gain_when_they_are_left_out(
     without = evaluate(pool, **asked, drop_unparsed=True)
     assert row_of(with_nulls, "retry", 1.5)["difference_low"] > 0
     assert row_of(without, "retry", 1.5)["difference"] == pytest.approx(0.0, abs=0.005)
-    assert without.samples < with_nulls.samples
-    assert without.excluded > 0
+    assert without.n_samples < with_nulls.n_samples
+    assert without.n_excluded > 0
 
 
 def test_costs_in_another_unit_are_those_of_the_samples(small: Pool) -> None:
@@ -199,7 +200,7 @@ def test_copies_of_a_text_widen_the_interval(pool_of: Callable[..., Pool]) -> No
 
 def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
     group: KeyArray = np.array([3, 3, 8, 9, 9, 9], dtype=np.uint64)
-    weights = resample(group, 500, seed=0)
+    weights = bootstrap_weights(group, 500, seed=0)
     assert (weights[0] == 1).all()
     assert weights.shape == (501, 6)
     assert (weights[:, 0] == weights[:, 1]).all()
@@ -212,12 +213,12 @@ def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
     ("changes", "error", "why"),
     [
         ({"policies": ["mixture", "magic"]}, ConfigError, "there is no policy 'magic'; there are"),
-        ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1, what the cheapest"),
+        ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1,"),
         ({"budgets": (float("nan"),)}, ConfigError, "a budget of nan is below"),
         ({"levels": (7, 9)}, DataError, "6 of 12, and the lowest level is 7: .* at least 14"),
         ({"levels": ()}, DataError, "6 of 12, .* collect at least 2 samples"),
         ({"levels": (6, 8)}, DataError, "6 of 12, .* one of the levels 6, 8, .* needs two"),
-        ({"folds": 121}, DataError, "120 different questions are too few"),
+        ({"n_folds": 121}, DataError, "120 different questions are too few"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_in_one_sentence(

@@ -36,7 +36,7 @@ def experiment() -> Experiment:
         features=population.features,
         sample_cost=np.ones(QUESTIONS * SAMPLES),
     )
-    return Experiment(pool, LEVELS, budgets=(1.5, 2.5), orders=8, seed=0)
+    return Experiment(pool, LEVELS, budgets=(1.5, 2.5), n_permutations=8, seed=0)
 
 
 @pytest.fixture(scope="module", params=POLICY_FACTORIES)
@@ -58,7 +58,7 @@ def start(experiment: Experiment, policy: Policy, price: float) -> Episode:
         key=experiment.pool.key,
         features=policy.prepare_features(experiment.pool.features),
         cost=np.broadcast_to(samples, (QUESTIONS, len(samples))),
-        samples=SampleMatrix(experiment.replay.record.answer[:: experiment.orders]),
+        samples=SampleMatrix(experiment.replay.samples.answer[:: experiment.n_permutations]),
     )
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from adacompute.core.answers import Answers
-from adacompute.evaluation.calibration import calibrate
 from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.verdict import calibrate
 from adacompute.report import breakdown
 from adacompute.report.study import Study, draw_lines, study_policy
 from adacompute.report.summary import place_stops
@@ -32,7 +32,7 @@ def study() -> Study:
         features=np.zeros((QUESTIONS, 1), dtype=np.float32),
         sample_cost=np.ones(QUESTIONS * SAMPLES),
     )
-    experiment = Experiment(pool, (1, 2, 4, 8), (2.0,), orders=12, seed=0)
+    experiment = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=12, seed=0)
     return study_policy(experiment, "adaptive-consistency")
 
 

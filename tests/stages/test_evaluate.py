@@ -203,7 +203,7 @@ def test_paper_protocol_scores_the_paper_policies(run: Path) -> None:
         ({"budgets": (0.5,)}, ConfigError, "a budget of 0.5 is below 1"),
         ({"levels": (2, 1)}, ConfigError, "rising whole numbers"),
         ({"levels": ()}, ConfigError, "rising whole numbers"),
-        ({"levels": (5, 6)}, DataError, "half of the samples a question, 4 of 8, and the"),
+        ({"levels": (5, 6)}, DataError, "4 of 8, and the lowest level is 5"),
         ({"levels": (1,)}, DataError, "leaves one of the levels 1, and a policy"),
         ({"levels": (4, 5, 16)}, DataError, "4 of 8, .* one of the levels 4, 5, 16"),
         ({"seed": -1}, ConfigError, "a seed is a whole number from 0"),

@@ -16,8 +16,8 @@ from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
-from adacompute.evaluation.calibration import calibrate as calibrate_experiment
 from adacompute.evaluation.costs import check_budgets
+from adacompute.evaluation.verdict import calibrate as calibrate_experiment
 from adacompute.policies.bundle import FrontierPoint
 from adacompute.stages.calibrate import check_confidence
 

@@ -88,16 +88,16 @@ def evaluate(
             for name, value in named.items()
         },
         drop_unparsed=drop_unparsed,
-        rounds=max_rounds,
-        folds=folds,
+        max_rounds=max_rounds,
+        n_folds=folds,
         seed=check_seed(seed),
     )
     return Scores(
         rows=found.rows,
         unit=samples.unit,
-        n_questions=found.questions,
-        n_excluded=found.excluded,
-        samples_per_question=found.samples,
+        n_questions=found.n_questions,
+        n_excluded=found.n_excluded,
+        samples_per_question=found.n_samples,
         levels=found.levels,
         levels_excluded=found.levels_excluded,
     )

@@ -1,1 +1,1 @@
-"""Evaluation: honest scores of policies on questions they have not seen."""
+"""Evaluation: scores of policies on questions that they were not fitted to."""

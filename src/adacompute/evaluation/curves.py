@@ -1,9 +1,9 @@
-"""Curves: what a policy costs and gets right on questions it was not fitted to.
+"""Curves: the cost and the accuracy of a policy on questions that it was not fitted to.
 
-Each fold's policy is followed along its prices; the mean cost on training questions says which
-price, or which two mixed, spend what is aimed at; the held-out questions are scored at that. The
-curve that all folds make together is then read at a budget by interpolating in the cost that the
-held-out questions really had.
+In each split the policy is replayed at all of its prices. The mean cost on the training questions
+tells which price, or which mixture of two, reaches each target cost, and the held-out questions are
+scored there. The curve of all splits together is then read at a budget by interpolating in the cost
+that the held-out questions really had.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.replay import ReplayResult
 
-AIMS = 96
-"""Mean costs that training aims at, from the cheapest level to the dearest, besides the levels'."""
+N_TARGETS = 96
+"""Target costs from the cheapest level to the most expensive one, besides those of the levels."""
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Cost, accuracy and rounds of each question, while it was held out, along the aims, (N, aims).
+    """Cost, accuracy and rounds of each held-out question at each target cost, (N, targets).
 
-    ``samples`` holds, for each budget traced, how many samples each question was given on average,
-    and ``price`` the price at which. A stepped curve cannot be interpolated.
+    For each traced budget, ``n_samples`` holds the mean number of samples of each question, and
+    ``price`` the price at which it was replayed. A stepped curve cannot be interpolated.
     """
 
     cost: FloatArray
     accuracy: FloatArray
-    rounds: FloatArray
-    samples: dict[float, FloatArray]
+    n_rounds: FloatArray
+    n_samples: dict[float, FloatArray]
     price: dict[float, FloatArray]
-    stepped: bool = False
+    is_stepped: bool = False
 
 
 Split = tuple[IntArray, IntArray]
-"""Training questions and those held out."""
+"""Rows of the training questions and of the held-out questions."""
 
 
 def split_folds(fold: IntArray) -> list[Split]:
-    """Hold out each fold once."""
+    """Return one split per fold, in which that fold is held out."""
     return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in np.unique(fold)]
 
 
@@ -53,95 +53,108 @@ def cross_validate(
     *,
     trace: tuple[float, ...] = (),
 ) -> Curve:
-    """Fit a factory on the training questions of each split and score it on those held out.
+    """Fit a policy on the training questions of each split and score it on the held-out ones.
 
-    A question that is held out several times is scored by the mean; what is traced, by the last.
+    A question that is held out several times gets the mean of its scores; what is traced at the
+    budgets ``trace`` comes from the last split.
     """
-    every = np.arange(len(experiment.pool))
-    levels = experiment.sample_cost(every) * np.asarray(experiment.levels) + experiment.round_cost(
-        every
-    )
-    dearest = levels[-1] if experiment.pool.resort is None else experiment.dearest(every)
-    aims = np.union1d(levels, np.geomspace(levels[0], dearest, AIMS))
-    shape = (len(experiment.pool), len(aims))
-    found = {column: np.zeros(shape) for column in ("cost", "accuracy", "rounds")}
-    times = np.zeros((shape[0], 1))
-    samples = {budget: np.empty(shape[0]) for budget in trace}
-    price = {budget: np.empty(shape[0]) for budget in trace}
-    stepped = False
-    for train, held in splits:
-        times[held] += 1
+    targets = _target_costs(experiment)
+    n_questions = len(experiment.pool)
+    totals = {
+        column: np.zeros((n_questions, len(targets))) for column in ("cost", "accuracy", "n_rounds")
+    }
+    times = np.zeros((n_questions, 1))
+    n_samples = {budget: np.empty(n_questions) for budget in trace}
+    prices = {budget: np.empty(n_questions) for budget in trace}
+    is_stepped = False
+    for train, held_out in splits:
+        times[held_out] += 1
         fitted = factory(experiment, train)
-        stepped = fitted.stepped
-        told = experiment.sample_cost(train)
-        runs = [run_fitted(experiment, fitted, price, told) for price in fitted.prices]
-        spent = np.array([run.cost[train].mean() for run in runs])
-        spent = np.maximum.accumulate(spent)  # a price that buys less for more is never turned to
-        first, share = _place(aims, spent, stepped=stepped)
-        for column, target in found.items():
-            values = np.stack([getattr(run, column)[held] for run in runs], axis=1)
-            after = np.minimum(first + 1, len(runs) - 1)
-            target[held] += values[:, first] * (1 - share) + values[:, after] * share
+        is_stepped = fitted.is_stepped
+        sample_cost = experiment.sample_cost(train)
+        results = [replay_fitted(experiment, fitted, p, sample_cost) for p in fitted.prices]
+        # Accumulated, so that a price that costs more than a lower one is never used.
+        cost = np.maximum.accumulate([result.cost[train].mean() for result in results])
+        first, share = _locate(targets, cost, is_stepped=is_stepped)
+        after = np.minimum(first + 1, len(results) - 1)
+        for column, total in totals.items():
+            values = np.stack([getattr(result, column)[held_out] for result in results], axis=1)
+            total[held_out] += values[:, first] * (1 - share) + values[:, after] * share
         for budget in trace:
-            price[budget][held] = at = price_for(budget, spent, fitted)
-            run = run_fitted(experiment, fitted, at, told)
-            samples[budget][held] = run.samples[held]
-    times = np.maximum(times, 1)  # what was never held out is left at zero
-    means = {column: target / times for column, target in found.items()}
-    return Curve(**means, samples=samples, price=price, stepped=stepped)
+            price = training_price(budget, cost, fitted)
+            result = replay_fitted(experiment, fitted, price, sample_cost)
+            prices[budget][held_out] = price
+            n_samples[budget][held_out] = result.n_samples[held_out]
+    times = np.maximum(times, 1)  # questions that were never held out stay at zero
+    means = {column: total / times for column, total in totals.items()}
+    return Curve(**means, n_samples=n_samples, price=prices, is_stepped=is_stepped)
 
 
-def run_fitted(
+def _target_costs(experiment: Experiment) -> FloatArray:
+    """Return the costs of the levels, and a grid between the lowest and the highest."""
+    rows, levels = np.arange(len(experiment.pool)), np.asarray(experiment.levels)
+    costs = experiment.sample_cost(rows) * levels + experiment.round_cost(rows)
+    highest = costs[-1] if experiment.pool.resort is None else experiment.max_cost(rows)
+    return np.union1d(costs, np.geomspace(costs[0], highest, N_TARGETS))
+
+
+def replay_fitted(
     experiment: Experiment, fitted: FittedPolicy, price: float, sample_cost: float
 ) -> ReplayResult:
-    """Run a fitted policy at a price on all questions of its experiment."""
+    """Replay a fitted policy at a price on all questions of its experiment."""
     return experiment.replay.run(
-        fitted.policy, price, sample_cost=sample_cost, features=fitted.digested
+        fitted.policy, price, sample_cost=sample_cost, features=fitted.prepared_features
     )
 
 
-def _place(aims: FloatArray, spent: FloatArray, *, stepped: bool) -> tuple[IntArray, FloatArray]:
-    """Setting that spends what is aimed at, and the share of the next one."""
-    place = np.interp(aims, spent, np.arange(len(spent)))
-    if stepped:
-        fits = np.searchsorted(spent, aims * (1 + 1e-9), side="right") - 1
-        return np.maximum(fits, 0), np.zeros(len(aims))
-    first = np.minimum(place.astype(np.int64), len(spent) - 1)
-    return first, place - first
+def _locate(
+    targets: FloatArray, cost: FloatArray, *, is_stepped: bool
+) -> tuple[IntArray, FloatArray]:
+    """Return the setting that reaches each target cost, and the share of the next setting."""
+    position = np.interp(targets, cost, np.arange(len(cost)))
+    if is_stepped:
+        fits = np.searchsorted(cost, targets * (1 + 1e-9), side="right") - 1
+        return np.maximum(fits, 0), np.zeros(len(targets))
+    first = np.minimum(position.astype(np.int64), len(cost) - 1)
+    return first, position - first
 
 
-def price_for(budget: float, spent: FloatArray, fitted: FittedPolicy) -> float:
-    """Price at which the training questions cost a budget."""
-    if fitted.stepped:
-        fits = int(np.searchsorted(spent, budget * (1 + 1e-9), side="right")) - 1
+def training_price(budget: float, cost: FloatArray, fitted: FittedPolicy) -> float:
+    """Return the price at which the training questions cost the budget on average."""
+    if fitted.is_stepped:
+        fits = int(np.searchsorted(cost, budget * (1 + 1e-9), side="right")) - 1
         return fitted.prices[max(0, fits)]
-    return float(np.exp(np.interp(budget, spent, np.log(fitted.prices))))
+    return float(np.exp(np.interp(budget, cost, np.log(fitted.prices))))
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """A curve read at a budget: its means, and the accuracy under each resampling."""
+class CurvePoint:
+    """The means of a curve at a budget, and its accuracy under each resampling."""
 
     cost: float
     accuracy: float
-    rounds: float
+    n_rounds: float
     resampled: FloatArray
 
 
-def read_curve(curve: Curve, budget: float, weights: FloatArray) -> Reading:
-    """Read a curve at a budget, by interpolating linearly in realised cost.
+def read_curve(curve: Curve, budget: float, weights: FloatArray) -> CurvePoint:
+    """Read a curve at a budget, by linear interpolation in the realised cost.
 
-    ``weights`` (resamplings, N) are how often each question counts; the first row counts each once.
-    Where the curve does not reach the budget, it is read at its end.
+    ``weights`` (R, N) say how often each question counts in each resampling; the first row counts
+    each question once. A budget beyond the curve is read at its end.
     """
     total = weights.sum(axis=1, keepdims=True)
     cost, accuracy = weights @ curve.cost / total, weights @ curve.accuracy / total
-    cost, rounds = np.maximum.accumulate(cost, axis=1), weights[0] @ curve.rounds / total[0]
-    if curve.stepped:
+    cost, n_rounds = np.maximum.accumulate(cost, axis=1), weights[0] @ curve.n_rounds / total[0]
+    if curve.is_stepped:
         fits = np.searchsorted(cost[0], budget * (1 + 1e-9), side="right") - 1
         at = max(0, int(fits))
-        found = float(cost[0, at]), float(accuracy[0, at]), float(rounds[at])
-        return Reading(*found, accuracy[1:, at])
-    read = np.array([np.interp(budget, c, a) for c, a in zip(cost, accuracy, strict=True)])
-    spent = float(np.clip(budget, cost[0, 0], cost[0, -1]))
-    return Reading(spent, float(read[0]), float(np.interp(budget, cost[0], rounds)), read[1:])
+        means = float(cost[0, at]), float(accuracy[0, at]), float(n_rounds[at])
+        return CurvePoint(*means, accuracy[1:, at])
+    values = np.array([np.interp(budget, c, a) for c, a in zip(cost, accuracy, strict=True)])
+    return CurvePoint(
+        cost=float(np.clip(budget, cost[0, 0], cost[0, -1])),
+        accuracy=float(values[0]),
+        n_rounds=float(np.interp(budget, cost[0], n_rounds)),
+        resampled=values[1:],
+    )

@@ -1,8 +1,8 @@
-"""Families: every kind of policy, and how one is fitted to training questions.
+"""Factories: how each kind of policy is fitted to training questions.
 
-A factory takes a experiment and some of its questions and returns a policy with the prices worth
-looking at. Whatever is tuned is tuned there and on those questions alone: which settings are on the
-hull, at which prices, every model. It knows nothing of the questions that are held out.
+A factory takes an experiment and the rows of its training questions, and returns a fitted policy
+with the prices to score it at. Everything that is tuned is tuned here, and only on those rows:
+which settings are efficient, at which prices they are used, and every model.
 """
 
 from __future__ import annotations
@@ -33,26 +33,28 @@ from adacompute.policies.sequential import PRICE_JITTER, fit_sequential
 from adacompute.policies.stopping import adaptive_grid, early_grid
 from adacompute.policies.uniform import FixedRule, Rule, RulePolicy, retry_grid
 
-PRICES = 48
-"""Prices looked at where a policy turns smoothly."""
+N_PRICES = 48
+"""Prices of a policy that changes smoothly with the price."""
 
-BETWEEN = 4
-"""Places of the dial looked at from one setting to the next, where who goes first matters."""
+STEPS_PER_SETTING = 4
+"""Prices from one setting to the next, where it matters which questions change first."""
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """What all families share: the pool, its levels, and the orders of its samples."""
+    """What all factories share: the pool, its levels, and the random orders of its samples."""
 
     pool: Pool
     levels: tuple[int, ...]
     budgets: tuple[float, ...]
-    orders: int
+    n_permutations: int
     seed: int
     classifier: str = "gbm"
     cost_sensitive: bool = False
-    rounds: int = UNLIMITED_ROUNDS
-    _runs: dict[Rule, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
+    max_rounds: int = UNLIMITED_ROUNDS
+    _rule_results: dict[Rule, tuple[FloatArray, FloatArray]] = field(
+        default_factory=dict, repr=False
+    )
 
     @cached_property
     def table(self) -> UtilityTable:
@@ -66,195 +68,192 @@ class Experiment:
 
     @cached_property
     def replay(self) -> Replay:
-        """Orders of every question's samples."""
-        return Replay(self.pool, self.orders, max(self.levels), self.seed, self.rounds)
+        """Random orders of the samples of every question."""
+        return Replay(self.pool, self.n_permutations, max(self.levels), self.seed, self.max_rounds)
 
     @cached_property
-    def measure_states(self) -> StateMeasure:
-        """Chances of every vote state on every question, and of the last resort's being right."""
-        most = min(MAX_SAMPLES, max(self.levels))
-        known = measure_states(self.pool.answers, most)
+    def state_measure(self) -> StateMeasure:
+        """Probabilities of every vote state on every question, and of being correct there."""
+        max_samples = min(MAX_SAMPLES, max(self.levels))
+        measure = measure_states(self.pool.answers, max_samples)
         if self.pool.logprob is not None:
-            known = replace(known, correct_mass=known.correct_mass + self.replay.tie_gains(most))
+            correct = measure.correct_mass + self.replay.tie_gains(max_samples)
+            measure = replace(measure, correct_mass=correct)
         if self.pool.resort is None:
-            return known
-        return replace(known, resort=known.mass * self.pool.resort.utility)
+            return measure
+        return replace(measure, resort=measure.mass * self.pool.resort.utility)
 
     @property
     def policy_levels(self) -> tuple[Level, ...]:
-        """The levels."""
+        """The levels as policies take them."""
         return make_levels(self.levels)
 
     @property
     def dense_levels(self) -> tuple[Level, ...]:
-        """A level a sample, for rules that look after each."""
+        """One level per sample, for rules that decide after every sample."""
         return make_levels(tuple(range(1, max(self.levels) + 1)))
 
     def sample_cost(self, rows: IntArray) -> float:
-        """Mean cost of a draw on these questions; there is no pricing what costs nothing."""
+        """Return the mean cost of a sample of these questions, which must be above 0."""
         mean = float(self.pool.mean_sample_cost()[rows].mean())
         if mean <= 0:
             raise DataError(
-                f"the samples of {len(rows)} questions cost nothing at all: use another unit"
+                f"the samples of {len(rows)} questions cost nothing in this unit: use another unit"
             )
         return mean
 
     def round_cost(self, rows: IntArray) -> float:
-        """Mean cost of a round on these questions, beside its draws."""
+        """Return the mean cost of a round of these questions, besides its samples."""
         return float(self.pool.round_costs[rows].mean())
 
-    def dearest(self, rows: IntArray) -> float:
-        """Most that a question costs on average: a round for every draw, and the resort."""
-        fee, resort = self.round_cost(rows), self.pool.resort
-        most = max(self.levels) * (self.sample_cost(rows) + fee)
-        return most if resort is None else most + fee + float(resort.cost[rows].mean())
+    def max_cost(self, rows: IntArray) -> float:
+        """Return the mean cost with one round per sample, and then the last resort."""
+        round_cost, resort = self.round_cost(rows), self.pool.resort
+        cost = max(self.levels) * (self.sample_cost(rows) + round_cost)
+        return cost if resort is None else cost + round_cost + float(resort.cost[rows].mean())
 
     def run_rules(self, rules: Sequence[Rule]) -> tuple[FloatArray, FloatArray]:
-        """Cost and accuracy of each rule on all questions, (N, rules): rules learn nothing."""
+        """Return the cost and accuracy of each rule on all questions, (N, rules).
+
+        Rules are not fitted, so their results are computed once and kept.
+        """
         for rule in rules:
-            if rule not in self._runs:
-                alone = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
-                result = self.replay.run(alone, 1.0)
-                self._runs[rule] = result.cost, result.accuracy
-        cost, accuracy = zip(*(self._runs[rule] for rule in rules), strict=True)
+            if rule not in self._rule_results:
+                policy = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
+                result = self.replay.run(policy, 1.0)
+                self._rule_results[rule] = result.cost, result.accuracy
+        cost, accuracy = zip(*(self._rule_results[rule] for rule in rules), strict=True)
         return np.stack(cost, axis=1), np.stack(accuracy, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedPolicy:
-    """A policy, and falling prices at which to look at it.
+    """A policy and the falling prices to score it at.
 
-    A stepped policy has nothing between these prices: it cannot be interpolated. ``features`` are
-    those that it reads, of all questions of the experiment.
+    A stepped policy has no settings between these prices, so its scores are not interpolated.
+    ``features`` are the features that the policy uses, of all questions of the experiment.
     """
 
     policy: Policy
     prices: tuple[float, ...]
     features: Float32Array
-    stepped: bool = False
+    is_stepped: bool = False
 
     @cached_property
-    def digested(self) -> Float32Array:
-        """The features as the policy takes them."""
+    def prepared_features(self) -> Float32Array:
+        """The features in the form that the policy decides by."""
         return self.policy.prepare_features(self.features)
 
 
 PolicyFactory = Callable[[Experiment, IntArray], FittedPolicy]
 
 
-def _hull(
+def _fit_rules(
     name: str,
     experiment: Experiment,
     train: IntArray,
     rules: Sequence[Rule],
     levels: tuple[Level, ...],
 ) -> RulePolicy:
-    """Keep the rules on the training questions' hull."""
+    """Return a policy with the rules that are efficient on the training questions."""
     cost, accuracy = experiment.run_rules(rules)
-    kept, dial = fit_price_schedule(cost[train].mean(axis=0), accuracy[train].mean(axis=0))
-    return RulePolicy(name, levels, tuple(rules[i] for i in kept), dial)
+    kept, schedule = fit_price_schedule(cost[train].mean(axis=0), accuracy[train].mean(axis=0))
+    return RulePolicy(name, levels, tuple(rules[i] for i in kept), schedule)
 
 
-def _uniform(name: str, experiment: Experiment, train: IntArray, *, ticket: str) -> RulePolicy:
-    """Every uniform level, worth having or not, at the price the best mixture pays there."""
+def _fit_levels(name: str, experiment: Experiment, train: IntArray, *, mix_by: str) -> RulePolicy:
+    """Return a policy with every level, each at the price that the best mixture has at its cost."""
     rules = [FixedRule(n) for n in experiment.levels]
-    best = _hull(name, experiment, train, rules, experiment.policy_levels)
+    best = _fit_rules(name, experiment, train, rules, experiment.policy_levels)
     cost, _ = experiment.run_rules(rules)
-    spent = cost[train].mean(axis=0)
-    at = np.array([spent[rules.index(rule)] for rule in best.rules])  # type: ignore[arg-type]
-    slope = -np.log(np.interp(spent, at, best.schedule.prices))
-    steps = np.maximum(np.diff(slope, prepend=slope[0] - 1.0), 1e-6)  # past the hull it is flat
+    mean_cost = cost[train].mean(axis=0)
+    best_cost = [mean_cost[rules.index(rule)] for rule in best.rules]  # type: ignore[arg-type]
+    slope = -np.log(np.interp(mean_cost, np.array(best_cost), best.schedule.prices))
+    # Beyond the best mixture the slope is flat, but the prices must still fall.
+    steps = np.maximum(np.diff(slope, prepend=slope[0] - 1.0), 1e-6)
     prices = np.exp(-np.cumsum(steps) + steps[0] - slope[0])
-    return RulePolicy(
-        name,
-        experiment.policy_levels,
-        tuple(rules),
-        PriceSchedule(tuple(prices.tolist())),
-        mix_by=ticket,
-    )
+    schedule = PriceSchedule(tuple(prices.tolist()))
+    return RulePolicy(name, experiment.policy_levels, tuple(rules), schedule, mix_by=mix_by)
 
 
-def fit_fixed(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """The same level for every question: the largest that fits."""
-    policy = _uniform("fixed", experiment, train, ticket="none")
-    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features, stepped=True)
+def make_fixed(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Give every question the same level: the largest one within the budget."""
+    policy = _fit_levels("fixed", experiment, train, mix_by="none")
+    prices = policy.schedule.prices
+    return FittedPolicy(policy, prices, experiment.pool.features, is_stepped=True)
 
 
-def fit_random(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """A random mixture of the two levels next to the budget."""
-    policy = _uniform("random", experiment, train, ticket="key")
+def make_random(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Mix the two levels next to the budget at random."""
+    policy = _fit_levels("random", experiment, train, mix_by="key")
     return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def _best_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePolicy:
-    """Uniform numbers of samples on the hull: every one, as stopping rules may stop at any.
+def _fit_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePolicy:
+    """Return the best mixture of uniform numbers of samples, not only those of the levels.
 
-    The hull is of exact utilities: the luck of the orders would put numbers on it that are not.
+    It is chosen by exact utilities, because the replayed ones depend on the random orders. Exact
+    utilities break ties at random, so with log-probabilities the replayed ones are used.
     """
     levels = experiment.dense_levels
     rules = [FixedRule(level.n_samples) for level in levels]
-    if experiment.pool.logprob is not None:  # exact utilities break ties at random
-        return _hull(name, experiment, train, rules, levels)
-    known = experiment.dense_table.take(train)
-    kept, dial = fit_price_schedule(known.costs.mean(axis=0), known.utility.mean(axis=0))
-    return RulePolicy(name, levels, tuple(rules[i] for i in kept), dial)
+    if experiment.pool.logprob is not None:
+        return _fit_rules(name, experiment, train, rules, levels)
+    table = experiment.dense_table.take(train)
+    kept, schedule = fit_price_schedule(table.costs.mean(axis=0), table.utility.mean(axis=0))
+    return RulePolicy(name, levels, tuple(rules[i] for i in kept), schedule)
 
 
-def fit_mixture(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """The best mixture of uniform numbers of samples: the baseline of every difference."""
-    policy = _best_mixture("mixture", experiment, train)
+def make_mixture(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Mix uniform numbers of samples as well as possible: the baseline of every difference."""
+    policy = _fit_mixture("mixture", experiment, train)
     return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_longest_first(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """The best mixture, its dearer number of samples given to the longest questions."""
-    best = _best_mixture("longest-first", experiment, train)
+def make_longest_first(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Use the best mixture, with its larger number of samples for the longest questions."""
+    best = _fit_mixture("longest-first", experiment, train)
     column = experiment.pool.length_feature
     lengths = np.sort(experiment.pool.features[train, column]).tolist()
-    policy = RulePolicy(
-        best.name,
-        best.levels,
-        best.rules,
-        best.schedule,
-        mix_by="length",
-        training_lengths=tuple(lengths),
-        length_feature=column,
-    )
-    places = np.linspace(0, len(best.rules) - 1, BETWEEN * (len(best.rules) - 1) + 1)
-    prices = tuple(best.schedule.price_at(place) for place in places)
+    policy = replace(best, mix_by="length", training_lengths=tuple(lengths), length_feature=column)
+    n_steps = len(best.rules) - 1
+    positions = np.linspace(0, n_steps, STEPS_PER_SETTING * n_steps + 1)
+    prices = tuple(best.schedule.price_at(position) for position in positions)
     return FittedPolicy(policy, prices, experiment.pool.features)
 
 
-def fit_retry(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Redraw what could not be read."""
-    rules = retry_grid(max(experiment.levels))
-    policy = _hull("retry", experiment, train, rules, experiment.dense_levels)
-    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
+def make_retry(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Sample again while answers cannot be parsed."""
+    return _make_stopping("retry", experiment, train, retry_grid(max(experiment.levels)))
 
 
-def fit_adaptive_consistency(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Stop when the lead is likely to be real."""
+def make_adaptive_consistency(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Stop when the leading answer is likely to stay in the lead."""
     rules = adaptive_grid(max(experiment.levels))
-    policy = _hull("adaptive-consistency", experiment, train, rules, experiment.dense_levels)
+    return _make_stopping("adaptive-consistency", experiment, train, rules)
+
+
+def make_early_stopping(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Stop when the answers of a window agree."""
+    return _make_stopping("early-stopping", experiment, train, early_grid(max(experiment.levels)))
+
+
+def _make_stopping(
+    name: str, experiment: Experiment, train: IntArray, rules: Sequence[Rule]
+) -> FittedPolicy:
+    policy = _fit_rules(name, experiment, train, rules, experiment.dense_levels)
     return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_early_stopping(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Stop when a window is unanimous."""
-    rules = early_grid(max(experiment.levels))
-    policy = _hull("early-stopping", experiment, train, rules, experiment.dense_levels)
-    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
-
-
-def fit_paper_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """The paper's classifier: one for each budget asked for, and two around them."""
+def make_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Use the paper's classifier, fitted for each budget and for one below and one above them."""
     table = experiment.table.take(train)
-    least = float(table.costs.min(axis=1).mean()) * (1 + 1e-12)  # a mean is rounded either way
-    most = max(float(table.costs.max(axis=1).mean()), least)
-    inside = [b for b in experiment.budgets if least < b < most]
+    lowest = float(table.costs.min(axis=1).mean()) * (1 + 1e-12)  # a mean can be rounded down
+    highest = max(float(table.costs.max(axis=1).mean()), lowest)
+    inside = [budget for budget in experiment.budgets if lowest < budget < highest]
     around = [
-        least + 0.2 * (min(inside, default=most) - least),
-        (max(inside, default=least) + most) / 2,
+        lowest + 0.2 * (min(inside, default=highest) - lowest),
+        (max(inside, default=lowest) + highest) / 2,
     ]
     policy = fit_router(
         experiment.pool.features[train],
@@ -268,67 +267,60 @@ def fit_paper_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
     return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
 
 
-def fit_values_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Predict the utility of every level and take the best at the price."""
+def make_value_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Predict the utility of every level and take the best one at the price."""
     policy = fit_value_router(
         experiment.pool.features[train],
         experiment.table.take(train),
         experiment.policy_levels,
         seed=experiment.seed,
     )
-    return FittedPolicy(
-        policy, price_grid(1.0 / experiment.sample_cost(train)), experiment.pool.features
-    )
+    prices = price_grid(1.0 / experiment.sample_cost(train))
+    return FittedPolicy(policy, prices, experiment.pool.features)
 
 
-def fit_sequentially(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Price every draw by what the text and the votes say."""
-    pool = experiment.pool
-    words = pool.features if pool.words is None else pool.words
-    most = min(MAX_SAMPLES, max(experiment.levels))
-    known, each = (
-        experiment.measure_states.map(lambda table: table[:, train]),
-        experiment.sample_cost(train),
-    )
-    levels, resort_cost = make_levels(tuple(range(1, most + 1))), 0.0
+def make_sequential(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Decide after every sample, by the text and the votes, whether the next is worth the price."""
+    pool, resort_cost = experiment.pool, 0.0
+    features = pool.features if pool.sequential_features is None else pool.sequential_features
+    sample_cost = experiment.sample_cost(train)
+    levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
     if pool.resort is not None:
         levels, resort_cost = (*levels, pool.resort.level), float(pool.resort.cost[train].mean())
     policy = fit_sequential(
-        words[train],
+        features[train],
         pool.answers.take(train),
-        known,
+        experiment.state_measure.map(lambda table: table[:, train]),
         levels,
         group=pool.group[train],
-        round_cost=experiment.round_cost(train) / each,
-        resort_cost=resort_cost / each,
+        round_cost=experiment.round_cost(train) / sample_cost,
+        resort_cost=resort_cost / sample_cost,
         seed=experiment.seed,
     )
-    # Dear enough that nobody draws twice, whoever's price is shaded and whatever a draw costs.
-    again = float(policy.break_even_price[states().layer(1)].max(initial=0.0)) / (
-        1.0 - PRICE_JITTER
-    )
-    dearest = max(float(policy.break_even_price.max()), again) / each
+    # At the highest price no question gets a second sample, whatever its jitter and sample cost.
+    second = float(policy.break_even_price[states().layer(1)].max(initial=0.0))
+    highest = max(float(policy.break_even_price.max()), second / (1.0 - PRICE_JITTER)) / sample_cost
     if resort_cost:
-        dearest = max(dearest, 1.0 / resort_cost)  # no more than one answer is ever gained
-    return FittedPolicy(policy, price_grid(dearest or 1.0 / each), words)
+        highest = max(highest, 1.0 / resort_cost)  # the gain is never more than one answer
+    return FittedPolicy(policy, price_grid(highest or 1.0 / sample_cost), features)
 
 
-def price_grid(dearest: float) -> tuple[float, ...]:
+def price_grid(highest: float) -> tuple[float, ...]:
     """Return falling prices over five orders of magnitude, for policies that change smoothly."""
-    return tuple(np.geomspace(dearest, dearest * 1e-5, PRICES).tolist())
+    return tuple(np.geomspace(highest, highest * 1e-5, N_PRICES).tolist())
 
 
 POLICY_FACTORIES: dict[str, PolicyFactory] = {
-    "fixed": fit_fixed,
-    "mixture": fit_mixture,
-    "random": fit_random,
-    "longest-first": fit_longest_first,
-    "retry": fit_retry,
-    "router": fit_paper_router,
-    "value-router": fit_values_router,
-    "adaptive-consistency": fit_adaptive_consistency,
-    "early-stopping": fit_early_stopping,
-    "sequential": fit_sequentially,
+    "fixed": make_fixed,
+    "mixture": make_mixture,
+    "random": make_random,
+    "longest-first": make_longest_first,
+    "retry": make_retry,
+    "router": make_router,
+    "value-router": make_value_router,
+    "adaptive-consistency": make_adaptive_consistency,
+    "early-stopping": make_early_stopping,
+    "sequential": make_sequential,
 }
 
 ROUTERS = ("router", "value-router")

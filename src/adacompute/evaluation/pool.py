@@ -1,12 +1,12 @@
-"""Pool: recorded samples of questions, with all that a policy may know of them.
+"""Pool: recorded samples of questions, with everything that a policy may know about them.
 
-It can be reduced to what a table is scored on: equally many samples of each question, with or
-without those that could not be read. It knows nothing of policies.
+``equalise`` gives every question the same number of samples, with or without the unparsed ones, so
+that all policies are scored on the same data. A pool knows nothing about policies.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,18 +24,19 @@ from adacompute.core.types import (
 )
 from adacompute.core.utility import estimate
 
+N_FOLDS = 5
 MIN_QUESTIONS = 10
-"""Folds of fewer than two questions say nothing."""
+"""With fewer questions, a fold has fewer than two."""
 
-SHORT_SHARE = 0.1
-"""Share of questions that may be left out for having too few samples."""
+MAX_EXCLUDED_SHARE = 0.1
+"""Share of the questions that may be excluded because they have too few samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Resort:
-    """Samples of another model on the same questions: its draws answer where it is asked.
+    """Samples of another model on the same questions, which answer alone where it is asked.
 
-    ``level`` says which model, and how many of its samples vote; ``sample_cost`` is by sample.
+    ``level`` names the model and how many of its samples vote; ``sample_cost`` is (S,).
     """
 
     level: Level
@@ -46,8 +47,8 @@ class Resort:
         fewest = int(self.answers.n_samples.min(initial=self.level.n_samples))
         if fewest < self.level.n_samples:
             raise DataError(
-                f"a last resort of {self.level.n_samples} samples is recorded with {fewest} of "
-                "some question: collect more of them, or let fewer vote"
+                f"a last resort of {self.level.n_samples} samples needs as many of every question, "
+                f"and one has {fewest}: collect more of them, or let fewer vote"
             )
 
     def take(self, rows: IntArray | BoolArray) -> Resort:
@@ -59,31 +60,30 @@ class Resort:
     @property
     def cost(self) -> FloatArray:
         """Mean cost of asking it, by question."""
-        return self.level.n_samples * _mean_cost(self.answers, self.sample_cost)
+        return self.level.n_samples * _mean_by_question(self.answers, self.sample_cost)
 
     @property
     def utility(self) -> FloatArray:
-        """Chance that it is right, by question."""
+        """Probability that it is correct, by question."""
         return estimate(self.answers, (self.level.n_samples,), standard_errors=False).utility[:, 0]
 
 
-def _mean_cost(answers: Answers, sample_cost: FloatArray) -> FloatArray:
-    """Mean cost of a sample of each question."""
-    total = np.bincount(answers.question, sample_cost, minlength=len(answers))
+def _mean_by_question(answers: Answers, values: FloatArray) -> FloatArray:
+    total = np.bincount(answers.question, values, minlength=len(answers))
     return np.asarray(total / np.maximum(1, answers.n_samples), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """N questions with S samples in all.
+    """N questions with S samples in total.
 
-    ``group`` is the same for copies of a question; ``sample_cost`` (S,) is what each sample cost,
-    in the order of the answers; ``length_feature`` is the column of the features with the length.
-    ``features`` are what routers read of the text; ``words``, where given, what the sequential
-    policy reads instead. ``round_cost`` is what each round of draws costs beside them, one for all
-    questions or (N,): a call's prompt is paid once, however many draws share it. ``resort`` is
-    another model that the sequential policy may ask. Where ``logprob`` (S,) is given, ties go to
-    the likeliest answer.
+    ``group`` is equal for questions with the same text. ``sample_cost`` (S,) is the cost of each
+    sample, in the order of the answers. ``round_cost`` is the cost of each round besides its
+    samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
+    for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
+    holds the length of the question. ``sequential_features``, where given, are for the sequential
+    policy. ``resort`` holds samples of another model. Where ``logprob`` (S,) is given, ties go to
+    the likeliest answer. ``n_excluded`` counts the questions that ``equalise`` left out.
     """
 
     answers: Answers
@@ -92,30 +92,30 @@ class Pool:
     features: Float32Array
     sample_cost: FloatArray
     length_feature: int = 0
-    words: Float32Array | None = None
+    sequential_features: Float32Array | None = None
     round_cost: float | FloatArray = 0.0
     resort: Resort | None = None
     logprob: FloatArray | None = None
-    excluded: int = field(default=0)
+    n_excluded: int = 0
 
     def __len__(self) -> int:
         return len(self.answers)
 
     def take(self, rows: IntArray | BoolArray) -> Pool:
-        """Return these questions."""
+        """Return these questions, given as a mask or as rising row numbers."""
         rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        keep = np.zeros(len(self), dtype=np.bool_)
-        keep[rows] = True
+        mask = np.zeros(len(self), dtype=np.bool_)
+        mask[rows] = True
         if not bool((np.diff(rows) > 0).all()):
-            raise DataError("questions are taken in their own order")
-        kept = keep[self.answers.question]
+            raise DataError("the rows of a pool must be taken in rising order")
+        kept, sequential = mask[self.answers.question], self.sequential_features
         return replace(
             self,
             answers=self.answers.take(rows),
             key=self.key[rows],
             group=self.group[rows],
             features=self.features[rows],
-            words=None if self.words is None else self.words[rows],
+            sequential_features=None if sequential is None else sequential[rows],
             resort=None if self.resort is None else self.resort.take(rows),
             sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
@@ -123,26 +123,26 @@ class Pool:
         )
 
     def equalise(self, *, drop_unparsed: bool = False) -> Pool:
-        """Give every question equally many samples, the first ones; leave out those with too few.
+        """Keep the first n samples of every question, and exclude questions that have fewer.
 
-        How many is the 10th percentile over questions. With ``drop_unparsed`` only parsed samples
-        count and are kept.
+        n is the 10th percentile of the numbers of samples. With ``drop_unparsed`` only parsed
+        samples are counted and kept.
         """
-        read = self.answers.answer != UNPARSED
+        parsed = self.answers.answer != UNPARSED
         counts = self.answers.n_parsed if drop_unparsed else self.answers.n_samples
-        most = equalise_samples(counts)
-        if most < 1:
+        n_samples = common_sample_count(counts)
+        if n_samples < 1:
             raise DataError(
-                "more than a tenth of the questions have no readable sample: nothing can be scored"
+                "more than a tenth of the questions have no parsed sample: nothing can be scored"
             )
-        enough = np.flatnonzero(counts >= most)
-        pool = self.keep(read) if drop_unparsed else self
+        enough = np.flatnonzero(counts >= n_samples)
+        pool = self.keep(parsed) if drop_unparsed else self
         pool = pool.take(enough)
-        pool = pool.keep(pool.answers.position < most)
-        return replace(pool, excluded=len(self) - len(enough))
+        pool = pool.keep(pool.answers.position < n_samples)
+        return replace(pool, n_excluded=len(self) - len(enough))
 
     def keep(self, samples: BoolArray) -> Pool:
-        """Return these samples of all questions."""
+        """Return all questions with only these samples, given as a mask."""
         return replace(
             self,
             answers=self.answers.keep(samples),
@@ -151,46 +151,55 @@ class Pool:
         )
 
     def mean_sample_cost(self) -> FloatArray:
-        """Mean cost of a sample of each question."""
-        return _mean_cost(self.answers, self.sample_cost)
+        """Return the mean cost of a sample of each question, (N,)."""
+        return _mean_by_question(self.answers, self.sample_cost)
 
     @property
     def round_costs(self) -> FloatArray:
-        """What a round costs beside its draws on each question, (N,)."""
+        """Cost of a round besides its samples, on each question, (N,)."""
         return np.broadcast_to(np.asarray(self.round_cost, dtype=np.float64), (len(self),))
 
-    def table(self, samples: tuple[int, ...], *, method: str = "exact") -> UtilityTable:
-        """What each level is worth and costs on each question."""
-        worth = estimate(self.answers, samples, method=method, standard_errors=False)
-        return UtilityTable(worth.utility, self.level_cost(samples), self.key)
+    def table(self, levels: tuple[int, ...], *, method: str = "exact") -> UtilityTable:
+        """Return the utility and the cost of each level on each question."""
+        estimated = estimate(self.answers, levels, method=method, standard_errors=False)
+        return UtilityTable(estimated.utility, self.level_cost(levels), self.key)
 
-    def level_cost(self, samples: tuple[int, ...]) -> FloatArray:
-        """Expected cost of each level on each question, (N, K), or (K,) when all are alike."""
-        each, fee = self.mean_sample_cost(), self.round_costs
-        if len(each) > 0 and bool((each == each[0]).all() and (fee == fee[0]).all()):
-            return np.asarray(each[0] * np.asarray(samples) + fee[0], dtype=np.float64)
-        return np.asarray(each[:, None] * np.asarray(samples) + fee[:, None], dtype=np.float64)
+    def level_cost(self, levels: tuple[int, ...]) -> FloatArray:
+        """Return the expected cost of each level, (N, K), or (K,) if all questions cost the same.
+
+        The samples of a level are assumed to come in one round.
+        """
+        sample, per_round = self.mean_sample_cost(), self.round_costs
+        is_equal = (sample == sample[:1]).all() and (per_round == per_round[:1]).all()
+        if len(sample) > 0 and bool(is_equal):
+            return np.asarray(sample[0] * np.asarray(levels) + per_round[0], dtype=np.float64)
+        cost = sample[:, None] * np.asarray(levels) + per_round[:, None]
+        return np.asarray(cost, dtype=np.float64)
 
 
-def equalise_samples(counts: IntArray) -> int:
-    """How many samples nine of ten questions have, of so many each.
+def common_sample_count(counts: IntArray) -> int:
+    """Return the largest number of samples that nine out of ten questions have.
 
-    >>> equalise_samples(np.array([1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]))
+    >>> common_sample_count(np.array([1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]))
     8
     """
-    share = 100 * SHORT_SHARE
-    return int(np.percentile(counts, share, method="higher")) if len(counts) else 0
+    percent = 100 * MAX_EXCLUDED_SHARE
+    return int(np.percentile(counts, percent, method="higher")) if len(counts) else 0
 
 
-def assign_folds(group: KeyArray, folds: int, *, seed: int = 0) -> IntArray:
-    """Fold of each question: copies of one share it, and it does not depend on their order."""
+def assign_folds(group: KeyArray, n_folds: int, *, seed: int = 0) -> IntArray:
+    """Return the fold of each question.
+
+    Questions with the same text share a fold, and the order of the questions does not matter.
+    """
     unique, inverse = np.unique(group, return_inverse=True)
-    if len(unique) < max(MIN_QUESTIONS, folds):
+    needed = max(MIN_QUESTIONS, n_folds)
+    if len(unique) < needed:
         raise DataError(
             f"{len(unique)} different questions are too few to hold some of them out: "
-            f"at least {max(MIN_QUESTIONS, folds)} are needed"
+            f"at least {needed} are needed"
         )
     rank = np.empty(len(unique), dtype=np.int64)
     salt = hash_keys(np.array([seed], dtype=np.uint64))
     rank[np.argsort(hash_keys(unique ^ salt))] = np.arange(len(unique))
-    return (rank % folds)[inverse]
+    return (rank % n_folds)[inverse]

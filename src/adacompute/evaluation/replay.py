@@ -1,7 +1,7 @@
-"""Replay: policies run on recorded samples, in many random orders of each question's samples.
+"""Replay: policies run on recorded samples, in many random orders of the samples of each question.
 
-Every policy sees the same orders, so that differences between policies are not noise of the
-orders. Decisions are made by the episodes that also serve; only the draws come from the record.
+All policies see the same orders, so differences between policies do not come from the orders.
+Decisions are made by the same episodes that serve live requests; only the samples are recorded.
 """
 
 from __future__ import annotations
@@ -33,97 +33,102 @@ class ReplayResult:
 
     cost: FloatArray
     accuracy: FloatArray
-    samples: FloatArray
-    rounds: FloatArray
-    cost_spread: FloatArray
-    accuracy_spread: FloatArray
+    n_samples: FloatArray
+    n_rounds: FloatArray
+    cost_variance: FloatArray
+    accuracy_variance: FloatArray
     resorted: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Orders of a pool's samples, long enough for the largest level, and how often one may draw.
+    """Random orders of the samples of a pool, each ``length`` samples long.
 
-    ``ordered`` holds the orders where they were drawn before; else the seed draws them.
+    ``indices`` (N · n_permutations, length) holds the orders if they are known; otherwise they are
+    drawn with the seed.
     """
 
     pool: Pool
-    orders: int
+    n_permutations: int
     length: int
     seed: int = 0
-    rounds: int = UNLIMITED_ROUNDS
-    ordered: IntArray | None = None
+    max_rounds: int = UNLIMITED_ROUNDS
+    indices: IntArray | None = None
 
     def take(self, rows: IntArray) -> Replay:
-        """Return these questions in the orders that they have here.
+        """Return these questions with the orders that they have here.
 
-        So policies that are replayed on parts of a pool see the draws that others see on all of it.
+        A policy that is replayed on part of a pool then sees the same samples as one that is
+        replayed on all of it.
         """
-        held = self.pool.take(rows)
-        shift = self.pool.answers.offsets[rows] - held.answers.offsets[:-1]
-        own = self._index.reshape(len(self.pool), self.orders, -1)[rows] - shift[:, None, None]
-        return replace(self, pool=held, ordered=own.reshape(-1, self.length))
+        pool = self.pool.take(rows)
+        shift = self.pool.answers.offsets[rows] - pool.answers.offsets[:-1]
+        orders = self._order.reshape(len(self.pool), self.n_permutations, -1)[rows]
+        indices = (orders - shift[:, None, None]).reshape(-1, self.length)
+        return replace(self, pool=pool, indices=indices)
 
     @cached_property
-    def _index(self) -> IntArray:
-        """Samples in each order, (N · orders, length)."""
-        if self.ordered is not None:
-            return self.ordered
-        index = order_samples(
-            self.pool.answers, n_orders=self.orders, length=self.length, seed=self.seed
+    def _order(self) -> IntArray:
+        """Indices of the samples in each order, (N · n_permutations, length)."""
+        if self.indices is not None:
+            return self.indices
+        indices = order_samples(
+            self.pool.answers, n_orders=self.n_permutations, length=self.length, seed=self.seed
         )
-        return index.reshape(-1, self.length)
+        return indices.reshape(-1, self.length)
 
     @cached_property
-    def record(self) -> SampleMatrix:
-        """The draws, one row an order, and room for those of a last resort."""
-        answer = self.pool.answers.answer[self._index]
+    def samples(self) -> SampleMatrix:
+        """The samples, one row per order, with empty columns for those of a last resort."""
+        answer = self.pool.answers.answer[self._order]
         resort = self.pool.resort
-        room = 0 if resort is None else resort.level.n_samples
-        return SampleMatrix(np.pad(answer, ((0, 0), (0, room)), constant_values=UNPARSED))
+        n_extra = 0 if resort is None else resort.level.n_samples
+        return SampleMatrix(np.pad(answer, ((0, 0), (0, n_extra)), constant_values=UNPARSED))
 
     @cached_property
-    def _value(self) -> FloatArray:
-        """Chance that the vote is right after 0, 1, … draws."""
+    def _accuracy(self) -> FloatArray:
+        """Probability that the vote is correct after 0, 1, … samples of each order."""
         return self._vote(self.pool.logprob)
 
     def _vote(self, logprob: FloatArray | None) -> FloatArray:
-        """Chance that it is right with ties broken by these, or at random."""
-        answers, index = self.pool.answers, self._index
-        drawn = None if logprob is None else logprob[index]
-        value = running_accuracy(answers.answer[index], answers.class_accuracy[index], drawn)
-        return np.pad(value, ((0, 0), (1, 0)))
+        """Return the accuracy of votes with ties broken by log-probability, or at random."""
+        answers, order = self.pool.answers, self._order
+        ordered = None if logprob is None else logprob[order]
+        accuracy = running_accuracy(answers.answer[order], answers.class_accuracy[order], ordered)
+        return np.pad(accuracy, ((0, 0), (1, 0)))
 
-    def tie_gains(self, most: int) -> FloatArray:
-        """What breaking ties by log-probability adds to each vote state, (states, N), by orders.
+    def tie_gains(self, max_samples: int) -> FloatArray:
+        """Return what breaking ties by log-probability adds to each vote state, (states, N).
 
-        Where nothing is tied it adds nothing, so it is as exact there as what it is added to.
+        The gain is a mean over the orders. It is exactly zero where nothing is tied.
         """
-        every, columns = states(), slice(min(most, self.length) + 1)
-        total = np.zeros((int(every.first[most + 1]), len(self.pool)))
-        gain = (self._value - self._vote(None))[:, columns]
-        row, draws = np.nonzero(gain)
-        state = every.find(self.record.vote_keys[row, draws])
-        np.add.at(total, (state, row // self.orders), gain[row, draws] / self.orders)
+        all_states, columns = states(), slice(min(max_samples, self.length) + 1)
+        total = np.zeros((int(all_states.first[max_samples + 1]), len(self.pool)))
+        gain = (self._accuracy - self._vote(None))[:, columns]
+        row, n_samples = np.nonzero(gain)
+        state = all_states.find(self.samples.vote_keys[row, n_samples])
+        question, gain_per_order = row // self.n_permutations, gain / self.n_permutations
+        np.add.at(total, (state, question), gain_per_order[row, n_samples])
         return total
 
     @cached_property
-    def _spent(self) -> FloatArray:
-        """Cost of the first 0, 1, … draws."""
-        spent = np.cumsum(self.pool.sample_cost[self._index], axis=1)
-        return np.pad(spent, ((0, 0), (1, 0)))
+    def _cost(self) -> FloatArray:
+        """Cost of the first 0, 1, … samples of each order."""
+        cost = np.cumsum(self.pool.sample_cost[self._order], axis=1)
+        return np.pad(cost, ((0, 0), (1, 0)))
 
     @cached_property
     def _resorted(self) -> tuple[FloatArray, FloatArray]:
-        """What the last resort costs in each order, and whether its vote is right there."""
+        """Cost of the last resort in each order, and whether its vote is correct there."""
         resort = self.pool.resort
         if resort is None:
-            raise DataError("a policy has a last resort, and no samples of its model are given")
+            raise DataError("the policy has a last resort, but no samples of its model are given")
         size, answers = resort.level.n_samples, resort.answers
-        index = order_samples(answers, n_orders=self.orders, length=size, seed=self.seed + 1)
+        n_orders = self.n_permutations
+        index = order_samples(answers, n_orders=n_orders, length=size, seed=self.seed + 1)
         index = index.reshape(-1, size)
-        right = running_accuracy(answers.answer[index], answers.class_accuracy[index])[:, -1]
-        return resort.sample_cost[index].sum(axis=1), right
+        correct = running_accuracy(answers.answer[index], answers.class_accuracy[index])[:, -1]
+        return resort.sample_cost[index].sum(axis=1), correct
 
     def run(
         self,
@@ -135,8 +140,8 @@ class Replay:
     ) -> ReplayResult:
         """Run a policy at a price on every question and every order.
 
-        ``sample_cost`` is what the policy is told that a draw costs, ``features`` what it has
-        digested; those of the pool unless others are given.
+        ``sample_cost`` is the cost of a sample that the policy decides by. ``features`` are the
+        prepared features of the policy, by default those of the pool.
         """
         if features is None:
             features = policy.prepare_features(self.pool.features)
@@ -145,35 +150,38 @@ class Replay:
             price,
             key=self.pool.key,
             features=features,
-            cost=self._told(policy, sample_cost),
-            samples=self.record,
-            max_rounds=self.rounds,
+            cost=self._level_cost(policy, sample_cost),
+            samples=self.samples,
+            max_rounds=self.max_rounds,
         )
-        played = run_episode(start.decide().repeat(self.orders))
-        drawn, rounds = played.state.observed.n_samples, self.rounds - played.state.rounds_left
-        shape, alone = (len(self.pool), self.orders), played.resorted
-        own = drawn - np.where(alone, policy.levels[-1].n_samples, 0)
-        rows = np.arange(len(drawn))
-        spent = self._spent[rows, own] + np.repeat(self.pool.round_costs, self.orders) * rounds
-        value = self._value[rows, own]
-        if alone.any():
-            price_paid, right = self._resorted
-            spent, value = spent + np.where(alone, price_paid, 0), np.where(alone, right, value)
-        spent, value = spent.reshape(shape), value.reshape(shape)
+        ended = run_episode(start.decide().repeat(self.n_permutations))
+        n_samples = ended.state.observed.n_samples
+        n_rounds = self.max_rounds - ended.state.rounds_left
+        shape, resorted = (len(self.pool), self.n_permutations), ended.resorted
+        own = n_samples - np.where(resorted, policy.levels[-1].n_samples, 0)
+        rows = np.arange(len(n_samples))
+        round_cost = np.repeat(self.pool.round_costs, self.n_permutations)
+        cost = self._cost[rows, own] + round_cost * n_rounds
+        accuracy = self._accuracy[rows, own]
+        if resorted.any():
+            resort_cost, resort_correct = self._resorted
+            cost = cost + np.where(resorted, resort_cost, 0)
+            accuracy = np.where(resorted, resort_correct, accuracy)
+        cost, accuracy = cost.reshape(shape), accuracy.reshape(shape)
         return ReplayResult(
-            cost=spent.mean(axis=1),
-            accuracy=value.mean(axis=1),
-            samples=drawn.reshape(shape).mean(axis=1),
-            rounds=rounds.reshape(shape).mean(axis=1),
-            cost_spread=spent.var(axis=1),
-            accuracy_spread=value.var(axis=1),
-            resorted=alone.reshape(shape).mean(axis=1),
+            cost=cost.mean(axis=1),
+            accuracy=accuracy.mean(axis=1),
+            n_samples=n_samples.reshape(shape).mean(axis=1),
+            n_rounds=n_rounds.reshape(shape).mean(axis=1),
+            cost_variance=cost.var(axis=1),
+            accuracy_variance=accuracy.var(axis=1),
+            resorted=resorted.reshape(shape).mean(axis=1),
         )
 
-    def _told(self, policy: Policy, sample_cost: float) -> FloatArray:
-        """What the policy is told that each level costs, (N, K)."""
+    def _level_cost(self, policy: Policy, sample_cost: float) -> FloatArray:
+        """Return the cost of each level that the policy decides by, (N, K)."""
         cost = np.array([sample_cost * level.n_samples for level in policy.levels])
-        told = np.tile(cost, (len(self.pool), 1))
+        known = np.tile(cost, (len(self.pool), 1))
         if answers_alone(policy.levels).any() and self.pool.resort is not None:
-            told[:, -1] = self.pool.resort.cost.mean()
-        return told
+            known[:, -1] = self.pool.resort.cost.mean()
+        return known

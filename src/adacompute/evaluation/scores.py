@@ -1,10 +1,12 @@
-"""Scores: every policy by one protocol, on questions it has not seen.
+"""Scores: every policy by one protocol, on questions that it was not fitted to.
 
-Folds by question text, everything tuned on training folds, held-out questions replayed in random
-orders of their samples, read at equal realised cost, beside the best mixture of uniform levels and
-the cross-fitted oracle. Headroom is the share of what that oracle gains over the mixture, and null
-where that gain may be none; intervals are by bootstrap over questions, copies of a text together.
-It knows nothing of files.
+Questions are split into folds by their text. Everything is tuned on the training folds, and the
+held-out questions are replayed in random orders of their samples. Each policy is compared at equal
+realised cost with the best mixture of uniform levels. Headroom is the difference as a share of what
+the cross-fitted oracle gains over the mixture; it is None where that gain may be zero. Intervals
+come from a bootstrap over questions, with copies of a text kept together.
+
+It reads and writes no files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.curves import Curve, Reading, cross_validate, read_curve, split_folds
+from adacompute.evaluation.curves import Curve, CurvePoint, cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import (
     POLICY_FACTORIES,
     ROUTERS,
@@ -24,31 +26,30 @@ from adacompute.evaluation.factories import (
     PolicyFactory,
     find_factory,
 )
-from adacompute.evaluation.imitation import imitate
-from adacompute.evaluation.oracles import cross_fitted_oracle, in_sample
-from adacompute.evaluation.pool import Pool, assign_folds
+from adacompute.evaluation.imitation import score_imitation
+from adacompute.evaluation.intervals import N_RESAMPLES, bootstrap_weights, percentile_interval
+from adacompute.evaluation.oracles import OracleScores, cross_fitted_oracle, in_sample_oracle
+from adacompute.evaluation.pool import N_FOLDS, Pool, assign_folds
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from adacompute.core.types import FloatArray, KeyArray
+    from adacompute.core.types import FloatArray
 
 ORACLES = ("oracle", "oracle-in-sample")
-RESAMPLINGS = 1000
-LEVEL = 0.95
 ROUNDING = 1e-9
-"""What sums in another order may differ by: no gain."""
+"""Differences up to this size come from the order of a sum and are not gains."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """Rows of the table, and what it was made of."""
+    """The rows of the table, and the data that they were computed from."""
 
     rows: list[dict[str, Any]]
-    questions: int
-    excluded: int
-    samples: int
+    n_questions: int
+    n_excluded: int
+    n_samples: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
 
@@ -60,55 +61,55 @@ def evaluate(
     levels: Sequence[int],
     policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None = None,
     drop_unparsed: bool = False,
-    rounds: int | None = None,
-    folds: int = 5,
-    orders: int = 40,
+    max_rounds: int | None = None,
+    n_folds: int = N_FOLDS,
+    n_permutations: int = 40,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HeldOutScores:
     """Score policies at mean budgets by the protocol above.
 
-    Levels above half of the recorded samples are left out for every policy: the oracle chooses on
-    one half of them and is scored on the other. A mapping gives the names of the rows, and may hold
-    factories of other policies than the registered ones.
+    Levels above half of the recorded samples are excluded for every policy, because the oracle
+    chooses on one half of the samples and is scored on the other. A mapping of policies gives the
+    names of the rows, and can hold other factories than the registered ones.
     """
-    chosen = _policies(policies)
+    chosen = _check_policies(policies)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
-    samples = _levels(equal, levels)
-    wanted = _budgets(equal, budgets, samples)
-    experiment = Experiment(
-        equal, samples, wanted, orders, seed, rounds=UNLIMITED_ROUNDS if rounds is None else rounds
-    )
-    splits = split_folds(assign_folds(equal.group, folds, seed=seed))
-    weights = resample(equal.group, RESAMPLINGS, seed=seed)
+    kept = _keep_levels(equal, levels)
+    wanted = _check_budgets(equal, budgets, kept)
+    rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
+    experiment = Experiment(equal, kept, wanted, n_permutations, seed, max_rounds=rounds)
+    splits = split_folds(assign_folds(equal.group, n_folds, seed=seed))
     progress("oracle")
-    best = cross_fitted_oracle(equal, samples, wanted, seed=seed)
+    oracle = cross_fitted_oracle(equal, kept, wanted, seed=seed)
     progress("mixture")
-    base = cross_validate(experiment, find_factory("mixture"), splits)
-    top = _tops(best, base, weights)
+    mixture = cross_validate(experiment, find_factory("mixture"), splits)
+    weights = bootstrap_weights(equal.group, N_RESAMPLES, seed=seed)
+    table = ScoreTable(mixture, _oracle_points(oracle, mixture, weights), weights)
     rows: list[dict[str, Any]] = []
     for name, policy in chosen.items():
         progress(name)
         if policy in ORACLES:
-            found = best if policy == "oracle" else in_sample(equal, tuple(best))
-            rows += _oracle_rows(name, found, base, top, weights)
+            found = oracle if policy == "oracle" else in_sample_oracle(equal, wanted)
+            rows += [table.row(name, b, _oracle_point(*found[b], weights)) for b in wanted]
             continue
-        trace = wanted if policy in ROUTERS else ()
-        curve = base
+        is_router = policy in ROUTERS
+        curve = mixture
         if policy != "mixture":
+            trace = wanted if is_router else ()
             curve = cross_validate(experiment, find_factory(policy), splits, trace=trace)
         for budget in wanted:
-            read = read_curve(curve, budget, weights)
-            row = _row(name, budget, read, base, top[budget], weights)
-            rows.append(row | imitate(experiment, curve, budget) if policy in ROUTERS else row)
-    dropped, n_samples = tuple(sorted(set(levels) - set(samples))), equal.answers.n_samples[0]
-    return HeldOutScores(rows, len(equal), equal.excluded, int(n_samples), samples, dropped)
+            row = table.row(name, budget, read_curve(curve, budget, weights))
+            rows.append(row | score_imitation(experiment, curve, budget) if is_router else row)
+    excluded = tuple(sorted(set(levels) - set(kept)))
+    n_samples = int(equal.answers.n_samples[0])
+    return HeldOutScores(rows, len(equal), equal.n_excluded, n_samples, kept, excluded)
 
 
-def _policies(
+def _check_policies(
     policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None,
 ) -> dict[str, str | PolicyFactory]:
-    """Return what to score by the names of the rows: registered policies, oracles, factories."""
+    """Return registered policies, oracles and factories by the names of their rows."""
     known = [*POLICY_FACTORIES, *ORACLES]
     if not isinstance(policies, Mapping):
         policies = {name: name for name in (known if policies is None else policies)}
@@ -118,106 +119,89 @@ def _policies(
     return dict(policies)
 
 
-def _levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
-    recorded, least = int(pool.answers.n_samples[0]), min(levels, default=1)
-    half = recorded // 2
-    kept = tuple(n for n in sorted(set(levels)) if n <= half)
+def _keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
+    """Return the levels up to half of the samples, and refuse fewer than two."""
+    n_samples, lowest = int(pool.answers.n_samples[0]), min(levels, default=1)
+    half, known = n_samples // 2, sorted(set(levels))
+    kept = tuple(n for n in known if n <= half)
     if not kept:
         raise DataError(
-            f"levels go up to half of the samples a question, {half} of {recorded}, and the "
-            f"lowest level is {least}: collect at least {2 * least} samples a question"
+            f"levels go up to half of the samples per question, {half} of {n_samples}, and the "
+            f"lowest level is {lowest}: collect at least {2 * lowest} samples per question"
         )
     if len(kept) == 1 and pool.resort is None:
         raise DataError(
-            f"levels go up to half of the samples a question, {half} of {recorded}, which leaves "
-            f"one of the levels {', '.join(map(str, sorted(set(levels))))}, and a policy "
-            "needs two to decide between: collect more samples a question, or name more levels by "
-            "--levels"
+            f"levels go up to half of the samples per question, {half} of {n_samples}, which "
+            f"leaves one of the levels {', '.join(map(str, known))}, and a policy needs two: "
+            "collect more samples per question, or name more levels with --levels"
         )
     return kept
 
 
-def _budgets(pool: Pool, budgets: Sequence[float], samples: tuple[int, ...]) -> tuple[float, ...]:
-    least = float(pool.mean_sample_cost().mean()) * samples[0] + float(pool.round_costs.mean())
+def _check_budgets(
+    pool: Pool, budgets: Sequence[float], levels: tuple[int, ...]
+) -> tuple[float, ...]:
+    """Return rising budgets, and refuse those below the cost of the cheapest level."""
+    lowest = float(pool.mean_sample_cost().mean()) * levels[0] + float(pool.round_costs.mean())
     for budget in budgets:
-        if not np.isfinite(budget) or budget < least * (1 - 1e-9):
+        if not np.isfinite(budget) or budget < lowest * (1 - 1e-9):
             raise ConfigError(
-                f"a budget of {budget:g} is below {least:.6g}, what the cheapest level costs"
+                f"a budget of {budget:g} is below {lowest:.6g}, the cost of the cheapest level"
             )
     return tuple(sorted({float(budget) for budget in budgets}))
 
 
-def resample(group: KeyArray, times: int, *, seed: int) -> FloatArray:
-    """How often each question counts: once in row 0, then by bootstrap over groups."""
-    rng = np.random.default_rng(seed)
-    unique, inverse = np.unique(group, return_inverse=True)
-    size = len(unique)
-    counts = rng.multinomial(size, np.full(size, 1 / size), size=times)
-    return np.concatenate([np.ones((1, len(group))), counts[:, inverse].astype(np.float64)])
-
-
-def _interval(values: FloatArray) -> tuple[float, float]:
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(values, [tail, 1 - tail])
-    return float(low), float(high)
-
-
-def _tops(
-    best: dict[float, tuple[float, FloatArray]], base: Curve, weights: FloatArray
-) -> dict[float, Reading | None]:
-    """Read the oracle at each budget; None where it may gain nothing over the mixture."""
-    reads = {budget: _read(*found, weights) for budget, found in best.items()}
+def _oracle_points(
+    oracle: OracleScores, mixture: Curve, weights: FloatArray
+) -> dict[float, CurvePoint | None]:
+    """Return the oracle at each budget, None where it may gain nothing over the mixture."""
+    points = {budget: _oracle_point(*scores, weights) for budget, scores in oracle.items()}
     return {
-        budget: read if _gains(read, read_curve(base, read.cost, weights)) else None
-        for budget, read in reads.items()
+        budget: point if _is_above(point, read_curve(mixture, point.cost, weights)) else None
+        for budget, point in points.items()
     }
 
 
-def _read(cost: float, value: FloatArray, weights: FloatArray) -> Reading:
-    """Read an allocation's value by question as a curve is read; it knows, so it asks once."""
-    means = weights @ value / weights.sum(axis=1)
-    return Reading(cost, float(means[0]), 1.0, means[1:])
+def _oracle_point(cost: float, utility: FloatArray, weights: FloatArray) -> CurvePoint:
+    """Return an allocation as a point of a curve; it needs one round."""
+    means = weights @ utility / weights.sum(axis=1)
+    return CurvePoint(cost, float(means[0]), 1.0, means[1:])
 
 
-def _gains(read: Reading, mixture: Reading) -> bool:
-    """Whether the interval of a difference lies above zero."""
-    return _interval(read.resampled - mixture.resampled)[0] > ROUNDING
+def _is_above(point: CurvePoint, mixture: CurvePoint) -> bool:
+    """Return whether the interval of the difference lies above zero."""
+    return percentile_interval(point.resampled - mixture.resampled)[0] > ROUNDING
 
 
-def _row(
-    name: str, budget: float, read: Reading, base: Curve, top: Reading | None, weights: FloatArray
-) -> dict[str, Any]:
-    """Score one policy at one budget, and its difference to the mixture at the same cost."""
-    mixture = read_curve(base, read.cost, weights)
-    low, high = _interval(read.resampled)
-    difference = read.accuracy - mixture.accuracy
-    difference_low, difference_high = _interval(read.resampled - mixture.resampled)
-    room = top.accuracy - mixture.accuracy if top and _gains(top, mixture) else None
-    return {
-        "policy": name,
-        "budget": budget,
-        "cost": read.cost,
-        "rounds": read.rounds,
-        "accuracy": read.accuracy,
-        "accuracy_low": low,
-        "accuracy_high": high,
-        "difference": difference,
-        "difference_low": difference_low,
-        "difference_high": difference_high,
-        "headroom": None if room is None else difference / room,
-        "relative_gain": difference / mixture.accuracy if mixture.accuracy > 0 else None,
-    }
+@dataclass(frozen=True, eq=False)
+class ScoreTable:
+    """What every row is compared with: the mixture, and the oracle where it gains."""
 
+    mixture: Curve
+    oracle: dict[float, CurvePoint | None]
+    weights: FloatArray
 
-def _oracle_rows(
-    name: str,
-    found: dict[float, tuple[float, FloatArray]],
-    base: Curve,
-    top: dict[float, Reading | None],
-    weights: FloatArray,
-) -> list[dict[str, Any]]:
-    """Score the oracles: allocations that know each question's curve."""
-    return [
-        _row(name, budget, _read(*known, weights), base, top[budget], weights)
-        for budget, known in found.items()
-    ]
+    def row(self, name: str, budget: float, point: CurvePoint) -> dict[str, Any]:
+        """Return one policy at one budget, and its difference to the mixture at the same cost."""
+        mixture = read_curve(self.mixture, point.cost, self.weights)
+        accuracy_low, accuracy_high = percentile_interval(point.resampled)
+        difference = point.accuracy - mixture.accuracy
+        difference_low, difference_high = percentile_interval(point.resampled - mixture.resampled)
+        oracle = self.oracle[budget]
+        possible = None
+        if oracle and _is_above(oracle, mixture):
+            possible = oracle.accuracy - mixture.accuracy
+        return {
+            "policy": name,
+            "budget": budget,
+            "cost": point.cost,
+            "rounds": point.n_rounds,
+            "accuracy": point.accuracy,
+            "accuracy_low": accuracy_low,
+            "accuracy_high": accuracy_high,
+            "difference": difference,
+            "difference_low": difference_low,
+            "difference_high": difference_high,
+            "headroom": None if possible is None else difference / possible,
+            "relative_gain": difference / mixture.accuracy if mixture.accuracy > 0 else None,
+        }

@@ -17,7 +17,7 @@ from adacompute.core.errors import DataError
 from adacompute.core.oracle import frontier, solve
 from adacompute.core.types import BoolArray, FloatArray, IntArray
 from adacompute.core.upgrades import choose
-from adacompute.evaluation.imitation import measure
+from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.pool import assign_folds
 from adacompute.paper.run_data import (
@@ -194,7 +194,7 @@ def _score(
         weights.append(len(rows))
         means = {"accuracy": float(part.utility_of(chosen).mean())}
         means["cost"] = float(part.cost_of(chosen).mean())
-        scores.append(measure(part, chosen, price, budget) | means)
+        scores.append(measure_imitation(part, chosen, price, budget) | means)
     mean = {
         name: float(np.average([one[name] for one in scores], weights=weights))
         for name in scores[0]

@@ -18,7 +18,7 @@ from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.curves import cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import Experiment, find_factory
-from adacompute.evaluation.imitation import measure
+from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.paper.protocol import evaluate_paper
 from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, SEED, RunData, group_shares
@@ -210,7 +210,7 @@ def measure_gap(run: RunData) -> GapTable:
         price = solve(run.window_table, budget).price
         best = choose(run.window_table, price)
         constant_imitation = np.bincount(best, minlength=len(run.levels)).max() / len(run)
-        held_out = measure(run.window_table, run.route_held_out(budget), price, budget)
+        held_out = measure_imitation(run.window_table, run.route_held_out(budget), price, budget)
         rows.append(
             {
                 "B": budget,

@@ -15,7 +15,7 @@ import numpy as np
 from adacompute.core.oracle import solve
 from adacompute.core.types import BoolArray, IntArray, UtilityTable, make_levels
 from adacompute.core.upgrades import choose
-from adacompute.evaluation.imitation import measure
+from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.episode import Episode
@@ -150,7 +150,7 @@ def _score(
     return {
         "cost": float(cost.mean()),
         "accuracy": float(accuracy.mean()),
-        **measure(table, choice, price, budget),
+        **measure_imitation(table, choice, price, budget),
         "held_out_cost": float(cost[held_out].mean()),
         "held_out_accuracy": float(accuracy[held_out].mean()),
         "held_out_imitation": float((choice == choose(table, price))[held_out].mean()),

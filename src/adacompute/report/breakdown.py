@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
-from adacompute.evaluation.calibration import Mean
-from adacompute.report.study import CONFIDENCE
+from adacompute.evaluation.intervals import CONFIDENCE, Mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +97,7 @@ def _interval(
 ) -> dict[str, float | None]:
     """Mean with its interval, as far as it can be; without one where there is one question."""
     mean = Mean.of(values, 0.0, group)
-    half = mean.bound(0.5 + CONFIDENCE / 2) if mean.groups > 1 else None
+    half = mean.margin(0.5 + CONFIDENCE / 2) if mean.n_groups > 1 else None
     return {
         name: mean.value,
         f"{name}_low": None if half is None else max(least, mean.value - half),

@@ -20,36 +20,27 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError
-from adacompute.evaluation.calibration import (
-    MIN_QUESTIONS,
-    REFIT_FACTOR,
-    Mean,
-    PriceSweep,
-    quantile,
-    sweep_prices,
-)
 from adacompute.evaluation.curves import Curve, cross_validate, split_folds
 from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.intervals import (
+    CONFIDENCE,
+    N_RESAMPLES,
+    Interval,
+    Mean,
+    bootstrap_weights,
+    refit_interval,
+    resample_questions,
+)
 from adacompute.evaluation.oracles import cross_fitted_oracle
-from adacompute.evaluation.scores import resample
+from adacompute.evaluation.price_search import PriceSweep, mean_cost, sweep_prices
+from adacompute.evaluation.verdict import MIN_QUESTIONS
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray, KeyArray
+    from adacompute.core.types import FloatArray
 
-CONFIDENCE = 0.95
-RESAMPLINGS = 1000
 PRICES = 48
 PARTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Numbers of questions that the gain's interval is shown for, as parts of those there are."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with the two ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +107,8 @@ class Study:
     @cached_property
     def cost_high(self) -> FloatArray:
         """Upper bound of the mean cost at each price: what a budget is held against."""
-        group = self.experiment.pool.group
-        means = [Mean.of(result.cost, result.cost_spread, group) for result in self.sweep.runs]
-        high = np.array([mean.value + mean.bound(CONFIDENCE) for mean in means])
+        means = [mean_cost(self.sweep, result) for result in self.sweep.results]
+        high = np.array([mean.value + mean.margin(CONFIDENCE) for mean in means])
         return np.asarray(np.maximum.accumulate(high), dtype=np.float64)
 
     @property
@@ -134,7 +124,7 @@ class Study:
     @cached_property
     def _every(self) -> list[FloatArray]:
         """Cost, accuracy and samples along the prices, (N, prices) each."""
-        names, runs = ("cost", "accuracy", "samples"), self.sweep.runs
+        names, runs = ("cost", "accuracy", "n_samples"), self.sweep.results
         return [np.stack([getattr(result, name) for result in runs], axis=1) for name in names]
 
     def stop(self, budget: float) -> OperatingPoint:
@@ -177,15 +167,12 @@ class Study:
 
     def interval(self, values: FloatArray) -> Interval:
         """Interval of a value, row 0, by its spread over the other rows, as calibration's."""
-        error = REFIT_FACTOR * float(values[1:].std(ddof=1))
-        half = quantile(0.5 + CONFIDENCE / 2, self.groups) * error
-        return Interval(float(values[0]), float(values[0]) - half, float(values[0]) + half)
+        return refit_interval(float(values[0]), values[1:], self.groups)
 
     def accuracy(self, stop: OperatingPoint) -> Interval:
         """Mean accuracy at a stop, with its interval."""
         mean = Mean.of(stop.accuracy, 0.0, self.experiment.pool.group)
-        half = mean.bound(0.5 + CONFIDENCE / 2)
-        return Interval(mean.value, max(0.0, mean.value - half), min(1.0, mean.value + half))
+        return mean.interval(CONFIDENCE).clip(0.0, 1.0)
 
     def by_number(self, stop: OperatingPoint) -> list[tuple[int, Interval]]:
         """Gain with the interval that so many questions of this kind would give it."""
@@ -193,25 +180,16 @@ class Study:
         known = float(self.gains([stop])[0, 0])
         found = []
         for number in sorted({max(2, round(self.groups * part)) for part in PARTS}):
-            gains = self.gains([stop], _resample(group, number, RESAMPLINGS // 2, seed=seed))[:, 0]
-            half = quantile(0.5 + CONFIDENCE / 2, number) * REFIT_FACTOR * float(gains.std(ddof=1))
-            found.append((number, Interval(known, known - half, known + half)))
+            weights = resample_questions(group, N_RESAMPLES // 2, seed=seed, n_groups=number)
+            found.append((number, refit_interval(known, self.gains([stop], weights)[:, 0], number)))
         return found
-
-
-def _resample(group: KeyArray, number: int, times: int, *, seed: int) -> FloatArray:
-    """How often each question counts where so many different ones are drawn."""
-    rng = np.random.default_rng(seed)
-    unique, inverse = np.unique(group, return_inverse=True)
-    counts = rng.multinomial(number, np.full(len(unique), 1 / len(unique)), size=times)
-    return np.asarray(counts[:, inverse], dtype=np.float64)
 
 
 def study_policy(experiment: Experiment, name: str) -> Study:
     """Follow a policy along its prices on held-out questions, beside the mixture."""
     sweep = sweep_prices(experiment, find_factory(name), PRICES)
     base = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
-    weights = resample(experiment.pool.group, RESAMPLINGS, seed=experiment.seed)
+    weights = bootstrap_weights(experiment.pool.group, N_RESAMPLES, seed=experiment.seed)
     return Study(experiment, name, sweep, base, weights)
 
 
@@ -246,7 +224,7 @@ def draw_lines(
             continue
         curve = cross_validate(study.experiment, find_factory(name), splits)
         bent = ResampledCurve.of(curve.cost, curve.accuracy, study.weights)
-        steps = np.unique(np.round(bent.cost[0], 12)) if curve.stepped else budgets
+        steps = np.unique(np.round(bent.cost[0], 12)) if curve.is_stepped else budgets
         lines.append(_line(name, bent, study, list(steps)))
     return lines
 

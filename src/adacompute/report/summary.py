@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.evaluation.calibration import (
-    MAX_UNPARSED,
-    MIN_QUESTIONS,
-    Gain,
-    frontier,
-    judge,
-)
+from adacompute.evaluation.intervals import CONFIDENCE
+from adacompute.evaluation.price_search import list_frontier
+from adacompute.evaluation.verdict import MAX_UNPARSED, MIN_QUESTIONS, judge
 from adacompute.report.breakdown import (
     by_difficulty,
     by_kind,
@@ -26,7 +22,7 @@ from adacompute.report.breakdown import (
     pick_examples,
     share_levels,
 )
-from adacompute.report.study import CONFIDENCE, Line, OperatingPoint, Study, draw_lines
+from adacompute.report.study import Line, OperatingPoint, Study, draw_lines
 from adacompute.report.wording import clean, percent
 
 if TYPE_CHECKING:
@@ -94,11 +90,11 @@ def summarise(
         **material.about,
         "policy": study.name,
         "levels": list(study.experiment.levels),
-        "orders": study.experiment.orders,
+        "orders": study.experiment.n_permutations,
         "confidence": CONFIDENCE,
         "questions": len(study.experiment.pool),
         "groups": study.groups,
-        "excluded": study.experiment.pool.excluded,
+        "excluded": study.experiment.pool.n_excluded,
         "samples": int(study.experiment.pool.answers.n_samples[0]),
         "budget": budget,
         "at": at,
@@ -110,7 +106,7 @@ def summarise(
         "difficulties": _names(by_difficulty(study, here, material.difficulty)),
         "examples": _examples(study, here, material),
         "unparsed": unread,
-        "frontier": frontier(study.sweep, CONFIDENCE),
+        "frontier": list_frontier(study.sweep, CONFIDENCE),
         "sensitivity": [
             {"questions": number, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
             for number, gain in study.by_number(here)
@@ -142,9 +138,7 @@ def _stop(
 def _judge(study: Study, stop: OperatingPoint, gains: FloatArray, unread: float) -> dict[str, Any]:
     """Judge as calibration does, and refuse to where it would."""
     gain = study.interval(gains)
-    known = judge(
-        study.experiment, Gain(gain.value, gain.low, gain.high, study.groups), stop.budget
-    )
+    known = judge(study.experiment, gain, stop.budget)
     told = {name: known[name] for name in ("verdict", "advice", "questions_needed")}
     if not study.enough:
         why = f"{study.groups} different questions are too few, at least {MIN_QUESTIONS} are needed"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
-from adacompute.evaluation.calibration import calibrate, calibrate_share
 from adacompute.evaluation.costs import Costs, check_budgets
 from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
 from adacompute.stages.train import ORDERS
@@ -97,4 +97,4 @@ def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experim
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"
         )
-    return Experiment(pool, orders=ORDERS, **settings), name
+    return Experiment(pool, n_permutations=ORDERS, **settings), name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import MissingExtra
 from adacompute.datasets.example import NAME
 from adacompute.datasets.sources import read_source
-from adacompute.evaluation.pool import equalise_samples
+from adacompute.evaluation.pool import common_sample_count
 from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
@@ -75,7 +75,7 @@ def steps(
     Every question is estimated, by the samples of the one with fewest; few with fewer than others
     are left out of the scores.
     """
-    fewest, usual = int(answers.n_samples.min()), equalise_samples(answers.n_samples)
+    fewest, usual = int(answers.n_samples.min()), common_sample_count(answers.n_samples)
     levels, scored_levels = (
         tuple(level for level in DEFAULT_LEVELS if level <= most) for most in (fewest, usual)
     )

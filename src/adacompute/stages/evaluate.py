@@ -126,12 +126,13 @@ def _score(
 def _score_held_out(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    wanted = ("budgets", "levels", "policies", "drop_unparsed", "rounds", "seed")
-    scores = evaluate(pool, **{name: arguments[name] for name in wanted}, progress=progress)
+    names = ("budgets", "levels", "policies", "drop_unparsed", "seed")
+    options = {name: arguments[name] for name in names}
+    scores = evaluate(pool, max_rounds=arguments["rounds"], progress=progress, **options)
     return {
-        "questions": scores.questions,
-        "excluded": scores.excluded,
-        "samples": scores.samples,
+        "questions": scores.n_questions,
+        "excluded": scores.n_excluded,
+        "samples": scores.n_samples,
         "levels": list(scores.levels),
         "levels_excluded": list(scores.levels_excluded),
         "rows": scores.rows,
@@ -147,7 +148,7 @@ def _score_as_paper(
     rows = evaluate_paper(equal, budgets=arguments["budgets"], progress=progress)
     return {
         "questions": len(equal),
-        "excluded": equal.excluded,
+        "excluded": equal.n_excluded,
         "rows": [row for row in rows if row["policy"] in arguments["policies"]],
     }
 

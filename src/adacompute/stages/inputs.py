@@ -101,7 +101,7 @@ def make_pool(
         resort=resort,
         logprob=likely,
         length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
-        words=extract(text, features="words"),
+        sequential_features=extract(text, features="words"),
     )
 
 

@@ -209,7 +209,7 @@ def _document(
         pool,
         _within(pool, arguments["levels"]),
         DEFAULT_BUDGETS,
-        orders=arguments["permutations"],
+        n_permutations=arguments["permutations"],
         seed=arguments["seed"],
     )
     budget = arguments["budget"]

@@ -14,7 +14,7 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
 from adacompute.evaluation.costs import Costs, read_token_prices
-from adacompute.evaluation.curves import run_fitted
+from adacompute.evaluation.curves import replay_fitted
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import VERSION
@@ -74,7 +74,7 @@ def train_run(
         "cost_sensitive": cost_sensitive,
         "seed": check_seed(seed),
     }
-    experiment = Experiment(pool, orders=ORDERS, **settings)
+    experiment = Experiment(pool, n_permutations=ORDERS, **settings)
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
@@ -108,7 +108,7 @@ def make_bundle(
         features="words" if words else notes["features"],
         feature_version=VERSION,
         sample_cost=experiment.sample_cost(np.arange(len(pool))),
-        baseline=_baseline(pool.words if words else pool.features, pool),
+        baseline=_baseline(pool.sequential_features if words else pool.features, pool),
         notes=notes,
         **known,
     )
@@ -162,8 +162,8 @@ def _rerun(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float
     told = experiment.sample_cost(np.arange(len(experiment.pool)))
     rows = []
     for price in fitted.prices:
-        result = run_fitted(experiment, fitted, price, told)
+        result = replay_fitted(experiment, fitted, price, told)
         cost, accuracy = float(result.cost.mean()), float(result.accuracy.mean())
-        rounds = float(result.rounds.mean())
+        rounds = float(result.n_rounds.mean())
         rows.append({"price": price, "cost": cost, "accuracy": accuracy, "rounds": rounds})
     return rows

@@ -1,0 +1,153 @@
+"""Intervals: means over questions, with bounds, bootstrap weights and a sequential test.
+
+Questions with the same text form one group, and a group counts as one independent observation. A
+bound can be for the mean over all questions like these, or a prediction for the mean over the next
+``horizon`` questions; a prediction adds the noise of those questions and of their samples.
+
+N questions, R resamplings. Nothing here knows about policies or prices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.evaluation.pool import N_FOLDS
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, KeyArray
+
+N_RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+REFIT_FACTOR = math.sqrt(1.0 + N_FOLDS / (N_FOLDS - 1.0))
+"""Widens the interval of a gain, because other training questions would have given another policy.
+
+The policies of the folds share most of their training questions, so the spread over questions alone
+is too small. This is the correction of Nadeau and Bengio for cross-validation.
+"""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and the two ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def clip(self, low: float, high: float) -> Interval:
+        """Return the interval with its ends limited to a range."""
+        return Interval(self.value, max(low, self.low), min(high, self.high))
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over questions, with its standard error and the standard deviation of one question."""
+
+    value: float
+    standard_error: float
+    std: float
+    n_groups: int
+
+    @staticmethod
+    def of(values: FloatArray, sample_variance: FloatArray | float, group: KeyArray) -> Mean:
+        """Average over questions.
+
+        ``sample_variance`` is the variance of each question's value over random samples of it. It
+        is part of ``std``, and so only of predictions.
+        """
+        mean = float(values.mean())
+        _, inverse = np.unique(group, return_inverse=True)
+        deviation = np.bincount(inverse, values - mean)
+        n_groups = len(deviation)
+        variance = float((deviation**2).sum()) * n_groups / max(1, n_groups - 1)
+        std = math.sqrt(float(values.var()) + float(np.mean(sample_variance)))
+        return Mean(mean, math.sqrt(variance) / len(values), std, n_groups)
+
+    def margin(self, confidence: float, horizon: int | None = None) -> float:
+        """Return the distance from the mean to its one-sided bound.
+
+        With ``horizon`` the bound is a prediction for the mean of that many further questions.
+        """
+        variance = self.std**2 / horizon if horizon else 0.0
+        quantile = student_quantile(confidence, self.n_groups)
+        return quantile * math.sqrt(self.standard_error**2 + variance)
+
+    def interval(self, confidence: float) -> Interval:
+        """Return the two-sided interval of the mean."""
+        margin = self.margin(0.5 + confidence / 2)
+        return Interval(self.value, self.value - margin, self.value + margin)
+
+
+def student_quantile(probability: float, n_groups: int) -> float:
+    """Return the quantile of Student's t for the mean of ``n_groups`` observations.
+
+    It expands the normal quantile in the reciprocal of the degrees of freedom, which is accurate to
+    0.1 % at 30 observations.
+    """
+    from statistics import NormalDist  # noqa: PLC0415 - slow to import, and only used here
+
+    z, degrees = NormalDist().inv_cdf(probability), max(1, n_groups - 1)
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def refit_interval(
+    value: float, resampled: FloatArray, n_groups: int, *, confidence: float = CONFIDENCE
+) -> Interval:
+    """Return the interval of a gain from its resampled values, allowing for another fit."""
+    error = REFIT_FACTOR * float(resampled.std(ddof=1))
+    margin = student_quantile(0.5 + confidence / 2, n_groups) * error
+    return Interval(value, value - margin, value + margin)
+
+
+def percentile_interval(
+    values: FloatArray, *, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the percentiles of resampled values that enclose the given share of them."""
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def resample_questions(
+    group: KeyArray, n_resamples: int, *, seed: int, n_groups: int | None = None
+) -> FloatArray:
+    """Return how often each question counts in each bootstrap resampling of the groups, (R, N).
+
+    Each resampling draws ``n_groups`` groups with replacement, by default as many as there are.
+    """
+    rng = np.random.default_rng(seed)
+    unique, inverse = np.unique(group, return_inverse=True)
+    size = len(unique)
+    counts = rng.multinomial(n_groups or size, np.full(size, 1 / size), size=n_resamples)
+    return np.asarray(counts[:, inverse], dtype=np.float64)
+
+
+def bootstrap_weights(group: KeyArray, n_resamples: int, *, seed: int) -> FloatArray:
+    """Return the weights of the original questions in row 0, then those of each resampling."""
+    return np.concatenate(
+        [np.ones((1, len(group))), resample_questions(group, n_resamples, seed=seed)]
+    )
+
+
+def betting_test(values: FloatArray, group: KeyArray, *, lowest: float, confidence: float) -> bool:
+    """Return whether the mean of the values is above zero with this confidence.
+
+    A gambler bets on each value in turn. If the mean is zero or less, the capital cannot grow on
+    average, so by Ville's inequality it reaches 1 / (1 - confidence) with a probability of at most
+    1 - confidence. This holds for any number of independent values above ``lowest``, whatever their
+    distribution.
+    """
+    _, inverse = np.unique(group, return_inverse=True)
+    value = np.bincount(inverse, values) / np.bincount(inverse)
+    count = np.arange(1, len(value) + 1)
+    # A bet depends on earlier values only and risks at most half of the capital.
+    mean = np.cumsum(value) / (count + 1)
+    variance = (0.25 + np.cumsum((value - mean) ** 2)) / (count + 1)
+    stake = np.clip(mean / (variance + mean**2), 0.0, 0.5 / -lowest)
+    growth = np.log1p(np.concatenate([[0.0], stake[:-1]]) * value)
+    return bool(growth.sum() >= -math.log(1 - confidence))
