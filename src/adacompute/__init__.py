@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from adacompute.api.samples import Samples, read_samples
     from adacompute.api.scores import Scores, evaluate
+    from adacompute.api.serving import create_app
     from adacompute.core.answers import Answers
     from adacompute.core.errors import (
         AdaComputeError,
@@ -107,6 +108,7 @@ __all__ = [
     "ValueRouter",
     "__version__",
     "calibrate",
+    "create_app",
     "dual",
     "estimate",
     "evaluate",
@@ -128,6 +130,7 @@ _MODULES = {
     " Router Sequential ValueRouter",
     "api.samples": "Samples read_samples",
     "api.scores": "Scores evaluate",
+    "api.serving": "create_app",
     "core.answers": "Answers",
     "core.errors": "AdaComputeError BundleError ConfigError DataError GraderError"
     " InfeasibleBudget MissingExtra ModelError ModelTimeout NotFittedError"

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adacompute.gateway.app import Application
 from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine, VirtualModel
@@ -843,7 +842,7 @@ def test_a_strange_upstream_is_no_failure_of_the_gateway(
 
 
 @contextmanager
-def impatient(application: Application) -> Iterator[int]:
+def impatient(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     """A server whose patience ends soon; gives its port."""
     uvicorn = pytest.importorskip("uvicorn")
     from adacompute.gateway.timeout_protocol import TimeoutProtocol  # noqa: PLC0415 - needs it

@@ -14,12 +14,14 @@ import json
 import math
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
+from urllib.parse import unquote
 
 from adacompute.core.errors import (
     AdaComputeError,
+    ConfigError,
     ModelError,
     ModelTimeout,
     RateLimited,
@@ -55,8 +57,6 @@ from adacompute.gateway.voting import Voting
 from adacompute.models.endpoint import Unavailable
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
 
@@ -265,25 +265,61 @@ class Gateway:
         await exchange.reply(status, headers, data)
 
 
+class Application:
+    """The gateway as an ASGI application: /v1 is the gateway's, the rest the operator's.
+
+    An ASGI server starts and stops it. Mounted inside another application, it is started by that
+    application's lifespan: pass ``lifespan`` to it.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._operator = _make_operator(gateway, self.lifespan)
+        self._is_started = False
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncIterator[None]:
+        """Open the connections, and close them at the end; the argument is not used."""
+        async with self._gateway:
+            self._gateway.announce_stops()
+            self._is_started = True
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan of an ASGI server."""
+        path = scope.get("raw_path") or scope.get("path", "").encode()
+        mount = scope.get("root_path", "").encode()
+        if mount and path.startswith(mount + b"/"):
+            path = path.removeprefix(mount)
+            scope = {**scope, "root_path": "", "raw_path": path, "path": unquote(path.decode())}
+        if scope["type"] != "http" or not path.startswith(b"/v1/"):
+            await self._operator(scope, receive, send)
+            return
+        if not self._is_started:
+            raise ConfigError(
+                "the gateway was not started: pass lifespan=app.lifespan to the application that "
+                "it is mounted in"
+            )
+        await self._gateway(scope, receive, send)
+
+
 def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
-    """Make the application: what is below /v1 is the gateway's, the rest the operator's."""
+    """Make the application from its configuration."""
+    return Application(Gateway(config, models))
+
+
+def _make_operator(gateway: Gateway, lifespan: Callable[[object], Any]) -> Any:  # noqa: ANN401
+    """Make the pages for operators, an application of Starlette."""
     routing = require("starlette.routing", extra="serve")
     applications = require("starlette.applications", extra="serve")
     replies = require("starlette.responses", extra="serve")
-    gateway = Gateway(config, models)
-
-    @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
-        async with gateway:
-            gateway.announce_stops()
-            yield
 
     async def health(_: object) -> Any:  # noqa: ANN401 - Starlette's
         return replies.JSONResponse({"status": "ok"})
 
     async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
         state, status = ("stopping", 503) if gateway.stopping else ("ready", 200)
-        return replies.JSONResponse({"status": state, "models": list(models)}, status)
+        return replies.JSONResponse({"status": state, "models": list(gateway.models)}, status)
 
     async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
         kind = "text/plain; version=0.0.4; charset=utf-8"
@@ -293,7 +329,7 @@ def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
         said = write_error(f"there is no {request.url.path}", "invalid_request_error")
         return replies.Response(said, 404, media_type="application/json")
 
-    operator = applications.Starlette(
+    return applications.Starlette(
         routes=[
             routing.Route("/health", health),
             routing.Route("/ready", ready),
@@ -302,10 +338,3 @@ def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
         exception_handlers={404: missing},
         lifespan=lifespan,
     )
-
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("raw_path") or scope.get("path", "").encode()
-        served = scope["type"] == "http" and path.startswith(b"/v1/")
-        await (gateway if served else operator)(scope, receive, send)
-
-    return application

@@ -25,13 +25,13 @@ from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.metrics import SHARED
-from adacompute.graders.grader import load_grader
+from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
 from adacompute.models.scorer import HttpScorer
-from adacompute.policies.bundle import load_bundle
+from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.spending.token_prices import find_token_prices, parse_token_prices
 
 PASSED_DOWN = "ADACOMPUTE_GATEWAY"
@@ -54,10 +54,24 @@ def load_models(config: Config) -> dict[str, VirtualModel]:
 
 def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
     bundle = load_bundle(locate_policy(Path(given.bundle)))
-    model, grader = given.model or bundle.model, given.grader or bundle.grader
+    return make_model(config, name, given, bundle)
+
+
+def make_model(
+    config: Config,
+    name: str,
+    given: ModelConfig,
+    bundle: Bundle,
+    grader: Grader | None = None,
+) -> VirtualModel:
+    """Make a virtual model from its settings and its policy, and refuse what does not fit.
+
+    ``grader`` is one of the caller's own; otherwise it is made from its name.
+    """
+    model, graded_by = given.model or bundle.model, given.grader or bundle.grader
     if model is None:
         raise BundleError(f"{given.bundle} does not say which model it is for: give its name")
-    if grader is None:
+    if grader is None and graded_by is None:
         raise BundleError(f"{given.bundle} does not say how answers are read: give a grader")
     token_prices = None
     if given.token_prices is not None:
@@ -70,7 +84,7 @@ def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
         model=model,
         bundle=bundle,
         budget=given.budget,
-        grader=load_grader(grader),
+        grader=grader or load_grader(str(graded_by)),
         max_rounds=given.max_rounds,
         deadline_s=given.deadline_s,
         shadow=given.shadow,

@@ -13,7 +13,7 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ __all__ = [
     "save_example_bundle",
     "send",
     "send_raw",
+    "serve_app",
     "serve_gateway",
 ]
 
@@ -80,10 +81,17 @@ def process_usage(process: int) -> dict[str, int]:
 @contextmanager
 def serve_gateway(config: Config) -> Iterator[int]:
     """Run a gateway in a thread, on a free port, for as long as the context lasts."""
+    with serve_app(build(config, load_models(config))) as port:
+        yield port
+
+
+@contextmanager
+def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
+    """Run an ASGI application in a thread, on a free port, for as long as the context lasts."""
     uvicorn = require("uvicorn", extra="serve")
     port = free_port()
     settings = uvicorn.Config(
-        build(config, load_models(config)),
+        application,
         port=port,
         http="httptools",
         lifespan="on",
@@ -99,7 +107,7 @@ def serve_gateway(config: Config) -> Iterator[int]:
     end = time.monotonic() + STARTS_S
     while not server.started:
         if time.monotonic() > end or not thread.is_alive():
-            raise ConfigError("the gateway did not start")
+            raise ConfigError("the application did not start")
         time.sleep(0.01)
     try:
         yield port
