@@ -1,29 +1,53 @@
-"""Model: the protocol of everything that can be sampled.
+"""Model: the protocol of everything that can be sampled, and the usage that it reports.
 
 A model has one method. It yields samples as they arrive and reports what every call used, calls
-that were cancelled or failed included. The gateway's request, an OpenAI-compatible client and a
-plain asynchronous function all fit behind it. It knows nothing of budgets, answers or votes.
+that were cancelled or failed included. The gateway's request, an OpenAI client and a plain
+asynchronous function all fit behind it. It knows nothing of budgets, answers or votes.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from adacompute.models.messages import Sample
+
+UNBOUNDED_TOKENS = 4096
+"""Completion tokens assumed for a sample that was cut off and had no limit."""
+
+_TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_MAX_TOKENS = 10**12  # a larger number is not a count
 
 
 @dataclass(frozen=True)
 class CallUsage:
     """Tokens of one call, in the fields of OpenAI's ``usage`` object.
 
-    ``is_estimated`` is True where the server did not report them: then they are an upper bound, or
-    missing where nothing bounds them.
+    ``is_estimated`` is True where the server did not report all of them. Then they are an upper
+    bound, or missing where nothing is known.
     """
 
     tokens: Mapping[str, Any] = field(default_factory=dict)
     is_estimated: bool = False
+
+    @classmethod
+    def of(
+        cls, usage: Mapping[str, Any], samples: Iterable[Sample], *, prompt_bytes: int
+    ) -> CallUsage:
+        """Usage of a call that returned samples; a token of the prompt is at least one byte."""
+        known, samples = clean_usage(usage), list(samples)
+        completion = sum(sample.completion_tokens or 0 for sample in samples)
+        estimated = "prompt_tokens" not in known or any(one.is_estimated for one in samples)
+        tokens = {"prompt_tokens": prompt_bytes, **known, "completion_tokens": completion}
+        return cls(tokens, is_estimated=estimated)
+
+    @classmethod
+    def bound(cls, n: int, *, max_tokens: int | None, prompt_bytes: int) -> CallUsage:
+        """Upper bound of the usage of a call for ``n`` samples that was cut off."""
+        limit = UNBOUNDED_TOKENS if max_tokens is None else max_tokens
+        tokens = {"prompt_tokens": prompt_bytes, "completion_tokens": n * limit}
+        return cls(tokens, is_estimated=True)
 
     @property
     def prompt_tokens(self) -> int:
@@ -46,14 +70,51 @@ class Model(Protocol):
     def sample(
         self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
     ) -> AsyncGenerator[Sample, None]:
-        """Yield up to ``n`` samples as they arrive; closing the iterator cancels the rest.
+        """Yield ``n`` samples as they arrive; closing the generator cancels the rest.
 
         ``prompt`` is the text of the question: a model that needs a template applies its own.
         ``arm`` names another model to sample instead of the usual one. ``on_usage`` is called once
-        for every call that was made, before the iterator ends, whatever became of the call. Samples
-        of one call come one after another and say in ``samples_per_call`` how many they are. There
-        may be more of them than were asked for; all of them are yielded, because all are paid for.
-        When a call fails, the samples of the others are yielded first, and then its error is
-        raised as a ``ModelError``.
+        for every call that was made, whatever became of it, before the generator ends. Samples of
+        one call come one after another and say in ``samples_per_call`` how many they are. There
+        may be more of them than were asked for; all are yielded, because all are paid for. When a
+        call fails, the samples of the others are yielded first, and then its error is raised as a
+        ``ModelError``.
         """
         ...
+
+
+def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep the parts of a usage object that can be added: numbers, and details that are numbers."""
+    details = {
+        name: {part: count for part, count in value.items() if _is_count(count)}
+        for name, value in usage.items()
+        if isinstance(value, Mapping) and name not in _TOKEN_COUNTS
+    }
+    return {name: value for name, value in usage.items() if _is_count(value)} | details
+
+
+def _is_count(value: object) -> bool:
+    return type(value) in {int, float} and 0 <= value <= _MAX_TOKENS  # type: ignore[operator]
+
+
+def sum_usage(calls: Sequence[CallUsage]) -> dict[str, Any]:
+    """Add the usage of several calls, with the number of calls.
+
+    >>> sum_usage([CallUsage({"prompt_tokens": 5, "completion_tokens": 2})] * 2)["total_tokens"]
+    14
+    """
+    total: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0}
+    for call in calls:
+        for name, value in call.tokens.items():
+            if isinstance(value, Mapping) and isinstance(total.setdefault(name, {}), dict):
+                _add(total[name], value)
+        _add(total, call.tokens)
+    total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
+    total["num_calls"] = len(calls)
+    return total
+
+
+def _add(total: dict[str, Any], usage: Mapping[str, Any]) -> None:
+    for name, value in usage.items():
+        if type(value) in {int, float} and type(total.get(name, 0)) in {int, float}:
+            total[name] = total.get(name, 0) + value

@@ -25,9 +25,12 @@ from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix
 
+MANY_ROUNDS = 1 << 20
+"""Rounds that no question reaches: as many are as good as no limit."""
+
 
 @dataclass(eq=False, slots=True)
-class Progress:
+class QuestionProgress:
     """Where one question stands: after its last decision, with the samples that came since.
 
     ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
@@ -39,23 +42,16 @@ class Progress:
     price: float
     question: str | None
     key: int
-    max_rounds: int | None = None
+    rounds_left: int = UNLIMITED_ROUNDS
     features: Float32Array | None = None
     answers: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     level: int = NO_LEVEL
     n_decided: int = 0
     target: int = 0
-    n_rounds: int = 0
     is_active: bool = True
     is_due: bool = True
     decision_s: float = 0.0
-
-    @property
-    def rounds_left(self) -> int:
-        """Rounds of samples that may still be asked for."""
-        limit = UNLIMITED_ROUNDS if self.max_rounds is None else self.max_rounds
-        return limit - self.n_rounds
 
     def add(self, answer: int, logprob: float | None) -> None:
         """Add a sample that came since the last decision."""
@@ -91,13 +87,13 @@ def question_features(bundle: Bundle, question: str | None) -> Float32Array:
     return np.resize(np.asarray(mean or (0.0,), np.float32), (1, width))
 
 
-def decide(questions: Iterable[Progress]) -> None:
+def decide(questions: Iterable[QuestionProgress]) -> None:
     """Make the decisions that are due, in as few blocks as possible."""
-    blocks: dict[tuple[int, float, int, bool], list[Progress]] = {}
+    blocks: dict[tuple[int, float, int, bool], list[QuestionProgress]] = {}
     for one in questions:
         if one.is_due:
             # A policy may plan a whole block for the fewest rounds that are left in it.
-            left = -1 if one.max_rounds is None else one.rounds_left
+            left = min(one.rounds_left, MANY_ROUNDS)
             place = (id(one.bundle), one.price, left, one.level == NO_LEVEL)
             blocks.setdefault(place, []).append(one)
     for block in blocks.values():
@@ -109,20 +105,20 @@ def decide(questions: Iterable[Progress]) -> None:
             one.decision_s += taken
 
 
-def _move(block: list[Progress], after: Episode) -> None:
+def _move(block: list[QuestionProgress], after: Episode) -> None:
     """Write the decisions of an episode back to its questions."""
     active = np.zeros(len(block), dtype=np.bool_)
     active[after.active] = True
     levels, targets = after.state.level.tolist(), after.target.tolist()
     for one, level, target, is_active in zip(block, levels, targets, active.tolist(), strict=True):
         if one.level != NO_LEVEL:
-            one.n_rounds += 1
+            one.rounds_left -= 1
         one.n_decided = one.target
         one.level, one.target = level, target
         one.is_active, one.is_due = is_active, False
 
 
-def _decide_block(block: list[Progress], answers: list[list[int]]) -> Episode:
+def _decide_block(block: list[QuestionProgress], answers: list[list[int]]) -> Episode:
     """Decide for questions of one bundle and price that have all begun, or all not yet."""
     samples = _matrix(block, answers)
     episode = _resume(block, samples)
@@ -131,7 +127,7 @@ def _decide_block(block: list[Progress], answers: list[list[int]]) -> Episode:
     return episode.decide()
 
 
-def _resume(block: list[Progress], samples: SampleMatrix) -> Episode:
+def _resume(block: list[QuestionProgress], samples: SampleMatrix) -> Episode:
     """Put questions where they stand in an episode: after a decision, before its samples."""
     first, size = block[0], len(block)
     cost = first.bundle.level_cost
@@ -164,7 +160,7 @@ def _uses_features(bundle: Bundle) -> bool:
     return bool(bundle.policy.prepare_features(none).shape[1])
 
 
-def _prepare(block: list[Progress]) -> Float32Array:
+def _prepare(block: list[QuestionProgress]) -> Float32Array:
     """Features of the questions as the policy prepares them, worked out once per question."""
     bundle = block[0].bundle
     if not _uses_features(bundle):
@@ -182,7 +178,7 @@ def _prepare(block: list[Progress]) -> Float32Array:
     return np.concatenate([one.features for one in block if one.features is not None])
 
 
-def _matrix(block: list[Progress], answers: list[list[int]]) -> SampleMatrix:
+def _matrix(block: list[QuestionProgress], answers: list[list[int]]) -> SampleMatrix:
     """Answers of questions as the rows of one matrix, padded to the longest."""
     width = max(map(len, answers))
     padded = [[*row, *[UNPARSED] * (width - len(row))] for row in answers]

@@ -8,9 +8,9 @@ the same samples does. It is pure: it opens no connection, starts no task and wa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
@@ -18,9 +18,9 @@ from adacompute.core.types import Float32Array, hash_text
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
-from adacompute.policies.episode import FIRST_SEEN
+from adacompute.policies.episode import FIRST_SEEN, UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
-from adacompute.sampling.blocks import Progress, decide
+from adacompute.sampling.blocks import QuestionProgress, decide
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ AnySample = str | Sample | ParsedAnswer
 """A sample in any form that a session takes."""
 
 
-def canonical_answer(grader: Grader, text: str, known: Iterable[str]) -> str | None:
+def canonical_answer(grader: Grader, text: str, known: Collection[str]) -> str | None:
     """Extract the answer of a text, in the spelling of the first known answer that equals it."""
     answer = grader.extract(text)
     if answer is None or answer in known:
@@ -54,13 +54,32 @@ def canonical_answer(grader: Grader, text: str, known: Iterable[str]) -> str | N
     return next((one for one in known if grader.equal(one, answer)), answer)
 
 
+class SupportsBundle(Protocol):
+    """Anything that can give a bundle of itself, such as a fitted estimator."""
+
+    def to_bundle(self) -> Bundle:
+        """Return the policy with everything that its decisions need."""
+        ...
+
+
+def as_bundle(policy: Policy | Bundle | SupportsBundle) -> Bundle:
+    """Return a bundle as it is, that of an estimator, or one of defaults around a policy."""
+    if isinstance(policy, Bundle):
+        return policy
+    if callable(to_bundle := getattr(policy, "to_bundle", None)):
+        found: Bundle = to_bundle()
+        return found
+    return Bundle(cast("Policy", policy))
+
+
 class Session:
     """One question under a policy.
 
-    ``policy`` is a bundle, or any policy, which then needs a ``price``: only a calibrated bundle
-    knows the price of a budget. ``grader`` is a grader or its name, by default the bundle's;
-    without one, ``tell`` takes only answers that are parsed already. ``key`` seeds deterministic
-    mixing and is made from the question by default. ``features`` (1, F) replace those of the text.
+    ``policy`` is a bundle, a fitted estimator, or any policy, which then needs a ``price``: only a
+    calibrated bundle knows the price of a budget. ``grader`` is a grader or its name, by default
+    the bundle's; without one, ``tell`` takes only answers that are parsed already. ``key`` seeds
+    deterministic mixing and is made from the question by default. ``features`` (1, F) replace those
+    of the text.
     Do not use a session from several threads at once.
 
     >>> from adacompute.core.types import make_levels
@@ -76,7 +95,7 @@ class Session:
 
     def __init__(
         self,
-        policy: Policy | Bundle,
+        policy: Policy | Bundle | SupportsBundle,
         question: str | None,
         *,
         budget: float | None = None,
@@ -86,22 +105,22 @@ class Session:
         key: int | None = None,
         features: Float32Array | None = None,
     ) -> None:
-        bundle = policy if isinstance(policy, Bundle) else Bundle(policy)
+        bundle = as_bundle(policy)
         if max_rounds is not None and max_rounds < 1:
             raise ConfigError(f"max_rounds must be 1 or more, not {max_rounds}")
-        if question is not None:  # half of a surrogate pair is no text
+        if question is not None and not question.isascii():  # half of a surrogate pair is no text
             question = question.encode("utf-8", "replace").decode()
         grader = bundle.grader if grader is None else grader
         self.grader = load_grader(grader) if isinstance(grader, str) else grader
         self.samples: list[Sample] = []
         self.values: list[str | None] = []
         self.rounds = 0
-        self.progress = Progress(
+        self.progress = QuestionProgress(
             bundle,
             _choose_price(bundle, budget, price),
             question,
             hash_text(question or "") if key is None else key,
-            max_rounds,
+            UNLIMITED_ROUNDS if max_rounds is None else max_rounds,
             None if features is None else bundle.policy.prepare_features(features),
         )
         self._classes: dict[str, int] = {}
@@ -115,29 +134,30 @@ class Session:
         Asking again before ``tell`` returns the same request. After fewer samples than were asked
         for, it returns a request for the rest.
         """
-        if not self._decided().is_active:
+        progress = self._decided()
+        if not progress.is_active:
             return None
         self._begin_round()
-        return Request(self.n_planned - self.n_samples, self.arm)
+        return Request(progress.target - len(self.samples), self.arm)
 
     def tell(self, samples: Iterable[AnySample]) -> None:
         """Take samples of the open request: all that were asked for, or fewer.
 
         Nothing is taken when there are more than were asked for, or when one cannot be used.
         """
-        given = _as_list(samples)
-        if not self._decided().is_active:
+        given, progress = _as_list(samples), self._decided()
+        if not progress.is_active:
             raise DataError(
                 f"the session is done with {self.n_samples} samples and takes no more: "
                 "call ask first, and stop when it returns None"
             )
-        missing = self.n_planned - self.n_samples
+        missing = progress.target - len(self.samples)
         if len(given) > missing:
             raise DataError(f"{missing} samples were asked for and {len(given)} are given")
         self._add(given)
         self._begin_round()
-        if self.n_samples == self.n_planned:
-            self.progress.is_due, self._has_begun_round = True, False
+        if len(given) == missing:
+            progress.is_due, self._has_begun_round = True, False
 
     def finish(self, samples: Iterable[AnySample] = ()) -> None:
         """End the session with the samples that it has, even if more were asked for.
@@ -149,7 +169,8 @@ class Session:
 
     def parse(self, sample: str | Sample) -> ParsedAnswer:
         """Extract the answer of a sample without telling it; the session does not change."""
-        return self._parse(sample, self._classes)
+        held = sample if isinstance(sample, Sample) else Sample(sample)
+        return ParsedAnswer(self._extract(held, tuple(self._classes)), held)
 
     @property
     def question(self) -> str | None:
@@ -219,7 +240,7 @@ class Session:
         They can if, however they turn out, the answer stays the same and the session ends. It is
         False when none is missing.
         """
-        missing = self.n_planned - self.n_samples
+        missing = self.progress.target - len(self.samples)
         if missing <= 0 or not self._counts or not self.progress.is_active or self.arm is not None:
             return False
         counts = list(enumerate(self._counts))
@@ -236,7 +257,7 @@ class Session:
         """
         return self._decided().planned_after([*self.answers, *answers])
 
-    def _decided(self) -> Progress:
+    def _decided(self) -> QuestionProgress:
         """Make the decision that is due, if one is."""
         if self.progress.is_due:
             decide([self.progress])
@@ -247,37 +268,42 @@ class Session:
             self._has_begun_round = True
             self.rounds += 1
 
-    def _parse(self, sample: str | Sample, known: Iterable[str]) -> ParsedAnswer:
-        if self.grader is None:
-            raise ConfigError("the policy names no grader: give one, or tell parsed answers")
-        held = sample if isinstance(sample, Sample) else Sample(sample)
-        text = "" if held.failed else held.text
-        return ParsedAnswer(canonical_answer(self.grader, text, known), held)
-
     def _add(self, given: list[AnySample]) -> None:
         """Record samples, or none of them if one cannot be used."""
-        known = dict(self._classes) if len(given) > 1 else self._classes
-        parsed: list[ParsedAnswer] = []
+        known: Collection[str] = self._classes
+        values: list[str | None] = []
+        samples: list[Sample] = []
         for one in given:
-            answer = one if isinstance(one, ParsedAnswer) else self._parse(one, known)
-            parsed.append(answer)
-            if len(given) > 1 and answer.value is not None:
-                known.setdefault(answer.value, len(known))
-        for answer in parsed:
-            self._record(answer)
+            if isinstance(one, ParsedAnswer):
+                value, sample = one.value, one.sample or Sample(one.value or "")
+            else:
+                sample = one if isinstance(one, Sample) else Sample(one)
+                value = self._extract(sample, known)
+            if value is not None and value not in known:
+                known = [*known, value]
+            values.append(value)
+            samples.append(sample)
+        for value, sample in zip(values, samples, strict=True):
+            self.progress.add(self._count(value), sample.mean_logprob)
+        self.values += values
+        self.samples += samples
 
-    def _record(self, parsed: ParsedAnswer) -> None:
-        value, number = parsed.value, UNPARSED
-        if value is not None:
-            number = self._classes.setdefault(value, len(self._classes))
-            if number == len(self._counts):
-                self._counts.append(0)
-                self._first.append(self.n_samples)
-            self._counts[number] += 1
-        sample = Sample(value or "") if parsed.sample is None else parsed.sample
-        self.progress.add(number, sample.mean_logprob)
-        self.samples.append(sample)
-        self.values.append(value)
+    def _extract(self, sample: Sample, known: Collection[str]) -> str | None:
+        if self.grader is None:
+            raise ConfigError("the policy names no grader: give one, or tell parsed answers")
+        text = "" if sample.finish_reason == "length" and sample.failed else sample.text
+        return canonical_answer(self.grader, text, known)
+
+    def _count(self, value: str | None) -> int:
+        """Count a vote, and return the class of its answer."""
+        if value is None:
+            return UNPARSED
+        number = self._classes.setdefault(value, len(self._counts))
+        if number == len(self._counts):
+            self._counts.append(0)
+            self._first.append(len(self.progress.answers))
+        self._counts[number] += 1
+        return number
 
 
 def _choose_price(bundle: Bundle, budget: float | None, price: float | None) -> float:
@@ -295,7 +321,7 @@ def _as_list(samples: Iterable[AnySample]) -> list[AnySample]:
         raise DataError("samples must be a list: put a single text into a list")
     given: list[Any] = list(samples)
     for one in given:
-        if not isinstance(one, AnySample):
+        if not isinstance(one, (Sample, str, ParsedAnswer)):
             kind = type(one).__name__
             raise DataError(f"a sample must be a str, a Sample or a ParsedAnswer, not a {kind}")
     return given

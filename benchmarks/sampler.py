@@ -1,0 +1,125 @@
+"""Sampler speed: ``Sampler.map`` beside a bare asyncio loop that parses and votes the same samples.
+
+``python benchmarks/sampler.py [QUESTIONS]``. The model answers at once, so all of the time is ours.
+The bare loop knows in advance how many samples each question gets and in which rounds; it only
+calls the model, extracts the answers and counts them. Both run in turns in one process, and the
+ratio is of the best turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from adacompute.core.types import make_levels
+from adacompute.datasets.example import locate_policy
+from adacompute.graders.grader import load_grader
+from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.stopping import AdaptiveConsistencyRule
+from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
+from adacompute.sampling.sampler import SampledAnswer, Sampler
+
+TURNS, CONCURRENCY = 7, 64
+WORKED = "Let me add the two numbers step by step: 17 and 20 make 37, and 5 more make 42. "
+
+
+def make_model(length: int) -> Callable[[str, int], Awaitable[list[str]]]:
+    """A model that answers at once with worked solutions, mostly the same answer."""
+    texts = [WORKED * length + f"The answer is {42 + (i % 4 == 0)}." for i in range(64)]
+    following = itertools.cycle(texts)
+
+    async def model(prompt: str, n: int) -> list[str]:
+        del prompt
+        return [next(following) for _ in range(n)]
+
+    return model
+
+
+async def bare(
+    questions: list[str],
+    model: Callable[[str, int], Awaitable[list[str]]],
+    rounds: list[list[int]],
+) -> list[str | None]:
+    """Call, parse and vote, with the numbers of samples given."""
+    grader, answers = load_grader("numeric"), dict[int, str | None]()
+    numbered = enumerate(questions)
+
+    async def work() -> None:
+        for i, question in numbered:
+            votes: Counter[str] = Counter()
+            for n in rounds[i]:
+                for text in await model(question, n):
+                    if (answer := grader.extract(text)) is not None:
+                        votes[answer] += 1
+            answers[i] = votes.most_common(1)[0][0] if votes else None
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONCURRENCY):
+            group.create_task(work())
+    return [answers[i] for i in range(len(questions))]
+
+
+def timed(work: Awaitable[object]) -> float:
+    """Processor time of some work."""
+    start = time.process_time()
+    asyncio.run(work)  # type: ignore[arg-type]  # a coroutine
+    return time.process_time() - start
+
+
+def compare(name: str, bundle: Bundle, length: int, questions: list[str]) -> None:
+    """Print questions per second of both, and their ratio."""
+    model = make_model(length)
+    sampler = Sampler(bundle, model=model, price=0.02, grader="numeric")
+
+    async def ours() -> list[SampledAnswer]:
+        return await sampler.map(questions, concurrency=CONCURRENCY)
+
+    answers = asyncio.run(ours())
+    rounds = [_rounds(answer) for answer in answers]
+    best_bare, best_ours = float("inf"), float("inf")
+    for _ in range(TURNS):
+        best_bare = min(best_bare, timed(bare(questions, make_model(length), rounds)))
+        best_ours = min(best_ours, timed(ours()))
+    n, samples = len(questions), sum(map(sum, rounds)) / len(questions)
+    print(
+        f"{name:34s} {samples:5.2f} samples {n / best_bare:8.0f}/s bare {n / best_ours:8.0f}/s "
+        f"ours, ratio {best_bare / best_ours:.2f}"
+    )
+
+
+def _rounds(answer: SampledAnswer) -> list[int]:
+    """Samples of each call, as the usage tells: those of one call share it."""
+    found, i = list[int](), 0
+    while i < answer.n_samples:
+        found.append(answer.samples[i].samples_per_call)
+        i += found[-1]
+    return found
+
+
+def rule_bundle(rule: Rule) -> Bundle:
+    """A bundle of one rule over levels of 1 to 8 samples."""
+    policy = RulePolicy("rule", make_levels(tuple(range(1, 9))), (rule,), PriceSchedule((0.1,)))
+    return Bundle(policy, grader="numeric")
+
+
+def main() -> None:
+    """Compare on policies of one and of many rounds, with short and long completions."""
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
+    questions = [f"What is {i} + {i % 7}? End with the answer." for i in range(n)]
+    example = load_bundle(locate_policy(Path("example")))
+    for length in (1, 8):
+        size = f"{len(WORKED) * length + 18} characters"
+        compare(f"fixed 4, {size}", rule_bundle(FixedRule(4)), length, questions)
+        adaptive = rule_bundle(AdaptiveConsistencyRule(0.9, 8))
+        compare(f"adaptive-consistency, {size}", adaptive, length, questions)
+        compare(f"sequential, {size}", example, length, questions)
+
+
+if __name__ == "__main__":
+    main()

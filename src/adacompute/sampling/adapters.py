@@ -1,0 +1,201 @@
+"""Adapters: models from an asynchronous function, an OpenAI client, or our own HTTP client.
+
+Each fits the ``Model`` protocol. The OpenAI client is used through its public methods and is never
+imported, so the ``openai`` package is not a dependency. They know nothing of policies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+from adacompute.core.errors import (
+    DataError,
+    ModelError,
+    ModelTimeout,
+    RateLimited,
+    RequestRejected,
+)
+from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
+from adacompute.models.model import CallUsage, OnUsage
+from adacompute.models.openai import ParsedReply, Upstream
+from adacompute.models.openai_format import (
+    MalformedReply,
+    encode,
+    parse_samples,
+    parse_usage,
+    request_body,
+)
+from adacompute.models.templates import Template
+from adacompute.sampling.fan_out import fan_out
+
+SampleFunction = Callable[..., Awaitable[Iterable[str | Sample]]]
+"""``async f(prompt, n)`` that returns n texts or Samples; an arm is passed as ``arm=``."""
+
+
+class FunctionModel:
+    """A model from ``async f(prompt, n)``; usage is what its Samples say, if they say any."""
+
+    def __init__(self, function: SampleFunction) -> None:
+        self._function = function
+
+    async def sample(
+        self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
+    ) -> AsyncGenerator[Sample, None]:
+        """Call the function once and yield what it returns."""
+        options = {} if arm is None else {"arm": arm}
+        try:
+            given = await self._function(prompt, n, **options)
+        except BaseException:
+            on_usage(CallUsage(is_estimated=True))
+            raise
+        samples = _as_samples(given)
+        on_usage(_usage_of(samples))
+        for sample in samples:
+            yield sample
+
+
+def _as_samples(given: Iterable[str | Sample]) -> list[Sample]:
+    if isinstance(given, str):
+        raise DataError("a model must return a list of samples, not one text")
+    listed: list[Any] = list(given)
+    size = len(listed)
+    samples: list[Sample] = []
+    for one in listed:
+        if isinstance(one, str):
+            samples.append(Sample(one, samples_per_call=size))
+        elif isinstance(one, Sample):
+            samples.append(replace(one, samples_per_call=size))
+        else:
+            kind = type(one).__name__
+            raise DataError(f"a model must return texts or Samples, not a {kind}")
+    return samples
+
+
+def _usage_of(samples: list[Sample]) -> CallUsage:
+    counts = [sample.completion_tokens for sample in samples]
+    known = [count for count in counts if count is not None]
+    tokens = {"completion_tokens": sum(known)} if known else {}
+    if samples and samples[0].prompt_tokens is not None:
+        tokens["prompt_tokens"] = samples[0].prompt_tokens
+    estimated = len(known) < len(counts) or any(sample.is_estimated for sample in samples)
+    return CallUsage(tokens, is_estimated=estimated or "prompt_tokens" not in tokens)
+
+
+class _PromptedModel:
+    """What models behind a server share: a template, settings and concurrent calls."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        template: Template | None = None,
+        settings: Settings | None = None,
+        samples_per_call: int = 1,
+    ) -> None:
+        self._model = model
+        self._template = template or Template()
+        self._settings = settings or Settings()
+        self._samples_per_call = samples_per_call
+
+    async def sample(
+        self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
+    ) -> AsyncGenerator[Sample, None]:
+        """Make concurrent calls and yield their samples as they arrive."""
+        rendered = self._template.render(prompt)
+
+        async def call(size: int, _: int) -> list[Sample]:
+            return await self._call(rendered, size, arm or self._model, on_usage)
+
+        samples = fan_out(call, n, per_call=self._samples_per_call)
+        try:
+            async for sample in samples:
+                yield sample
+        finally:
+            await samples.aclose()
+
+    async def _call(self, prompt: Prompt, n: int, model: str, on_usage: OnUsage) -> list[Sample]:
+        raise NotImplementedError
+
+
+class UpstreamModel(_PromptedModel):
+    """A model from our own client of an OpenAI-compatible server, which must be open.
+
+    A call asks for one sample, or for up to ``samples_per_call`` where the server gives several.
+    """
+
+    def __init__(self, upstream: Upstream, **options: Any) -> None:  # noqa: ANN401 - as above
+        super().__init__(upstream.model, **options)
+        self._upstream = upstream
+
+    async def _call(self, prompt: Prompt, n: int, model: str, on_usage: OnUsage) -> list[Sample]:
+        known, settings = self._upstream.capabilities, self._settings
+        payload = encode(request_body(model, prompt, settings, known, count=n))
+
+        def waste() -> None:
+            size = len(payload)
+            on_usage(CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=size))
+
+        try:
+            reply = await self._upstream.ask(prompt.path, payload, on_waste=waste)
+        except asyncio.CancelledError:
+            waste()
+            raise
+        if not isinstance(reply, ParsedReply):
+            raise RequestRejected(reply.message)
+        usage = parse_usage(reply.document)
+        on_usage(CallUsage.of(usage, reply.draws, prompt_bytes=len(payload)))
+        return list(reply.draws)
+
+
+class ClientModel(_PromptedModel):
+    """A model from an ``openai.AsyncOpenAI`` client, or from one with the same methods.
+
+    A call asks for one sample, or for up to ``samples_per_call`` where the server gives several.
+    """
+
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401 - openai's, which is not imported
+        model: str,
+        **options: Any,  # noqa: ANN401 - as above
+    ) -> None:
+        super().__init__(model, **options)
+        self._client = client
+
+    async def _call(self, prompt: Prompt, n: int, model: str, on_usage: OnUsage) -> list[Sample]:
+        settings, size = self._settings, len(str(prompt.messages or prompt.text))
+        body = request_body(model, prompt, replace(settings, extra={}), Capabilities(), count=n)
+        if settings.extra:
+            body["extra_body"] = dict(settings.extra)
+        is_chat = prompt.messages is not None
+        endpoint = self._client.chat.completions if is_chat else self._client.completions
+        try:
+            reply = await endpoint.create(**body)
+            document = reply if isinstance(reply, Mapping) else reply.model_dump()
+            samples = parse_samples(document)
+        except BaseException as error:
+            on_usage(CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=size))
+            if (translated := _translate(error)) is not error:
+                raise translated from error
+            raise
+        on_usage(CallUsage.of(parse_usage(document), samples, prompt_bytes=size))
+        return samples
+
+
+def _translate(error: BaseException) -> BaseException:
+    """Return an error of the openai package as one of ours, and any other as it is."""
+    if isinstance(error, MalformedReply):
+        return ModelError(f"the client returned a reply that cannot be parsed: {error}")
+    if not type(error).__module__.startswith("openai"):
+        return error
+    status = getattr(error, "status_code", None)
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return RateLimited(str(error))
+    if isinstance(status, int) and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return RequestRejected(str(error))
+    timed_out = "Timeout" in type(error).__name__
+    return ModelTimeout(str(error)) if timed_out else ModelError(str(error))

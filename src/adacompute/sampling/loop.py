@@ -1,0 +1,195 @@
+"""Loop: one session from its first request to its answer, over any model.
+
+Ask, sample, parse, tell, until the session is done; cancel samples that cannot change the answer;
+stop at the deadline. The library's ``Sampler`` and the gateway both run this loop. It knows nothing
+of HTTP or of where models and questions come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from adacompute.core.errors import GraderError, ModelError
+from adacompute.models.messages import Sample
+from adacompute.models.model import Model, OnUsage
+from adacompute.sampling.blocks import decide
+from adacompute.sampling.session import ParsedAnswer, Request, Session
+
+GRADING_S = 5.0
+"""An answer that takes longer to parse or compare counts as unparsed."""
+
+FAST_GRADERS = frozenset({"numeric", "choice", "exact"})
+"""Graders that answer in microseconds and need no thread."""
+
+LARGE = 50_000
+"""Characters that a fast grader parses within milliseconds; longer texts need a thread."""
+
+
+class Decider:
+    """Decides for all sessions that wait at the same time, in one block.
+
+    Alone, a decision takes about as long as one for 64 questions.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Session] = []
+        self._woken: list[asyncio.Future[None]] = []
+
+    async def decide(self, session: Session) -> None:
+        """Make the decision that is due in a session, together with others that wait."""
+        self._waiting.append(session)
+        if len(self._waiting) > 1:
+            future = asyncio.get_running_loop().create_future()
+            self._woken.append(future)
+            await future
+            return
+        try:
+            await asyncio.sleep(0)  # until every task that can run waits here or elsewhere
+        finally:
+            waiting, self._waiting = self._waiting, []
+            woken, self._woken = self._woken, []
+            try:
+                decide([one.progress for one in waiting])
+            finally:
+                for future in woken:  # after an error, each of them decides alone
+                    if not future.done():
+                        future.set_result(None)
+
+
+async def run_session(
+    session: Session,
+    model: Model,
+    *,
+    on_usage: OnUsage,
+    prompt: str | None = None,
+    deadline_s: float | None = None,
+    decider: Decider | None = None,
+    on_round: Callable[[float], None] | None = None,
+) -> bool:
+    """Sample and decide until the session is done; return whether it got all that it asked for.
+
+    A deadline ends it early, but never before the first sample is there. So does a failure of the
+    model, which is raised only if there is no sample at all. ``prompt`` is the question by default;
+    ``on_round`` receives the duration of each round of samples.
+    """
+    run = _Run(session, model, prompt or session.question or "", on_usage, deadline_s)
+    try:
+        while True:
+            if decider is not None and session.progress.is_due:
+                await decider.decide(session)
+            if run.is_late() or not (request := session.ask()):
+                break
+            start = time.perf_counter()
+            goes_on = await run.sample(request)
+            if on_round is not None:
+                on_round(time.perf_counter() - start)
+            if not goes_on:
+                break
+    except ModelError:
+        if not session.samples:
+            raise
+        run.is_complete = False
+    session.finish(run.surplus)
+    return run.is_complete
+
+
+class _Run:
+    """One session under way."""
+
+    def __init__(
+        self,
+        session: Session,
+        model: Model,
+        prompt: str,
+        on_usage: OnUsage,
+        deadline_s: float | None,
+    ) -> None:
+        self.session = session
+        self.model = model
+        self.prompt = prompt
+        self.on_usage = on_usage
+        self.deadline = None
+        if deadline_s is not None:
+            self.deadline = asyncio.get_running_loop().time() + deadline_s
+        self.surplus: list[Sample | ParsedAnswer] = []
+        self.is_complete = True
+        grader = session.grader
+        self._is_fast = grader is not None and grader.name in FAST_GRADERS
+
+    def is_late(self) -> bool:
+        """Whether the deadline has passed; it does not pass before there is a sample."""
+        if self.deadline is None or not self.session.samples or self.session.is_done:
+            return False
+        return asyncio.get_running_loop().time() > self.deadline
+
+    async def sample(self, request: Request) -> bool:
+        """Get the samples of a request; return whether another request may follow.
+
+        The first sample has all the time that it needs: without one there is no answer.
+        """
+        session, before = self.session, self.session.n_samples
+        if self.surplus:
+            session.tell(self.surplus[: request.n])
+            del self.surplus[: request.n]
+            return True
+        samples = self.model.sample(self.prompt, request.n, arm=request.arm, on_usage=self.on_usage)
+        limit = None
+        try:
+            if self.deadline is None:
+                can_cancel = await self._collect(samples, None)
+            else:
+                limit = asyncio.timeout_at(self.deadline if session.samples else None)
+                async with limit:
+                    can_cancel = await self._collect(samples, limit)
+        except TimeoutError:
+            if limit is None or not limit.expired():
+                raise
+            self.is_complete = False
+            return False
+        finally:
+            await samples.aclose()
+        if session.n_samples == before:
+            raise ModelError("the model returned no samples")
+        return not can_cancel
+
+    async def _collect(
+        self, samples: AsyncGenerator[Sample, None], limit: asyncio.Timeout | None
+    ) -> bool:
+        """Tell samples, call by call; return early if the rest can be cancelled."""
+        of_call: list[Sample] = []
+        async for sample in samples:
+            of_call.append(sample)
+            if len(of_call) < sample.samples_per_call:
+                continue
+            if self._is_fast and all(len(one.text) <= LARGE for one in of_call):
+                self._tell(of_call)
+            else:
+                await self._parse_and_tell(of_call)
+            if self.session.can_cancel:
+                return True
+            if limit is not None:
+                limit.reschedule(self.deadline)
+            of_call = []
+        await self._parse_and_tell(of_call)
+        return False
+
+    def _tell(self, samples: Sequence[Sample | ParsedAnswer]) -> None:
+        """Tell samples; those beyond what was asked for are kept for later."""
+        missing = self.session.n_planned - self.session.n_samples
+        self.session.tell(samples[:missing])
+        self.surplus += samples[missing:]
+
+    async def _parse_and_tell(self, samples: list[Sample]) -> None:
+        """Parse samples in a thread and tell each at once: what is parsed in time counts."""
+        for sample in samples:
+            self._tell([await self._parse(sample)])
+
+    async def _parse(self, sample: Sample) -> ParsedAnswer:
+        """Extract an answer in a thread; one that takes too long is unparsed."""
+        try:
+            async with asyncio.timeout(GRADING_S):
+                return await asyncio.to_thread(self.session.parse, sample)
+        except (TimeoutError, GraderError):
+            return ParsedAnswer(None, sample)

@@ -1,0 +1,275 @@
+"""Sampler: a policy that runs in your own program, over any model.
+
+``run`` answers one question, ``map`` many of them at a bounded concurrency. The model is a name
+behind a URL, a name with an OpenAI client, an asynchronous function, or any ``Model``. It keeps no
+log and holds no budget beyond the price of each question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Literal, Self, overload
+
+from adacompute.core.errors import ConfigError
+from adacompute.graders.grader import Grader, load_grader
+from adacompute.models.capabilities_cache import cache_path, load_cached
+from adacompute.models.messages import Capabilities, Sample, Settings
+from adacompute.models.model import CallUsage, Model
+from adacompute.models.openai import Upstream
+from adacompute.models.templates import Template
+from adacompute.policies.bundle import Bundle
+from adacompute.policies.episode import LOGPROB
+from adacompute.policies.policy import Policy
+from adacompute.sampling.adapters import (
+    ClientModel,
+    FunctionModel,
+    SampleFunction,
+    UpstreamModel,
+)
+from adacompute.sampling.loop import LARGE, Decider, run_session
+from adacompute.sampling.session import Session, SupportsBundle, as_bundle
+
+MAX_PER_CALL = 64
+"""Samples that one call asks for at most, where the server gives any number."""
+
+
+@dataclass(frozen=True)
+class TotalUsage:
+    """Calls of a question and their tokens.
+
+    ``is_estimated`` is True where a server did not report all tokens of a call.
+    """
+
+    n_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    is_estimated: bool
+
+    @classmethod
+    def of(cls, calls: Sequence[CallUsage]) -> TotalUsage:
+        """Add up calls."""
+        return cls(
+            n_calls=len(calls),
+            prompt_tokens=sum(call.prompt_tokens for call in calls),
+            completion_tokens=sum(call.completion_tokens for call in calls),
+            is_estimated=any(call.is_estimated for call in calls),
+        )
+
+
+@dataclass(frozen=True)
+class SampledAnswer:
+    """The answer to a question, and the samples that it comes from.
+
+    ``answer`` and ``chosen`` are None if no sample could be parsed; else ``samples[chosen]`` is
+    the first sample with the winning answer. ``is_complete`` is False if a failure or the deadline
+    left fewer samples than the policy asked for.
+    """
+
+    question: str
+    answer: str | None
+    chosen: int | None
+    agreement: float | None
+    samples: tuple[Sample, ...]
+    rounds: int
+    calls: tuple[CallUsage, ...]
+    is_complete: bool
+
+    @property
+    def n_samples(self) -> int:
+        """Samples that were drawn."""
+        return len(self.samples)
+
+    @property
+    def usage(self) -> TotalUsage:
+        """Tokens of all calls together."""
+        return TotalUsage.of(self.calls)
+
+    @property
+    def text(self) -> str | None:
+        """Text of the chosen sample."""
+        return None if self.chosen is None else self.samples[self.chosen].text
+
+
+class Sampler:
+    """Answers questions with as many samples as are worth their price.
+
+    ``policy`` is a bundle, a fitted estimator or any policy. Give a calibrated one a ``budget``,
+    the mean cost per question; any other needs a ``price``. ``model`` is
+
+    - a name, with the ``base_url`` of an OpenAI-compatible server and, if needed, an ``api_key``;
+    - a name, with ``client=openai.AsyncOpenAI(...)``;
+    - ``async f(prompt, n)`` that returns up to n texts or Samples;
+    - any object with the method of the ``Model`` protocol.
+
+    The first two use the bundle's prompt ``template`` and ``settings``; ``samples_per_call`` is how
+    many samples one call may ask for, by default what the probe of this server found, or 1. Use a
+    sampler with a ``base_url`` as an asynchronous context manager.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | Bundle | SupportsBundle,
+        *,
+        model: str | SampleFunction | Model,
+        budget: float | None = None,
+        price: float | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        client: Any = None,  # noqa: ANN401 - openai's, which is not imported
+        grader: Grader | str | None = None,
+        template: Template | None = None,
+        settings: Settings | None = None,
+        samples_per_call: int | None = None,
+        max_rounds: int | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        self.bundle = as_bundle(policy)
+        grader = self.bundle.grader if grader is None else grader
+        if grader is None:
+            raise ConfigError("the policy names no grader: give one, such as grader='numeric'")
+        if samples_per_call is not None and samples_per_call < 1:
+            raise ConfigError(f"samples_per_call must be 1 or more, not {samples_per_call}")
+        self._grader = load_grader(grader) if isinstance(grader, str) else grader
+        self._max_rounds = max_rounds
+        self._deadline_s = deadline_s
+        self._stack = AsyncExitStack()
+        self._upstream: Upstream | None = None
+        self._model = self._connect(
+            model,
+            base_url=base_url,
+            api_key=api_key,
+            client=client,
+            samples_per_call=samples_per_call,
+            template=template or self.bundle.template,
+            settings=settings or Settings(logprobs=self.bundle.tie_break == LOGPROB),
+        )
+        self.price = Session(
+            self.bundle, None, budget=budget, price=price, max_rounds=max_rounds
+        ).price
+
+    async def __aenter__(self) -> Self:
+        if self._upstream is not None:
+            await self._stack.enter_async_context(self._upstream)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def run(self, question: str) -> SampledAnswer:
+        """Answer one question; a model that fails before the first sample raises its error."""
+        return await self._run(question, None)
+
+    @overload
+    async def map(
+        self,
+        questions: Iterable[str],
+        *,
+        concurrency: int = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[SampledAnswer]: ...
+
+    @overload
+    async def map(
+        self, questions: Iterable[str], *, concurrency: int = ..., return_exceptions: bool
+    ) -> list[SampledAnswer | Exception]: ...
+
+    async def map(
+        self, questions: Iterable[str], *, concurrency: int = 64, return_exceptions: bool = False
+    ) -> list[SampledAnswer] | list[SampledAnswer | Exception]:
+        """Answer many questions, ``concurrency`` of them at a time, in their order.
+
+        The first failure cancels the others and is raised. With ``return_exceptions`` it takes the
+        place of the answer instead, and the others go on.
+        """
+        if isinstance(questions, str):
+            raise ConfigError("questions must be a list: use run for a single question")
+        if concurrency < 1:
+            raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+        numbered = enumerate(questions)
+        answers: dict[int, SampledAnswer | Exception] = {}
+        decider, answer = Decider(), self._try if return_exceptions else self._run
+
+        async def work() -> None:
+            for i, question in numbered:
+                answers[i] = await answer(question, decider)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(work())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [answers[i] for i in range(len(answers))]
+
+    async def _try(self, question: str, decider: Decider) -> SampledAnswer | Exception:
+        """Answer a question, or return its error."""
+        task = asyncio.ensure_future(self._run(question, decider))
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+        error = task.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return task.result() if error is None else error
+
+    async def _run(self, question: str, decider: Decider | None) -> SampledAnswer:
+        session = Session(
+            self.bundle,
+            question,
+            price=self.price,
+            grader=self._grader,
+            max_rounds=self._max_rounds,
+        )
+        if len(question) > LARGE:
+            await asyncio.to_thread(session.ask)
+        calls: list[CallUsage] = []
+        is_complete = await run_session(
+            session,
+            self._model,
+            on_usage=calls.append,
+            deadline_s=self._deadline_s,
+            decider=decider,
+        )
+        chosen = session.chosen
+        return SampledAnswer(
+            question=question,
+            answer=None if chosen is None else session.values[chosen],
+            chosen=chosen,
+            agreement=session.agreement,
+            samples=tuple(session.samples),
+            rounds=session.rounds,
+            calls=tuple(calls),
+            is_complete=is_complete,
+        )
+
+    def _connect(
+        self,
+        model: str | SampleFunction | Model,
+        *,
+        base_url: str | None,
+        api_key: str | None,
+        client: Any,  # noqa: ANN401 - openai's
+        samples_per_call: int | None,
+        **options: Any,  # noqa: ANN401 - a template and settings
+    ) -> Model:
+        """Return the model that the arguments describe."""
+        if not isinstance(model, str):
+            if base_url is not None or client is not None:
+                raise ConfigError("model must be a name where base_url or client is given")
+            return FunctionModel(model) if not hasattr(model, "sample") else model
+        if (base_url is None) == (client is None):
+            raise ConfigError(f"the model {model!r} needs a base_url or a client: give one of them")
+        if client is not None:
+            return ClientModel(client, model, samples_per_call=samples_per_call or 1, **options)
+        known = load_cached(cache_path(), str(base_url), model) or Capabilities()
+        self._upstream = Upstream(str(base_url), model, capabilities=known, key=api_key)
+        if samples_per_call is None:
+            temperature = options["settings"].temperature
+            samples_per_call = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
+        return UpstreamModel(self._upstream, samples_per_call=samples_per_call, **options)
