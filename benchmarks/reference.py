@@ -1,8 +1,8 @@
-"""Reference: the table of the README, from recorded samples of a real model.
+"""Reference: the table of docs/results.md, from recorded samples of a real model.
 
 Run it with ``python benchmarks/reference.py SAMPLES.parquet [--drop-unparsed]``.
 
-The README's is of 1,000 exam questions × 50 samples of gpt-3.5-turbo, which Renze and Guven
+The page's is of 1,000 exam questions × 50 samples of gpt-3.5-turbo, which Renze and Guven
 published (github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0
 pooled).
 """

@@ -1,4 +1,4 @@
-"""Curve: the figure at the top of the README, drawn from the README's own table.
+"""Curve: the figure at the top of the README, drawn from the table in docs/results.md.
 
 Run it with ``python scripts/draw_curve.py`` after the table has changed.
 """
@@ -24,8 +24,8 @@ CURVES = {
 
 
 def read_table(name: str) -> tuple[list[float], dict[str, list[float]]]:
-    """Return the budgets and, by policy, the accuracies of a table of the README."""
-    text = (ROOT / "README.md").read_text()
+    """Return the budgets and, by policy, the accuracies of a table of the results page."""
+    text = (ROOT / "docs" / "results.md").read_text()
     table = text.split(f"<!-- {name}: begin -->\n")[1].split(f"<!-- {name}: end -->")[0]
     head, _, *rows = [
         [cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()
@@ -37,7 +37,7 @@ def read_table(name: str) -> tuple[list[float], dict[str, list[float]]]:
 
 def main() -> None:
     """Draw the figure."""
-    budgets, accuracy = read_table("no-nulls")
+    budgets, accuracy = read_table("drop-unparsed")
     with panels(width=8.2, height=4.4) as (figure, (axes,)):
         for name, (label, colour, line, width) in CURVES.items():
             value = [100 * one for one in accuracy[name]]
