@@ -14,7 +14,8 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experimen
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.policies.router import RouterPolicy
-from adacompute.policies.uniform import FixedRule, RulePolicy
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.testing.populations import Population
 
 LEVELS = (1, 2, 4, 6)

@@ -11,8 +11,9 @@ from adacompute.core.utility import estimate
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import EarlyStoppingRule
-from adacompute.policies.uniform import FixedRule, RetryRule, Rule, RulePolicy
+from adacompute.policies.uniform import FixedRule, RetryRule
 
 EVERY = make_levels(tuple(range(1, 9)))
 

@@ -17,7 +17,8 @@ import pytest
 from adacompute.core.types import make_levels
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.uniform import FixedRule, RulePolicy
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.testing import scripted
 from adacompute.testing.gateways import free_port
 from adacompute.testing.scripted import ScriptedServer

@@ -33,8 +33,9 @@ from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
-from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
 from adacompute.testing import gateways, scripted

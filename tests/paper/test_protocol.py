@@ -14,7 +14,8 @@ from adacompute.core.types import make_levels
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.paper.protocol import decide_upfront, evaluate_paper
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.uniform import FixedRule, RulePolicy
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.testing.populations import mix_archetypes
 
 NAMES = ["fixed", "random", "longest-first", "router", "oracle-in-sample"]

@@ -13,7 +13,7 @@ from adacompute.core.types import IntArray, make_levels
 from adacompute.policies.episode import Episode, run_episode
 from adacompute.policies.policy import ObservedSamples, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.uniform import Rule, RulePolicy
+from adacompute.policies.rule_policy import Rule, RulePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

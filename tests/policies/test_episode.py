@@ -14,8 +14,9 @@ from adacompute.core.types import IntArray, make_levels
 from adacompute.policies.episode import Episode, run_episode
 from adacompute.policies.policy import NO_LEVEL, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
-from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
+from adacompute.policies.uniform import FixedRule
 
 MAX_SAMPLES = 6
 records = st.integers(1, 5).flatmap(
@@ -148,7 +149,7 @@ def test_an_episode_with_draws_or_closed_questions_cannot_be_repeated() -> None:
     answer = np.zeros((2, MAX_SAMPLES), dtype=np.int64)
     with_draws = begin(answer, FixedRule(4)).decide().feed(SampleMatrix(answer))
     for episode in (with_draws, begin(answer, rounds=0).decide()):
-        with pytest.raises(DataError, match="only an episode without draws"):
+        with pytest.raises(DataError, match="cannot be repeated"):
             episode.repeat(2)
 
 

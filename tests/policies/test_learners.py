@@ -68,7 +68,7 @@ def test_a_classifier_that_cannot_be_fitted_is_refused_in_one_sentence() -> None
 
 def test_an_unknown_classifier_is_refused_with_those_there_are() -> None:
     features, label = halves(20)
-    with pytest.raises(ConfigError, match=r"one of \('gbm', .*\), not 'oracle'"):
+    with pytest.raises(ConfigError, match=r"one of \('gbm', .*\), got 'oracle'"):
         fit_classifier(features, label, n_levels=5, classifier="oracle")
 
 

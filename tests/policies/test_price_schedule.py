@@ -78,7 +78,7 @@ def test_beyond_its_prices_a_dial_stays_at_its_end(price: float, setting: int) -
     [(), (0.1, 0.4), (0.4, 0.4), (0.4, 0.0), (0.4, -0.1), (math.nan,), (math.inf, 1.0)],
 )
 def test_prices_that_do_not_fall_above_zero_are_refused(prices: tuple[float, ...]) -> None:
-    with pytest.raises(BundleError, match="must be finite, fall and stay above 0"):
+    with pytest.raises(BundleError, match="must be finite, decreasing and above 0"):
         PriceSchedule(prices)
 
 

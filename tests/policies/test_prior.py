@@ -44,8 +44,8 @@ def test_copies_of_questions_do_not_make_noise_look_like_knowledge() -> None:
         behaviour = np.repeat(rng.random((60, 5)), 4, axis=0)
         features = np.repeat(rng.normal(size=(60, 40)).astype(np.float32), 4, axis=0)
         group = np.repeat(np.arange(60), 4)
-        told += fit_prior(features, behaviour, group).strength is not None
+        told += fit_prior(features, behaviour, group).inverse_penalty is not None
         # What would be believed if copies were taken for questions of their own.
-        believed += fit_prior(features, behaviour, np.arange(240)).strength is not None
+        believed += fit_prior(features, behaviour, np.arange(240)).inverse_penalty is not None
     assert told <= 2
     assert believed == 8

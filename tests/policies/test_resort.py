@@ -17,9 +17,9 @@ from adacompute.core.states import StateMeasure, measure_states, states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
+from adacompute.policies.induction import RESORT, plan, plan_single_samples
 from adacompute.policies.policy import SampleMatrix, State, answers_alone
-from adacompute.policies.rounds import RESORT, plan, plan_single_samples
-from adacompute.policies.sequential import PLANS, SequentialPolicy, fit_sequential
+from adacompute.policies.sequential import MAX_PLANS, SequentialPolicy, fit_sequential
 
 MAX_SAMPLES = 4
 STRONG = Level(name="big", n_samples=2, model="big")
@@ -199,7 +199,7 @@ def test_few_rounds_leave_one_for_the_resort_and_few_plans_are_kept() -> None:
     policy = replace(fit(), round_cost=0.5, _plans={})
     for price in np.geomspace(0.1, 1e-4, 30):
         played(policy, [0, 1, 2, 3], float(price))
-        assert len(policy._plans) <= PLANS
+        assert len(policy._plans) <= MAX_PLANS
     begun = replace(start(policy, 1, 0.005).state, rounds_left=np.array([1]))
     assert policy.decide(begun, 0.005)[0] in range(len(LEVELS))
 
@@ -221,10 +221,10 @@ def test_a_bundle_keeps_the_resort(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda policy: policy["levels"].insert(0, policy["levels"].pop()), "ladder|fit|damaged"),
+        (lambda policy: policy["levels"].insert(0, policy["levels"].pop()), "levels|fit|damaged"),
         (lambda policy: policy["levels"].append(policy["levels"][-1]), "do not fit its 6 levels"),
-        (lambda policy: policy.update(resort_cost=0.0), "cannot cost 0.0 draws"),
-        (lambda policy: policy.update(kind="router"), "levels of one model alone"),
+        (lambda policy: policy.update(resort_cost=0.0), "cannot cost 0.0"),
+        (lambda policy: policy.update(kind="router"), "must have one model"),
     ],
 )
 def test_a_resort_that_makes_no_sense_is_refused(tmp_path: Path, change: object, why: str) -> None:

@@ -10,16 +10,18 @@ import pytest
 from adacompute.core.answers import Answers
 from adacompute.core.errors import BundleError
 from adacompute.core.states import measure_states, states
-from adacompute.core.types import Float32Array, IntArray, make_levels
+from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.prior import response_profile
 from adacompute.policies.sequential import (
+    TABLES,
     SequentialPolicy,
     fit_sequential,
-    load_tables,
-    save_tables,
+    from_spec,
+    to_spec,
 )
+from adacompute.policies.spec import PolicySpec
 
 MAX_SAMPLES = 8
 LEVELS = make_levels(tuple(range(1, MAX_SAMPLES + 1)))
@@ -125,31 +127,35 @@ def test_behaviour_is_what_the_samples_show() -> None:
     assert response_profile(answers, 1).shape == (1, 3)
 
 
-def test_tables_come_back_as_they_were() -> None:
+def load(tables: bytes, levels: tuple[Level, ...] = LEVELS) -> SequentialPolicy:
+    return from_spec(PolicySpec(levels, {"round_cost": 0.0, "resort_cost": 0.0}, {TABLES: tables}))
+
+
+def test_saved_tables_are_loaded_unchanged() -> None:
     policy = fit(100, telling=1.0)
-    loaded = load_tables(save_tables(policy), LEVELS)
-    assert save_tables(loaded) == save_tables(policy)
+    loaded = from_spec(to_spec(policy))
+    assert to_spec(loaded) == to_spec(policy)
     assert (loaded.break_even_price == policy.break_even_price).all()
 
 
-def test_tables_that_do_not_fit_are_refused() -> None:
+def test_tables_that_do_not_fit_are_rejected() -> None:
     policy = fit(100, telling=1.0)
-    kept = save_tables(policy)
+    tables = to_spec(policy).files[TABLES]
     with pytest.raises(BundleError, match="do not fit its 4 levels"):
-        load_tables(kept, LEVELS[:4])
+        load(tables, LEVELS[:4])
     with pytest.raises(BundleError, match="damaged"):
-        load_tables(kept[:50], LEVELS)
-    with pytest.raises(BundleError, match="are damaged"):
-        load_tables(b"", LEVELS)
-    middle = len(kept) // 2
-    with pytest.raises(BundleError, match="are damaged"):
-        load_tables(kept[:middle] + bytes(64) + kept[middle + 64 :], LEVELS)
+        load(tables[:50])
+    with pytest.raises(BundleError, match="damaged"):
+        load(b"")
+    middle = len(tables) // 2
+    with pytest.raises(BundleError, match="damaged"):
+        load(tables[:middle] + bytes(64) + tables[middle + 64 :])
     wrong = replace(policy, prior=replace(policy.prior, mean=policy.prior.mean[:2]))
     with pytest.raises(BundleError, match="do not fit"):
-        load_tables(save_tables(wrong), LEVELS)
+        from_spec(to_spec(wrong))
     strange = replace(policy, break_even_price=policy.break_even_price * np.float32(np.nan))
-    with pytest.raises(BundleError, match="no numbers"):
-        load_tables(save_tables(strange), LEVELS)
+    with pytest.raises(BundleError, match="not finite"):
+        from_spec(to_spec(strange))
 
 
 def test_fewer_rounds_ask_for_more_at_once_and_keep_within_what_is_worth_it() -> None:

@@ -10,6 +10,7 @@ from scipy.stats import beta
 
 from adacompute.core.types import IntArray
 from adacompute.policies.policy import ObservedSamples, SampleMatrix
+from adacompute.policies.rule_policy import Rule
 from adacompute.policies.stopping import (
     ADAPTIVE_CAPS,
     ADAPTIVE_THRESHOLDS,
@@ -19,7 +20,6 @@ from adacompute.policies.stopping import (
     early_grid,
     lead_table,
 )
-from adacompute.policies.uniform import Rule
 
 PlayRule: TypeAlias = Callable[[Rule, IntArray], IntArray]
 

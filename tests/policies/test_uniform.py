@@ -9,7 +9,8 @@ import pytest
 from adacompute.core.types import IntArray, make_levels
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.uniform import FixedRule, RetryRule, Rule, RulePolicy, retry_grid
+from adacompute.policies.rule_policy import Rule, RulePolicy
+from adacompute.policies.uniform import FixedRule, RetryRule, retry_grid
 
 PlayRule: TypeAlias = Callable[[Rule, IntArray], IntArray]
 

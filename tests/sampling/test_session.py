@@ -21,8 +21,9 @@ from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
-from adacompute.policies.uniform import FixedRule, RetryRule, Rule, RulePolicy
+from adacompute.policies.uniform import FixedRule, RetryRule
 from adacompute.sampling.blocks import decide, question_features
 from adacompute.sampling.session import AnySample, ParsedAnswer, Request, Session
 

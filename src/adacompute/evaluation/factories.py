@@ -29,9 +29,10 @@ from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
 from adacompute.policies.router import fit_router, fit_value_router
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential import PRICE_JITTER, fit_sequential
 from adacompute.policies.stopping import adaptive_grid, early_grid
-from adacompute.policies.uniform import FixedRule, Rule, RulePolicy, retry_grid
+from adacompute.policies.uniform import FixedRule, retry_grid
 
 N_PRICES = 48
 """Prices of a policy that changes smoothly with the price."""

@@ -22,7 +22,8 @@ from adacompute.policies.episode import Episode
 from adacompute.policies.policy import Policy, SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router
-from adacompute.policies.uniform import FixedRule, RulePolicy
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,1 +1,1 @@
-"""Policies: which level to reach next, at a price, given what is known of each question."""
+"""Policies: decide at a price which level each question should reach next."""

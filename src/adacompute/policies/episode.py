@@ -1,11 +1,12 @@
-"""Episode: the state machine around a policy, for a block of questions.
+"""Episode: the state machine that runs a policy on a block of questions.
 
-start → decide → feed draws → decide … → stopped. Replay on recorded samples, the gateway (one
-question) and batch (blocks) drive this same machine; it makes every decision there is. It is pure:
-it asks for draws and is given them, and does not know who draws them or what they cost in the end.
+start → decide → feed samples → decide … → done. Replay on recorded samples, the gateway (one
+question at a time) and batch runs (blocks) all drive this machine, so every decision is made here.
+It does no I/O: it says how many samples it needs and receives them. It does not know who draws them
+or what they finally cost.
 
-A level of another model than the first is a last resort: its draws answer alone, whatever was drawn
-before, and end the question.
+A level of another model than the first level is a last resort: its samples vote alone, whatever was
+sampled before, and end the question.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adacompute.core import votes
+from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
 from adacompute.policies.policy import (
     NO_LEVEL,
@@ -32,16 +34,17 @@ if TYPE_CHECKING:
 UNLIMITED_ROUNDS = 1 << 30
 FIRST_SEEN, LOGPROB = "first", "logprob"
 TIE_BREAKS = (FIRST_SEEN, LOGPROB)
-"""Who wins where votes are equal: the answer seen first, or the likeliest one."""
+"""Which answer wins a tie: the one seen first, or the one with the largest log-probability."""
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """N questions on their way: what is known of them, and which of them are still open.
+    """The current state of N questions, and which of them are still active.
 
-    ``cost`` (N, K) is what each level costs from nothing; ``target`` is how many samples each
-    active question should have before the next decision. ``level_samples`` is the number of samples
-    of each level, and ``apart`` marks the last resorts.
+    ``cost`` (N, K) is the cost of each level from the start. ``active`` holds the rows of active
+    questions. ``target`` is how many samples each active question should have before the next
+    decision. ``level_samples`` is the number of samples of each level, and ``apart`` marks the last
+    resorts.
     """
 
     policy: Policy
@@ -64,9 +67,9 @@ class Episode:
         samples: SampleMatrix,
         max_rounds: int = UNLIMITED_ROUNDS,
     ) -> Episode:
-        """Begin with no draws. Row i of the record belongs to question i.
+        """Start without samples. Row i of ``samples`` belongs to question i.
 
-        The features are those that the policy has digested.
+        ``features`` are those returned by the policy's ``prepare_features``.
         """
         size = len(key)
         none = np.zeros(size, dtype=np.int64)
@@ -83,93 +86,90 @@ class Episode:
         return Episode(policy, price, state, cost, np.arange(size), none, level_samples, apart)
 
     def repeat(self, times: int) -> Episode:
-        """Let every question go on several times over, on as many rows of the record each.
+        """Repeat every question ``times`` times, each on its own row of the samples.
 
-        Before the first draw nothing tells them apart, so that decision is made once for all.
+        All repetitions share the first decision, which does not depend on samples.
         """
         if len(self.active) != len(self.state) or self.state.observed.n_samples.any():
-            raise DataError("only an episode without draws can be repeated")
-        again = np.repeat(np.arange(len(self.state)), times)
-        state = self.state.take(again)
-        rows = ObservedSamples(
-            state.observed.samples, np.arange(len(again)), state.observed.n_samples
-        )
+            raise DataError("an episode that has samples cannot be repeated")
+        rows = np.repeat(np.arange(len(self.state)), times)
+        state = self.state.take(rows)
+        observed = replace(state.observed, row=np.arange(len(rows)))
         return replace(
             self,
-            state=replace(state, observed=rows),
-            cost=self.cost[again],
-            active=np.arange(len(again)),
-            target=self.target[again],
+            state=replace(state, observed=observed),
+            cost=self.cost[rows],
+            active=np.arange(len(rows)),
+            target=self.target[rows],
         )
 
     def decide(self) -> Episode:
-        """Decide on every open question; those that stop are closed."""
+        """Decide for every active question; those that stop are no longer active."""
         if not len(self.active):
             return self
         state = self.state.take(self.active)
-        level = self.policy.decide(state, self.price)
-        goes_on = (level > state.level) & (state.rounds_left > 0)
-        at = self.state.level.copy()
-        at[self.active[goes_on]] = level[goes_on]
+        next_level = self.policy.decide(state, self.price)
+        goes_on = (next_level > state.level) & (state.rounds_left > 0)
+        active, next_level = self.active[goes_on], next_level[goes_on]
+        level = self.state.level.copy()
+        level[active] = next_level
         target = self.state.observed.n_samples.copy()
-        rows, level = self.active[goes_on], level[goes_on]
-        target[rows] = target[rows] * self.apart[level] + self.level_samples[level]
-        moved = replace(self.state, level=at)
-        return replace(self, state=moved, active=rows, target=target)
+        target[active] = target[active] * self.apart[next_level] + self.level_samples[next_level]
+        return replace(self, state=replace(self.state, level=level), active=active, target=target)
 
     @property
     def resorted(self) -> BoolArray:
-        """Which questions are at a level whose draws answer alone."""
+        """Which questions are at a level whose samples answer alone."""
         return np.asarray(
             self.apart[self.state.level] & (self.state.level != NO_LEVEL), dtype=np.bool_
         )
 
     def feed(self, samples: SampleMatrix) -> Episode:
-        """Take the draws that were target: ``samples`` holds all draws so far, row by question.
+        """Accept the samples that were needed: ``samples`` holds all samples so far.
 
-        After those of a last resort there is nothing to decide.
+        Questions that received a last resort are no longer active.
         """
         if samples.answer.shape[1] < int(self.target.max(initial=0)):
             raise DataError(
                 f"{int(self.target.max())} samples are needed, got {samples.answer.shape[1]}"
             )
-        size = self.state.observed.n_samples.copy()
-        size[self.active] = self.target[self.active]
+        n_samples = self.state.observed.n_samples.copy()
+        n_samples[self.active] = self.target[self.active]
         rounds = self.state.rounds_left.copy()
         rounds[self.active] -= 1
-        here = np.where(
+        spent = np.where(
             self.state.level >= 0,
             np.take_along_axis(self.cost, np.maximum(self.state.level, 0)[:, None], axis=1)[:, 0],
             0.0,
         )
         state = replace(
             self.state,
-            observed=ObservedSamples(samples, self.state.observed.row, size),
-            cost=np.where(self.apart, self.cost, np.maximum(0.0, self.cost - here[:, None])),
+            observed=ObservedSamples(samples, self.state.observed.row, n_samples),
+            cost=np.where(self.apart, self.cost, np.maximum(0.0, self.cost - spent[:, None])),
             rounds_left=rounds,
         )
         return replace(self, state=state, active=self.active[~self.resorted[self.active]])
 
     def winner(self, *, tie_break: str = FIRST_SEEN) -> IntArray:
-        """Draw that answers each question: the first of its leading class, −1 when none is read.
+        """Return the sample that answers each question, −1 if no answer could be parsed.
 
-        Where another model was resorted to, its draws alone vote. ``tie_break`` says who wins: the
-        first seen, or the likeliest where log-probabilities are recorded.
+        It is the first sample of the leading class. If a last resort was used, only its samples
+        vote. ``tie_break`` is one of ``TIE_BREAKS``.
         """
         observed = self.state.observed
         answer = observed.samples.answer[observed.row]
-        first = np.where(
-            self.resorted, observed.n_samples - self.level_samples[self.state.level], 0
-        )
-        place = np.arange(answer.shape[1])
-        seen = (place >= first[:, None]) & (place < observed.n_samples[:, None])
+        n_resort = self.level_samples[self.state.level]
+        first = np.where(self.resorted, observed.n_samples - n_resort, 0)
+        position = np.arange(answer.shape[1])
+        votes_now = (position >= first[:, None]) & (position < observed.n_samples[:, None])
         logprob = observed.samples.logprob if tie_break == LOGPROB else None
-        logprob = None if logprob is None else np.where(seen, logprob[observed.row], -np.inf)
-        return votes.winner(np.where(seen, answer, -1), logprob=logprob)
+        if logprob is not None:
+            logprob = np.where(votes_now, logprob[observed.row], -np.inf)
+        return votes.winner(np.where(votes_now, answer, UNPARSED), logprob=logprob)
 
 
 def run_episode(episode: Episode) -> Episode:
-    """Run a decided episode to its end on draws that were recorded before."""
+    """Run an episode to its end on recorded samples, after its first decision."""
     while len(episode.active):
         episode = episode.feed(episode.state.observed.samples).decide()
     return episode

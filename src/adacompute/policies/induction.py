@@ -1,13 +1,24 @@
-"""Induction: what one more draw is worth in every vote state, by going back from the last one.
+"""Induction: the value of more samples in every vote state, by backward induction.
 
-At a price, a state is worth the larger of stopping (the chance that its majority is right) and
-going on (the mean worth of the states that follow, less the price of a draw). Worth is carried as
-a measure, multiplied by the chance of the state, so that a mixture of questions is a sum and
-nothing is divided by a chance that may be 0.
+At a price, a state is worth the larger of stopping (the probability that its majority is correct)
+and continuing (the mean value of the next states, minus the price of a sample). Values are
+multiplied by the probability of the state, so that a mixture of questions is a sum and nothing is
+divided by a probability that may be 0.
 
-The higher the price, the less going on pays, so each state has one price at which it is worth as
-much as stopping: its index. To go on while the index is above the price is the optimal rule at
-every price, from one table. It knows nothing of where the chances come from.
+The higher the price, the less continuing pays. So each state has one *break-even price* at which
+continuing is worth as much as stopping. Continuing while the break-even price is above the price is
+the optimal rule at every price, from a single table.
+
+If rounds are limited or have a price of their own (a prompt that is sent again, latency), drawing
+one sample at a time is no longer optimal. A *plan* says for each vote state and number of rounds
+left how many samples to request. With one round left that is a router's decision; with as many
+rounds as samples, at no price, it is the rule of single samples.
+
+If the policy has a last resort, that is one more choice: its sample answers and ends the question,
+so it is a stop with another value. A state may then stop, sample or resort, and there is no single
+break-even price: plans are made for each price.
+
+This module does not know where the probabilities come from.
 """
 
 from __future__ import annotations
@@ -19,75 +30,84 @@ import numpy as np
 from adacompute.core.states import StateMeasure, states
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray
+    from adacompute.core.types import FloatArray, IntArray
 
 PRICES = np.geomspace(1.0, 1e-6, 97)
-"""Prices at which going on is compared with stopping; between them the index is interpolated."""
+"""Prices at which continuing and stopping are compared; break-even prices are interpolated."""
 
-DUST = 1e-12
-"""Smaller gains are rounding errors."""
+MIN_GAIN = 1e-12
+"""Gains below this, relative to the probability of the state, are rounding errors."""
+
+RESORT = -1
+"""Stands for the last resort instead of a number of samples."""
 
 
 def break_even_prices(measure: StateMeasure, prices: FloatArray = PRICES) -> FloatArray:
-    """Index of each state, (states, C), in utility per draw, for C mixtures of questions.
+    """Return the break-even price of each state, (states, C), in utility per sample.
 
-    States of the largest number of draws cannot go on: their index is 0.
+    C is the number of mixtures of questions in the measure. States with the largest number of
+    samples cannot continue: their break-even price is 0.
     """
-    reached, right = measure.mass, measure.correct_mass
-    index = np.zeros(reached.shape)
-    every = states()
-    last = int(every.n_samples[len(reached) - 1])
-    worth = np.repeat(right[every.layer(last), :, None], len(prices), axis=2)
-    for draws in range(last - 1, -1, -1):
-        here = every.layer(draws)
-        stop, chance = right[here, :, None], reached[here, :, None]
-        going = continuation_value(worth, draws) - prices * chance
-        index[here] = _crossing(going - stop, DUST * chance, prices)
-        worth = np.maximum(stop, going)
-    return index
+    mass, correct_mass = measure.mass, measure.correct_mass
+    result = np.zeros(mass.shape)
+    table = states()
+    last = int(table.n_samples[len(mass) - 1])
+    value = np.repeat(correct_mass[table.layer(last), :, None], len(prices), axis=2)
+    for n in range(last - 1, -1, -1):
+        layer = table.layer(n)
+        stopping, probability = correct_mass[layer, :, None], mass[layer, :, None]
+        continuing = continuation_value(value, n) - prices * probability
+        result[layer] = _crossing(continuing - stopping, MIN_GAIN * probability, prices)
+        value = np.maximum(stopping, continuing)
+    return result
 
 
-def continuation_value(worth: FloatArray, draws: int) -> FloatArray:
-    """Worth of going on from the states of so many draws, given that of the states one later."""
-    every = states()
-    here = every.layer(draws)
-    after, back = every.successor[here] - every.first[draws + 1], every.backward_probability[here]
-    total = np.zeros((len(after), *worth.shape[1:]))
-    for state, chance in zip(after.T, back.T, strict=True):
-        some = np.flatnonzero(chance)
-        total[some] += chance[some].reshape(-1, *[1] * (worth.ndim - 1)) * worth[state[some]]
+def continuation_value(value: FloatArray, n_samples: int) -> FloatArray:
+    """Return the value of one more sample in the states of ``n_samples`` samples.
+
+    ``value`` is the value of the states with one sample more.
+    """
+    table = states()
+    layer = table.layer(n_samples)
+    successor = table.successor[layer] - table.first[n_samples + 1]
+    total = np.zeros((len(successor), *value.shape[1:]))
+    for state, probability in zip(successor.T, table.backward_probability[layer].T, strict=True):
+        rows = np.flatnonzero(probability)
+        weight = probability[rows].reshape(-1, *[1] * (value.ndim - 1))
+        total[rows] += weight * value[state[rows]]
     return total
 
 
-def occupancy(index: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Share of each state's chance that stops there, and that goes on, (states, C, prices).
+def occupancy(break_even_price: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the share of each state's probability that stops and that continues there.
 
-    Multiplied by any question's chances, the shares give what the rule gets right and draws on it,
-    with nothing replayed. The first draw is always made.
+    Both are (states, C, prices). Multiplied by the state probabilities of any question, they give
+    the accuracy and the number of samples of the rule on it, without a replay. The first sample is
+    always drawn.
     """
-    every = states()
-    last = int(every.n_samples[len(index) - 1])
-    stop, go = (np.zeros((*index.shape, len(prices))) for _ in range(2))
-    came = np.ones((1, index.shape[1], len(prices)))
-    for draws in range(last + 1):
-        here = every.layer(draws)
-        on = (index[here, :, None] > prices) | (draws == 0)
-        go[here] = np.where(on & (draws < last), came, 0.0)
-        stop[here] = came - go[here]
-        if draws < last:
-            later = every.layer(draws + 1)
+    table = states()
+    last = int(table.n_samples[len(break_even_price) - 1])
+    stop, go = (np.zeros((*break_even_price.shape, len(prices))) for _ in range(2))
+    came = np.ones((1, break_even_price.shape[1], len(prices)))
+    for n in range(last + 1):
+        layer = table.layer(n)
+        goes_on = (break_even_price[layer, :, None] > prices) | (n == 0)
+        go[layer] = np.where(goes_on & (n < last), came, 0.0)
+        stop[layer] = came - go[layer]
+        if n < last:
+            later = table.layer(n + 1)
             came = np.zeros((later.stop - later.start, *came.shape[1:]))
-            for state, chance in zip(
-                every.successor[here].T, every.backward_probability[here].T, strict=True
+            for state, probability in zip(
+                table.successor[layer].T, table.backward_probability[layer].T, strict=True
             ):
-                some = np.flatnonzero(chance)  # different states, so that nothing is added twice
-                came[state[some] - later.start] += chance[some, None, None] * go[here][some]
+                rows = np.flatnonzero(probability)
+                came[state[rows] - later.start] += probability[rows, None, None] * go[layer][rows]
     return stop, go
 
 
-def _crossing(gain: FloatArray, dust: FloatArray, prices: FloatArray) -> FloatArray:
-    """Largest price at which there is a gain; 0 where there is none at any."""
-    pays = gain > dust
+def _crossing(gain: FloatArray, min_gain: FloatArray, prices: FloatArray) -> FloatArray:
+    """Return the largest price at which there is a gain; 0 if there is none at any price."""
+    pays = gain > min_gain
     found = pays.argmax(axis=2)
     before = np.maximum(found - 1, 0)
     low = np.take_along_axis(gain, found[:, :, None], axis=2)[:, :, 0]
@@ -95,3 +115,90 @@ def _crossing(gain: FloatArray, dust: FloatArray, prices: FloatArray) -> FloatAr
     share = np.divide(low, low - high, out=np.zeros_like(low), where=low > high)
     price = prices[found] + np.clip(share, 0.0, 1.0) * (prices[before] - prices[found])
     return np.where(pays.any(axis=2), price, 0.0)
+
+
+def plan(
+    measure: StateMeasure,
+    *,
+    price: float,
+    round_price: float,
+    rounds: int,
+    resort_price: float = 0.0,
+) -> IntArray:
+    """Return the samples to request with 0, 1, … rounds left, (rounds + 1, states, C).
+
+    0 means stop and −1 the last resort. Prices are in utility, for one sample, one round and one
+    resort. Of equally good numbers the smallest is chosen. The first round always happens, so its
+    price does not count.
+    """
+    value = measure.correct_mass
+    has_samples = states().n_samples[: len(value), None] > 0
+    resort_prices = np.where(has_samples, resort_price + round_price, resort_price)
+    request = np.zeros((rounds + 1, *value.shape), dtype=np.int8)
+    for left in range(1, rounds + 1):
+        better, request[left] = _add_round(measure, value, price, round_price)
+        _resort(measure, slice(None), better, request[left], resort_prices)
+        if np.array_equal(better, value):
+            request[left:] = request[left]  # further rounds change nothing
+            break
+        value = better
+    return request
+
+
+def _add_round(
+    measure: StateMeasure, value: FloatArray, price: float, round_price: float
+) -> tuple[FloatArray, IntArray]:
+    """Return the value of each state with one more round, and the samples to request in it."""
+    table = states()
+    last = int(table.n_samples[len(value) - 1])
+    best, request = measure.correct_mass.copy(), np.zeros(value.shape, dtype=np.int64)
+    best[table.layer(0)] = -np.inf
+    for target in range(1, last + 1):
+        later = value[table.layer(target)]
+        for n in range(target - 1, -1, -1):
+            later = continuation_value(later, n)
+            layer, more = table.layer(n), target - n
+            probability = measure.mass[layer]
+            net = later - (price * more + (round_price if n else 0.0)) * probability
+            better = net > best[layer] + MIN_GAIN * probability
+            best[layer] = np.where(better, net, best[layer])
+            request[layer] = np.where(better, more, request[layer])
+    return best, request
+
+
+def plan_single_samples(measure: StateMeasure, *, price: float, resort_price: float) -> IntArray:
+    """Return whether to stop (0), draw one sample (1) or resort (−1), (1, states, C).
+
+    It equals the plan for more rounds than samples at no price per round, and is faster.
+    """
+    table = states()
+    last = int(table.n_samples[len(measure.correct_mass) - 1])
+    best = measure.correct_mass.copy()
+    request = np.zeros((1, *best.shape), dtype=np.int8)
+    best[table.layer(0)] = -np.inf
+    for n in range(last, -1, -1):
+        layer = table.layer(n)
+        if n < last:
+            probability = measure.mass[layer]
+            net = continuation_value(best[table.layer(n + 1)], n) - price * probability
+            request[0, layer] = net > best[layer] + MIN_GAIN * probability
+            best[layer] = np.where(request[0, layer], net, best[layer])
+        _resort(measure, layer, best, request[0], resort_price)
+    return request
+
+
+def _resort(
+    measure: StateMeasure,
+    layer: slice,
+    best: FloatArray,
+    request: IntArray,
+    price: float | FloatArray,
+) -> None:
+    """Use the last resort in these states, wherever that is worth more."""
+    if measure.resort is None:
+        return
+    probability = measure.mass[layer]
+    net = measure.resort[layer] - price * probability
+    better = net > best[layer] + MIN_GAIN * probability
+    best[layer] = np.where(better, net, best[layer])
+    request[layer] = np.where(better, RESORT, request[layer])

@@ -1,9 +1,9 @@
-"""Inference: the one door through which a learned model is asked, in evaluation and in service.
+"""Inference: run a learned model, in the same way in evaluation and in service.
 
-Trees are written as one ONNX node and run by onnxruntime, so that what was evaluated is what is
-served, a single question takes microseconds, and a bundle needs no pickle. The converter is our
-own: it covers exactly the tree ensembles that ``learners`` fits, with any number of outputs (the
-usual converters get several outputs wrong). It knows nothing of training.
+Trees are written as one ONNX node and run by onnxruntime. So the model that is evaluated is the
+model that is served, a single question takes microseconds, and a bundle needs no pickle. The
+converter is our own: it covers exactly the tree ensembles that ``learners`` fits, with any number
+of outputs (common converters get several outputs wrong). This module does not know training.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from adacompute.core.errors import BundleError, require
 from adacompute.core.types import Float32Array, FloatArray, IntArray
 
-OPSET, IR_VERSION = 3, 8  # of ai.onnx.ml and of the file: old enough for every onnxruntime
+OPSET, IR_VERSION = 3, 8  # of ai.onnx.ml and of the file: every onnxruntime reads these
 UNSEEN_LEVEL_SCORE = -1e9
-"""Score of a level that training never saw as the best."""
+"""Score of a level that was never the best one in training."""
 
 
 class Predictor(Protocol):
-    """A learned function from features to one number a level."""
+    """A learned function from features to one number per level."""
 
     def predict(self, features: Float32Array) -> FloatArray:
-        """(N, F) → (N, K)."""
+        """Return the scores (N, K) of features (N, F)."""
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
-    """A model in ONNX form: its bytes, and a session to run it."""
+    """An ONNX model: its bytes, and a session to run it."""
 
     data: bytes = field(repr=False)
     session: Any = field(init=False, repr=False)
@@ -42,51 +42,52 @@ class OnnxModel:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what fails is raised, and said once
-        state = runtime.capi.onnxruntime_pybind11_state
+        options.log_severity_level = 4  # failures are raised as exceptions
+        errors = runtime.capi.onnxruntime_pybind11_state
         try:
             session = runtime.InferenceSession(
                 self.data, options, providers=["CPUExecutionProvider"], enable_fallback=0
             )
         except (
             ValueError,
-            state.Fail,
-            state.InvalidArgument,
-            state.InvalidGraph,
-            state.InvalidProtobuf,
-            state.NotImplemented,
-            state.RuntimeException,
+            errors.Fail,
+            errors.InvalidArgument,
+            errors.InvalidGraph,
+            errors.InvalidProtobuf,
+            errors.NotImplemented,
+            errors.RuntimeException,
         ) as error:
             reason = str(error).splitlines()[0]
-            raise BundleError(f"the model cannot be loaded by onnxruntime: {reason}") from None
+            raise BundleError(f"onnxruntime cannot load the model: {reason}") from None
         scores = session.get_outputs()
-        if [known.name for known in session.get_inputs()] != ["features"] or len(scores) != 1:
-            raise BundleError("the model does not turn features into scores: train it again")
+        if [one.name for one in session.get_inputs()] != ["features"] or len(scores) != 1:
+            raise BundleError("the model does not map features to scores: train it again")
         object.__setattr__(self, "session", session)
         object.__setattr__(self, "n_outputs", scores[0].shape[-1])
 
     def predict(self, features: Float32Array) -> FloatArray:
-        """Run the model."""
+        """Return the scores (N, K) of features (N, F)."""
         (scores,) = self.session.run(None, {"features": features})
         return np.asarray(scores, dtype=np.float64)
 
 
-def trees_to_onnx(raw: bytes, *, features: int, outputs: int, output_of: IntArray) -> bytes:
-    """Write a booster, as xgboost saves it in JSON, as ONNX with raw scores as outputs.
+def trees_to_onnx(raw: bytes, *, n_features: int, n_outputs: int, output_of: IntArray) -> bytes:
+    """Convert a booster, in xgboost's JSON format, to ONNX with raw scores as outputs.
 
-    ``output_of[g]`` is the output to which the booster's group g adds; others score NEVER.
+    ``output_of[g]`` is the output that the booster's group g adds to. Outputs without a group score
+    UNSEEN_LEVEL_SCORE.
     """
     onnx = require("onnx", extra="train")
     learner = json.loads(raw)["learner"]
     model = learner["gradient_booster"]["model"]
     base = np.atleast_1d(json.loads(learner["learner_model_param"]["base_score"]))
-    base_values = np.zeros(outputs)
+    base_values = np.zeros(n_outputs)
     base_values[output_of] = np.broadcast_to(base, len(output_of))
     trees = [
         *zip(model["trees"], output_of[model["tree_info"]].tolist(), strict=True),
         *(
             (_leaf(UNSEEN_LEVEL_SCORE), output)
-            for output in range(outputs)
+            for output in range(n_outputs)
             if output not in output_of
         ),
     ]
@@ -97,25 +98,25 @@ def trees_to_onnx(raw: bytes, *, features: int, outputs: int, output_of: IntArra
     for number, (tree, output) in enumerate(trees):
         left, right = tree["left_children"], tree["right_children"]
         size = len(left)
-        leaf = [child == -1 for child in left]
+        is_leaf = [child == -1 for child in left]
         nodes["tree"] += [number] * size
         nodes["id"] += range(size)
         nodes["feature"] += tree["split_indices"]
         nodes["value"] += tree["split_conditions"]
-        nodes["mode"] += ["LEAF" if end else "BRANCH_LT" for end in leaf]
+        nodes["mode"] += ["LEAF" if end else "BRANCH_LT" for end in is_leaf]
         nodes["true"] += [max(0, child) for child in left]
         nodes["false"] += [max(0, child) for child in right]
         nodes["missing"] += tree["default_left"]
-        ends = [i for i in range(size) if leaf[i]]
+        ends = [i for i in range(size) if is_leaf[i]]
         leaves["tree"] += [number] * len(ends)
         leaves["id"] += ends
         leaves["target"] += [output] * len(ends)
         leaves["weight"] += [tree["split_conditions"][i] for i in ends]
-    return _write(onnx, nodes, leaves, base_values.tolist(), features=features)
+    return _write(onnx, nodes, leaves, base_values.tolist(), n_features=n_features)
 
 
 def _leaf(value: float) -> dict[str, list[Any]]:
-    """Return a tree that is one leaf."""
+    """Return a tree with a single leaf."""
     return {
         "left_children": [-1],
         "right_children": [-1],
@@ -131,9 +132,9 @@ def _write(
     leaves: dict[str, list[Any]],
     base_values: list[float],
     *,
-    features: int,
+    n_features: int,
 ) -> bytes:
-    """Write one TreeEnsembleRegressor as a model."""
+    """Return a model with one TreeEnsembleRegressor."""
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     ensemble = helper.make_node(
         "TreeEnsembleRegressor",
@@ -158,7 +159,7 @@ def _write(
     graph = helper.make_graph(
         [ensemble],
         "trees",
-        [helper.make_tensor_value_info("features", floats, [None, features])],
+        [helper.make_tensor_value_info("features", floats, [None, n_features])],
         [helper.make_tensor_value_info("scores", floats, [None, len(base_values)])],
     )
     opsets = [helper.make_opsetid("ai.onnx.ml", OPSET), helper.make_opsetid("", 17)]

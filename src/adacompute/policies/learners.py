@@ -1,8 +1,9 @@
-"""Learners: models fitted to features, the only door to xgboost and scikit-learn.
+"""Learners: models fitted to features. Only this module imports xgboost and scikit-learn.
 
-The paper's classifier is gradient-boosted trees (100 trees, depth 5, rate 0.1); the four others of
-its ablation are refitted for comparison and never bundled. The regressor predicts the utility of
-every level at once. They know features and targets, not questions, prices or policies.
+The paper's classifier is gradient-boosted trees (100 trees, depth 5, learning rate 0.1). The four
+others of its ablation are refitted for comparison and cannot be saved in a bundle. The regressor
+predicts the utility of every level at once. Learners know features and targets, but not questions,
+prices or policies.
 """
 
 from __future__ import annotations
@@ -16,25 +17,32 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, require
 from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray
-from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel, Predictor, trees_to_onnx
+from adacompute.policies.inference import (
+    UNSEEN_LEVEL_SCORE,
+    OnnxModel,
+    Predictor,
+    trees_to_onnx,
+)
 
 CLASSIFIERS = ("gbm", "logistic", "svm", "forest", "mlp")
-TREES = 100
+N_TREES = 100
 GBM = {"max_depth": 5, "eta": 0.1}  # the paper's
-SOFTMAX_STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
-SOFTMAX_FOLDS = 5
-SOFTMAX_SURE = 1.64
-"""Standard errors by which a gain must differ from none."""
-
-UNSEEN = 1e-3
-"""Chance given to a label that the other folds do not have."""
-
 VALUE_GBM = {"max_depth": 3, "eta": 0.05, "min_child_weight": 10, "subsample": 0.8}
+
+SOFTMAX_INVERSE_PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3)
+"""Inverse penalties of the softmax regression that are tried."""
+
+SOFTMAX_FOLDS = 5
+SOFTMAX_MIN_Z = 1.64
+"""Standard errors by which a gain in likelihood must exceed 0."""
+
+MIN_PROBABILITY = 1e-3
+"""Probability of a label that does not occur in the training folds."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Refitted:
-    """A scikit-learn classifier with a score for every level, those it never saw included."""
+class _ScikitClassifier:
+    """A scikit-learn classifier with a score for every level, also for those it never saw."""
 
     model: Any
     n_levels: int
@@ -54,17 +62,17 @@ def fit_classifier(
     classifier: str = "gbm",
     seed: int = 0,
 ) -> Predictor:
-    """Fit a classifier of levels; the one of largest score is its choice."""
+    """Fit a classifier of levels; it chooses the level with the largest score."""
     if classifier not in CLASSIFIERS:
-        raise ConfigError(f"classifier must be one of {CLASSIFIERS}, not {classifier!r}")
+        raise ConfigError(f"classifier must be one of {CLASSIFIERS}, got {classifier!r}")
     present, index = np.unique(label, return_inverse=True)
     if classifier == "gbm" or len(present) == 1:
         return _fit_trees(features, index, present, n_levels=n_levels, weight=weight, seed=seed)
-    model = _scikit(classifier, seed)
+    model = _scikit_classifier(classifier, seed)
     step = model.steps[-1][0]
     weights = {} if weight is None or classifier == "mlp" else {f"{step}__sample_weight": weight}
     try:
-        return _Refitted(model.fit(features, label, **weights), n_levels)
+        return _ScikitClassifier(model.fit(features, label, **weights), n_levels)
     except ValueError as error:
         raise DataError(
             f"classifier {classifier!r} cannot be fitted to these questions ({error}): use 'gbm'"
@@ -81,11 +89,11 @@ def _fit_trees(
     seed: int,
 ) -> OnnxModel:
     settings = {"objective": "multi:softprob", "num_class": len(present), **GBM}
-    if len(present) == 1:  # nothing to learn: any constant will do
+    if len(present) == 1:  # nothing to learn: any constant score will do
         settings = {"objective": "reg:squarederror"}
     raw = _boost(features, index, settings, weight=weight, seed=seed)
     return OnnxModel(
-        trees_to_onnx(raw, features=features.shape[1], outputs=n_levels, output_of=present)
+        trees_to_onnx(raw, n_features=features.shape[1], n_outputs=n_levels, output_of=present)
     )
 
 
@@ -93,9 +101,14 @@ def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) ->
     """Fit a regressor of the utility of every level, (N, F) → (N, K)."""
     settings = {"objective": "reg:squarederror", **VALUE_GBM}
     raw = _boost(features, utility, settings, weight=None, seed=seed)
-    levels = utility.shape[1]
+    n_levels = utility.shape[1]
     return OnnxModel(
-        trees_to_onnx(raw, features=features.shape[1], outputs=levels, output_of=np.arange(levels))
+        trees_to_onnx(
+            raw,
+            n_features=features.shape[1],
+            n_outputs=n_levels,
+            output_of=np.arange(n_levels),
+        )
     )
 
 
@@ -109,38 +122,40 @@ def _boost(
 ) -> bytes:
     xgboost = require("xgboost", extra="train")
     data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
-    booster = xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, TREES)
+    booster = xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, N_TREES)
     return bytes(booster.save_raw("json"))
 
 
 def single_threaded() -> AbstractContextManager[Any]:
-    """Keep small problems on one thread: handing them round takes ten times what they do."""
-    require("sklearn", extra="train")  # it brings threadpoolctl, and is what to name if missing
+    """Limit numerical libraries to one thread: for small problems that is ten times faster."""
+    require("sklearn", extra="train")  # it depends on threadpoolctl, and the error should name it
     limits = require("threadpoolctl", extra="train").threadpool_limits
     return cast("AbstractContextManager[Any]", limits(1))
 
 
-def fit_clusters(points: FloatArray, count: int, *, seed: int = 0) -> tuple[IntArray, FloatArray]:
-    """Cluster of each point, and the centres: fewer than asked for when points coincide."""
-    count = min(count, len(np.unique(points, axis=0)))
+def fit_clusters(
+    points: FloatArray, n_clusters: int, *, seed: int = 0
+) -> tuple[IntArray, FloatArray]:
+    """Return the cluster of each point, and the centres; fewer clusters if points coincide."""
+    n_clusters = min(n_clusters, len(np.unique(points, axis=0)))
     cluster = require("sklearn.cluster", extra="train")
-    model = cluster.KMeans(count, n_init=3, random_state=seed).fit(points)
+    model = cluster.KMeans(n_clusters, n_init=3, random_state=seed).fit(points)
     return model.labels_.astype(np.int64), model.cluster_centers_
 
 
 class Softmax(NamedTuple):
-    """How likely each label is at given points, and how far the points were let tell."""
+    """A softmax regression: probabilities of labels at given points, and its inverse penalty."""
 
-    strength: float
+    inverse_penalty: float
     probabilities: Callable[[FloatArray], FloatArray]
 
 
-def assign_folds(group: IntArray, folds: int, *, seed: int = 0) -> IntArray:
-    """Fold of each question for choosing settings: questions of one group share it.
+def assign_folds(group: IntArray, n_folds: int, *, seed: int = 0) -> IntArray:
+    """Return a fold for each question; questions of one group share a fold.
 
-    Groups are numbered by their first question, as ``number_groups`` does.
+    Groups are numbered from 0 by their first question, as ``number_by_appearance`` does.
     """
-    return (np.random.default_rng(seed).permutation(int(group.max()) + 1) % folds)[group]
+    return (np.random.default_rng(seed).permutation(int(group.max()) + 1) % n_folds)[group]
 
 
 def fit_softmax(
@@ -148,58 +163,65 @@ def fit_softmax(
     label: IntArray,
     group: IntArray,
     *,
-    strength: float | None = None,
+    inverse_penalty: float | None = None,
     seed: int = 0,
 ) -> Softmax | None:
-    """Fit how likely each label is at a point; None where the points tell nothing for sure.
+    """Fit the probability of each label at a point; None if points do not predict labels reliably.
 
-    Labels are 0, 1, … and each is there; copies of a question are one group. How far the points
-    may tell is chosen by the likelihood of labels that were left out, and it must beat that of the
-    labels' shares by more than chance; unless a ``strength`` is given, which was chosen so before.
+    Labels are 0, 1, … and all occur. Copies of a question are one group. The inverse penalty is
+    chosen by cross-validated likelihood, which must be better than that of constant label shares by
+    more than chance. If an ``inverse_penalty`` is given, neither is done.
     """
     linear = require("sklearn.linear_model", extra="train")
     fold = assign_folds(group, SOFTMAX_FOLDS, seed=seed)
 
-    def fit(strength: float, rows: BoolArray) -> Any:  # noqa: ANN401 - scikit-learn has no types
-        model = linear.LogisticRegression(C=strength, max_iter=300, random_state=seed)
+    def fit(inverse_penalty: float, rows: BoolArray) -> Any:  # noqa: ANN401 - no types there
+        model = linear.LogisticRegression(C=inverse_penalty, max_iter=300, random_state=seed)
         return model.fit(points[rows], label[rows])
 
-    def gain(strength: float) -> FloatArray:
-        """Log-likelihood of each label that was left out, over that of its share."""
-        found = np.zeros(len(points))
-        for held in (fold == f for f in range(SOFTMAX_FOLDS)):
-            share = np.bincount(label[~held], minlength=int(label.max()) + 1) / (~held).sum()
-            model = fit(strength, ~held)
-            chance = np.zeros((int(held.sum()), len(share)))
-            chance[:, model.classes_] = model.predict_proba(points[held])
-            told = chance[np.arange(len(chance)), label[held]]
-            found[held] = np.log(np.maximum(told, UNSEEN) / np.maximum(share[label[held]], UNSEEN))
-        return found
+    def gain(inverse_penalty: float) -> FloatArray:
+        """Return each label's held-out log-likelihood minus that of its share."""
+        result = np.zeros(len(points))
+        for held_out in (fold == f for f in range(SOFTMAX_FOLDS)):
+            train = ~held_out
+            share = np.bincount(label[train], minlength=int(label.max()) + 1) / train.sum()
+            model = fit(inverse_penalty, train)
+            predicted = np.zeros((int(held_out.sum()), len(share)))
+            predicted[:, model.classes_] = model.predict_proba(points[held_out])
+            of_label = predicted[np.arange(len(predicted)), label[held_out]]
+            result[held_out] = np.log(
+                np.maximum(of_label, MIN_PROBABILITY)
+                / np.maximum(share[label[held_out]], MIN_PROBABILITY)
+            )
+        return result
 
-    if strength is None:
+    if inverse_penalty is None:
         if any(len(np.unique(label[fold != f])) == 1 for f in range(SOFTMAX_FOLDS)):
             return None
-        gains = {tried: gain(tried) for tried in SOFTMAX_STRENGTHS}
-        strength = max(gains, key=lambda tried: float(gains[tried].mean()))
-        away = np.bincount(group, gains[strength] - gains[strength].mean())  # copies count as one
-        error = float(np.sqrt(len(away) * away.var(ddof=1))) / len(points)
-        if gains[strength].mean() < SOFTMAX_SURE * error:
+        gains = {tried: gain(tried) for tried in SOFTMAX_INVERSE_PENALTIES}
+        inverse_penalty = max(gains, key=lambda tried: float(gains[tried].mean()))
+        best = gains[inverse_penalty]
+        deviation = np.bincount(group, best - best.mean())  # copies count as one
+        error = float(np.sqrt(len(deviation) * deviation.var(ddof=1))) / len(points)
+        if best.mean() < SOFTMAX_MIN_Z * error:
             return None
-    model = fit(strength, np.ones(len(points), dtype=np.bool_))
-    return Softmax(strength, lambda points: np.asarray(model.predict_proba(points), np.float64))
+    model = fit(inverse_penalty, np.ones(len(points), dtype=np.bool_))
+    return Softmax(
+        inverse_penalty, lambda points: np.asarray(model.predict_proba(points), np.float64)
+    )
 
 
-def _scikit(classifier: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
-    """Return the paper's other classifiers, on standardised features."""
+def _scikit_classifier(name: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
+    """Return one of the paper's other classifiers, on standardised features."""
     pipeline = require("sklearn.pipeline", extra="train")
     scale = require("sklearn.preprocessing", extra="train").StandardScaler()
-    if classifier == "logistic":
+    if name == "logistic":
         model = require("sklearn.linear_model", extra="train").LogisticRegression(max_iter=2000)
-    elif classifier == "svm":
+    elif name == "svm":
         model = require("sklearn.svm", extra="train").SVC(kernel="rbf", random_state=seed)
-    elif classifier == "forest":
+    elif name == "forest":
         ensemble = require("sklearn.ensemble", extra="train")
-        model = ensemble.RandomForestClassifier(n_estimators=TREES, random_state=seed)
+        model = ensemble.RandomForestClassifier(n_estimators=N_TREES, random_state=seed)
     else:
         network = require("sklearn.neural_network", extra="train")
         model = network.MLPClassifier((64,), early_stopping=True, random_state=seed)

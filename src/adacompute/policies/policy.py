@@ -1,12 +1,12 @@
-"""Policy: the one seam between deciding and everything that carries a decision out.
+"""Policy: the interface between a decision and the code that carries it out.
 
-A policy answers one question for a whole block of questions at once: at this price, given what is
-known of each question and the draws so far, which level should it reach next? The level it is at
-means stop. A router ignores the draws, a stopping rule ignores the features, and the price is the
-only dial.
+A policy decides for a whole block of questions at once: at this price, given what is known about
+each question and its samples so far, which level should it reach next? Returning the current level
+means stop. A router ignores the samples, a stopping rule ignores the features. The price is the
+only parameter that changes after training.
 
-N questions, K levels, F features, M records of n draws each. Nothing here knows where draws come
-from, or that there is a right answer.
+N questions, K levels, F features, M rows of n samples each. This module does not know where samples
+come from or which answer is correct.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from adacompute.core.types import (
 )
 
 NO_LEVEL = -1
-"""Where a question is before its first draw."""
+"""Level of a question before its first sample."""
 
 
 def answers_alone(levels: tuple[Level, ...]) -> BoolArray:
-    """Which levels are of another model than the first: their draws answer without the others.
+    """Return which levels use another model than the first level, and so are a last resort.
 
-    Such a level is a last resort. Its draws come after those made before, and nothing comes after.
+    The samples of a last resort come after all others, vote without them, and end the question.
     """
     return np.array([level.model != levels[0].model for level in levels])
 
 
 @dataclass(frozen=True, eq=False)
 class SampleMatrix:
-    """Draws in the order in which they were made, (M, n); −1 is an unreadable answer.
+    """Samples in the order in which they are drawn, (M, n): one row per question.
 
-    Tokens and mean log-probabilities are given where they are known, NaN or None where not.
+    ``answer`` holds answer classes, −1 if the answer could not be parsed. ``tokens`` and
+    ``logprob`` (the mean log-probability) are optional; unknown entries are NaN.
     """
 
     answer: IntArray
@@ -54,30 +55,30 @@ class SampleMatrix:
 
     @cached_property
     def tally(self) -> votes.Tally:
-        """Votes after 0..n draws, (M, n + 1), counted once for every view of this record."""
+        """Vote counts after 0..n samples, (M, n + 1)."""
         counted = votes.tally(self.answer)
 
-        def with_none(column: IntArray) -> IntArray:
+        def with_zero(column: IntArray) -> IntArray:
             return np.pad(column, ((0, 0), (1, 0)))
 
         return votes.Tally(
-            leading=with_none(counted.leading),
-            runner_up=with_none(counted.runner_up),
-            n_parsed=with_none(counted.n_parsed),
-            streak=with_none(counted.streak),
+            leading=with_zero(counted.leading),
+            runner_up=with_zero(counted.runner_up),
+            n_parsed=with_zero(counted.n_parsed),
+            streak=with_zero(counted.streak),
         )
 
     @cached_property
     def vote_keys(self) -> KeyArray:
-        """Keys of the vote states after 0..n draws, (M, n + 1)."""
+        """Keys of the vote states after 0..n samples, (M, n + 1)."""
         return vote_keys(self.answer)
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedSamples:
-    """The first ``n_samples`` samples in some rows of a matrix: those that N questions have seen.
+    """The samples that N questions have so far: the first ``n_samples`` of some rows of a matrix.
 
-    A view: the rest of the record is not copied, and is not to be looked at.
+    It is a view. The matrix may contain later samples, which a policy must not use.
     """
 
     samples: SampleMatrix
@@ -96,12 +97,12 @@ class ObservedSamples:
 
     @property
     def n_parsed(self) -> IntArray:
-        """Draws with a readable answer."""
+        """Number of samples whose answer could be parsed."""
         return self.samples.tally.n_parsed[self.row, self.n_samples]
 
     @property
     def streak(self) -> IntArray:
-        """Equal readable answers in a row, up to now."""
+        """Number of equal parsed answers in a row, up to the last sample."""
         return self.samples.tally.streak[self.row, self.n_samples]
 
     @property
@@ -116,11 +117,11 @@ class ObservedSamples:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What is known of N questions when a decision is due.
+    """Everything that is known about N questions when a decision is made.
 
-    ``key`` seeds deterministic mixing; ``features`` are as the policy digested them; ``cost``
-    (N, K) is what each level costs from here on; ``level`` is the level each question is at;
-    ``rounds_left`` how often it may still be drawn for.
+    ``key`` seeds deterministic mixing. ``features`` are those returned by ``prepare_features``.
+    ``cost`` (N, K) is the cost of reaching each level from here. ``level`` is the current level of
+    each question, and ``rounds_left`` is how many more times it may be sampled.
     """
 
     key: KeyArray
@@ -146,20 +147,20 @@ class State:
 
 
 class Policy(Protocol):
-    """Which level each question should reach next, at a price."""
+    """Decides which level each question should reach next, at a price."""
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Levels it chooses from, by rising number of samples; those of another model last."""
+        """Levels to choose from, by number of samples; those of another model come last."""
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Keep what its decisions need of the features, worked out once a question."""
+        """Return what decisions need of the features; it is called once per question."""
 
     def decide(self, state: State, price: float) -> IntArray:
-        """Choose a level for each question; the one it is at means stop."""
+        """Return the next level of each question; the current level means stop."""
 
 
 def mixing_uniform(key: KeyArray) -> FloatArray:
-    """Draw a number from [0, 1) for each question that depends on its key alone."""
-    salted = hash_keys(hash_keys(key))  # once is what the oracle breaks its ties by
+    """Return a pseudo-random number in [0, 1) for each question that depends only on its key."""
+    salted = hash_keys(hash_keys(key))  # a single hash is what the oracle breaks ties by
     return np.asarray((salted >> np.uint64(11)) * 2.0**-53, dtype=np.float64)

@@ -1,13 +1,13 @@
-"""Prior: what a question's text says of how its draws will fall, before there are any.
+"""Prior: what a question's text says about its samples before there are any.
 
-Few things matter of a question: how often one sample is right, what more samples add, how often two
-agree, how often none can be read. They are predicted from the features by ridge regression, as
-strongly as left-out questions support, and predictions alone are passed on: a handful of numbers
-instead of hundreds. Training questions that behave alike form kinds, and the predictions shift how
-likely each kind is; without any signal they shift nothing. Predictions are rounded to the nearest
-of a few places, each with a prior of its own, so that everything after is a table.
+A question is summarised by a few numbers, its response profile: how often one sample is correct,
+what more samples add, how often two samples agree, how often an answer cannot be parsed. This is
+predicted from the features by ridge regression, with a penalty chosen by leave-one-out error.
+Training questions with similar profiles form clusters, and the predictions shift how likely each
+cluster is; if they carry no information, they shift nothing. Predictions are rounded to the nearest
+of a few cells, each with its own prior, so that everything after that is a table.
 
-It knows nothing of prices, and of draws only what the tables of the kinds say.
+This module does not know prices.
 """
 
 from __future__ import annotations
@@ -25,29 +25,31 @@ if TYPE_CHECKING:
     from adacompute.core.answers import Answers
     from adacompute.core.types import Float32Array, FloatArray, IntArray
 
-KINDS = 12
-PLACES = 24
-PER_KIND = 8
-"""Training questions that a kind needs on average."""
+MAX_CLUSTERS = 12
+MAX_CELLS = 24
+QUESTIONS_PER_CLUSTER = 8
+"""Training questions that are needed per cluster."""
 
-PER_PLACE = 4
+QUESTIONS_PER_CELL = 4
+"""Training questions that are needed per cell."""
+
 CLIP = 5.0
-"""Standard deviations beyond which a feature says no more."""
+"""Standardised features are clipped to this many standard deviations."""
 
-LEAST_SPREAD = 1e-3
-"""Spread of a feature below which its differences are made no larger."""
+MIN_STD = 1e-3
+"""Added to the standard deviation of each feature, so that constant features stay small."""
 
 PENALTIES = np.geomspace(1e-2, 1e4, 25)
-"""Penalties that are tried, for each feature."""
+"""Ridge penalties that are tried, per feature."""
 
-LEAST = 1e-6
+EPSILON = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Where a question's features put it: the nearest of P places in the space of predictions.
+    """Assigns a question to the nearest of P cells in the space of predicted profiles.
 
-    ``slope`` (F, D) turns standardised features into D predictions; ``place`` is (P, D).
+    ``slope`` (F, D) turns standardised features into D predictions; ``cell_centre`` is (P, D).
     """
 
     mean: Float32Array
@@ -56,144 +58,145 @@ class Prior:
     cell_centre: Float32Array
 
     def find_cell(self, features: Float32Array) -> IntArray:
-        """Return the place of each question."""
+        """Return the cell of each question."""
         if len(self.cell_centre) == 1:
             return np.zeros(len(features), dtype=np.int64)
-        at = standardise(features, self.mean, self.scale) @ self.slope
-        # |at − place|², less |at|², which is the same for every place.
-        away = (self.cell_centre**2).sum(axis=1) - 2.0 * (at @ self.cell_centre.T)
-        return np.asarray(away.argmin(axis=1), dtype=np.int64)
+        predicted = standardise(features, self.mean, self.scale) @ self.slope
+        # |predicted − centre|² minus |predicted|², which is the same for every cell.
+        distance = (self.cell_centre**2).sum(axis=1) - 2.0 * (predicted @ self.cell_centre.T)
+        return np.asarray(distance.argmin(axis=1), dtype=np.int64)
 
 
 def standardise(features: Float32Array, mean: Float32Array, scale: Float32Array) -> Float32Array:
-    """Features about their mean, in standard deviations, no larger than they are worth."""
+    """Return features minus their mean, in standard deviations, clipped."""
     return np.asarray(np.clip((features - mean) * scale, -CLIP, CLIP), dtype=np.float32)
 
 
-def pooled_prior(features: int) -> Prior:
-    """One place for every question."""
-    none = np.zeros(features, dtype=np.float32)
-    nothing = np.zeros((features, 0), dtype=np.float32)
-    return Prior(none, none, nothing, np.zeros((1, 0), dtype=np.float32))
+def pooled_prior(n_features: int) -> Prior:
+    """Return a prior with one cell for all questions."""
+    zeros = np.zeros(n_features, dtype=np.float32)
+    slope = np.zeros((n_features, 0), dtype=np.float32)
+    return Prior(zeros, zeros, slope, np.zeros((1, 0), dtype=np.float32))
 
 
 def response_profile(answers: Answers, max_samples: int) -> FloatArray:
-    """What matters of each question, (N, 5), from its recorded samples."""
+    """Return the response profile of each question, (N, 5), from its recorded samples."""
     levels = sorted({1, min(3, max_samples), max_samples})
-    worth = estimate(answers, levels, standard_errors=False).utility
+    utility = estimate(answers, levels, standard_errors=False).utility
     pairs = answers.n_samples * np.maximum(answers.n_samples - 1, 1)
-    question = answers.question[answers.answer >= 0]
-    width = int(answers.answer.max(initial=0)) + 1
-    cell = question * width + answers.answer[answers.answer >= 0]
-    votes = np.bincount(cell, minlength=len(answers) * width).reshape(len(answers), width)
-    agree = (votes * (votes - 1)).sum(axis=1) / pairs
-    unread = 1.0 - answers.n_parsed / answers.n_samples
-    gain = worth - worth[:, :1]
-    return np.column_stack([worth[:, 0], gain[:, 1:], agree, unread])
+    votes = answers.count_classes().n_samples
+    agreement = (votes * (votes - 1)).sum(axis=1) / pairs
+    unparsed = 1.0 - answers.n_parsed / answers.n_samples
+    gain = utility - utility[:, :1]
+    return np.column_stack([utility[:, 0], gain[:, 1:], agreement, unparsed])
 
 
 class FittedPrior(NamedTuple):
-    """A prior, how much each training question counts at each place (N, P), and how it was fitted.
+    """A prior, and the weight of each training question in each cell, (N, P).
 
-    ``strength`` is how far predictions were let tell, None where they tell nothing.
+    ``inverse_penalty`` is that of the softmax regression; None if the features are not informative.
     """
 
     prior: Prior
     weight: FloatArray
-    strength: float | None = None
+    inverse_penalty: float | None = None
 
 
 def fit_prior(
     features: Float32Array,
-    behaviour: FloatArray,
+    profile: FloatArray,
     group: IntArray,
     *,
-    strength: float | None = None,
+    inverse_penalty: float | None = None,
     seed: int = 0,
 ) -> FittedPrior:
-    """Fit the prior; a ``strength`` that was chosen before saves choosing it again.
+    """Fit the prior to response profiles; an ``inverse_penalty`` that is given is not chosen again.
 
-    Copies of a question are one group and tell nothing of each other.
+    Copies of a question are one group and are left out together.
     """
-    size = len(behaviour)
-    flat = FittedPrior(pooled_prior(features.shape[1]), uniform_weight(size))
-    varied = behaviour[:, behaviour.std(axis=0) > LEAST]
-    kinds, places = min(KINDS, size // PER_KIND), min(PLACES, size // PER_PLACE)
-    if not features.shape[1] or not varied.shape[1] or min(kinds, places) < 2:  # noqa: PLR2004
-        return flat
-    kind, _ = fit_clusters(behaviour, kinds, seed=seed)
-    if kind.max() == 0:
-        return flat
+    size = len(profile)
+    pooled = FittedPrior(pooled_prior(features.shape[1]), uniform_weight(size))
+    varying = profile[:, profile.std(axis=0) > EPSILON]
+    n_clusters = min(MAX_CLUSTERS, size // QUESTIONS_PER_CLUSTER)
+    n_cells = min(MAX_CELLS, size // QUESTIONS_PER_CELL)
+    too_few = min(n_clusters, n_cells) < 2  # noqa: PLR2004 - one of each says nothing
+    if not features.shape[1] or not varying.shape[1] or too_few:
+        return pooled
+    cluster, _ = fit_clusters(profile, n_clusters, seed=seed)
+    if cluster.max() == 0:
+        return pooled
     mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
-    scale = (1.0 / (features.std(axis=0, dtype=np.float64) + LEAST_SPREAD)).astype(np.float32)
+    scale = (1.0 / (features.std(axis=0, dtype=np.float64) + MIN_STD)).astype(np.float32)
     points = standardise(features, mean, scale).astype(np.float64)
-    left_out, slope = _ridge(points, varied, group)
-    if not left_out.shape[1]:
-        return flat
-    spread = left_out.std(axis=0) + LEAST
-    left_out, slope = left_out / spread, slope / spread
-    shift = fit_softmax(left_out, kind, group, strength=strength, seed=seed)
-    if shift is None:
-        return flat
-    _, place = fit_clusters(left_out, places, seed=seed)
-    member = np.eye(int(kind.max()) + 1)[kind] / np.bincount(kind)
-    prior = Prior(mean, scale, slope.astype(np.float32), place.astype(np.float32))
-    return FittedPrior(prior, member @ shift.probabilities(place).T, shift.strength)
+    predicted, slope = _ridge(points, varying, group)
+    if not predicted.shape[1]:
+        return pooled
+    std = predicted.std(axis=0) + EPSILON
+    predicted, slope = predicted / std, slope / std
+    softmax = fit_softmax(predicted, cluster, group, inverse_penalty=inverse_penalty, seed=seed)
+    if softmax is None:
+        return pooled
+    _, centre = fit_clusters(predicted, n_cells, seed=seed)
+    member = np.eye(int(cluster.max()) + 1)[cluster] / np.bincount(cluster)
+    prior = Prior(mean, scale, slope.astype(np.float32), centre.astype(np.float32))
+    weight = member @ softmax.probabilities(centre).T
+    return FittedPrior(prior, weight, softmax.inverse_penalty)
 
 
 def uniform_weight(size: int) -> FloatArray:
-    """Every training question counts alike."""
+    """Return equal weights of all training questions in one cell."""
     return np.full((size, 1), 1.0 / size)
 
 
-def shrink(weight: FloatArray, questions: float) -> FloatArray:
-    """Lend each place so many questions of the whole pool, as if they were its own."""
+def shrink(weight: FloatArray, pseudo_questions: float) -> FloatArray:
+    """Shrink each cell towards the pool by this many pseudo-questions."""
     effective = 1.0 / (weight**2).sum(axis=0)
-    share = questions / (questions + effective)
+    share = pseudo_questions / (pseudo_questions + effective)
     return np.asarray((1.0 - share) * weight + share / len(weight), dtype=np.float64)
 
 
-def mix(measure: StateMeasure, weight: FloatArray) -> StateMeasure:
-    """Chances at each place."""
+def mix_measures(measure: StateMeasure, weight: FloatArray) -> StateMeasure:
+    """Return the state measure of each cell."""
     return measure.map(lambda table: table @ weight)
 
 
 def _ridge(
     features: FloatArray, target: FloatArray, group: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Ridge regression of each target, its penalty chosen by leaving one question out.
+    """Fit a ridge regression of each target, with the penalty of least leave-one-out error.
 
-    Returns the predictions of each question by all others, and the slopes of all, both about the
-    mean. All penalties and all left-out predictions come from one decomposition. The copies of a
-    question have its features, so they are left out together by the same formula.
+    Returns the prediction of each question by all others, and the slopes of the full fit, both
+    relative to the mean. Targets that cannot be predicted are dropped. All penalties and all
+    predictions come from one decomposition. Copies of a question have the same features, so they
+    are left out together by the same formula.
     """
     copies = np.bincount(group)[group][:, None]
     centred = target - target.mean(axis=0)
-    left, singular, turned = np.linalg.svd(features, full_matrices=False)
-    inside = left.T @ centred
+    left, singular, right = np.linalg.svd(features, full_matrices=False)
+    projected = left.T @ centred
     best = np.full(target.shape[1], np.inf)
-    left_out, slope = np.zeros(target.shape), np.zeros((features.shape[1], target.shape[1]))
-    nothing = (centred**2).mean(axis=0)
+    predicted, slope = np.zeros(target.shape), np.zeros((features.shape[1], target.shape[1]))
+    variance = (centred**2).mean(axis=0)
     for penalty in PENALTIES * features.shape[1]:
-        kept = singular**2 / (singular**2 + penalty)
-        fitted = left @ (kept[:, None] * inside)
-        weight = np.minimum(((left**2) @ kept)[:, None], (1.0 - LEAST) / copies)
-        missed = centred - fitted
-        missed += weight / (1.0 - copies * weight) * _sum_groups(missed, group)
-        without = centred - missed
+        shrunk = singular**2 / (singular**2 + penalty)
+        fitted = left @ (shrunk[:, None] * projected)
+        leverage = np.minimum(((left**2) @ shrunk)[:, None], (1.0 - EPSILON) / copies)
+        residual = centred - fitted
+        residual += leverage / (1.0 - copies * leverage) * _sum_groups(residual, group)
+        without = centred - residual
         error = ((centred - without) ** 2).mean(axis=0)
         better = error < best
         best[better] = error[better]
-        left_out[:, better] = without[:, better]
-        slope[:, better] = (turned.T @ ((singular / (singular**2 + penalty))[:, None] * inside))[
+        predicted[:, better] = without[:, better]
+        slope[:, better] = (right.T @ ((singular / (singular**2 + penalty))[:, None] * projected))[
             :, better
         ]
-    told = best < nothing  # what cannot be predicted is not passed on
-    return left_out[:, told], slope[:, told]
+    is_predictable = best < variance
+    return predicted[:, is_predictable], slope[:, is_predictable]
 
 
 def _sum_groups(value: FloatArray, group: IntArray) -> FloatArray:
-    """Sum of each column over the group of each row."""
+    """Return the sum of each column over the group of each row."""
     total = np.zeros((int(group.max()) + 1, value.shape[1]))
     np.add.at(total, group, value)
     return total[group]

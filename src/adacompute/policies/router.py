@@ -1,9 +1,9 @@
-"""Routers: policies that decide once, from the question alone.
+"""Routers: policies that decide once, from the question only.
 
-``RouterPolicy`` is the paper's: a classifier of the oracle's levels, one for each price it was
-trained at. ``ValueRouterPolicy`` predicts the utility of every level and takes the best one at the
-price, so one model serves every budget. Both ignore the samples: once a level is reached, they
-stop. They know nothing of how their models were fitted.
+``RouterPolicy`` is the paper's router: classifiers that predict the oracle's level, one for each
+price that it was trained at. ``ValueRouterPolicy`` predicts the utility of every level and takes
+the best one at the price, so one model serves every budget. Both ignore the samples: once a level
+is reached, they stop. The policies do not know how their models were fitted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.errors import BundleError
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, Level, UtilityTable
 from adacompute.core.upgrades import choose
-from adacompute.policies.inference import Predictor
+from adacompute.policies.inference import OnnxModel, Predictor
 from adacompute.policies.learners import fit_classifier, fit_values
 from adacompute.policies.policy import NO_LEVEL, State, mixing_uniform
-from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.price_schedule import MIN_PRICE_GAP, PriceSchedule
+from adacompute.policies.spec import PolicySpec, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RouterPolicy:
-    """The paper's router: classifiers of the oracle's levels, by falling price."""
+    """The paper's router: classifiers of the oracle's levels, by decreasing price."""
 
     name = "router"
     levels: tuple[Level, ...]
@@ -37,23 +39,23 @@ class RouterPolicy:
     schedule: PriceSchedule
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Keep them all: which classifier reads them depends on the price."""
+        """Keep all features: the classifier that reads them depends on the price."""
         return features
 
     def decide(self, state: State, price: float) -> IntArray:
-        """Take the level that the price's classifier scores highest."""
+        """Take the level with the highest score of the classifier at this price."""
         new = np.flatnonzero(state.level == NO_LEVEL)
         level = state.level.copy()
-        place = self.schedule.select(price, mixing_uniform(state.key[new]))
-        for setting in np.unique(place):
-            rows = new[place == setting]
-            level[rows] = self.models[setting].predict(state.features[rows]).argmax(axis=1)
+        setting = self.schedule.select(price, mixing_uniform(state.key[new]))
+        for number in np.unique(setting):
+            rows = new[setting == number]
+            level[rows] = self.models[number].predict(state.features[rows]).argmax(axis=1)
         return level
 
 
 @dataclass(frozen=True, eq=False)
 class ValueRouterPolicy:
-    """Predicts what every level is worth and takes the best at the price."""
+    """Predicts the utility of every level and takes the best one at the price."""
 
     name = "value-router"
     levels: tuple[Level, ...]
@@ -64,17 +66,17 @@ class ValueRouterPolicy:
         return self.model.predict(features).astype(np.float32)
 
     def decide(self, state: State, price: float) -> IntArray:
-        """Take the level of largest predicted utility − price × cost, ties to the cheaper one."""
+        """Take the level with the largest predicted utility − price × cost; ties go to cheaper."""
         new = np.flatnonzero(state.level == NO_LEVEL)
         level = state.level.copy()
         if len(new):
-            value = state.features[new].astype(np.float64)
-            level[new] = choose(UtilityTable(value, state.cost[new]), price)
+            utility = state.features[new].astype(np.float64)
+            level[new] = choose(UtilityTable(utility, state.cost[new]), price)
         return level
 
 
 def max_regret(table: UtilityTable, choice: IntArray, price: float) -> FloatArray:
-    """M_λ(x) of Theorem 2: what the worst mistake on each question costs at this price."""
+    """Return M_λ(x) of Theorem 2: the loss of the worst level on each question at this price."""
     net = table.utility - price * table.cost
     best = net[np.arange(len(table)), choice]
     return np.asarray(best - net.min(axis=1), dtype=np.float64)
@@ -92,7 +94,7 @@ def fit_router(
 ) -> RouterPolicy:
     """Fit one classifier of the oracle's levels for each budget.
 
-    With ``cost_sensitive`` each question counts by what its worst mistake costs.
+    If ``cost_sensitive``, questions are weighted by ``max_regret``.
     """
     models: list[Predictor] = []
     prices: list[float] = []
@@ -106,8 +108,8 @@ def fit_router(
         if cost_sensitive:
             weight = max_regret(table, label, oracle.price) + 1e-6
         price = oracle.price or (prices[-1] / 2 if prices else 1.0)
-        # Upgrades of equal ratio may part two budgets; a schedule must still tell them apart.
-        prices.append(min(price, prices[-1] * (1 - 1e-9)) if prices else price)
+        # Two budgets may have the same price; prices of a schedule must decrease.
+        prices.append(min(price, prices[-1] * (1 - MIN_PRICE_GAP)) if prices else price)
         models.append(
             fit_classifier(
                 features,
@@ -124,5 +126,47 @@ def fit_router(
 def fit_value_router(
     features: Float32Array, table: UtilityTable, levels: tuple[Level, ...], *, seed: int = 0
 ) -> ValueRouterPolicy:
-    """Fit the utility of every level."""
+    """Fit a regressor of the utility of every level."""
     return ValueRouterPolicy(levels, fit_values(features, table.utility, seed=seed))
+
+
+def router_to_spec(policy: RouterPolicy) -> PolicySpec:
+    """Describe the policy as plain data."""
+    content = {"prices": policy.schedule.prices}
+    return PolicySpec(policy.levels, content, _model_files(policy.models))
+
+
+def router_from_spec(spec: PolicySpec) -> RouterPolicy:
+    """Build the policy from plain data."""
+    schedule = PriceSchedule(read_numbers(spec.content["prices"]))
+    return RouterPolicy(spec.levels, _load_models(spec, len(schedule.prices)), schedule)
+
+
+def value_router_to_spec(policy: ValueRouterPolicy) -> PolicySpec:
+    """Describe the policy as plain data."""
+    return PolicySpec(policy.levels, {}, _model_files((policy.model,)))
+
+
+def value_router_from_spec(spec: PolicySpec) -> ValueRouterPolicy:
+    """Build the policy from plain data."""
+    return ValueRouterPolicy(spec.levels, *_load_models(spec, 1))
+
+
+def _model_files(models: tuple[Predictor, ...]) -> dict[str, bytes]:
+    files = {}
+    for i, model in enumerate(models):
+        if not isinstance(model, OnnxModel):
+            raise BundleError(
+                "only the classifier 'gbm' can be saved in a bundle: train the router with it"
+            )
+        files[f"model-{i}.onnx"] = model.data
+    return files
+
+
+def _load_models(spec: PolicySpec, n_models: int) -> tuple[OnnxModel, ...]:
+    models = tuple(OnnxModel(data) for data in spec.files.values())
+    if len(models) != n_models:
+        raise BundleError(f"the policy needs {n_models} models, got {len(models)}")
+    if any(model.n_outputs != len(spec.levels) for model in models):
+        raise BundleError(f"a model does not score the {len(spec.levels)} levels of its policy")
+    return models

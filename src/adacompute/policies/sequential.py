@@ -1,10 +1,11 @@
-"""Sequential: one price for every draw.
+"""Sequential policy: decide about every sample by one price.
 
-After each draw the votes say how likely the majority is right and what one more draw would change;
-the question's text says what to expect before there are votes. Both are in one table of indices:
-the price up to which another draw is worth having, for each vote state and each place of the prior.
-The policy draws while the index is above the price of a draw, so settled and hopeless questions
-stop alike, and one model serves every budget. It ignores who votes for what.
+After each sample the votes say how likely the majority is correct and what one more sample would
+change; the question's text says what to expect before there are votes. Both are in one table of
+break-even prices: the price up to which another sample is worth it, for each vote state and each
+cell of the prior. The policy samples while the break-even price is above the price of a sample, so
+it stops on settled and on hopeless questions, and one model serves every budget. It uses the counts
+of the votes, but not which answers they are for.
 """
 
 from __future__ import annotations
@@ -21,55 +22,66 @@ import numpy as np
 from adacompute.core.answers import number_by_appearance
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
-from adacompute.policies.induction import break_even_prices, occupancy
+from adacompute.policies.induction import (
+    RESORT,
+    break_even_prices,
+    occupancy,
+    plan,
+    plan_single_samples,
+)
 from adacompute.policies.learners import assign_folds, single_threaded
 from adacompute.policies.policy import NO_LEVEL, State, answers_alone
 from adacompute.policies.prior import (
     Prior,
     fit_prior,
-    mix,
+    mix_measures,
     pooled_prior,
     response_profile,
     shrink,
     uniform_weight,
 )
-from adacompute.policies.rounds import RESORT, plan, plan_single_samples
+from adacompute.policies.spec import PolicySpec, read_number
 
 if TYPE_CHECKING:
     from adacompute.core.answers import Answers
     from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level
 
-STEP, LOWEST = math.log(1.15), 1e-9
-"""Plans are made for prices this far apart, down to the lowest."""
+LOG_PRICE_STEP, MIN_PRICE = math.log(1.15), 1e-9
+"""Plans are made for prices with these steps, down to the lowest price."""
 
-PLANS = 8
-"""Plans that are kept, 1.4 MB each at most; the shaded prices of one price need three."""
+MAX_PLANS = 8
+"""Plans that are cached, of at most 1.4 MB each; the jittered prices of one price need three."""
 
 PRICE_JITTER = 0.2
-"""Widest difference between the prices of two questions, as a share."""
+"""Largest relative difference between the prices of two questions."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 SHRINKAGE = (math.inf, 300.0, 80.0, 20.0)
-"""Questions of the whole pool that may be lent to each place; all of them leave one prior."""
+"""Pseudo-questions that are tried for shrinking cells; infinitely many mean one pooled prior."""
 
-LENT_FOLDS = 4
-COARSE = np.geomspace(0.5, 3e-4, 16)
-DRAWN = (1.5, 2.0, 3.0, 4.0, 6.0)
+SHRINKAGE_FOLDS = 4
+SHRINKAGE_PRICES = np.geomspace(0.5, 3e-4, 16)
+SHRINKAGE_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
+"""Mean numbers of samples at which shrinkages are compared."""
 
-PRIOR = ("mean", "scale", "slope", "cell_centre")
-MEASURES = ("mass", "correct_mass")
-TABLES = ("break_even_price", *PRIOR, *MEASURES)
+TABLES = "tables.npz"
+"""File of a bundle that holds the tables of a sequential policy."""
+
+PRIOR_TABLES = ("mean", "scale", "slope", "cell_centre")
+MEASURE_TABLES = ("mass", "correct_mass")
+TABLE_NAMES = ("break_even_price", *PRIOR_TABLES, *MEASURE_TABLES)
 
 
 @dataclass(frozen=True, eq=False)
 class SequentialPolicy:
-    """Draw one at a time while the index of the vote state is above the price of a draw.
+    """Draw one sample at a time while the break-even price is above the price of a sample.
 
-    ``levels`` are 1, 2, … samples; ``index`` is (states, places), in utility per draw, from the
-    chances ``measure`` at each place. ``round_cost`` is what a round costs beside its draws, in
-    draws; where it is not nothing, or rounds are few, several draws are asked for at once. Where
-    the last level is of another model, it is a last resort, which costs ``resort_cost`` draws.
+    ``levels`` are 1, 2, … samples. ``break_even_price`` is (states, cells), in utility per sample,
+    computed from the ``measure`` of each cell. ``round_cost`` is the cost of a round besides its
+    samples, in samples; if it is not 0, or rounds are limited, several samples are requested at a
+    time. If the last level is of another model, it is a last resort that costs ``resort_cost``
+    samples.
     """
 
     name = "sequential"
@@ -83,130 +95,150 @@ class SequentialPolicy:
 
     @property
     def max_samples(self) -> int:
-        """Draws that can be made before the last resort, if there is one."""
+        """Largest number of samples before the last resort, if there is one."""
         return len(self.levels) - (self.measure.resort is not None)
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
-        """Keep the place of each question."""
+        """Return the cell of each question."""
         return self.prior.find_cell(features)[:, None].astype(np.float32)
 
     def decide(self, state: State, price: float) -> IntArray:
-        """One more, or no more, or several where rounds count; the first draw is always made."""
-        going = state.observed.n_samples < len(self.levels)  # with a last resort, all of them
-        if going.all():
-            return self._go_on(state, price)
-        level, rows = state.level.copy(), np.flatnonzero(going)
-        level[rows] = self._go_on(state.take(rows), price)
+        """Add one sample (or several if rounds matter), or stop; one sample is always drawn."""
+        can_go_on = state.observed.n_samples < len(self.levels)  # always with a last resort
+        if can_go_on.all():
+            return self._decide(state, price)
+        level, rows = state.level.copy(), np.flatnonzero(can_go_on)
+        level[rows] = self._decide(state.take(rows), price)
         return level
 
-    def _go_on(self, state: State, price: float) -> IntArray:
-        """Decide where another draw can be made, or the last resort is left."""
-        at, place = state.observed.n_samples, state.features[:, 0].astype(np.int64)
-        resort = self.measure.resort is not None
-        # Level n costs this much more than n draws did; what the last resort costs never changes.
-        due = state.cost[:, -1] / self.resort_cost if resort else state.cost[np.arange(len(at)), at]
-        worth = price * due * price_jitter(state.key)
-        first = state.level == NO_LEVEL
-        free = self.round_cost == 0 and bool((state.rounds_left >= len(self.levels) - at).all())
-        if free and not resort:
-            more = self.break_even_price[state.observed.states, place] > worth
-            return np.where(more | first, at, state.level)
-        asked = self._ask(state, place, worth, free=free)
-        asked = np.where(first & (asked == 0), 1, asked)
-        ahead = np.where(asked > 0, at + asked - 1, state.level)
-        return np.where(asked == RESORT, len(self.levels) - 1, ahead)
+    def _decide(self, state: State, price: float) -> IntArray:
+        """Decide for questions that can be sampled again or can use the last resort."""
+        n_samples, cell = state.observed.n_samples, state.features[:, 0].astype(np.int64)
+        has_resort = self.measure.resort is not None
+        # The next level costs one sample more. The cost of the last resort never changes.
+        sample_cost = (
+            state.cost[:, -1] / self.resort_cost
+            if has_resort
+            else state.cost[np.arange(len(n_samples)), n_samples]
+        )
+        sample_price = price * sample_cost * price_jitter(state.key)
+        is_first = state.level == NO_LEVEL
+        enough_rounds = bool((state.rounds_left >= len(self.levels) - n_samples).all())
+        free_rounds = self.round_cost == 0 and enough_rounds
+        if free_rounds and not has_resort:
+            goes_on = self.break_even_price[state.observed.states, cell] > sample_price
+            return np.where(goes_on | is_first, n_samples, state.level)
+        request = self._request(state, cell, sample_price, free_rounds=free_rounds)
+        request = np.where(is_first & (request == 0), 1, request)
+        level = np.where(request > 0, n_samples + request - 1, state.level)
+        return np.where(request == RESORT, len(self.levels) - 1, level)
 
-    def _ask(self, state: State, place: IntArray, price: FloatArray, *, free: bool) -> IntArray:
-        """Draws that each question should ask for, by the plan of the price next to its own."""
-        step = np.rint(np.log(np.maximum(price, LOWEST)) / STEP).astype(np.int64)
-        left = np.minimum(state.rounds_left, 0 if free else len(self.levels))
-        asked, at = np.zeros(len(state), dtype=np.int64), state.observed.states
+    def _request(
+        self, state: State, cell: IntArray, price: FloatArray, *, free_rounds: bool
+    ) -> IntArray:
+        """Return the samples to request for each question, by the plan of the nearest price."""
+        step = np.rint(np.log(np.maximum(price, MIN_PRICE)) / LOG_PRICE_STEP).astype(np.int64)
+        left = np.minimum(state.rounds_left, 0 if free_rounds else len(self.levels))
+        request, vote_state = np.zeros(len(state), dtype=np.int64), state.observed.states
         for near in np.unique(step).tolist():
             rows = np.flatnonzero(step == near)
-            made, needed = self._plans.get((near, free)), int(left[rows].max())
-            if made is None or len(made) <= needed:
-                made = self._plan(math.exp(near * STEP), needed, free=free)
-                self._keep((near, free), made)
-            asked[rows] = made[left[rows], at[rows], place[rows]]
-        return asked
+            cached, rounds = self._plans.get((near, free_rounds)), int(left[rows].max())
+            if cached is None or len(cached) <= rounds:
+                near_price = math.exp(near * LOG_PRICE_STEP)
+                cached = self._plan(near_price, rounds, free_rounds=free_rounds)
+                self._cache((near, free_rounds), cached)
+            request[rows] = cached[left[rows], vote_state[rows], cell[rows]]
+        return request
 
-    def _plan(self, price: float, rounds: int, *, free: bool) -> IntArray:
-        """Make the plan for a price of a draw."""
-        resort = price * self.resort_cost
-        if free:
-            return plan_single_samples(self.measure, price=price, resort_price=resort)
-        fee = price * self.round_cost
-        return plan(self.measure, price=price, round_price=fee, rounds=rounds, resort_price=resort)
+    def _plan(self, price: float, rounds: int, *, free_rounds: bool) -> IntArray:
+        """Make the plan for a price of one sample."""
+        resort_price = price * self.resort_cost
+        if free_rounds:
+            return plan_single_samples(self.measure, price=price, resort_price=resort_price)
+        return plan(
+            self.measure,
+            price=price,
+            round_price=price * self.round_cost,
+            rounds=rounds,
+            resort_price=resort_price,
+        )
 
-    def _keep(self, step: tuple[int, bool], made: IntArray) -> None:
-        """Keep a plan, and forget the one that was made first where there are too many."""
+    def _cache(self, step: tuple[int, bool], new_plan: IntArray) -> None:
+        """Store a plan, and drop the oldest one if there are too many."""
         self._plans.pop(step, None)
-        while len(self._plans) >= PLANS:
+        while len(self._plans) >= MAX_PLANS:
             self._plans.pop(next(iter(self._plans)))
-        self._plans[step] = made
+        self._plans[step] = new_plan
 
 
 def price_jitter(key: KeyArray) -> FloatArray:
-    """Factor of each question's price, by its key: without it many would turn at once.
+    """Return a factor for each question's price that depends only on its key.
 
-    Questions in the same state at the same place share an index, so the mean cost would jump as
-    the price passes it.
+    Questions of the same cell in the same state share a break-even price. Without jitter the mean
+    cost would jump when the price passes it.
     """
-    spin = (key * _GOLDEN) >> np.uint64(11)
-    return np.asarray(1.0 - PRICE_JITTER / 2 + spin * (PRICE_JITTER * 2.0**-53), dtype=np.float64)
-
-
-def save_tables(policy: SequentialPolicy) -> bytes:
-    """Everything a sequential policy looks up, as one file of plain arrays."""
-    held = io.BytesIO()
-    prior = {name: getattr(policy.prior, name) for name in PRIOR}
-    measure = {name: getattr(policy.measure, name).astype(np.float32) for name in MEASURES}
-    if policy.measure.resort is not None:
-        measure["resort"] = policy.measure.resort.astype(np.float32)
-    np.savez_compressed(held, break_even_price=policy.break_even_price, **prior, **measure)
-    return held.getvalue()
-
-
-def load_tables(
-    data: bytes, levels: tuple[Level, ...], round_cost: float = 0.0, resort_cost: float = 0.0
-) -> SequentialPolicy:
-    """Build a policy from its tables, and refuse those that do not fit together."""
-    apart = answers_alone(levels)
-    names = (*TABLES, "resort") if apart.any() else TABLES
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            table = {name: np.asarray(held[name], dtype=np.float32) for name in names}
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
-    if not all(np.isfinite(array).all() for array in table.values()):
-        raise BundleError("the tables of a sequential policy hold values that are no numbers")
-    if not _fits(table, levels):
-        raise BundleError(f"the tables of a sequential policy do not fit its {len(levels)} levels")
-    if apart.any() and not (math.isfinite(resort_cost) and resort_cost > 0):
-        raise BundleError(f"a last resort cannot cost {resort_cost} draws: train the policy again")
-    prior = Prior(**{name: table[name] for name in PRIOR})
-    measure = StateMeasure(*(table[name].astype(np.float64) for name in MEASURES))
-    if apart.any():
-        measure = replace(measure, resort=table["resort"].astype(np.float64))
-    return SequentialPolicy(
-        levels, prior, table["break_even_price"], measure, round_cost, resort_cost
+    uniform = (key * _GOLDEN) >> np.uint64(11)
+    return np.asarray(
+        1.0 - PRICE_JITTER / 2 + uniform * (PRICE_JITTER * 2.0**-53), dtype=np.float64
     )
 
 
+def to_spec(policy: SequentialPolicy) -> PolicySpec:
+    """Describe the policy as plain data."""
+    tables = {name: getattr(policy.prior, name) for name in PRIOR_TABLES}
+    for name in MEASURE_TABLES:
+        tables[name] = getattr(policy.measure, name).astype(np.float32)
+    if policy.measure.resort is not None:
+        tables["resort"] = policy.measure.resort.astype(np.float32)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, break_even_price=policy.break_even_price, **tables)
+    content = {"round_cost": policy.round_cost, "resort_cost": policy.resort_cost}
+    return PolicySpec(policy.levels, content, {TABLES: buffer.getvalue()})
+
+
+def from_spec(spec: PolicySpec) -> SequentialPolicy:
+    """Build the policy from plain data; raise BundleError if the tables do not fit together."""
+    levels = spec.levels
+    round_cost, resort_cost = (read_number(spec.content[n]) for n in ("round_cost", "resort_cost"))
+    has_resort = bool(answers_alone(levels).any())
+    names = (*TABLE_NAMES, "resort") if has_resort else TABLE_NAMES
+    try:
+        with np.load(io.BytesIO(spec.files[TABLES]), allow_pickle=False) as arrays:
+            table = {name: np.asarray(arrays[name], dtype=np.float32) for name in names}
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
+    if not all(np.isfinite(array).all() for array in table.values()):
+        raise BundleError("the tables of a sequential policy contain values that are not finite")
+    if not _fits(table, levels):
+        raise BundleError(f"the tables of a sequential policy do not fit its {len(levels)} levels")
+    if has_resort and not resort_cost > 0:
+        raise BundleError(
+            f"a last resort cannot cost {resort_cost} samples: train the policy again"
+        )
+    prior = Prior(**{name: table[name] for name in PRIOR_TABLES})
+    measure = StateMeasure(*(table[name].astype(np.float64) for name in MEASURE_TABLES))
+    if has_resort:
+        measure = replace(measure, resort=table["resort"].astype(np.float64))
+    break_even_price = table["break_even_price"]
+    return SequentialPolicy(levels, prior, break_even_price, measure, round_cost, resort_cost)
+
+
 def _fits(table: dict[str, Float32Array], levels: tuple[Level, ...]) -> bool:
-    """Whether tables fit together, and levels of 1, 2, … samples with at most one resort."""
-    resorts = int(answers_alone(levels).sum())
-    most = len(levels) - resorts
-    rising = [level.n_samples for level in levels[:most]] == list(range(1, most + 1))
-    if resorts > 1 or answers_alone(levels[:most]).any() or not rising or most > MAX_SAMPLES:
+    """Whether tables fit together, and levels are 1, 2, … samples with at most one resort."""
+    n_resorts = int(answers_alone(levels).sum())
+    max_samples = len(levels) - n_resorts
+    own = levels[:max_samples]
+    rising = [level.n_samples for level in own] == list(range(1, max_samples + 1))
+    if n_resorts > 1 or answers_alone(own).any() or not rising or max_samples > MAX_SAMPLES:
         return False
     shape = {name: array.shape for name, array in table.items()}
-    features, places = len(table["mean"]), len(table["cell_centre"])
-    whole = (states().first[most + 1], places)
-    sloped = shape["slope"][:1] == (features,) and shape["slope"][1:] == shape["cell_centre"][1:]
-    tables = [name for name in table if name not in PRIOR]
-    fits = all(shape[name] == whole for name in tables) and shape["scale"] == (features,)
-    return bool(fits and sloped and places)
+    n_features, n_cells = len(table["mean"]), len(table["cell_centre"])
+    by_state = (states().first[max_samples + 1], n_cells)
+    slope = shape["slope"][:1] == (n_features,)
+    slope = slope and shape["slope"][1:] == shape["cell_centre"][1:]
+    by_state_names = [name for name in table if name not in PRIOR_TABLES]
+    fits = all(shape[name] == by_state for name in by_state_names)
+    return bool(fits and shape["scale"] == (n_features,) and slope and n_cells)
 
 
 def fit_sequential(
@@ -220,72 +252,77 @@ def fit_sequential(
     resort_cost: float = 0.0,
     seed: int = 0,
 ) -> SequentialPolicy:
-    """Fit the prior of training questions and the indices at its places.
+    """Fit the prior and the break-even prices of its cells to training questions.
 
-    Copies of a question share a ``group``; without it every question is one of its own.
-
-    How far a place relies on the questions like it, and how far on all, is what gets most right on
-    questions left out; relying on all is the policy without features.
+    ``measure`` is that of the training questions. Copies of a question share a ``group``; without
+    it every question is its own group. How far a cell is shrunk towards all questions is chosen by
+    cross-validation; a cell that is shrunk completely ignores the features.
     """
-    behaviour = response_profile(answers, len(levels) - (measure.resort is not None))
-    own = np.arange(len(features)) if group is None else number_by_appearance(group)
+    profile = response_profile(answers, len(levels) - (measure.resort is not None))
+    groups = np.arange(len(features)) if group is None else number_by_appearance(group)
     with single_threaded():
-        prior, weight, strength = fit_prior(features, behaviour, own, seed=seed)
-        if strength is not None:
-            lent = _select_shrinkage(
-                features, behaviour, own, measure, strength=strength, seed=seed
+        prior, weight, inverse_penalty = fit_prior(features, profile, groups, seed=seed)
+        if inverse_penalty is not None:
+            shrinkage = _select_shrinkage(
+                features, profile, groups, measure, inverse_penalty=inverse_penalty, seed=seed
             )
-            flat = math.isinf(lent)
-            prior = pooled_prior(features.shape[1]) if flat else prior
-            weight = uniform_weight(len(weight)) if flat else shrink(weight, lent)
-    mixed = mix(measure, weight)
-    index = break_even_prices(mixed).astype(np.float32)
-    mixed = mixed.map(lambda table: table.astype(np.float32).astype(np.float64))  # as is kept
-    return SequentialPolicy(levels, prior, index, mixed, round_cost, resort_cost)
+            is_pooled = math.isinf(shrinkage)
+            prior = pooled_prior(features.shape[1]) if is_pooled else prior
+            weight = uniform_weight(len(weight)) if is_pooled else shrink(weight, shrinkage)
+    mixed = mix_measures(measure, weight)
+    break_even_price = break_even_prices(mixed).astype(np.float32)
+    mixed = mixed.map(lambda table: table.astype(np.float32).astype(np.float64))  # as saved
+    return SequentialPolicy(levels, prior, break_even_price, mixed, round_cost, resort_cost)
 
 
 def _select_shrinkage(
     features: Float32Array,
-    behaviour: FloatArray,
+    profile: FloatArray,
     group: IntArray,
     measure: StateMeasure,
     *,
-    strength: float,
+    inverse_penalty: float,
     seed: int,
 ) -> float:
-    """Questions to lend each place, by what is right at equal cost on questions left out.
+    """Choose the shrinkage with the best held-out accuracy at equal cost.
 
-    All of them, which leaves no text, must get more right in every fold: the luck of one must not
-    decide whether the text counts.
+    The pooled prior, which ignores the text, is chosen only if it is better in every fold.
     """
-    fold = assign_folds(group, LENT_FOLDS, seed=seed)
-    value = np.zeros((LENT_FOLDS, len(SHRINKAGE)))
-    for f in range(LENT_FOLDS):
-        train, held = fold != f, fold == f
-        seen, unseen = (
+    fold = assign_folds(group, SHRINKAGE_FOLDS, seed=seed)
+    accuracy = np.zeros((SHRINKAGE_FOLDS, len(SHRINKAGE)))
+    for f in range(SHRINKAGE_FOLDS):
+        train, held_out = fold != f, fold == f
+        train_measure, held_out_measure = (
             StateMeasure(measure.mass[:, rows], measure.correct_mass[:, rows])
-            for rows in (train, held)
+            for rows in (train, held_out)
         )
-        _, left = np.unique(group[train], return_inverse=True)
+        _, train_group = np.unique(group[train], return_inverse=True)
         prior, weight, _ = fit_prior(
-            features[train], behaviour[train], left, strength=strength, seed=seed
+            features[train],
+            profile[train],
+            train_group,
+            inverse_penalty=inverse_penalty,
+            seed=seed,
         )
-        for i, lent in enumerate(SHRINKAGE):
-            flat = math.isinf(lent)
-            counts = uniform_weight(len(weight)) if flat else shrink(weight, lent)
-            place = np.zeros(int(held.sum()), int) if flat else prior.find_cell(features[held])
-            value[f, i] = _value(break_even_prices(mix(seen, counts), COARSE), unseen, place)
-    best = 1 + int(value[:, 1:].mean(axis=0).argmax())
-    return SHRINKAGE[0 if (value[:, 0] > value[:, best]).all() else best]
+        for i, shrinkage in enumerate(SHRINKAGE):
+            if math.isinf(shrinkage):
+                shrunk = uniform_weight(len(weight))
+                cell = np.zeros(int(held_out.sum()), int)
+            else:
+                shrunk, cell = shrink(weight, shrinkage), prior.find_cell(features[held_out])
+            rule = break_even_prices(mix_measures(train_measure, shrunk), SHRINKAGE_PRICES)
+            accuracy[f, i] = _mean_accuracy(rule, held_out_measure, cell)
+    best = 1 + int(accuracy[:, 1:].mean(axis=0).argmax())
+    return SHRINKAGE[0 if (accuracy[:, 0] > accuracy[:, best]).all() else best]
 
 
-def _value(index: FloatArray, measure: StateMeasure, place: IntArray) -> float:
-    """What a rule gets right on given questions, averaged over mean numbers of draws."""
-    stop, go = occupancy(index, COARSE)
-    right, drawn = np.zeros(len(COARSE)), np.zeros(len(COARSE))
-    for at in np.unique(place):
-        rows = place == at
-        right += measure.correct_mass[:, rows].sum(axis=1) @ stop[:, at]
-        drawn += measure.mass[:, rows].sum(axis=1) @ go[:, at]
-    drawn, right = np.maximum.accumulate(drawn / len(place)), right / len(place)
-    return float(np.interp(DRAWN, drawn, right).mean())
+def _mean_accuracy(break_even_price: FloatArray, measure: StateMeasure, cell: IntArray) -> float:
+    """Return the accuracy of a rule on given questions, averaged over ``SHRINKAGE_BUDGETS``."""
+    stop, go = occupancy(break_even_price, SHRINKAGE_PRICES)
+    accuracy, cost = np.zeros(len(SHRINKAGE_PRICES)), np.zeros(len(SHRINKAGE_PRICES))
+    for one in np.unique(cell):
+        rows = cell == one
+        accuracy += measure.correct_mass[:, rows].sum(axis=1) @ stop[:, one]
+        cost += measure.mass[:, rows].sum(axis=1) @ go[:, one]
+    cost, accuracy = np.maximum.accumulate(cost / len(cell)), accuracy / len(cell)
+    return float(np.interp(SHRINKAGE_BUDGETS, cost, accuracy).mean())

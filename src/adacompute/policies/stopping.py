@@ -1,9 +1,9 @@
-"""Stopping: rules that look at the votes after some draws and stop when they agree.
+"""Stopping rules: look at the votes after some samples and stop when they agree.
 
-Adaptive-Consistency (Aggarwal et al., 2023) draws one at a time and stops when the leading answer
-is likely to stay ahead of the second; early-stopping self-consistency (ESC; Li et al., 2024) draws
-windows and stops when one of them is unanimous. Neither looks at the question, and neither knows
-that a question may be hopeless: disagreement always means more draws, up to the cap.
+Adaptive-Consistency (Aggarwal et al., 2023) draws one sample at a time and stops when the leading
+answer is likely to stay ahead of the second. Early-stopping self-consistency (ESC; Li et al., 2024)
+draws windows of samples and stops when one of them is unanimous. Neither looks at the question, and
+neither recognises hopeless questions: disagreement always leads to more samples, up to the maximum.
 """
 
 from __future__ import annotations
@@ -17,72 +17,73 @@ import numpy as np
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.policies.policy import ObservedSamples
 
-
-@lru_cache
-def lead_table(max_samples: int) -> FloatArray:
-    """Chance that the leading answer is the more frequent of the two, by their votes.
-
-    Entry [v1, v2] is 1 − BetaCDF(½; v1 + 1, v2 + 1): with whole votes, the chance of at most v1
-    heads in v1 + v2 + 1 fair tosses.
-    """
-    table = np.empty((max_samples + 1, max_samples + 1))
-    for v1 in range(max_samples + 1):
-        for v2 in range(max_samples + 1):
-            tosses = v1 + v2 + 1
-            table[v1, v2] = sum(math.comb(tosses, j) for j in range(v1 + 1)) / 2**tosses
-    return table
-
-
-@dataclass(frozen=True)
-class AdaptiveConsistencyRule:
-    """Draw one at a time until the lead is likely to be real, up to a cap."""
-
-    threshold: float
-    max_samples: int
-
-    def target_samples(self, observed: ObservedSamples) -> IntArray:
-        """One more, or no more."""
-        lead = lead_table(self.max_samples)
-        leading = np.minimum(observed.leading, self.max_samples)
-        settled = lead[leading, np.minimum(observed.runner_up, self.max_samples)] >= self.threshold
-        stop = (observed.n_samples > 0) & (settled | (observed.n_samples >= self.max_samples))
-        return np.where(stop, observed.n_samples, observed.n_samples + 1)
-
-
-@dataclass(frozen=True)
-class EarlyStoppingRule:
-    """Draw windows until one is unanimous and readable, up to a cap."""
-
-    window: int
-    max_samples: int
-
-    def target_samples(self, observed: ObservedSamples) -> IntArray:
-        """One more window, or no more."""
-        unanimous = observed.streak >= self.window
-        stop = (observed.n_samples > 0) & (unanimous | (observed.n_samples >= self.max_samples))
-        return np.where(
-            stop, observed.n_samples, np.minimum(self.max_samples, observed.n_samples + self.window)
-        )
-
-
 ADAPTIVE_THRESHOLDS = (*np.linspace(0.5, 0.99, 30).tolist(), 0.995, 0.999)
 ADAPTIVE_CAPS = (2, 3, 4, 6, 8, 12, 16)
 WINDOWS = (2, 3, 4, 5, 8)
 
 
+@lru_cache
+def lead_table(max_votes: int) -> FloatArray:
+    """Return the probability that the leading answer is the more frequent one, by vote counts.
+
+    Entry [v1, v2] is 1 − BetaCDF(½; v1 + 1, v2 + 1): for integer counts, the probability of at most
+    v1 heads in v1 + v2 + 1 fair coin flips.
+    """
+    table = np.empty((max_votes + 1, max_votes + 1))
+    for v1 in range(max_votes + 1):
+        for v2 in range(max_votes + 1):
+            flips = v1 + v2 + 1
+            table[v1, v2] = sum(math.comb(flips, j) for j in range(v1 + 1)) / 2**flips
+    return table
+
+
+@dataclass(frozen=True)
+class AdaptiveConsistencyRule:
+    """Draw one sample at a time until the lead passes a threshold, up to ``max_samples``."""
+
+    threshold: float
+    max_samples: int
+
+    def target_samples(self, observed: ObservedSamples) -> IntArray:
+        """Add one sample, or stop."""
+        table, n_samples = lead_table(self.max_samples), observed.n_samples
+        leading = np.minimum(observed.leading, self.max_samples)
+        runner_up = np.minimum(observed.runner_up, self.max_samples)
+        is_settled = table[leading, runner_up] >= self.threshold
+        stop = (n_samples > 0) & (is_settled | (n_samples >= self.max_samples))
+        return np.where(stop, n_samples, n_samples + 1)
+
+
+@dataclass(frozen=True)
+class EarlyStoppingRule:
+    """Draw windows until all answers of one are parsed and equal, up to ``max_samples``."""
+
+    window: int
+    max_samples: int
+
+    def target_samples(self, observed: ObservedSamples) -> IntArray:
+        """Add one window, or stop."""
+        n_samples, is_unanimous = observed.n_samples, observed.streak >= self.window
+        stop = (n_samples > 0) & (is_unanimous | (n_samples >= self.max_samples))
+        return np.where(stop, n_samples, np.minimum(self.max_samples, n_samples + self.window))
+
+
 def adaptive_grid(max_samples: int) -> tuple[AdaptiveConsistencyRule, ...]:
-    """Thresholds × caps that are tried, with one draw; of those that always agree, the first."""
+    """Return the rules that are tried in training: one sample, and thresholds × caps.
+
+    Of rules that always decide alike only the first is kept.
+    """
     rules = {(1, b""): AdaptiveConsistencyRule(0.5, 1)}
     for cap in [cap for cap in ADAPTIVE_CAPS if cap <= max_samples]:
-        lead = lead_table(cap)
+        table = lead_table(cap)
         for threshold in ADAPTIVE_THRESHOLDS:
-            settled = (lead >= threshold).tobytes()
+            settled = (table >= threshold).tobytes()
             rules.setdefault((cap, settled), AdaptiveConsistencyRule(threshold, cap))
     return tuple(rules.values())
 
 
 def early_grid(max_samples: int) -> tuple[EarlyStoppingRule, ...]:
-    """Windows × caps that are tried, with one draw."""
+    """Return the rules that are tried in training: one sample, and windows × caps."""
     rules = [
         EarlyStoppingRule(window, cap)
         for window in WINDOWS

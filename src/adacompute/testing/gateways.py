@@ -25,8 +25,8 @@ from adacompute.gateway.config import Config
 from adacompute.gateway.server import load_models
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
-from adacompute.policies.uniform import RulePolicy
 
 __all__ = [
     "GatewayReply",

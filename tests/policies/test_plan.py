@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import StateMeasure, measure_states, states, vote_keys
-from adacompute.policies.induction import break_even_prices
-from adacompute.policies.rounds import plan
+from adacompute.policies.induction import break_even_prices, plan
 
 
 def mixture(seed: int, most: int, questions: int = 12) -> StateMeasure:

@@ -1,0 +1,147 @@
+"""Rule policy: switches between rules by price.
+
+A rule says how many samples each question should have by the next decision. The policy has a price
+schedule of rules, so fixed, mixture, random, longest-first, retry and the stopping rules are all
+this policy with different rules. Only longest-first looks at the question, and only at its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from adacompute.core.errors import BundleError
+from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
+from adacompute.policies.policy import ObservedSamples, State, mixing_uniform
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_number, read_numbers
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.uniform import FixedRule, RetryRule
+
+RULES: dict[str, type[FixedRule | RetryRule | AdaptiveConsistencyRule | EarlyStoppingRule]] = {
+    "fixed": FixedRule,
+    "retry": RetryRule,
+    "adaptive-consistency": AdaptiveConsistencyRule,
+    "early-stopping": EarlyStoppingRule,
+}
+"""Rules by their name in a bundle."""
+
+MIX_BY = ("key", "length", "none")
+"""What decides which questions take the more expensive of two rules."""
+
+
+class Rule(Protocol):
+    """One setting of a rule policy."""
+
+    def target_samples(self, observed: ObservedSamples) -> IntArray:
+        """Return the number of samples for the next decision; the current number means stop."""
+
+
+@dataclass(frozen=True)
+class RulePolicy:
+    """A policy that selects a rule by price.
+
+    Between two rules, ``mix_by`` says which questions take the more expensive one: "key" decides
+    pseudo-randomly by the key, "length" takes the longest questions first, by their rank among the
+    sorted ``training_lengths``, and "none" does not mix. ``length_feature`` is the feature column
+    that holds the length.
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    rules: tuple[Rule, ...]
+    schedule: PriceSchedule
+    mix_by: str = "key"
+    training_lengths: tuple[float, ...] = ()
+    length_feature: int = 0
+    _level_samples: IntArray = field(init=False, repr=False, compare=False)
+    _lengths: FloatArray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        samples = np.array([level.n_samples for level in self.levels])
+        object.__setattr__(self, "_level_samples", samples)
+        object.__setattr__(self, "_lengths", np.asarray(self.training_lengths, dtype=np.float64))
+
+    def prepare_features(self, features: Float32Array) -> Float32Array:
+        """Keep the length if questions are mixed by it, else nothing."""
+        if self.mix_by == "length":
+            return features[:, [self.length_feature]]
+        return features[:, :0]
+
+    def decide(self, state: State, price: float) -> IntArray:
+        """Apply each question's rule."""
+        if len(self.rules) == 1:
+            target = self.rules[0].target_samples(state.observed)
+        else:
+            setting = self.schedule.select(price, self._uniform(state))
+            target = np.empty(len(state), dtype=np.int64)
+            for number in np.unique(setting):
+                rows = np.flatnonzero(setting == number)
+                target[rows] = self.rules[number].target_samples(state.observed.take(rows))
+        level = np.searchsorted(self._level_samples, target)
+        # If no level has this number of samples, take the next larger one, or the largest.
+        level = np.minimum(level, len(self.levels) - 1)
+        return np.where(target > state.observed.n_samples, level, state.level)
+
+    def _uniform(self, state: State) -> FloatArray:
+        """Return the number of each question that selects between two rules."""
+        if self.mix_by == "none":
+            return np.ones(len(state))
+        if self.mix_by == "length":
+            length = state.features[:, 0]
+            rank = np.searchsorted(self._lengths, length, side="left")
+            return np.asarray(1.0 - rank / max(1, len(self.training_lengths)), dtype=np.float64)
+        return mixing_uniform(state.key)
+
+
+def to_spec(policy: RulePolicy) -> PolicySpec:
+    """Describe the policy as plain data."""
+    content = {
+        "name": policy.name,
+        "prices": policy.schedule.prices,
+        "rules": [_rule_to_json(rule) for rule in policy.rules],
+        "mix_by": policy.mix_by,
+        "training_lengths": policy.training_lengths,
+        "length_feature": policy.length_feature,
+    }
+    return PolicySpec(policy.levels, content)
+
+
+def from_spec(spec: PolicySpec) -> RulePolicy:
+    """Build the policy from plain data."""
+    content = spec.content
+    schedule = PriceSchedule(read_numbers(content["prices"]))
+    rules = tuple(_rule_from_json(dict(rule), spec.max_samples) for rule in content["rules"])
+    if len(rules) != len(schedule.prices):
+        raise BundleError(f"{len(schedule.prices)} prices need as many rules, got {len(rules)}")
+    return RulePolicy(
+        read_entry(content, "name", str),
+        spec.levels,
+        rules,
+        schedule,
+        mix_by=read_choice(MIX_BY, content["mix_by"]),
+        training_lengths=read_numbers(content["training_lengths"]),
+        length_feature=read_entry(content, "length_feature", int),
+    )
+
+
+def _rule_to_json(rule: Rule) -> dict[str, Any]:
+    for name, kind in RULES.items():
+        if isinstance(rule, kind):
+            return {"rule": name, **asdict(rule)}
+    raise BundleError(f"a rule of type {type(rule).__name__} cannot be saved in a bundle")
+
+
+def _rule_from_json(content: dict[str, Any], max_samples: int) -> Rule:
+    """Build a rule; all its counts must be from 1 to the samples of the largest level."""
+    name = content.pop("rule")
+    if name not in RULES:
+        raise BundleError(f"rule {name!r} is unknown to this version")
+    rule: Rule = RULES[name](**content)
+    counts = [read_entry(content, key, int) for key in content if key != "threshold"]
+    if not all(1 <= count <= max_samples for count in counts):
+        raise BundleError(f"{rule} does not fit levels of up to {max_samples} samples")
+    read_number(content.get("threshold", 0.0))
+    return rule

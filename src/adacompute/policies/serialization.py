@@ -1,0 +1,75 @@
+"""Serialization: policies as JSON and binary files, with one reader and one writer per kind.
+
+To make a policy storable, add one entry to ``POLICY_KINDS``. Nothing in a stored policy is executed
+when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from adacompute.core.errors import BundleError
+from adacompute.core.types import Level, make_levels
+from adacompute.policies import router, rule_policy, sequential
+from adacompute.policies.policy import Policy
+from adacompute.policies.spec import PolicySpec, read_entry
+
+
+class PolicyKind(NamedTuple):
+    """How policies of one class are written and read.
+
+    ``has_resort`` says that levels of another model are allowed.
+    """
+
+    policy: type[Any]
+    to_spec: Callable[[Any], PolicySpec]
+    from_spec: Callable[[PolicySpec], Policy]
+    has_resort: bool = False
+
+
+POLICY_KINDS = {
+    "router": PolicyKind(router.RouterPolicy, router.router_to_spec, router.router_from_spec),
+    "value-router": PolicyKind(
+        router.ValueRouterPolicy, router.value_router_to_spec, router.value_router_from_spec
+    ),
+    "sequential": PolicyKind(
+        sequential.SequentialPolicy, sequential.to_spec, sequential.from_spec, has_resort=True
+    ),
+    "rules": PolicyKind(rule_policy.RulePolicy, rule_policy.to_spec, rule_policy.from_spec),
+}
+"""Policies that can be stored, by the name of their kind in ``bundle.json``."""
+
+
+def policy_to_json(policy: Policy) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the JSON object of a policy, and its binary files by name."""
+    for name, kind in POLICY_KINDS.items():
+        if isinstance(policy, kind.policy):
+            spec = kind.to_spec(policy)
+            levels = [asdict(level) for level in spec.levels]
+            return {"kind": name, **spec.content, "levels": levels}, dict(spec.files)
+    raise BundleError(f"a policy of type {type(policy).__name__} cannot be saved in a bundle")
+
+
+def policy_from_json(content: Mapping[str, Any], files: Mapping[str, bytes]) -> Policy:
+    """Build a policy from its JSON object and its binary files."""
+    name = content["kind"]
+    kind = POLICY_KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise BundleError(f"policy kind {name!r} is unknown to this version")
+    levels = tuple(_read_level(level) for level in read_entry(content, "levels", list))
+    own = tuple(level for level in levels if level.model == levels[0].model)
+    make_levels(tuple(level.n_samples for level in own))
+    if own != levels and not kind.has_resort:
+        raise BundleError(f"the levels of a policy of kind {name!r} must have one model")
+    return kind.from_spec(PolicySpec(levels, content, files))
+
+
+def _read_level(content: dict[str, Any]) -> Level:
+    return Level(
+        name=read_entry(content, "name", str),
+        n_samples=read_entry(content, "n_samples", int),
+        model=read_entry(content, "model", str | None),
+        settings=read_entry(content, "settings", dict),
+    )
