@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, require
-from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray
+from adacompute.core.types import Float32Array, FloatArray, IntArray
 from adacompute.policies.inference import (
     UNSEEN_LEVEL_SCORE,
     OnnxModel,
@@ -172,43 +172,51 @@ def fit_softmax(
     chosen by cross-validated likelihood, which must be better than that of constant label shares by
     more than chance. If an ``inverse_penalty`` is given, neither is done.
     """
-    linear = require("sklearn.linear_model", extra="train")
-    fold = assign_folds(group, SOFTMAX_FOLDS, seed=seed)
-
-    def fit(inverse_penalty: float, rows: BoolArray) -> Any:  # noqa: ANN401 - no types there
-        model = linear.LogisticRegression(C=inverse_penalty, max_iter=300, random_state=seed)
-        return model.fit(points[rows], label[rows])
-
-    def gain(inverse_penalty: float) -> FloatArray:
-        """Return each label's held-out log-likelihood minus that of its share."""
-        result = np.zeros(len(points))
-        for held_out in (fold == f for f in range(SOFTMAX_FOLDS)):
-            train = ~held_out
-            share = np.bincount(label[train], minlength=int(label.max()) + 1) / train.sum()
-            model = fit(inverse_penalty, train)
-            predicted = np.zeros((int(held_out.sum()), len(share)))
-            predicted[:, model.classes_] = model.predict_proba(points[held_out])
-            of_label = predicted[np.arange(len(predicted)), label[held_out]]
-            result[held_out] = np.log(
-                np.maximum(of_label, MIN_PROBABILITY)
-                / np.maximum(share[label[held_out]], MIN_PROBABILITY)
-            )
-        return result
-
     if inverse_penalty is None:
+        fold = assign_folds(group, SOFTMAX_FOLDS, seed=seed)
         if any(len(np.unique(label[fold != f])) == 1 for f in range(SOFTMAX_FOLDS)):
             return None
-        gains = {tried: gain(tried) for tried in SOFTMAX_INVERSE_PENALTIES}
+        gains = {
+            tried: _held_out_gain(points, label, fold, tried, seed)
+            for tried in SOFTMAX_INVERSE_PENALTIES
+        }
         inverse_penalty = max(gains, key=lambda tried: float(gains[tried].mean()))
         best = gains[inverse_penalty]
         deviation = np.bincount(group, best - best.mean())  # copies count as one
         error = float(np.sqrt(len(deviation) * deviation.var(ddof=1))) / len(points)
         if best.mean() < SOFTMAX_MIN_Z * error:
             return None
-    model = fit(inverse_penalty, np.ones(len(points), dtype=np.bool_))
+    model = _logistic_regression(points, label, inverse_penalty, seed)
     return Softmax(
         inverse_penalty, lambda points: np.asarray(model.predict_proba(points), np.float64)
     )
+
+
+def _held_out_gain(
+    points: FloatArray, label: IntArray, fold: IntArray, inverse_penalty: float, seed: int
+) -> FloatArray:
+    """Return the held-out log-likelihood of each label minus that of its share."""
+    gain = np.zeros(len(points))
+    for held_out in (fold == f for f in range(SOFTMAX_FOLDS)):
+        train = ~held_out
+        share = np.bincount(label[train], minlength=int(label.max()) + 1) / train.sum()
+        model = _logistic_regression(points[train], label[train], inverse_penalty, seed)
+        predicted = np.zeros((int(held_out.sum()), len(share)))
+        predicted[:, model.classes_] = model.predict_proba(points[held_out])
+        of_label = predicted[np.arange(len(predicted)), label[held_out]]
+        of_share = share[label[held_out]]
+        gain[held_out] = np.log(
+            np.maximum(of_label, MIN_PROBABILITY) / np.maximum(of_share, MIN_PROBABILITY)
+        )
+    return gain
+
+
+def _logistic_regression(
+    points: FloatArray, label: IntArray, inverse_penalty: float, seed: int
+) -> Any:  # noqa: ANN401 - scikit-learn has no types
+    linear = require("sklearn.linear_model", extra="train")
+    model = linear.LogisticRegression(C=inverse_penalty, max_iter=300, random_state=seed)
+    return model.fit(points, label)
 
 
 def _scikit_classifier(name: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
