@@ -21,8 +21,9 @@ from adacompute.datasets.example import locate_policy
 from adacompute.graders.grader import load_grader
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
-from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.sampler import SampledAnswer, Sampler
 
 TURNS, CONCURRENCY = 7, 64

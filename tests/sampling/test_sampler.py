@@ -24,8 +24,9 @@ from adacompute.models.messages import Sample, Settings
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
-from adacompute.policies.uniform import FixedRule, Rule, RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.adapters import ClientModel, FunctionModel
 from adacompute.sampling.sampler import SampledAnswer, Sampler
 from adacompute.sampling.session import Session
