@@ -1,9 +1,9 @@
-"""Collection: what the ledger and all the care around a call cost, against a bare loop of aiohttp.
+"""Collection: throughput and CPU time of a collection against a bare aiohttp loop.
 
-The fake upstream runs in a process of its own. Both sides draw the same samples, the bare loop by
-as many workers, without a ledger, retries or a limit on cost.
+The fake upstream runs in a process of its own. Both sides draw the same samples at the same
+concurrency. The bare loop has no ledger, no retries and no limit on cost.
 
-    python benchmarks/collection.py                   # throughput, and CPU at saturation
+    python benchmarks/collection.py                   # throughput, and CPU time at saturation
     python benchmarks/collection.py --memory 100000   # peak memory of a whole `adacompute collect`
 """
 
@@ -37,16 +37,16 @@ from adacompute.spending.meter import Meter
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.storage.ledger import Ledger
 
-LATENCY_S, AT_ONCE = 0.5, 256
-DRAWS = 8
+LATENCY_S, CONCURRENCY = 0.5, 256
+SAMPLES_PER_QUESTION = 8
 SETTINGS = Settings(max_tokens=64)
-Timed = tuple[float, float]
-"""Samples a second, and µs of CPU a sample."""
+Timing = tuple[float, float]
+"""Samples per second, and µs of CPU time per sample."""
 
 
 @contextmanager
-def upstream(*options: str) -> Iterator[str]:
-    """Start a fake upstream."""
+def start_upstream(*options: str) -> Iterator[str]:
+    """Start a fake upstream and yield its URL."""
     command = [sys.executable, "-m", "adacompute.testing.fake_openai", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         try:
@@ -56,113 +56,125 @@ def upstream(*options: str) -> Iterator[str]:
             process.terminate()
 
 
-def asked(samples: int) -> list[tuple[str, str]]:
-    """Questions that need so many samples."""
-    return [(f"q{i}", f"What is {i} x 7?") for i in range(samples // DRAWS)]
+def make_questions(n_samples: int) -> list[tuple[str, str]]:
+    """Return ids and texts of the questions that need this number of samples together."""
+    return [(f"q{i}", f"What is {i} x 7?") for i in range(n_samples // SAMPLES_PER_QUESTION)]
 
 
-async def timed(samples: int, work: Callable[[], Awaitable[object]]) -> Timed:
-    """Time something that draws samples."""
-    begun, used = time.perf_counter(), time.process_time()
+async def measure(n_samples: int, work: Callable[[], Awaitable[object]]) -> Timing:
+    """Time a function that draws samples."""
+    start, cpu = time.perf_counter(), time.process_time()
     await work()
-    taken, used = time.perf_counter() - begun, time.process_time() - used
-    return samples / taken, used / samples * 1e6
+    elapsed_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu
+    return n_samples / elapsed_s, cpu_s / n_samples * 1e6
 
 
-async def bare(url: str, samples: int, at_once: int) -> Timed:
-    """Draw with aiohttp alone."""
-    template, known = Template(), Capabilities()
-    todo = ((text, seed) for _, text in asked(samples) for seed in range(DRAWS))
+async def run_bare(url: str, n_samples: int, concurrency: int) -> Timing:
+    """Draw the samples with aiohttp alone."""
+    template, capabilities = Template(), Capabilities()
+    questions = make_questions(n_samples)
+    calls = ((text, seed) for _, text in questions for seed in range(SAMPLES_PER_QUESTION))
     connector = aiohttp.TCPConnector(limit=0)
     headers = {"Content-Type": "application/json"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
 
-        async def worker() -> None:
-            for text, seed in todo:
-                body = request_body("m", template.render(text), SETTINGS, known, seed=seed)
+        async def work() -> None:
+            for text, seed in calls:
+                prompt = template.render(text)
+                body = request_body("m", prompt, SETTINGS, capabilities, seed=seed)
                 data = json.dumps(body).encode()
                 async with session.post(f"{url}/chat/completions", data=data) as reply:
                     document = json.loads(await reply.read())
                 assert document["choices"][0]["message"]["content"]
 
-        return await timed(samples, lambda: asyncio.gather(*(worker() for _ in range(at_once))))
+        workers = (work() for _ in range(concurrency))
+        return await measure(n_samples, lambda: asyncio.gather(*workers))
 
 
-async def collected(url: str, samples: int, at_once: int) -> Timed:
-    """Draw into a ledger."""
-    with tempfile.TemporaryDirectory() as place:
-        ledger = Ledger(Path(place) / "ledger.sqlite")
-        async with Upstream(url, "m", connections=at_once) as model:
+async def run_collector(url: str, n_samples: int, concurrency: int) -> Timing:
+    """Collect the samples into a ledger."""
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = Ledger(Path(directory) / "ledger.sqlite")
+        async with Upstream(url, "m", connections=concurrency) as model:
             prices = TokenPrices(input=1.0, output=2.0)
-            level = CollectionLevel("default", "m", model, Template(), SETTINGS, prices, DRAWS)
-            collector = Collector(
-                ledger, level, asked(samples), Meter(10**18), AdaptiveLimiter(max_calls=at_once)
+            level = CollectionLevel(
+                "default", "m", model, Template(), SETTINGS, prices, SAMPLES_PER_QUESTION
             )
-            found = await timed(samples, collector.run)
-        assert (collector.progress.done, collector.progress.missing) == (samples, 0)
+            limiter = AdaptiveLimiter(max_calls=concurrency)
+            questions = make_questions(n_samples)
+            collector = Collector(ledger, level, questions, Meter(10**18), limiter)
+            timing = await measure(n_samples, collector.run)
+        assert (collector.progress.done, collector.progress.missing) == (n_samples, 0)
         ledger.close()
-    return found
+    return timing
 
 
-def compare(latency_s: float, samples: int, at_once: int, times: int) -> None:
-    """Print both, in turns; the best of each counts."""
-    rate: dict[str, float] = {}
-    used: dict[str, float] = {}
-    with upstream("--latency-s", f"{latency_s}", "--n", "ignored") as url:
-        asyncio.run(bare(url, AT_ONCE * DRAWS, at_once))  # connections warm up nobody's clock
-        for _ in range(times):
-            for side in (bare, collected):
-                name = side.__name__
-                samples_s, cpu = asyncio.run(side(url, samples, at_once))
-                rate[name] = max(samples_s, rate.get(name, 0.0))
-                used[name] = min(cpu, used.get(name, float("inf")))
-                print(f"  {name:10} {samples_s:8,.0f} samples/s {cpu:6.0f} µs of CPU a sample")
+def compare(latency_s: float, n_samples: int, concurrency: int, turns: int) -> None:
+    """Run both sides in turns and print the best of each."""
+    rates: dict[str, float] = {}
+    cpu: dict[str, float] = {}
+    sides = {"bare": run_bare, "collector": run_collector}
+    with start_upstream("--latency-s", f"{latency_s}", "--n", "ignored") as url:
+        warm_up = CONCURRENCY * SAMPLES_PER_QUESTION
+        asyncio.run(run_bare(url, warm_up, concurrency))
+        for _ in range(turns):
+            for name, side in sides.items():
+                rate, cpu_us = asyncio.run(side(url, n_samples, concurrency))
+                rates[name] = max(rate, rates.get(name, 0.0))
+                cpu[name] = min(cpu_us, cpu.get(name, float("inf")))
+                print(f"  {name:10} {rate:8,.0f} samples/s {cpu_us:6.0f} µs of CPU per sample")
     print(
-        f"{samples} samples, {latency_s:g} s latency, {at_once} at once: "
-        f"{rate['collected'] / rate['bare']:.3f} of the bare loop's throughput, "
-        f"{used['collected'] - used['bare']:.0f} µs of CPU a sample added"
+        f"{n_samples} samples, {latency_s:g} s latency, {concurrency} parallel: "
+        f"{rates['collector'] / rates['bare']:.3f} of the bare loop's throughput, "
+        f"{cpu['collector'] - cpu['bare']:.0f} µs of CPU added per sample"
     )
 
 
-def measure_memory(questions: int) -> None:
-    """Print the peak memory of a process that collects and exports so many questions."""
-    with tempfile.TemporaryDirectory() as place, upstream() as url:
+def measure_memory(n_questions: int) -> None:
+    """Print the peak memory of a process that collects and exports this many questions."""
+    with tempfile.TemporaryDirectory() as directory, start_upstream() as url:
         rows = [
             {"question_id": name, "question": text, "gold": "7"}
-            for name, text in asked(questions * DRAWS)
+            for name, text in make_questions(n_questions * SAMPLES_PER_QUESTION)
         ]
-        source = Path(place) / "questions.parquet"
+        source = Path(directory) / "questions.parquet"
         pq.write_table(pa.Table.from_pylist(rows), source)
         command = [sys.executable, "-m", "adacompute", "collect", str(source), "--json"]
-        command += ["--run", f"{place}/run", "--base-url", url, "--model", "fake"]
-        command += ["--grader", "numeric", "--samples", f"{DRAWS}", "--max-tokens", "64"]
-        begun = time.perf_counter()
-        done = subprocess.run(  # noqa: S603 - our own
+        command += ["--run", f"{directory}/run", "--base-url", url, "--model", "fake"]
+        command += ["--grader", "numeric", "--max-tokens", "64"]
+        command += ["--samples", f"{SAMPLES_PER_QUESTION}"]
+        start = time.perf_counter()
+        done = subprocess.run(  # noqa: S603 - our own command
             command,
-            env={**os.environ, "XDG_CACHE_HOME": place},
+            env={**os.environ, "XDG_CACHE_HOME": directory},
             capture_output=True,
             text=True,
             check=True,
             timeout=3600,
         )
-        taken = time.perf_counter() - begun
-    (level,) = json.loads(done.stdout)["levels"]
-    assert level["samples"] == questions * DRAWS
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"{questions} questions × {DRAWS} samples: peak {peak:.0f} MB, {taken:.0f} s")
+        elapsed_s = time.perf_counter() - start
+    (arm,) = json.loads(done.stdout)["arms"]
+    assert arm["samples"] == n_questions * SAMPLES_PER_QUESTION
+    peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(
+        f"{n_questions} questions × {SAMPLES_PER_QUESTION} samples: "
+        f"peak {peak_mb:.0f} MB, {elapsed_s:.0f} s"
+    )
 
 
 def main() -> None:
-    """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description="What collecting costs.")
+    """Measure throughput, or memory with ``--memory``."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--memory", type=int, metavar="QUESTIONS", help="measure memory instead")
-    parser.add_argument("--samples", type=int, default=20_480, help="of the test with latency")
+    parser.add_argument(
+        "--samples", type=int, default=20_480, help="samples of the run with latency"
+    )
     options = parser.parse_args()
     if options.memory:
         measure_memory(options.memory)
         return
-    compare(LATENCY_S, options.samples, AT_ONCE, times=2)
-    compare(0.0, 8_000, 32, times=3)
+    compare(LATENCY_S, options.samples, CONCURRENCY, turns=2)
+    compare(0.0, 8_000, 32, turns=3)
 
 
 if __name__ == "__main__":

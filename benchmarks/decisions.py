@@ -1,10 +1,11 @@
-"""Decisions: one question at a time, every bundled policy, features excluded; and in blocks.
+"""Decisions: time per decision of every policy, without its features; one by one and in blocks.
 
 Run it with ``python benchmarks/decisions.py``.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -20,84 +21,91 @@ from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 
 LEVELS = (1, 2, 4, 8, 16)
-TIMES = 5_000
-BLOCK = 100_000
-MANY = 1_000_000
+REPEATS = 5_000
+BLOCK_SIZE = 100_000
+LARGE_BLOCK_SIZE = 1_000_000
+WARM_UP = 100
 
 
-def pool(questions: int, samples: int, rng: np.random.Generator) -> Pool:
-    """Questions of mixed difficulty with features that say a little."""
-    chance = rng.beta(0.8, 0.8, questions)
-    right = rng.random((questions, samples)) < chance[:, None]
-    answer = np.where(right, 0, rng.integers(1, 4, (questions, samples)))
-    features = rng.random((questions, 16), dtype=np.float32)
-    features[:, 0] = chance + rng.normal(0, 0.2, questions)
-    offsets = np.arange(questions + 1) * samples
-    key = np.arange(questions, dtype=np.uint64)
-    answers = Answers(offsets, answer.ravel(), right.ravel())
+def make_pool(n_questions: int, n_samples: int, rng: np.random.Generator) -> Pool:
+    """Make questions of mixed difficulty with slightly informative features."""
+    accuracy = rng.beta(0.8, 0.8, n_questions)
+    correct = rng.random((n_questions, n_samples)) < accuracy[:, None]
+    answer = np.where(correct, 0, rng.integers(1, 4, (n_questions, n_samples)))
+    features = rng.random((n_questions, 16), dtype=np.float32)
+    features[:, 0] = accuracy + rng.normal(0, 0.2, n_questions)
+    offsets = np.arange(n_questions + 1) * n_samples
+    key = np.arange(n_questions, dtype=np.uint64)
+    answers = Answers(offsets, answer.ravel(), correct.ravel())
     return Pool(answers, key, key, features, np.ones(answer.size))
 
 
-def states(policy: Policy, size: int, rng: np.random.Generator, drawn: int = 0) -> State:
-    """Questions before their first draw, or after some; nothing of their votes is counted yet."""
-    samples = np.array([level.n_samples for level in policy.levels], dtype=np.float64)
-    votes = rng.integers(-1, 3, (size, max(1, drawn)))
+def make_state(policy: Policy, size: int, rng: np.random.Generator, n_samples: int = 0) -> State:
+    """Make questions with this many samples each, whose votes are not counted yet."""
+    cost = np.array([level.n_samples for level in policy.levels], dtype=np.float64)
+    samples = SampleMatrix(rng.integers(-1, 3, (size, max(1, n_samples))))
     return State(
         key=rng.integers(0, 2**63, size).astype(np.uint64),
         features=policy.prepare_features(rng.random((size, 16), dtype=np.float32)),
-        cost=np.broadcast_to(samples, (size, len(samples))),
-        observed=ObservedSamples(SampleMatrix(votes), np.arange(size), np.full(size, drawn)),
-        level=np.full(size, drawn - 1 if drawn else NO_LEVEL),
+        cost=np.broadcast_to(cost, (size, len(cost))),
+        observed=ObservedSamples(samples, np.arange(size), np.full(size, n_samples)),
+        level=np.full(size, n_samples - 1 if n_samples else NO_LEVEL),
         rounds_left=np.full(size, 16),
     )
 
 
-def main() -> None:
-    """Print microseconds a decision: median and 99th percentile of one, mean in a block."""
-    rng = np.random.default_rng(0)
-    experiment = Experiment(pool(400, 32, rng), LEVELS, (1.5, 2.0, 3.0, 4.0, 6.0), 20, 0)
-    print(f"{'policy':22} {'p50':>8} {'p99':>8} {'in a block':>11}   µs a decision")
-    for name, family in POLICY_FACTORIES.items():
-        fitted = family(experiment, np.arange(400))
-        with tempfile.TemporaryDirectory() as place:
-            save_bundle(Bundle(fitted.policy), Path(place) / name)
-            policy = load_bundle(Path(place) / name).policy
-        price = fitted.prices[len(fitted.prices) // 2]
-        one = states(policy, 1, rng)
-        taken = np.empty(TIMES)
-        for i in range(TIMES):
-            start = time.perf_counter_ns()
-            policy.decide(one, price)
-            taken[i] = time.perf_counter_ns() - start
-        many = states(policy, BLOCK, rng)
-        policy.decide(many, price)
-        block = -time.perf_counter()
-        policy.decide(many, price)
-        block += time.perf_counter()
-        p50, p99 = np.quantile(taken[100:] / 1000, [0.5, 0.99])
-        print(f"{name:22} {p50:8.1f} {p99:8.1f} {block / BLOCK * 1e6:11.3f}")
-        if name == "sequential":
-            after_draws(policy, price, rng)
+def print_row(label: str, times_ns: np.typing.NDArray[np.float64], block_us: float) -> None:
+    """Print the median and the 99th percentile of single decisions, and the mean in a block."""
+    p50, p99 = np.quantile(times_ns[WARM_UP:] / 1000, [0.5, 0.99])
+    print(f"{label:22} {p50:8.1f} {p99:8.1f} {block_us:11.3f}")
 
 
-def after_draws(policy: Policy, price: float, rng: np.random.Generator) -> None:
-    """The same after four draws whose votes are new, without and with the features of a text."""
+def measure_block(policy: Policy, state: State, price: float) -> float:
+    """Return µs per decision of one block."""
+    start = time.perf_counter()
+    policy.decide(state, price)
+    return (time.perf_counter() - start) / len(state) * 1e6
+
+
+def measure_after_samples(policy: Policy, price: float, rng: np.random.Generator) -> None:
+    """Measure decisions after four new samples, without and with the features of a text."""
     text = pa.array([("A train leaves at 9 and 40 minutes later another follows it. " * 9)[:500]])
-    alone, whole = np.empty(TIMES), np.empty(TIMES)
-    for i in range(TIMES):
-        one = states(policy, 1, rng, drawn=4)
+    without_features, with_features = np.empty(REPEATS), np.empty(REPEATS)
+    for i in range(REPEATS):
+        state = make_state(policy, 1, rng, n_samples=4)
         start = time.perf_counter_ns()
-        policy.decide(one, price)
-        alone[i] = time.perf_counter_ns() - start
+        policy.decide(state, price)
+        without_features[i] = time.perf_counter_ns() - start
         extract(text, features="words")
-        whole[i] = time.perf_counter_ns() - start
-    many = states(policy, MANY, rng, drawn=4)
-    block = -time.perf_counter()
-    policy.decide(many, price)
-    block += time.perf_counter()
-    for label, taken in (("  after 4 draws", alone), ("  with a text's features", whole)):
-        p50, p99 = np.quantile(taken[100:] / 1000, [0.5, 0.99])
-        print(f"{label:22} {p50:8.1f} {p99:8.1f} {block / MANY * 1e6:11.3f}")
+        with_features[i] = time.perf_counter_ns() - start
+    block_us = measure_block(policy, make_state(policy, LARGE_BLOCK_SIZE, rng, n_samples=4), price)
+    print_row("  after 4 samples", without_features, block_us)
+    print_row("  with text features", with_features, block_us)
+
+
+def main() -> None:
+    """Print µs per decision of every policy."""
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    rng = np.random.default_rng(0)
+    experiment = Experiment(make_pool(400, 32, rng), LEVELS, (1.5, 2.0, 3.0, 4.0, 6.0), 20, 0)
+    print(f"{'policy':22} {'p50':>8} {'p99':>8} {'in a block':>11}   µs per decision")
+    for name, fit in POLICY_FACTORIES.items():
+        fitted = fit(experiment, np.arange(400))
+        with tempfile.TemporaryDirectory() as directory:
+            save_bundle(Bundle(fitted.policy), Path(directory) / name)
+            policy = load_bundle(Path(directory) / name).policy
+        price = fitted.prices[len(fitted.prices) // 2]
+        state = make_state(policy, 1, rng)
+        times_ns = np.empty(REPEATS)
+        for i in range(REPEATS):
+            start = time.perf_counter_ns()
+            policy.decide(state, price)
+            times_ns[i] = time.perf_counter_ns() - start
+        block = make_state(policy, BLOCK_SIZE, rng)
+        policy.decide(block, price)  # warm up
+        print_row(name, times_ns, measure_block(policy, block, price))
+        if name == "sequential":
+            measure_after_samples(policy, price, rng)
 
 
 if __name__ == "__main__":

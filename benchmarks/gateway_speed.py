@@ -1,20 +1,22 @@
-"""Gateway speed: ours beside a bare proxy, nginx and its peers, in one run on one machine.
+"""Gateway speed: our gateway against a bare proxy, nginx and its peers, on one machine.
 
-``python benchmarks/gateway_speed.py [PEERS]``. A fake upstream answers 50 tokens after 20 ms; each
-proxy is one worker. wrk asks 64 at once for requests a second, and one at a time for the latency
-that is added. PEERS is a directory of virtual environments (``litellm``, ``optillm``, ``its``);
-what is missing is left out. Then one worker holds 5,000 slow streams. It needs wrk and nginx.
+``python benchmarks/gateway_speed.py [PEERS]``. A fake upstream answers with 50 tokens after 20 ms;
+each proxy has one worker. wrk sends 64 requests in parallel to measure requests per second, and one
+at a time to measure the added latency. PEERS is a directory of virtual environments (``litellm``,
+``optillm``, ``its``); missing ones are skipped. Then one worker serves 5,000 slow streams. It needs
+wrk, and nginx for that row.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +25,7 @@ import aiohttp
 
 from adacompute.testing.gateways import free_port, process_usage, save_example_bundle
 
-SECONDS, AT_ONCE, TURNS, STREAMS = 8, 64, 2, 5000
+DURATION_S, CONCURRENCY, TURNS, N_STREAMS = 8, 64, 2, 5000
 LUA = """
 wrk.method = "POST"
 wrk.body = '{"model":"%s","messages":[{"role":"user","content":"What is 7 + 6?"}],"max_tokens":50}'
@@ -31,7 +33,7 @@ wrk.headers["Content-Type"] = "application/json"
 wrk.headers["Authorization"] = "Bearer sk-none"
 """
 NGINX = """
-worker_processes 1; daemon off; pid {place}/nginx.pid; error_log {place}/error.log;
+worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log {directory}/error.log;
 events {{ worker_connections 8192; }}
 http {{ access_log off; upstream u {{ server 127.0.0.1:{upstream}; keepalive 256; }}
  server {{ listen 127.0.0.1:{port}; location / {{
@@ -58,10 +60,10 @@ general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
 
 
 @contextmanager
-def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process, and end it."""
-    no_progress = subprocess.DEVNULL
-    running = subprocess.Popen(command, stdout=no_progress, stderr=no_progress)  # noqa: S603
+def start_process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process until the block ends."""
+    null = subprocess.DEVNULL
+    running = subprocess.Popen(command, stdout=null, stderr=null)  # noqa: S603
     try:
         yield running
     finally:
@@ -73,12 +75,12 @@ def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
             running.wait()
 
 
-def wait_for(port: int, path: str = "/v1/models", within_s: float = 90) -> bool:
-    """Wait until something answers."""
+def wait_for(port: int, path: str = "/v1/models", timeout_s: float = 90) -> bool:
+    """Wait until a port answers; return whether it does."""
 
-    async def ask() -> bool:
+    async def poll() -> bool:
         async with aiohttp.ClientSession() as session:
-            end = time.monotonic() + within_s
+            end = time.monotonic() + timeout_s
             while time.monotonic() < end:
                 try:
                     async with session.get(f"http://127.0.0.1:{port}{path}"):
@@ -87,28 +89,33 @@ def wait_for(port: int, path: str = "/v1/models", within_s: float = 90) -> bool:
                     await asyncio.sleep(0.3)
         return False
 
-    return asyncio.run(ask())
+    return asyncio.run(poll())
 
 
-def load(port: int, script: Path, *, at_once: int) -> tuple[float, str, str]:
-    """Requests a second, and the median and 99th percentile of their latency."""
+def measure(port: int, script: Path, *, concurrency: int) -> tuple[float, str, str]:
+    """Return requests per second, and the median and 99th percentile of their latency.
+
+    The rate is negative if any request fails.
+    """
     target = f"http://127.0.0.1:{port}/v1/chat/completions"
-    flags = ["-t1", f"-c{at_once}", f"-d{SECONDS}", "--latency", "--timeout", "30s"]
+    flags = ["-t1", f"-c{concurrency}", f"-d{DURATION_S}", "--latency", "--timeout", "30s"]
     command = ["wrk", *flags, "-s", str(script), target]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    wrong = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
-    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", said)[1])  # type: ignore[index]
-    half, most = (re.search(rf"\s{p}%\s+(\d\S*)", said)[1] for p in (50, 99))  # type: ignore[index]
-    return (-rate if wrong else rate), half, most
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    failed = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
+    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", output)[1])  # type: ignore[index]
+    p50, p99 = (re.search(rf"\s{p}%\s+(\d\S*)", output)[1] for p in (50, 99))  # type: ignore[index]
+    return (-rate if failed else rate), p50, p99
 
 
-def proxies(stack: ExitStack, place: Path, upstream: int, peers: Path | None) -> dict[str, int]:
-    """Start everything that is compared, and say at which port it listens."""
+def start_proxies(
+    stack: ExitStack, directory: Path, upstream: int, peers: Path | None
+) -> dict[str, int]:
+    """Start every proxy and return their ports by name."""
     python, here = sys.executable, Path(__file__).parent
-    ports = {"upstream itself": upstream}
+    ports = {"no proxy": upstream}
 
     def add(name: str, *command: str, port: int) -> None:
-        stack.enter_context(process(*command))
+        stack.enter_context(start_process(*command))
         if wait_for(port):
             ports[name] = port
         else:
@@ -118,12 +125,13 @@ def proxies(stack: ExitStack, place: Path, upstream: int, peers: Path | None) ->
     bare = (python, str(here / "bare_proxy.py"), f"http://127.0.0.1:{upstream}", str(port))
     add("(a) bare Starlette + aiohttp", *bare, port=port)
     port = free_port()
-    (place / "nginx.conf").write_text(NGINX.format(place=place, upstream=upstream, port=port))
+    config = NGINX.format(directory=directory, upstream=upstream, port=port)
+    (directory / "nginx.conf").write_text(config)
     if nginx := shutil.which("nginx"):
-        add("(b) nginx", nginx, "-c", str(place / "nginx.conf"), port=port)
+        add("(b) nginx", nginx, "-c", str(directory / "nginx.conf"), port=port)
     port = free_port()
-    save_example_bundle(place / "policy")
-    (place / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
+    save_example_bundle(directory / "policy")
+    (directory / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
     add(
         "(c) ours",
         python,
@@ -131,20 +139,20 @@ def proxies(stack: ExitStack, place: Path, upstream: int, peers: Path | None) ->
         "adacompute",
         "serve",
         "--config",
-        str(place / "gateway.toml"),
+        str(directory / "gateway.toml"),
         port=port,
     )
     if peers is not None:
-        add_peers(add, place, upstream, peers)
+        add_peers(add, directory, upstream, peers)
     return ports
 
 
-def add_peers(add, place: Path, upstream: int, peers: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - the closure above
-    """Start those peers that are installed."""
+def add_peers(add: Callable[..., None], directory: Path, upstream: int, peers: Path) -> None:
+    """Start the peers that are installed."""
     if (peers / "litellm/bin/litellm").exists():
         port = free_port()
-        (place / "litellm.yaml").write_text(LITELLM.format(upstream=upstream))
-        command = [str(peers / "litellm/bin/litellm"), "--config", str(place / "litellm.yaml")]
+        (directory / "litellm.yaml").write_text(LITELLM.format(upstream=upstream))
+        command = [str(peers / "litellm/bin/litellm"), "--config", str(directory / "litellm.yaml")]
         add("(e) litellm proxy", *command, "--port", str(port), "--host", "127.0.0.1", port=port)
     if (peers / "optillm/bin/optillm").exists():
         port = free_port()
@@ -157,8 +165,8 @@ def add_peers(add, place: Path, upstream: int, peers: Path) -> None:  # type: ig
 
 
 async def configure_its(port: int, upstream: int) -> None:
-    """Tell its_hub its upstream, and to draw once."""
-    told = {
+    """Configure its_hub with the upstream and a budget of one sample."""
+    settings = {
         "endpoint": f"http://127.0.0.1:{upstream}/v1",
         "api_key": "none",
         "model": "other",
@@ -167,35 +175,35 @@ async def configure_its(port: int, upstream: int) -> None:
         "budget": 1,
     }
     url = f"http://127.0.0.1:{port}/configure"
-    async with aiohttp.ClientSession() as session, session.post(url, json=told) as reply:
+    async with aiohttp.ClientSession() as session, session.post(url, json=settings) as reply:
         print("its_hub configured:", reply.status, flush=True)
 
 
 def compare(peers: Path | None) -> None:
-    """Print a row for each proxy."""
-    with TemporaryDirectory() as held_place, ExitStack() as stack:
-        place = Path(held_place)
+    """Print one row per proxy and turn."""
+    with TemporaryDirectory() as temporary, ExitStack() as stack:
+        directory = Path(temporary)
         upstream = free_port()
         options = ["--latency-s", "0.02", "--completion-tokens", "50", "--port", str(upstream)]
         fake = (sys.executable, "-m", "adacompute.testing.fake_openai", *options)
-        stack.enter_context(process(*fake))
+        stack.enter_context(start_process(*fake))
         wait_for(upstream)
-        for name in ("other", "fake"):
-            (place / f"{name}.lua").write_text(LUA % name)
-        ports = proxies(stack, place, upstream, peers)
+        for model in ("other", "fake"):
+            (directory / f"{model}.lua").write_text(LUA % model)
+        ports = start_proxies(stack, directory, upstream, peers)
         cases = [(name, port, "other") for name, port in ports.items()]
         cases.append(("(d) ours, deciding", ports["(c) ours"], "fake"))
         for turn in range(TURNS):
             for name, port, model in cases:
-                script = place / f"{model}.lua"
-                rate, half, most = load(port, script, at_once=AT_ONCE)
-                _, alone, alone_most = load(port, script, at_once=1)
-                shown = f"{rate:8.0f}/s {half:>9} {most:>9}   alone {alone:>9} {alone_most:>9}"
-                print(f"{turn} {name:30s} {shown}", flush=True)
+                script = directory / f"{model}.lua"
+                rate, p50, p99 = measure(port, script, concurrency=CONCURRENCY)
+                _, single_p50, single_p99 = measure(port, script, concurrency=1)
+                times = f"{p50:>9} {p99:>9}   single {single_p50:>9} {single_p99:>9}"
+                print(f"{turn} {name:30s} {rate:8.0f}/s {times}", flush=True)
 
 
-async def hold(port: int) -> int:
-    """Open many slow streams at once and read them to their end."""
+async def read_streams(port: int) -> int:
+    """Read many slow streams in parallel; return how many are complete."""
     body = {
         "model": "other",
         "messages": [{"role": "user", "content": "slow"}],
@@ -207,7 +215,7 @@ async def hold(port: int) -> int:
     complete = 0
     async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
 
-        async def one(number: int) -> None:
+        async def read(number: int) -> None:
             nonlocal complete
             await asyncio.sleep(number / 1000)
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
@@ -215,29 +223,31 @@ async def hold(port: int) -> int:
                 data = await reply.read()
                 complete += data.endswith(b"data: [DONE]\n\n")
 
-        await asyncio.gather(*(one(i) for i in range(STREAMS)))
+        await asyncio.gather(*(read(i) for i in range(N_STREAMS)))
     return complete
 
 
-def stream() -> None:
-    """Hold slow streams with one worker, and say what memory that takes."""
-    with TemporaryDirectory() as held_place, ExitStack() as stack:
-        place, upstream, port = Path(held_place), free_port(), free_port()
+def measure_streams() -> None:
+    """Serve slow streams with one worker and print its peak memory."""
+    with TemporaryDirectory() as temporary, ExitStack() as stack:
+        directory, upstream, port = Path(temporary), free_port(), free_port()
         options = ["--token-latency-s", "2", "--completion-tokens", "10", "--port", str(upstream)]
         fake = (sys.executable, "-m", "adacompute.testing.fake_openai", *options)
-        stack.enter_context(process(*fake))
-        save_example_bundle(place / "policy")
-        (place / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
-        serve = ("-m", "adacompute", "serve", "--config", str(place / "gateway.toml"))
-        gateway = stack.enter_context(process(sys.executable, *serve))
+        stack.enter_context(start_process(*fake))
+        save_example_bundle(directory / "policy")
+        (directory / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
+        serve = ("-m", "adacompute", "serve", "--config", str(directory / "gateway.toml"))
+        gateway = stack.enter_context(start_process(sys.executable, *serve))
         wait_for(port)
         before = process_usage(gateway.pid)
-        complete = asyncio.run(hold(port))
+        complete = asyncio.run(read_streams(port))
         status = Path(f"/proc/{gateway.pid}/status").read_text()
-        peak = int(status.split("VmHWM:")[1].split()[0]) // 1024
-        print(f"{complete} of {STREAMS} streams complete; {before} before, at most {peak} MB")
+        peak_mb = int(status.split("VmHWM:")[1].split()[0]) // 1024
+        print(f"{complete} of {N_STREAMS} streams complete; {before} before, peak {peak_mb} MB")
 
 
 if __name__ == "__main__":
-    compare(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
-    stream()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("peers", type=Path, nargs="?", help="directory of virtual environments")
+    compare(parser.parse_args().peers)
+    measure_streams()

@@ -2,14 +2,13 @@
 
 Run it with ``python benchmarks/reference.py SAMPLES.parquet [--drop-unparsed]``.
 
-The page's is of 1,000 exam questions × 50 samples of gpt-3.5-turbo, which Renze and Guven
-published (github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0
-pooled).
+The table is from 1,000 exam questions × 50 samples of gpt-3.5-turbo, published by Renze and Guven
+(github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0 pooled).
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -23,14 +22,18 @@ LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 def main() -> None:
     """Print the table in Markdown."""
-    with tempfile.TemporaryDirectory() as place:
-        run = Path(place) / "run"
-        import_samples(Path(sys.argv[1]), run)
-        seconds = -time.perf_counter()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("samples", type=Path, help="file of recorded samples")
+    parser.add_argument("--drop-unparsed", action="store_true", help="remove unparsed samples")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        run = Path(directory) / "run"
+        import_samples(options.samples, run)
+        start = time.perf_counter()
         result = evaluate_run(
-            run, budgets=BUDGETS, levels=LEVELS, drop_unparsed="--drop-unparsed" in sys.argv
+            run, budgets=BUDGETS, levels=LEVELS, drop_unparsed=options.drop_unparsed
         )
-        seconds += time.perf_counter()
+        elapsed_s = time.perf_counter() - start
     print("| policy | " + " | ".join(f"{b:g}" for b in BUDGETS) + " |")
     print("|---" * (len(BUDGETS) + 1) + "|")
     for name in dict.fromkeys(row["policy"] for row in result["rows"]):
@@ -41,7 +44,7 @@ def main() -> None:
             if row["policy"] == name
         ]
         print(f"| {name} | " + " | ".join(cells) + " |")
-    print(f"\n{result['questions']} questions x {result['samples']} samples, {seconds:.0f} s")
+    print(f"\n{result['questions']} questions x {result['samples']} samples, {elapsed_s:.0f} s")
 
 
 if __name__ == "__main__":
