@@ -250,9 +250,9 @@ def test_commands_in_sentences_exist_and_have_these_options(page: Path) -> None:
         assert given <= known, f"adacompute {command}"
 
 
-def test_the_blocks_of_the_readme_are_found() -> None:
-    found = [text for language, text in blocks(ROOT / "README.md") if language == "sh"]
-    assert sum(text.count("adacompute ") for text in found) > 10
+def test_the_blocks_of_the_pages_are_found() -> None:
+    found = [text for page in PAGES for language, text in blocks(page) if language == "sh"]
+    assert sum(text.count("adacompute ") for text in found) > 40
 
 
 @pytest.mark.parametrize(
