@@ -32,7 +32,7 @@ from adacompute.core.types import IntArray, Level
 from adacompute.datasets.example import NAME as EXAMPLE
 from adacompute.datasets.example import find_example, locate_policy
 from adacompute.datasets.rows import read_samples
-from adacompute.evaluation.costs import Costs
+from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.gateway.config import make_config
@@ -120,7 +120,7 @@ def load_pool(path: Path, round_cost: float = 0.0, tie_break: str = FIRST_SEEN) 
     """Import a file of samples into a run and return its pool."""
     with tempfile.TemporaryDirectory() as directory:
         import_samples(path, Path(directory, "run"))
-        costs = Costs(round_cost=round_cost)
+        costs = CostModel(round_cost=round_cost)
         return read_pool(Run(Path(directory, "run")), costs=costs, tie_break=tie_break).equalise()
 
 

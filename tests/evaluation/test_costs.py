@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.costs import Costs, call_costs, level_costs, sample_costs
+from adacompute.evaluation.costs import CostModel, call_costs, level_costs, sample_costs
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 from adacompute.stages.calibrate import calibrate_run
@@ -66,11 +66,11 @@ def test_each_model_has_its_own_token_prices(make_run: Make, rows: Rows) -> None
     assert sample_costs(unnamed, "money", {"a": TokenPrices(output=1e6)}).tolist() == [30.0] * len(
         rows
     )
-    with pytest.raises(DataError, match=r"do not say which model .* token prices of a, b, c"):
+    with pytest.raises(DataError, match="prices of a, b, c"):
         sample_costs(unnamed, "money", price_list)
 
 
-def test_without_a_token_prices_money_is_what_was_paid(make_run: Make, rows: Rows) -> None:
+def test_without_token_prices_money_is_what_was_paid(make_run: Make, rows: Rows) -> None:
     paid = [{**row, "cost": 0.5 + row["sample"]} for row in rows]
     costs = level_costs(recorded(make_run(paid)), "money", (1, 2))
     assert costs.tolist() == [[4.0, 8.0]] * 24
@@ -82,19 +82,17 @@ def test_without_a_token_prices_money_is_what_was_paid(make_run: Make, rows: Row
 @pytest.mark.parametrize("cost", [None, 0.0])
 def test_without_prices_there_is_no_money(make_run: Make, rows: Rows, cost: float | None) -> None:
     unpaid = recorded(make_run(tokens(rows, cost=cost)))
-    with pytest.raises(ConfigError, match="name a file of prices with --token-prices"):
+    with pytest.raises(ConfigError, match="--token-prices"):
         sample_costs(unpaid, "money")
 
 
 def test_only_the_counts_that_have_a_price_are_needed(make_run: Make, rows: Rows) -> None:
     bare = recorded(make_run([{**row, "completion_tokens": 5} for row in rows]))
     assert sample_costs(bare, "money", {"m": TokenPrices(output=1e6)}).tolist() == [5.0] * len(rows)
-    with pytest.raises(
-        DataError, match="192 of 192 samples have no prompt_tokens, so token prices"
-    ):
+    with pytest.raises(DataError, match="192 of 192 samples have no prompt_tokens"):
         sample_costs(bare, "money", {"m": TokenPrices(input=1.0)})
     wrong = recorded(make_run(tokens(rows, cached_tokens=-1)))
-    with pytest.raises(DataError, match="cached_tokens holds -1"):
+    with pytest.raises(DataError, match=r"cached_tokens .* -1"):
         sample_costs(wrong, "money", {"small": TOKEN_PRICES})
 
 
@@ -107,8 +105,8 @@ def test_stages_count_in_money_and_notice_other_prices(
     solved = solve_run(run, budget=1e-3, unit="money", token_prices=prices)
     assert 44e-5 <= solved["cost"] <= solved["mixed_cost"] <= 1e-3
     prices.write_text(PRICES.replace("8", "80"))
-    dearer = solve_run(run, budget=1e-2, unit="money", token_prices=prices)
-    assert dearer["cost"] > 26e-4
+    expensive = solve_run(run, budget=1e-2, unit="money", token_prices=prices)
+    assert expensive["cost"] > 26e-4
     limited = solve_run(run, budget=3.0, limits={"money": 4e-3}, token_prices=prices)
     assert limited["limits"]["money"]["cost"] <= 4e-3
 
@@ -137,7 +135,7 @@ def test_policies_are_scored_in_money_and_another_price_is_noticed(
         cost(88e-5)
 
 
-def test_a_token_prices_is_for_money(make_run: Make, rows: Rows, prices: Path) -> None:
+def test_token_prices_need_the_unit_money(make_run: Make, rows: Rows, prices: Path) -> None:
     run = make_run(rows)
     with pytest.raises(ConfigError, match="add --unit money"):
         estimate_run(run, token_prices=prices)
@@ -145,18 +143,18 @@ def test_a_token_prices_is_for_money(make_run: Make, rows: Rows, prices: Path) -
         estimate_run(run, unit="money", token_prices=prices.with_name("nowhere.toml"))
 
 
-def test_with_native_n_a_prompt_is_paid_once_a_round(make_run: Make, rows: Rows) -> None:
+def test_with_native_n_a_prompt_is_paid_once_per_round(make_run: Make, rows: Rows) -> None:
     place = make_run(tokens(rows, samples_per_call=4))
-    draw, prompt = call_costs(recorded(place), {"small": TOKEN_PRICES})
+    sample, prompt = call_costs(recorded(place), {"small": TOKEN_PRICES})
     call = TOKEN_PRICES.cost(Usage(prompt=100, completion=0, cached=40)) / NANO
     own = TOKEN_PRICES.cost(Usage(prompt=0, completion=30, reasoning=6)) / NANO - TOKEN_PRICES.call
     assert prompt == pytest.approx(np.full(len(prompt), call))
-    assert draw == pytest.approx(np.full(len(rows), own))
-    costs = Costs("money", {"small": TOKEN_PRICES}, native_n=True, round_cost=0.5)
+    assert sample == pytest.approx(np.full(len(rows), own))
+    costs = CostModel("money", {"small": TOKEN_PRICES}, native_n=True, round_cost=0.5)
     pool = read_pool(Run(place), costs=costs)
     four = pool.level_cost((4,))
     assert four == pytest.approx(call + 0.5 + 4 * own)
-    kept = Costs.read("money", costs.describe())
+    kept = CostModel.from_dict("money", costs.to_dict())
     assert kept == costs
 
 
@@ -172,9 +170,11 @@ def test_a_policy_is_trained_and_calibrated_for_the_token_prices_it_was_given(
     assert made["round_cost"] == pytest.approx(2 * 100 / 1e6)
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.unit == "money"
-    assert bundle.notes["costs"]["prices"]["small"]["output"] == 8
-    round_cost, draw = 2 * 100 / 1e6, 8 * 30 / 1e6
-    found = calibrate_run(place, bundle=tmp_path / "bundle", budget=3 * round_cost + 4 * draw)
-    assert round_cost + draw <= found["cost"] <= 3 * round_cost + 4 * draw
+    assert bundle.notes["costs"]["token_prices"]["small"]["output"] == 8
+    round_cost, sample_cost = 2 * 100 / 1e6, 8 * 30 / 1e6
+    found = calibrate_run(
+        place, bundle=tmp_path / "bundle", budget=3 * round_cost + 4 * sample_cost
+    )
+    assert round_cost + sample_cost <= found["cost"] <= 3 * round_cost + 4 * sample_cost
     points = load_bundle(tmp_path / "bundle").frontier
-    assert round_cost + draw <= points[0].cost < round_cost + 2 * draw
+    assert round_cost + sample_cost <= points[0].cost < round_cost + 2 * sample_cost

@@ -63,9 +63,9 @@ def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
     [
         ({}, "name a budget, or the samples"),
         ({"budget": 2.0, "accuracy_of": 4}, "not both"),
-        ({"budget": float("nan")}, "a budget is a finite number above 0, not nan"),
-        ({"budget": float("inf")}, "a budget is a finite number above 0, not inf"),
-        ({"budget": -1.0}, "a budget is a finite number above 0, not -1"),
+        ({"budget": float("nan")}, "finite number above 0, not nan"),
+        ({"budget": float("inf")}, "finite number above 0, not inf"),
+        ({"budget": -1.0}, "finite number above 0, not -1"),
         ({"budget": 2.0, "confidence": 1.0}, "confidence"),
         ({"budget": 2.0, "confidence": 1 - 1e-16}, "confidence"),
         ({"budget": 2.0, "confidence": 0.3}, "confidence"),

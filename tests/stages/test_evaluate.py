@@ -194,7 +194,7 @@ def test_paper_protocol_scores_the_paper_policies(run: Path) -> None:
         ({"features": "tea-leaves"}, ConfigError, "no feature set 'tea-leaves'"),
         ({"unit": "bananas"}, ConfigError, "not 'bananas'"),
         ({"unit": "latency"}, ConfigError, "not 'latency'"),
-        ({"unit": "money"}, ConfigError, "prices of tokens"),
+        ({"unit": "money"}, ConfigError, "token prices"),
         ({"budgets": ()}, ConfigError, "no budget is given"),
         ({"budgets": (math.nan,)}, ConfigError, "finite number above 0, not nan"),
         ({"budgets": (2.0, math.inf)}, ConfigError, "finite number above 0, not inf"),

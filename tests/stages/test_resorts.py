@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import BundleError, ConfigError, DataError
-from adacompute.evaluation.costs import Costs
+from adacompute.evaluation.costs import CostModel
 from adacompute.policies.bundle import load_bundle
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.spending.token_prices import TokenPrices
@@ -73,7 +73,7 @@ def runs(
 def test_the_other_runs_samples_are_joined_by_id(runs: tuple[Path, Path, Path]) -> None:
     cheap, strong, _ = runs
     for native_n in (False, True):
-        costs = Costs("money", PRICE_LIST, native_n=native_n, round_cost=7.0)
+        costs = CostModel("money", PRICE_LIST, native_n=native_n, round_cost=7.0)
         pool = read_pool(Run(cheap), costs=costs, resort=strong)
         assert pool.resort is not None
         assert pool.resort.level.model == "big"
@@ -88,9 +88,9 @@ def test_what_cannot_be_joined_is_refused(
     write: Callable[[Path, Rows], Path],
 ) -> None:
     cheap, strong, _ = runs
-    recorded, costs = encode_samples(Run(cheap).samples()), Costs("tokens")
+    recorded, costs = encode_samples(Run(cheap).samples()), CostModel("tokens")
     with pytest.raises(ConfigError, match="do not cost the same"):
-        read_resort(recorded, Run(strong), Costs())
+        read_resort(recorded, Run(strong), CostModel())
     import_samples(write(tmp_path / "few.parquet", cheap_rows[:24]), tmp_path / "few")
     with pytest.raises(DataError, match="58 of 60 questions, such as 'q2', have no"):
         read_resort(recorded, Run(tmp_path / "few"), costs)

@@ -192,7 +192,7 @@ class Estimator:
             "policy": self.name,
             "questions": len(experiment.pool),
             "features": self.features,
-            "costs": samples.costs.describe(),
+            "costs": samples.costs.to_dict(),
         }
 
 

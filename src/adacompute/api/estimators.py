@@ -55,7 +55,7 @@ class RegisteredEstimator(Estimator):
         bundle = self.to_bundle()
         if bundle.data_hash != samples.data_hash:
             raise DataError(f"{self!r} was fitted to other samples: fit it to these first")
-        if bundle.unit != samples.unit or bundle.notes.get("costs") != samples.costs.describe():
+        if bundle.unit != samples.unit or bundle.notes.get("costs") != samples.costs.to_dict():
             raise DataError(
                 f"{self!r} was fitted with other costs, in {bundle.unit}, than these samples have: "
                 "fit it to these first"

@@ -23,7 +23,7 @@ from adacompute.core.types import Float32Array, IntArray, KeyArray, UtilityTable
 from adacompute.datasets.rows import SAMPLES, finish_samples, read_columns, select_columns
 from adacompute.datasets.sources import locate, read_question_source
 from adacompute.datasets.ungraded import UNGRADED, grade_table
-from adacompute.evaluation.costs import BY_SAMPLES, Costs
+from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel
 from adacompute.features.text import extract
 from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
@@ -73,7 +73,7 @@ class Samples(Tabular):
         table: Any,  # noqa: ANN401 - pyarrow has no types
         *,
         grader: Grader | None = None,
-        costs: Costs = BY_SAMPLES,
+        costs: CostModel = COUNT_SAMPLES,
         model: str | None = None,
         template: Template | None = None,
         data_hash: str | None = None,
@@ -203,7 +203,7 @@ def read_samples(
     <Samples: 300 questions, 14400 samples, 27.5% correct, 1.2% unparsed, unit samples>
     """
     judge = load_grader(grader) if isinstance(grader, str) else grader
-    costs = Costs(unit, _read_prices(token_prices, unit), native_n, round_cost)
+    costs = CostModel(unit, _read_prices(token_prices, unit), native_n, round_cost)
     known: dict[str, Any] = {"grader": judge, "costs": costs}
     if isinstance(source, str | PathLike):
         path = locate(Path(source))

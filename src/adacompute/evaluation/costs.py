@@ -1,8 +1,8 @@
-"""Costs: what each recorded sample cost, in the unit that a budget is in.
+"""Costs: the cost of each recorded sample, in the unit of a budget.
 
-A column that is needed and was not recorded ends in one sentence. Money is what was paid when the
-samples were collected, or what their tokens cost by token prices: a prompt is then shared by the
-samples of its call.
+Money is what was paid when the samples were collected, or what their tokens cost by token prices;
+the samples of a call then share the cost of its prompt. If a column that a unit needs was not
+recorded, an error names the column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from adacompute.storage.store import SampleSet
 
 UNITS = ("samples", "tokens", "characters", "money", "seconds")
-COLUMNS = {
+COST_COLUMNS = {
     "tokens": "completion_tokens",
     "characters": "completion_chars",
     "money": "cost",
@@ -39,212 +39,208 @@ MILLION = 1e6
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What samples and rounds cost: a unit, token prices if it is money, and a cost per round.
+class CostModel:
+    """How samples and rounds are priced: a unit, token prices for money, and a cost per round.
 
-    With ``native_n`` a round is one call, whose prompt is paid once; else every sample costs what
-    it did when it was collected.
+    With ``native_n`` a round is one call and its prompt is paid once. Otherwise every sample costs
+    what it cost when it was collected.
     """
 
     unit: str = "samples"
-    prices: TokenPriceList | None = None
+    token_prices: TokenPriceList | None = None
     native_n: bool = False
     round_cost: float = 0.0
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.round_cost) and self.round_cost >= 0):
-            raise ConfigError(f"a round costs a finite number from 0 on, not {self.round_cost}")
-        if self.native_n and self.prices is None:
+            raise ConfigError(f"round_cost must be a finite number from 0, not {self.round_cost}")
+        if self.native_n and self.token_prices is None:
             raise ConfigError(
-                "with native n a prompt is paid once a round, and its price is not known: "
+                "with native n the prompt is paid once per round, and its price is not known: "
                 "add --unit money and --token-prices"
             )
 
-    def describe(self) -> dict[str, Any]:
-        """Return what a manifest or a bundle keeps of them, the unit aside."""
-        prices = describe_token_prices(self.prices)
-        return {"prices": prices, "native_n": self.native_n, "round_cost": self.round_cost}
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the unit as JSON values, for manifests and bundles."""
+        return {
+            "token_prices": describe_token_prices(self.token_prices),
+            "native_n": self.native_n,
+            "round_cost": self.round_cost,
+        }
 
     @staticmethod
-    def read(unit: str, kept: Mapping[str, Any]) -> Costs:
-        """Build from what was kept."""
-        prices = kept["prices"]
-        known = prices and {name: TokenPrices(**own) for name, own in prices.items()}
-        return Costs(unit, known, bool(kept["native_n"]), float(kept["round_cost"]))
+    def from_dict(unit: str, content: Mapping[str, Any]) -> CostModel:
+        """Build a cost model from a unit and the values of ``to_dict``."""
+        stored = content["token_prices"]
+        prices = stored and {model: TokenPrices(**one) for model, one in stored.items()}
+        return CostModel(unit, prices, bool(content["native_n"]), float(content["round_cost"]))
 
     def split(self, recorded: SampleSet) -> tuple[FloatArray, float | FloatArray]:
-        """Return the cost of every sample, and that of a round beside its draws."""
-        if not self.native_n or self.prices is None:
-            return sample_costs(recorded, self.unit, self.prices), self.round_cost
-        draws, prompts = call_costs(recorded, self.prices)
-        return draws, prompts + self.round_cost
+        """Return the cost of every sample, and the cost of a round besides its samples."""
+        if not self.native_n or self.token_prices is None:
+            return sample_costs(recorded, self.unit, self.token_prices), self.round_cost
+        samples, prompts = call_costs(recorded, self.token_prices)
+        return samples, prompts + self.round_cost
 
-    def multiply(self, recorded: SampleSet, samples: Collection[float]) -> tuple[float, ...]:
-        """Return what so many samples cost on average, to three digits, and a round of draws."""
-        draws, rounds = self.split(recorded)
-        each, fee = float(np.mean(draws)), float(np.mean(rounds))
-        if each == 0:
-            raise DataError("the samples cost nothing at all: use another unit")
-        return tuple(float(f"{count * each:.3g}") + fee for count in samples)
+    def cost_of(self, recorded: SampleSet, counts: Collection[float]) -> tuple[float, ...]:
+        """Return the mean cost of these numbers of samples, to three digits, plus one round."""
+        samples, rounds = self.split(recorded)
+        sample, per_round = float(np.mean(samples)), float(np.mean(rounds))
+        if sample == 0:
+            raise DataError("the samples cost nothing in this unit: use another unit")
+        return tuple(float(f"{count * sample:.3g}") + per_round for count in counts)
 
 
-BY_SAMPLES = Costs()
+COUNT_SAMPLES = CostModel()
+"""The cost model in which every sample costs 1."""
 
 
 def check_budgets(budgets: Collection[float]) -> tuple[float, ...]:
-    """Return budgets by rising size, or refuse them."""
+    """Return the budgets in rising order, and refuse those that are not finite and above 0."""
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
-            raise ConfigError(f"a budget is a finite number above 0, not {budget}")
+            raise ConfigError(f"a budget must be a finite number above 0, not {budget}")
     if not budgets:
         raise ConfigError("no budget is given: name at least one")
     return tuple(sorted({float(budget) for budget in budgets}))
 
 
-def read_token_prices(token_prices: Path | None, units: Collection[str]) -> TokenPriceList | None:
-    """Read the token prices that costs in these units are counted by, if any."""
-    if token_prices is None:
+def read_token_prices(path: Path | None, units: Collection[str]) -> TokenPriceList | None:
+    """Read a file of token prices, which at least one of the units must need."""
+    if path is None:
         return None
     if "money" not in units:
-        raise ConfigError("token prices is for costs in money: add --unit money")
-    return parse_token_prices(token_prices)
+        raise ConfigError("token prices are for costs in money: add --unit money")
+    return parse_token_prices(path)
 
 
 def describe_token_prices(
     prices: TokenPriceList | None,
 ) -> dict[str, dict[str, float | None]] | None:
-    """Prices as a manifest names them: with others, a stage is run again."""
-    return None if prices is None else {name: asdict(own) for name, own in prices.items()}
+    """Return token prices as JSON values; a manifest compares them to notice other prices."""
+    return None if prices is None else {model: asdict(one) for model, one in prices.items()}
 
 
 def sample_costs(
     recorded: SampleSet, unit: str, prices: TokenPriceList | None = None
 ) -> FloatArray:
-    """Cost of every sample, in the order of the answers; these add up."""
+    """Return the cost of every sample in a unit that adds up, in the order of the answers."""
     if unit == "samples":
         return np.ones(len(recorded.answers.answer))
     if unit not in UNITS:
         raise ConfigError(
-            f"a unit is one of {', '.join(UNITS)}, or latency for a limit, not {unit!r}"
+            f"unit must be one of {', '.join(UNITS)}, or latency in a limit, not {unit!r}"
         )
     if unit == "money" and prices is not None:
-        prompt, completion = _priced(recorded, prices)
+        prompt, completion = _token_costs(recorded, prices)
         return prompt / np.maximum(_counts(recorded, "samples_per_call"), 1) + completion
     if unit == "money" and not np.nan_to_num(recorded.column("cost")).any():
         raise ConfigError(
-            "a cost in money needs prices of tokens, and none was recorded with the samples: "
-            "name a file of prices with --token-prices, or use another unit"
+            "no cost was recorded with the samples, so costs in money need token prices: "
+            "name a file of them with --token-prices, or use another unit"
         )
     return _recorded_costs(recorded, unit)
 
 
 def call_costs(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray, FloatArray]:
-    """Money of every sample without its prompt, and of a call's prompt by question, (N,).
+    """Return the money for each sample without its prompt, and for the prompt of a call, (N,).
 
-    With native n a round is one call: its prompt is paid once, however many draws it asks for.
+    With native n a round is one call, so its prompt is paid once for all of its samples.
     """
-    prompt, completion = _priced(recorded, prices)
+    prompt, completion = _token_costs(recorded, prices)
     answers = recorded.answers
     total = np.bincount(answers.question, prompt, minlength=len(answers))
     return completion, np.asarray(total / np.maximum(1, answers.n_samples))
 
 
 def _recorded_costs(recorded: SampleSet, unit: str) -> FloatArray:
-    """Read a column of costs, and refuse what cannot be spent."""
-    column = COLUMNS[unit]
+    """Return the column of a unit, and refuse missing, negative and infinite values."""
+    column = COST_COLUMNS[unit]
     values = recorded.column(column)
-    missing = int(np.isnan(values).sum())
-    if missing:
-        raise DataError(
-            f"{missing} of {len(values)} samples have no {column}, so they cannot be "
-            f"counted in {unit}: use another unit"
-        )
+    _refuse_missing(values, column, f"cannot be counted in {unit}")
     wrong = values[(values < 0) | np.isinf(values)]
     if len(wrong):
-        raise DataError(f"{column} holds {wrong[0]:g}: a cost is a finite number from 0 on")
+        raise DataError(f"{column} contains {wrong[0]:g}: a cost is a finite number from 0")
     return values
 
 
-def _priced(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray, FloatArray]:
-    """What the prompt of every sample's call cost, and its own completion, by the token prices."""
+def _token_costs(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray, FloatArray]:
+    """Return the cost of the prompt of each sample's call, and of its own completion."""
     tokens = {
         name: _counts(recorded, f"{name}_tokens")
         for name in ("prompt", "cached", "completion", "reasoning")
     }
     prompt, completion = (np.zeros(len(recorded.answers.answer)) for _ in range(2))
-    for token_prices, rows in _prices_by_model(recorded, prices):
+    for price, rows in _prices_by_model(recorded, prices):
         needed = {
-            "prompt": max(token_prices.input, token_prices.cached_input or 0),
-            "completion": max(token_prices.output, token_prices.reasoning or 0),
+            "prompt": max(price.input, price.cached_input or 0),
+            "completion": max(price.output, price.reasoning or 0),
         }
-        for name in (name for name in needed if needed[name]):
-            _refuse_missing(recorded.column(f"{name}_tokens")[rows], f"{name}_tokens")
+        for column in (f"{name}_tokens" for name in needed if needed[name]):
+            _refuse_missing(recorded.column(column)[rows], column, "have no cost by token prices")
         own = {name: values[rows] for name, values in tokens.items()}
         none, cached = np.zeros(int(rows.sum())), np.minimum(own["cached"], own["prompt"])
         reasoning = np.minimum(own["reasoning"], own["completion"])
-        paid = token_prices.token_cost(own["prompt"], cached, none, none)
-        prompt[rows] = token_prices.call + paid / MILLION
-        completion[rows] = (
-            token_prices.token_cost(none, none, own["completion"], reasoning) / MILLION
-        )
+        paid = price.token_cost(own["prompt"], cached, none, none)
+        prompt[rows] = price.call + paid / MILLION
+        completion[rows] = price.token_cost(none, none, own["completion"], reasoning) / MILLION
     return prompt, completion
 
 
 def _counts(recorded: SampleSet, column: str) -> FloatArray:
-    """A column of counts, 0 where there is none."""
+    """Return a column of counts, with 0 for missing values."""
     values = np.nan_to_num(recorded.column(column), nan=0.0)
     if len(wrong := values[values < 0]):
-        raise DataError(f"{column} holds {wrong[0]:g}: a count is a number from 0 on")
+        raise DataError(f"{column} contains {wrong[0]:g}: a count is a number from 0")
     return values
 
 
-def _refuse_missing(values: FloatArray, column: str) -> None:
+def _refuse_missing(values: FloatArray, column: str, consequence: str) -> None:
     missing = int(np.isnan(values).sum())
     if missing:
         raise DataError(
-            f"{missing} of {len(values)} samples have no {column}, so token prices cannot say what "
-            "they cost: use another unit"
+            f"{missing} of {len(values)} samples have no {column}, so they {consequence}: "
+            "use another unit"
         )
 
 
 def _prices_by_model(
     recorded: SampleSet, prices: TokenPriceList
 ) -> list[tuple[TokenPrices, BoolArray]]:
-    """The token prices of the samples' models, and which samples each is for."""
+    """Return the token prices of each model of the samples, and a mask of its samples."""
     names = np.asarray(recorded.columns["model"].to_pylist(), dtype=object)[recorded.order]
     found = []
     for model in dict.fromkeys(names.tolist()):
         if model is None and len(prices) > 1:
             raise DataError(
-                "some samples do not say which model they are of, and there are token prices of "
-                f"{', '.join(prices)}: keep the one that is theirs"
+                "some samples have no model, and there are token prices of "
+                f"{', '.join(prices)}: keep only the prices of their model"
             )
-        token_prices = (
-            next(iter(prices.values())) if model is None else find_token_prices(prices, model)
-        )
-        found.append((token_prices, np.asarray(names == model)))
+        price = next(iter(prices.values())) if model is None else find_token_prices(prices, model)
+        found.append((price, np.asarray(names == model)))
     return found
 
 
 def level_costs(
-    recorded: SampleSet, unit: str, samples: tuple[int, ...], prices: TokenPriceList | None = None
+    recorded: SampleSet, unit: str, levels: tuple[int, ...], prices: TokenPriceList | None = None
 ) -> FloatArray:
-    """Expected cost of each level on each question: (K,) for samples, else (N, K).
+    """Return the expected cost of each level on each question: (K,) for samples, else (N, K).
 
-    Costs add up over samples, but latency is that of the slowest of them, drawn at once.
+    Costs add up over samples, except for latency: the samples of a level run in parallel, so its
+    latency is that of the slowest.
     """
     if unit == "samples":
-        return np.asarray(samples, dtype=np.float64)
+        return np.asarray(levels, dtype=np.float64)
     if unit == "latency":
         values = _recorded_costs(recorded, unit)
-        return np.stack([_slowest(recorded, values, size) for size in samples], axis=1)
+        return np.stack([_expected_maximum(recorded, values, size) for size in levels], axis=1)
     values, answers = sample_costs(recorded, unit, prices), recorded.answers
     total = np.bincount(answers.question, values, minlength=len(answers))
-    return np.asarray((total / answers.n_samples)[:, None] * np.asarray(samples))
+    return np.asarray((total / answers.n_samples)[:, None] * np.asarray(levels))
 
 
-def _slowest(recorded: SampleSet, values: FloatArray, size: int) -> FloatArray:
-    """Expected maximum over a random subset of each question's samples."""
+def _expected_maximum(recorded: SampleSet, values: FloatArray, size: int) -> FloatArray:
+    """Return the expected maximum over a random subset of the samples of each question."""
     result = np.empty(len(recorded.answers))
     for rows, index in recorded.answers.groups():
         ranked = np.sort(values[index], axis=1)

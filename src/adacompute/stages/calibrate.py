@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
-from adacompute.evaluation.costs import Costs, check_budgets
+from adacompute.evaluation.costs import CostModel, check_budgets
 from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
@@ -81,7 +81,7 @@ def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experim
         settings, name = dict(bundle.notes["experiment"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("levels", "budgets")}
         features = str(bundle.notes["features"])
-        costs = Costs.read(bundle.unit, bundle.notes["costs"])
+        costs = CostModel.from_dict(bundle.unit, bundle.notes["costs"])
     except (KeyError, TypeError, ValueError):
         raise BundleError(
             "the bundle does not say how its policy was fitted: train it again"

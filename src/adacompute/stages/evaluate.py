@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.costs import Costs, read_token_prices
+from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.factories import (
     POLICY_FACTORIES,
 )
@@ -73,7 +73,7 @@ def evaluate_run(
     """
     place, costs = (
         Run(run),
-        Costs(unit, read_token_prices(token_prices, [unit]), native_n, round_cost),
+        CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost),
     )
     names, skipped = _contestants(policies, protocol)
     arguments = {
@@ -86,7 +86,7 @@ def evaluate_run(
         "unit": unit,
         "features": features,
         "rounds": _check_rounds(rounds, costs, protocol),
-        **costs.describe(),
+        **costs.to_dict(),
         "resort": hash_resort(resort),
         "tie_break": check_tie_break(tie_break),
         "seed": check_seed(seed),
@@ -102,7 +102,7 @@ def evaluate_run(
     return result
 
 
-def _check_rounds(rounds: int | None, costs: Costs, protocol: str) -> int | None:
+def _check_rounds(rounds: int | None, costs: CostModel, protocol: str) -> int | None:
     """What was asked about rounds, or a refusal."""
     if rounds is not None and rounds < 1:
         raise ConfigError(f"a question needs at least one round, not {rounds}")

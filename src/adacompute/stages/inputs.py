@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra, require
 from adacompute.core.types import MAX_LEVEL
-from adacompute.evaluation.costs import BY_SAMPLES, Costs, check_budgets
+from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.features.text import FEATURE_SETS, extract
@@ -55,7 +55,7 @@ def read_api_key(variable: str) -> str | None:
 def read_pool(
     place: Run,
     *,
-    costs: Costs = BY_SAMPLES,
+    costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
     resort: Path | None = None,
     tie_break: str = FIRST_SEEN,
@@ -76,7 +76,7 @@ def read_pool(
 def make_pool(
     recorded: SampleSet,
     *,
-    costs: Costs = BY_SAMPLES,
+    costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
     resort: Resort | None = None,
     tie_break: str = FIRST_SEEN,
@@ -143,7 +143,7 @@ def check_seed(seed: int) -> int:
 
 
 def resolve_budgets(
-    source: Run | SampleSet, costs: Costs, budgets: Sequence[float] | None
+    source: Run | SampleSet, costs: CostModel, budgets: Sequence[float] | None
 ) -> tuple[float, ...]:
     """Return the budgets that are given; by default, multiples of the mean cost of a sample."""
     if budgets is not None:
@@ -151,7 +151,7 @@ def resolve_budgets(
     if costs.unit == "samples":
         return DEFAULT_BUDGETS
     recorded = encode_samples(source.samples()) if isinstance(source, Run) else source
-    return check_budgets(costs.multiply(recorded, DEFAULT_BUDGETS))
+    return check_budgets(costs.cost_of(recorded, DEFAULT_BUDGETS))
 
 
 def describe_source(place: Run) -> dict[str, Any]:

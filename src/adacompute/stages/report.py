@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError, require
-from adacompute.evaluation.costs import COLUMNS, Costs, read_token_prices
+from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.report.page import render
 from adacompute.report.study import study_policy
@@ -82,7 +82,7 @@ def report_run(
         raise ConfigError(f"{out} is a directory: name a file for the page, such as report.html")
     if permutations < 1:
         raise ConfigError(f"samples are replayed in at least one order, not {permutations}")
-    place, costs = Run(run), Costs(unit, read_token_prices(token_prices, [unit]))
+    place, costs = Run(run), CostModel(unit, read_token_prices(token_prices, [unit]))
     evaluation = _find_evaluation(place, costs)
     arguments = {
         "format": FORMAT,
@@ -92,7 +92,7 @@ def report_run(
         **_choose(policy, policies, evaluation),
         "levels": _levels(levels, evaluation),
         "unit": unit,
-        **costs.describe(),
+        **costs.to_dict(),
         "permutations": permutations,
         "seed": check_seed(seed),
     }
@@ -136,7 +136,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _find_evaluation(place: Run, costs: Costs) -> dict[str, Any] | None:
+def _find_evaluation(place: Run, costs: CostModel) -> dict[str, Any] | None:
     """Return the evaluation that a run holds, if it is of these samples and costs."""
     manifest = place.manifest("evaluate")
     if manifest is None or manifest.inputs != place.hashes([SAMPLES, GRADES]):
@@ -150,7 +150,7 @@ def _find_evaluation(place: Run, costs: Costs) -> dict[str, Any] | None:
         "resort": None,
         "tie_break": "first",
         "unit": costs.unit,
-        **json.loads(json.dumps(costs.describe())),
+        **json.loads(json.dumps(costs.to_dict())),
     }
     fits = all(manifest.arguments.get(name) == value for name, value in wanted.items())
     return manifest.result if fits else None
@@ -196,7 +196,7 @@ def _choose(
 
 def _document(
     place: Run,
-    costs: Costs,
+    costs: CostModel,
     arguments: dict[str, Any],
     evaluation: dict[str, Any] | None,
     progress: Callable[[str], None],
@@ -241,7 +241,7 @@ def _material(place: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, 
     rows = np.flatnonzero(np.isin(recorded.key, pool.key))
     known = describe_source(place)
     about = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
-    about["priced"] = arguments["prices"] is not None
+    about["priced"] = arguments["token_prices"] is not None
     usual = arguments["levels"] == list(DEFAULT_LEVELS)
     about["custom_levels"] = None if usual else arguments["levels"]
     about["name"] = clean(place.path.resolve().name, NAME)
@@ -260,7 +260,7 @@ def _rates(recorded: SampleSet, pool: Pool, unit: str, rows: IntArray) -> dict[s
     """Mean amount a sample of each question: in the unit, in tokens and money where recorded."""
     answers, found = recorded.answers, {}
     for name in ("tokens", "money"):
-        values = recorded.column(COLUMNS[name])
+        values = recorded.column(COST_COLUMNS[name])
         if np.isfinite(values).all() and (values > 0).any():
             total = np.bincount(answers.question, values, minlength=len(answers))
             found[name] = (total / np.maximum(1, answers.n_samples))[rows]

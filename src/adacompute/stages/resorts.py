@@ -18,14 +18,14 @@ from adacompute.storage.store import encode_samples
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
-    from adacompute.evaluation.costs import Costs
+    from adacompute.evaluation.costs import CostModel
     from adacompute.storage.store import Run, SampleSet
 
 NAME = "resort"
 """Model of samples that do not say theirs."""
 
 
-def read_resort(recorded: SampleSet, other: Run, costs: Costs) -> Resort:
+def read_resort(recorded: SampleSet, other: Run, costs: CostModel) -> Resort:
     """Join the samples of another run to recorded questions; every question must have some."""
     if costs.unit == "samples":
         raise ConfigError(
@@ -47,7 +47,7 @@ def read_resort(recorded: SampleSet, other: Run, costs: Costs) -> Resort:
     return Resort(level, replace(answers, score=None), cost)
 
 
-def _call_cost(strong: SampleSet, costs: Costs) -> FloatArray:
+def _call_cost(strong: SampleSet, costs: CostModel) -> FloatArray:
     """What a call for each sample costs, its prompt included."""
     draws, prompts = replace(costs, round_cost=0.0).split(strong)
     paid = np.broadcast_to(np.asarray(prompts, dtype=np.float64), (len(strong.answers),))

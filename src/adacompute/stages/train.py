@@ -13,7 +13,7 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
-from adacompute.evaluation.costs import Costs, read_token_prices
+from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.curves import replay_fitted
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
 from adacompute.evaluation.pool import Pool
@@ -64,7 +64,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle, with the costs it is for."""
     factory, levels, place = find_factory(policy), check_levels(levels), Run(run)
-    costs = Costs(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
+    costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
     pool = read_pool(place, costs=costs, **known).equalise()
     settings: dict[str, Any] = {
@@ -78,7 +78,7 @@ def train_run(
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
-    source, notes = describe_source(place), notes | {"costs": costs.describe()}
+    source, notes = describe_source(place), notes | {"costs": costs.to_dict()}
     named = {"model": model or source.get("model"), "grader": grader or source.get("grader")}
     known = {"unit": unit, "tie_break": tie_break, "data_hash": hash_run(place), **named}
     bundle = make_bundle(experiment, fitted, notes, template=find_template(source), **known)
