@@ -24,9 +24,10 @@ lint:
     ruff format --check .
     ruff check .
 
-# Types of the package, the tests, the benchmarks, the examples and the scripts
+# Types of everything, and those of the examples by a second checker
 types:
     mypy
+    pyright
 
 # The layer contract: folders import only downwards, and each library is imported in one place
 layers:

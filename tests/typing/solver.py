@@ -88,6 +88,6 @@ except MissingExtra as error:
 except (BundleError, GraderError) as error:
     ours = error
 
-solve(table)  # type: ignore[call-arg]
-solve(table, budget="2")  # type: ignore[arg-type]
-make_levels([1, 2])  # type: ignore[arg-type]
+solve(table)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+solve(table, budget="2")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+make_levels([1, 2])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
