@@ -35,7 +35,7 @@ def main() -> None:
                     stop="\n",
                 )
                 session.tell([reply.choices[0].text])
-        print(f"{question} {session.answer} ({session.n_samples} samples)")
+        print(f"{question} {session.answer}, samples: {session.n_samples}")
 
 
 if __name__ == "__main__":

@@ -49,9 +49,7 @@ class Agreement(ada.Estimator):
 def main() -> None:
     """Compare the rule with a published one and with the best mixture, at equal cost."""
     samples = ada.read_samples("example", grader="numeric")
-    print(
-        ada.evaluate([Agreement(), ada.AdaptiveConsistency(), "mixture"], samples, budgets=[4.0])
-    )
+    print(ada.evaluate([Agreement(), ada.AdaptiveConsistency(), "mixture"], samples, budgets=[4.0]))
 
 
 if __name__ == "__main__":

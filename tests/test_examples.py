@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +23,7 @@ from adacompute.stages.estimate import estimate_run
 from adacompute.testing import gateways
 from adacompute.testing.arithmetic import generate
 from adacompute.testing.fake_openai import serve_fake
-from adacompute.testing.llama import Llama, missing
+from adacompute.testing.llama import Llama, missing, serve_llama
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKE_SAMPLES = ROOT / "scripts" / "make_samples.py"
@@ -35,6 +40,16 @@ def run_program(path: Path, *arguments: str, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def load_program(path: Path) -> Any:
+    """Import a program that is no part of a package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_allocate() -> None:
@@ -80,18 +95,85 @@ def test_gateway_client(tmp_path: Path) -> None:
     assert all(1 <= int(samples) <= 4 and int(tokens) > 0 for _, samples, tokens in spent)
 
 
+def ask(port: int, path: str) -> gateways.GatewayReply:
+    """Send one question to a gateway."""
+    question = {"role": "user", "content": "What is 17 + 25?"}
+    body = json.dumps({"model": "my-model", "messages": [question]}).encode()
+    headers = [("content-type", "application/json")]
+    return gateways.send(port, "POST", path, headers=headers, body=body)
+
+
+def find_counts(printed: str) -> list[int]:
+    """Return the numbers of samples that an example prints."""
+    return [int(count) for count in re.findall(r"samples: (\d+)", printed)]
+
+
+@pytest.mark.slow
+def test_quickstart() -> None:
+    path, port = ROOT / "examples" / "quickstart.py", gateways.free_port()
+    assert len(path.read_text().splitlines()) <= 40
+    with serve_fake() as fake:
+        server = subprocess.Popen(
+            [sys.executable, "-u", str(path), "my-model", str(port)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENAI_BASE_URL": fake.base_url},
+        )
+        end = time.monotonic() + 600
+        while server.poll() is None and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                reply = ask(port, "/v1/chat/completions")
+                break
+            time.sleep(0.2)
+        server.send_signal(signal.SIGINT)
+        printed, _ = server.communicate(timeout=60)
+    assert reply.status == 200
+    assert 1 <= int(reply.values("x-adacompute-samples")[0]) <= 16
+    assert "sequential at 2 samples per question: gain" in printed
+    names = re.findall(r"^(sequential|adaptive-consistency|mixture) ", printed, re.MULTILINE)
+    assert len(names) == 9
+    assert all(1 <= count <= 16 for count in find_counts(printed))
+    assert len(find_counts(printed)) == 3
+
+
+@pytest.mark.slow
+def test_own_policy() -> None:
+    printed = run_program(ROOT / "examples" / "own_policy.py")
+    names = re.findall(r"^(\S+) +4 ", printed, re.MULTILINE)
+    assert names == ["Agreement", "adaptive-consistency", "mixture"]
+
+
+@pytest.mark.slow
+def test_own_loop() -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    with serve_llama() as llama:
+        settings = {"OPENAI_BASE_URL": llama.base_url, "OPENAI_API_KEY": "none"}
+        printed = run_program(ROOT / "examples" / "own_loop.py", llama.model, **settings)
+    assert len(find_counts(printed)) == 3
+    assert all(1 <= count <= 16 for count in find_counts(printed))
+
+
+def test_fastapi_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastapi")
+    with serve_fake() as fake:
+        monkeypatch.setenv("OPENAI_BASE_URL", fake.base_url)
+        monkeypatch.setenv("MODEL", "my-model")
+        app = load_program(ROOT / "examples" / "fastapi_app.py").app
+        with gateways.serve_app(app) as port:
+            reply, page = ask(port, "/llm/v1/chat/completions"), gateways.send(port, "GET", "/")
+    assert reply.status == 200
+    assert 1 <= int(reply.values("x-adacompute-samples")[0]) <= 16
+    assert json.loads(page.body)["price"] > 0
+
+
 def test_every_example_is_run_by_a_test() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert {f"test_{name}" for name in names} <= set(globals())
 
 
 def test_the_tree_in_the_documentation_is_up_to_date() -> None:
-    path = ROOT / "scripts" / "write_architecture.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_program(ROOT / "scripts" / "write_architecture.py")
     shown = module.PAGE.read_text().split(module.BEGIN)[1].split(module.END)[0]
     assert shown == module.tree(), "run 'python scripts/write_architecture.py'"
 

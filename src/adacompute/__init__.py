@@ -50,11 +50,13 @@ if TYPE_CHECKING:
     from adacompute.core.types import Allocation, Level, Split, UtilityTable, make_levels
     from adacompute.core.utility import Estimate, estimate
     from adacompute.graders.grader import Grader, Grades, grade, load_grader
-    from adacompute.models.messages import Sample
-    from adacompute.models.model import Model
+    from adacompute.models.messages import Sample, Settings
+    from adacompute.models.model import CallUsage, Model
+    from adacompute.models.templates import Template
     from adacompute.policies.bundle import FrontierPoint
     from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
-    from adacompute.sampling.session import Request, Session
+    from adacompute.sampling.sampler import SampledAnswer, Sampler, TotalUsage
+    from adacompute.sampling.session import ParsedAnswer, Request, Session
     from adacompute.spending.token_prices import TokenPrices
 
     __version__: str
@@ -66,6 +68,7 @@ __all__ = [
     "Answers",
     "BundleError",
     "Calibration",
+    "CallUsage",
     "ConfigError",
     "DataError",
     "EarlyStopping",
@@ -87,6 +90,7 @@ __all__ = [
     "ModelTimeout",
     "NotFittedError",
     "ObservedSamples",
+    "ParsedAnswer",
     "Policy",
     "Pretrained",
     "Random",
@@ -97,13 +101,18 @@ __all__ = [
     "Router",
     "Sample",
     "SampleMatrix",
+    "SampledAnswer",
+    "Sampler",
     "Samples",
     "Scores",
     "Sequential",
     "Session",
+    "Settings",
     "Split",
     "State",
+    "Template",
     "TokenPrices",
+    "TotalUsage",
     "UtilityTable",
     "ValueRouter",
     "__version__",
@@ -140,11 +149,13 @@ _MODULES = {
     "core.types": "Allocation Level Split UtilityTable make_levels",
     "core.utility": "Estimate estimate",
     "graders.grader": "Grader Grades grade load_grader",
-    "models.messages": "Sample",
-    "models.model": "Model",
+    "models.messages": "Sample Settings",
+    "models.model": "CallUsage Model",
+    "models.templates": "Template",
     "policies.bundle": "FrontierPoint",
     "policies.policy": "ObservedSamples Policy SampleMatrix State",
-    "sampling.session": "Request Session",
+    "sampling.sampler": "SampledAnswer Sampler TotalUsage",
+    "sampling.session": "ParsedAnswer Request Session",
     "spending.token_prices": "TokenPrices",
 }
 """Modules of the package, and the public names that each defines."""

@@ -20,12 +20,15 @@ import pyarrow.compute as pc
 from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import Float32Array, IntArray, KeyArray, UtilityTable
+from adacompute.datasets.example import NAME as EXAMPLE
+from adacompute.datasets.example import find_example, locate_policy
 from adacompute.datasets.rows import SAMPLES, finish_samples, read_columns, select_columns
 from adacompute.datasets.sources import locate, read_question_source
 from adacompute.datasets.ungraded import UNGRADED, grade_table
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel
 from adacompute.features.text import extract
 from adacompute.graders.grader import Grader, grade, load_grader
+from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
 from adacompute.stages.import_samples import find_model, read_graded
 from adacompute.stages.inputs import describe_source, find_template, hash_run, make_pool
@@ -210,6 +213,8 @@ def read_samples(
         if (path / SAMPLES_FILE).is_file():
             return _read_run(Run(path), model, known)
         table = _read_path(path, judge, gold, columns)
+        if path == find_example():  # its policy records the prompt that it was collected with
+            known["template"] = load_bundle(locate_policy(Path(EXAMPLE))).template
     else:
         table = _grade(_to_arrow(source), judge, gold, columns, "the table")
     return Samples(table, model=model or find_model(table), **known)

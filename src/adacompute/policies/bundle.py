@@ -105,7 +105,9 @@ class Bundle:
     def price_for(self, budget: float) -> float:
         """Return the lowest price whose mean cost, by its upper bound, is within the budget."""
         if not self.frontier:
-            raise BundleError("the policy is not calibrated: run 'adacompute calibrate' first")
+            raise BundleError(
+                "the policy is not calibrated: call ada.calibrate or run 'adacompute calibrate'"
+            )
         high = np.maximum.accumulate([point.cost_high for point in self.frontier])
         if not budget >= high[0]:  # true for NaN as well
             raise BundleError(

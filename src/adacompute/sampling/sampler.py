@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, overload
 
 from adacompute.core.errors import ConfigError
-from adacompute.graders.grader import Grader, load_grader
+from adacompute.graders.grader import Grader
 from adacompute.models.capabilities_cache import cache_path, load_cached
 from adacompute.models.messages import Capabilities, Sample, Settings
 from adacompute.models.model import CallUsage, Model
@@ -30,7 +30,7 @@ from adacompute.sampling.adapters import (
     UpstreamModel,
 )
 from adacompute.sampling.loop import LARGE, Decider, run_session
-from adacompute.sampling.session import Session, SupportsBundle, as_bundle
+from adacompute.sampling.session import Session, SupportsBundle, as_bundle, find_grader
 
 MAX_PER_CALL = 64
 """Samples that one call asks for at most, where the server gives any number."""
@@ -127,12 +127,12 @@ class Sampler:
         deadline_s: float | None = None,
     ) -> None:
         self.bundle = as_bundle(policy)
-        grader = self.bundle.grader if grader is None else grader
-        if grader is None:
+        found = find_grader(policy, grader)
+        if found is None:
             raise ConfigError("the policy names no grader: give one, such as grader='numeric'")
         if samples_per_call is not None and samples_per_call < 1:
             raise ConfigError(f"samples_per_call must be 1 or more, not {samples_per_call}")
-        self._grader = load_grader(grader) if isinstance(grader, str) else grader
+        self._grader = found
         self._max_rounds = max_rounds
         self._deadline_s = deadline_s
         self._stack = AsyncExitStack()
@@ -147,7 +147,7 @@ class Sampler:
             settings=settings or Settings(logprobs=self.bundle.tie_break == LOGPROB),
         )
         self.price = Session(
-            self.bundle, None, budget=budget, price=price, max_rounds=max_rounds
+            self.bundle, None, budget=budget, price=price, grader=found, max_rounds=max_rounds
         ).price
 
     async def __aenter__(self) -> Self:

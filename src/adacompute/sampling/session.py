@@ -72,6 +72,15 @@ def as_bundle(policy: Policy | Bundle | SupportsBundle) -> Bundle:
     return Bundle(cast("Policy", policy))
 
 
+def find_grader(
+    policy: Policy | Bundle | SupportsBundle, grader: Grader | str | None
+) -> Grader | None:
+    """Return the grader that is given, else that of a fitted estimator, else the bundle's."""
+    if grader is None:
+        grader = getattr(policy, "grader_", None) or as_bundle(policy).grader
+    return load_grader(grader) if isinstance(grader, str) else grader
+
+
 class Session:
     """One question under a policy.
 
@@ -111,8 +120,7 @@ class Session:
             raise ConfigError(f"max_rounds must be 1 or more, not {max_rounds}")
         if question is not None and not question.isascii():  # half of a surrogate pair is no text
             question = question.encode("utf-8", "replace").decode()
-        grader = bundle.grader if grader is None else grader
-        self.grader = load_grader(grader) if isinstance(grader, str) else grader
+        self.grader = find_grader(policy, grader)
         self.samples: list[Sample] = []
         self.values: list[str | None] = []
         self.rounds = 0
