@@ -1,8 +1,8 @@
 """Random tables, random samples and exact arithmetic, for all tests of the core.
 
-``st.from_type(UtilityTable)`` draws small tables in which ties abound: equal costs, equal gains,
+``st.from_type(UtilityTable)`` returns small tables with many ties: equal costs, equal gains,
 levels on a straight line, curves that fall, utilities that differ by rounding alone.
-``st.from_type(Answers)`` draws a few samples of a few questions, some unreadable.
+``st.from_type(Answers)`` returns a few samples of a few questions, some unparsed.
 """
 
 from __future__ import annotations
@@ -93,20 +93,20 @@ def _total(values: npt.NDArray[np.float64]) -> Fraction:
 
 
 def _mean_up(total: Fraction, size: int) -> float:
-    """Round a mean up to a float, so that as a budget it pays for the whole total."""
+    """Round a mean up to a float, so that as a budget it covers the whole total."""
     mean = float(total / size)
     return mean if Fraction(mean) * size >= total else math.nextafter(mean, math.inf)
 
 
 @pytest.fixture(scope="session")
 def budget_at() -> Callable[[UtilityTable, float], float]:
-    """Return a budget: the cheapest at 0, one that pays for everything at 1."""
+    """Return a budget between the cheapest levels (share 0) and all upgrades (share 1)."""
 
     def at(table: UtilityTable, share: float) -> float:
-        least, most = (
+        lowest, highest = (
             _total(costs) for costs in (table.costs.min(axis=1), table.costs.max(axis=1))
         )
-        return _mean_up(least + Fraction(share) * (most - least), len(table))
+        return _mean_up(lowest + Fraction(share) * (highest - lowest), len(table))
 
     return at
 
@@ -123,7 +123,7 @@ def spent() -> Callable[[UtilityTable, npt.NDArray[np.int64]], Fraction]:
 
 @pytest.fixture(scope="session")
 def best_value() -> Callable[[UtilityTable, float], Fraction]:
-    """Return the exact optimum of the linear program, as the least of its dual over its corners."""
+    """Return the exact optimum of the linear program: the minimum of its dual over its corners."""
 
     def of(table: UtilityTable, budget: float) -> Fraction:
         points = [

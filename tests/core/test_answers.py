@@ -8,14 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.answers import UNPARSED, Answers, order_samples
+from adacompute.core.answers import (
+    UNPARSED,
+    Answers,
+    number_classes,
+    number_classes_by_question,
+    order_samples,
+)
 from adacompute.core.errors import DataError
 
 samples = st.from_type(Answers)
 
 
 def rows(answers: Answers) -> list[list[tuple[int, bool, float]]]:
-    """Read an Answers back as plain lists, one for each question."""
+    """Return Answers as plain lists, one per question."""
     assert answers.score is not None
     flat = list(
         zip(answers.answer.tolist(), answers.correct.tolist(), answers.score.tolist(), strict=True)
@@ -24,7 +30,7 @@ def rows(answers: Answers) -> list[list[tuple[int, bool, float]]]:
 
 
 def numbered(*sizes: int) -> Answers:
-    """Build samples that can be told apart by their score."""
+    """Build samples that are identified by their score."""
     total = sum(sizes)
     return Answers(
         np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
@@ -34,7 +40,7 @@ def numbered(*sizes: int) -> Answers:
     )
 
 
-def test_lists_become_flat_samples() -> None:
+def test_of_builds_from_lists() -> None:
     answers = Answers.of([[0, 1], [], [UNPARSED]], correct=[[True, False], [], [False]])
     assert (len(answers), answers.n_samples.tolist()) == (3, [2, 0, 1])
     assert answers.n_parsed.tolist() == [2, 0, 0]
@@ -44,7 +50,7 @@ def test_lists_become_flat_samples() -> None:
 
 
 @pytest.mark.parametrize("offsets", [[], [0, 2], [1, 3], [0, 4, 3]])
-def test_offsets_that_do_not_fit_the_samples_are_refused(offsets: list[int]) -> None:
+def test_offsets_must_match_the_samples(offsets: list[int]) -> None:
     with pytest.raises(DataError, match="offsets"):
         Answers(np.array(offsets, dtype=np.int64), np.zeros(3, np.int64), np.zeros(3, np.bool_))
 
@@ -57,18 +63,18 @@ def test_every_sample_needs_a_grade_and_a_score() -> None:
         Answers(np.array([0, 3]), answer, right, np.zeros(1))
 
 
-def test_a_class_below_the_unreadable_one_is_refused() -> None:
+def test_classes_below_unparsed_are_rejected() -> None:
     with pytest.raises(DataError, match="-1 or a number from 0 on"):
         Answers.of([[-2]], correct=[[False]])
 
 
-def test_an_unreadable_sample_cannot_be_right() -> None:
+def test_an_unparsed_sample_cannot_be_correct() -> None:
     with pytest.raises(DataError, match="marked as correct"):
         Answers.of([[UNPARSED]], correct=[[True]])
 
 
 @given(samples)
-def test_a_class_is_as_right_as_the_share_of_its_samples(answers: Answers) -> None:
+def test_class_accuracy_is_the_share_of_correct_samples(answers: Answers) -> None:
     share = iter(answers.class_accuracy.tolist())
     for row in rows(answers):
         for answer, _, _ in row:
@@ -77,9 +83,7 @@ def test_a_class_is_as_right_as_the_share_of_its_samples(answers: Answers) -> No
 
 
 @given(samples, st.data())
-def test_taking_questions_takes_their_samples_in_order(
-    answers: Answers, data: st.DataObject
-) -> None:
+def test_take_keeps_samples_in_order(answers: Answers, data: st.DataObject) -> None:
     which = data.draw(st.lists(st.integers(0, len(answers) - 1), max_size=4))
     expected = [rows(answers)[q] for q in which]
     assert rows(answers.take(np.array(which, dtype=np.int64))) == expected
@@ -88,21 +92,30 @@ def test_taking_questions_takes_their_samples_in_order(
 
 
 @given(samples, st.data())
-def test_keeping_samples_keeps_every_question(answers: Answers, data: st.DataObject) -> None:
+def test_keep_keeps_every_question(answers: Answers, data: st.DataObject) -> None:
     mask = np.array([data.draw(st.booleans()) for _ in answers.answer], dtype=np.bool_)
     kept = answers.keep(mask)
-    wanted = iter(mask.tolist())
-    assert rows(kept) == [[s for s in row if next(wanted)] for row in rows(answers)]
+    keeps = iter(mask.tolist())
+    assert rows(kept) == [[s for s in row if next(keeps)] for row in rows(answers)]
 
 
 @given(samples, st.integers(0, 7))
-def test_the_first_samples_are_the_first_drawn(answers: Answers, number: int) -> None:
+def test_first_returns_the_first_samples(answers: Answers, number: int) -> None:
     assert rows(answers.first(number)) == [row[:number] for row in rows(answers)]
 
 
-def test_samples_without_scores_stay_without() -> None:
+def test_missing_scores_stay_missing() -> None:
     answers = Answers.of([[0, 1]], correct=[[True, False]])
     assert answers.first(1).score is None
+
+
+@given(samples)
+def test_classes_of_many_questions_are_numbered_like_those_of_one(answers: Answers) -> None:
+    codes = np.where(answers.answer == UNPARSED, UNPARSED, 7 - answers.answer)
+    expected: list[int] = []
+    for a, b in itertools.pairwise(answers.offsets.tolist()):
+        expected += number_classes(None if c == UNPARSED else c for c in codes[a:b].tolist())
+    assert number_classes_by_question(answers.question, codes).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=4), st.integers(0, 99))
@@ -139,7 +152,7 @@ def test_groups_hold_every_question_once_with_its_samples(answers: Answers) -> N
     st.integers(1, 3),
     st.integers(0, 99),
 )
-def test_orders_draw_a_questions_own_samples_without_repetition(
+def test_orders_contain_a_questions_own_samples_once(
     sizes: list[int], orders: int, length: int, seed: int
 ) -> None:
     answers = numbered(*sizes)
@@ -159,18 +172,18 @@ def test_every_order_is_equally_likely() -> None:
     assert all(850 < count < 1150 for count in counts.values())
 
 
-def test_as_many_orders_as_samples_put_each_sample_at_each_place_once() -> None:
+def test_orders_form_a_latin_design() -> None:
     index = order_samples(numbered(5, 5, 4), n_orders=5, length=4, seed=1)
     for own in index[:2]:
-        for place in own.T:
-            assert len(set(place.tolist())) == 5
+        for column in own.T:
+            assert len(set(column.tolist())) == 5
 
 
-def test_orders_are_no_rotations_of_each_other() -> None:
+def test_orders_are_not_rotations_of_each_other() -> None:
     index = order_samples(numbered(*[9] * 20), n_orders=2, length=9, seed=2)
     assert not any(two[:-1].tolist() == one[1:].tolist() for one, two in index)
 
 
-def test_orders_longer_than_the_samples_are_refused() -> None:
+def test_orders_longer_than_the_samples_are_rejected() -> None:
     with pytest.raises(DataError, match="needs 4 samples, one has 3"):
         order_samples(numbered(5, 3), n_orders=2, length=4, seed=0)

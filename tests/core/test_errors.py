@@ -38,7 +38,7 @@ TREE = {
 }
 
 
-def test_the_tree_holds_every_error_there_is() -> None:
+def test_the_tree_lists_every_error() -> None:
     found = {
         value
         for value in vars(errors).values()
@@ -50,7 +50,7 @@ def test_the_tree_holds_every_error_there_is() -> None:
 
 
 @pytest.mark.parametrize(("error", "parent"), TREE.items())
-def test_every_error_can_be_caught_as_ours_and_as_its_builtin_kind(
+def test_errors_subclass_ours_and_a_builtin(
     error: type[AdaComputeError], parent: type[Exception]
 ) -> None:
     assert issubclass(error, AdaComputeError)
@@ -58,7 +58,7 @@ def test_every_error_can_be_caught_as_ours_and_as_its_builtin_kind(
 
 
 @pytest.mark.parametrize("error", TREE)
-def test_every_error_survives_pickling_with_its_message(error: type[AdaComputeError]) -> None:
+def test_errors_can_be_pickled(error: type[AdaComputeError]) -> None:
     back = pickle.loads(pickle.dumps(error("3 is below 4: raise it")))  # noqa: S301 - our own bytes
     assert type(back) is error
     assert str(back) == "3 is below 4: raise it"
@@ -68,12 +68,12 @@ def test_require_returns_the_module() -> None:
     assert require("json.decoder", extra="train").JSONDecoder is not None
 
 
-def test_require_names_the_extra_that_brings_a_missing_module() -> None:
+def test_require_names_the_extra_of_a_missing_module() -> None:
     with pytest.raises(MissingExtra, match=r"no_such.* pip install 'adacompute\[train\]'"):
         require("no_such.part", extra="train")
 
 
-def test_require_names_what_a_module_of_ours_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_names_the_library_that_our_module_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
     monkeypatch.delitem(sys.modules, "adacompute.gateway.timeout_protocol", raising=False)
     with pytest.raises(MissingExtra, match=r"uvicorn.* 'adacompute\[serve\]'"):

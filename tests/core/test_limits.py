@@ -40,7 +40,7 @@ class Problem:
         return solve_limits(self.table, self.bounds[0], limits)
 
     def optimum(self) -> float | None:
-        """Ask a linear solver; None when it says that nothing meets all limits."""
+        """Return the optimum of a linear solver; None if it is infeasible."""
         size, levels = self.table.utility.shape
         found = linprog(
             -self.table.utility.ravel() / size,
@@ -52,7 +52,7 @@ class Problem:
         return None if found.fun is None else -float(found.fun)
 
     def weights(self, found: Allocation) -> FloatArray:
-        """Chance of every level on every question."""
+        """Return the probability of every level on every question."""
         rows = np.arange(len(self.table))
         weights = np.zeros(self.table.utility.shape)
         weights[rows, found.choice] = 1.0
@@ -83,14 +83,14 @@ def _problems(draw: st.DrawFn, *, monotone: bool) -> Problem:
         cost = np.sort(cost, axis=-1) if monotone else cost
         costs.append(cost)
         every = np.broadcast_to(cost, utility.shape)
-        least, most = float(every.min(axis=1).sum()), float(every.max(axis=1).sum())
+        lowest, highest = float(every.min(axis=1).sum()), float(every.max(axis=1).sum())
         room = draw(st.one_of(st.floats(0, 1.1), st.integers(0, 8).map(lambda n: n / 8)))
-        bounds.append(float(np.nextafter((least + room * (most - least)) / size, np.inf)))
+        bounds.append(float(np.nextafter((lowest + room * (highest - lowest)) / size, np.inf)))
     return Problem(utility, costs, bounds)
 
 
 @given(_problems(monotone=True))
-def test_several_budgets_are_solved_as_a_linear_solver_does(problem: Problem) -> None:
+def test_several_budgets_agree_with_a_linear_solver(problem: Problem) -> None:
     best = problem.optimum()
     found = problem.solve()
     assert best is not None
@@ -115,7 +115,7 @@ def test_no_budget_is_overspent_and_few_questions_are_split(problem: Problem) ->
 
 
 @given(_problems(monotone=True))
-def test_prices_are_not_negative_and_only_what_is_spent_has_one(problem: Problem) -> None:
+def test_prices_satisfy_complementary_slackness(problem: Problem) -> None:
     found = problem.solve()
     weights = problem.weights(found)
     assert list(found.prices) == list(found.costs) == problem.names
@@ -130,7 +130,7 @@ def test_prices_are_not_negative_and_only_what_is_spent_has_one(problem: Problem
 
 
 @given(_problems(monotone=False))
-def test_levels_that_trade_one_cost_for_another_are_solved_or_refused(problem: Problem) -> None:
+def test_levels_that_trade_one_cost_for_another_are_solved_or_rejected(problem: Problem) -> None:
     best, found, refusal = problem.optimum(), None, ""
     try:
         found = problem.solve()
@@ -162,7 +162,7 @@ def test_larger_tables_agree_with_a_linear_solver(budgets: int) -> None:
     assert found.gap < 0.02
 
 
-def test_of_many_questions_that_could_be_split_no_more_are_than_there_are_budgets() -> None:
+def test_at_most_as_many_questions_are_split_as_there_are_budgets() -> None:
     third, two_thirds = 1 / 3, 2 / 3
     utility = np.array([[third, 1], [0, 1], [third, 1], [0, 1], [0, two_thirds], [0, 1]])
     cost = np.array([[1.0, 2], [4, 4], [0, 4], [2, 4], [1, 4], [0, 4]])
@@ -172,7 +172,7 @@ def test_of_many_questions_that_could_be_split_no_more_are_than_there_are_budget
     assert ((weights > 1e-9) & (weights < 1 - 1e-9)).any(axis=1).sum() <= 2
 
 
-def test_without_limits_it_is_the_plain_solver() -> None:
+def test_without_limits_it_equals_solve() -> None:
     rng = np.random.default_rng(0)
     table = UtilityTable(rng.random((50, 3)), np.array([1.0, 2.0, 4.0]))
     plain, found = solve(table, 1.7), solve_limits(table, 1.7, {})
@@ -193,7 +193,7 @@ def test_a_slack_limit_has_no_price() -> None:
     assert found.costs == {"latency": 5.0}
 
 
-def test_a_limit_met_exactly_by_one_level_each_needs_no_split() -> None:
+def test_a_limit_met_exactly_needs_no_split() -> None:
     table = UtilityTable(
         np.array([[0.0, 1.0], [0.0, 0.5]]),
         np.array([1, 2]),
@@ -205,8 +205,8 @@ def test_a_limit_met_exactly_by_one_level_each_needs_no_split() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7])
-def test_a_limit_rounded_below_its_total_is_kept_all_the_same(size: int) -> None:
-    """(size + 2) / size as a float may be a little less than it: then not all of it fits."""
+def test_a_limit_rounded_down_is_not_exceeded(size: int) -> None:
+    """(size + 2) / size may be rounded down as a float; then one upgrade less fits."""
     table = UtilityTable(
         np.tile([0.0, 1.0], (size, 1)), np.array([3, 5]), extra_costs={"latency": np.array([1, 2])}
     )
@@ -217,8 +217,8 @@ def test_a_limit_rounded_below_its_total_is_kept_all_the_same(size: int) -> None
     assert found.mixed_utility == pytest.approx(2 / size)
 
 
-def test_a_total_beyond_a_limit_by_rounding_alone_is_repaired() -> None:
-    """1.4 × 5 is 7 but for its last digit, so that two upgrades fit a mixture and only one here."""
+def test_a_total_above_a_limit_by_rounding_is_repaired() -> None:
+    """1.4 × 5 is slightly below 7 as a float: a mixture fits two upgrades, the choice only one."""
     table = UtilityTable(
         np.array([[0.0, 1.0], [0.0, 0.5], [0.25, 0.75], [0.0, 1.0], [0.25, 0.0]]),
         np.array([3, 5]),
@@ -231,8 +231,8 @@ def test_a_total_beyond_a_limit_by_rounding_alone_is_repaired() -> None:
     assert found.mixed_utility == pytest.approx(0.5)
 
 
-def test_a_chance_that_rounds_to_one_is_no_split() -> None:
-    """1 / 15 as a float is a little less: the one upgrade fits but for 2 ** -56 of it."""
+def test_a_probability_that_rounds_to_one_is_no_split() -> None:
+    """1 / 15 is rounded down as a float: the upgrade does not fit by 2 ** -56."""
     utility, cost = np.zeros((15, 2)), np.zeros((15, 2))
     utility[7, 1] = cost[7, 1] = 1.0
     table = UtilityTable(utility, cost, extra_costs={"latency": np.array([1.0, 1.0])})
@@ -243,7 +243,7 @@ def test_a_chance_that_rounds_to_one_is_no_split() -> None:
     assert found.mixed_utility == pytest.approx(1 / 15)
 
 
-def test_limits_that_no_mixture_meets_are_infeasible() -> None:
+def test_limits_without_a_feasible_mixture_are_infeasible() -> None:
     table = UtilityTable(
         np.array([[0.5, 0.5]]), np.array([1, 3]), extra_costs={"latency": np.array([3, 1])}
     )
@@ -251,7 +251,7 @@ def test_limits_that_no_mixture_meets_are_infeasible() -> None:
         solve_limits(table, 1.5, {"latency": 1.5})
 
 
-def test_limits_that_only_a_mixture_meets_are_refused_as_such() -> None:
+def test_limits_that_only_a_mixture_meets_are_rejected() -> None:
     table = UtilityTable(
         np.array([[0.5, 0.5]]), np.array([1, 3]), extra_costs={"latency": np.array([3, 1])}
     )
@@ -260,7 +260,7 @@ def test_limits_that_only_a_mixture_meets_are_refused_as_such() -> None:
 
 
 @pytest.mark.parametrize(("budget", "limit", "name"), [(0.5, 9.0, "cost"), (9.0, 0.5, "latency")])
-def test_a_budget_below_the_least_of_one_cost_is_infeasible(
+def test_a_budget_below_the_minimum_of_one_cost_is_infeasible(
     budget: float, limit: float, name: str
 ) -> None:
     table = UtilityTable(
@@ -270,13 +270,13 @@ def test_a_budget_below_the_least_of_one_cost_is_infeasible(
         solve_limits(table, budget, {"latency": limit})
 
 
-def test_a_limit_on_a_cost_that_is_not_there_is_refused() -> None:
+def test_a_limit_on_an_unknown_cost_is_rejected() -> None:
     table = UtilityTable(np.array([[0.0]]), np.array([1.0]))
     with pytest.raises(ConfigError, match=r"'latency'.*none"):
         solve_limits(table, 1.0, {"latency": 1.0})
 
 
-def test_limits_that_are_no_finite_numbers_are_refused() -> None:
+def test_limits_must_be_finite() -> None:
     table = UtilityTable(
         np.array([[0.0]]), np.array([1.0]), extra_costs={"latency": np.array([1.0])}
     )
@@ -285,12 +285,12 @@ def test_limits_that_are_no_finite_numbers_are_refused() -> None:
             solve_limits(table, 1.0, {"latency": limit})
 
 
-def test_a_table_without_questions_is_refused() -> None:
+def test_a_table_without_questions_is_rejected() -> None:
     with pytest.raises(DataError, match="no question"):
         solve_limits(UtilityTable(np.empty((0, 2)), np.array([1.0, 2.0])), 1.0, {})
 
 
-def test_a_search_given_up_early_still_gives_a_true_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aborted_search_still_returns_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     costs = [np.array([1.0, 2.0, 4.0]), np.sort(rng.random((60, 3)) * 9, axis=1)]
     problem = Problem(np.sort(rng.random((60, 3)), axis=1), costs, [2.0, 3.0])

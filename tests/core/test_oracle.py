@@ -35,7 +35,7 @@ def scale(table: UtilityTable) -> float:
 
 
 def random_table(seed: int, questions: int, levels: int = 5, *, own: bool = False) -> UtilityTable:
-    """Draw rising utilities in steps of 1/48, as windows of 48 samples give them."""
+    """Return increasing utilities in steps of 1/48, like windows of 48 samples."""
     rng = np.random.default_rng(seed)
     steps = rng.random((questions, levels)) * np.array([1.0, 0.4, 0.3, 0.2, 0.1])[:levels]
     cost: FloatArray = np.array([2.0**k for k in range(levels)])
@@ -45,7 +45,7 @@ def random_table(seed: int, questions: int, levels: int = 5, *, own: bool = Fals
 
 
 def deterministic_values(table: UtilityTable, budget: float) -> Iterator[float]:
-    """Value every allocation of one level to each question that is within budget."""
+    """Return the utility of every allocation within the budget."""
     cost = [[Fraction(float(c)) for c in row] for row in table.costs]
     for levels in itertools.product(range(table.n_levels), repeat=len(table)):
         if sum(row[k] for row, k in zip(cost, levels, strict=True)) <= Fraction(budget) * len(
@@ -128,7 +128,7 @@ def test_the_best_deterministic_value_lies_between_utility_and_bound(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_integer_programming_finds_no_more_than_the_gap_above_the_choice(seed: int) -> None:
+def test_the_integer_optimum_is_within_the_gap(seed: int) -> None:
     table = random_table(seed, 50, levels=4, own=True)
     budget = float(table.costs[:, 0].mean()) * 2.3
     size, levels = table.utility.shape
@@ -150,7 +150,7 @@ def test_integer_programming_finds_no_more_than_the_gap_above_the_choice(seed: i
 
 
 @given(tables, shares)
-def test_the_gap_is_at_most_the_gain_of_the_one_upgrade_that_is_split(
+def test_the_gap_is_at_most_the_gain_of_the_split_upgrade(
     budget_at: BudgetAt, table: UtilityTable, share: float
 ) -> None:
     found = solve(table, budget_at(table, share))
@@ -189,7 +189,7 @@ def test_every_chosen_level_has_the_largest_net_value_at_the_price(
     assert (chosen >= net.max(axis=1) - fuzz).all()
 
 
-def test_utilities_that_differ_by_rounding_alone_are_spent_on_exactly(
+def test_utilities_that_differ_by_rounding_are_solved_exactly(
     budget_at: BudgetAt, spent: Spent
 ) -> None:
     rng = np.random.default_rng(0)
@@ -203,20 +203,20 @@ def test_utilities_that_differ_by_rounding_alone_are_spent_on_exactly(
             assert found.price == 0 or budget - found.cost < 6 / len(table)
 
 
-def test_the_largest_costs_there_can_be_are_summed_exactly() -> None:
+def test_the_largest_costs_are_summed_exactly() -> None:
     table = UtilityTable(np.tile([0.0, 1.0], (5000, 1)), np.array([0.0, 2.0**32]))
     found = solve(table, 2.0**31)
     assert found.cost == 2.0**31
     assert found.choice.sum() == 2500
 
 
-def test_a_gain_too_small_to_divide_is_still_paid_for() -> None:
+def test_a_tiny_gain_is_still_bought() -> None:
     table = UtilityTable(np.array([[0.0, 5e-324]]), np.array([1.0, 9.0]))
     assert solve(table, 2.0).choice.tolist() == [0]
     assert solve(table, 9.0).choice.tolist() == [1]
 
 
-def test_a_budget_beyond_all_costs_buys_every_gain_at_a_price_of_zero() -> None:
+def test_a_large_budget_buys_every_gain_at_price_zero() -> None:
     found = solve(UtilityTable(np.array([[0.0, 1.0, 0.5]]), np.array([1.0, 2.0, 4.0])), 1e300)
     assert (found.choice.tolist(), found.price, found.cost, found.gap) == ([1], 0.0, 2.0, 0.0)
 
@@ -227,7 +227,7 @@ def test_the_split_is_empty_when_the_budget_is_met_exactly() -> None:
     assert (found.choice.tolist(), found.price, len(found.split)) == ([1, 0], 0.5, 0)
 
 
-def test_of_questions_with_one_key_the_one_at_the_cut_is_split() -> None:
+def test_of_equal_keys_the_question_at_the_cutoff_is_split() -> None:
     table = UtilityTable(
         np.array([[0.0, 1.0], [0.0, 0.4], [0.0, 0.5]]),
         np.array([1.0, 3.0]),
@@ -243,7 +243,7 @@ def test_of_questions_with_one_key_the_one_at_the_cut_is_split() -> None:
 
 
 @given(tables, shares, shares)
-def test_more_budget_takes_compute_from_no_question_and_never_raises_the_price(
+def test_more_budget_never_lowers_a_level_or_raises_the_price(
     budget_at: BudgetAt, table: UtilityTable, share: float, other: float
 ) -> None:
     little, much = sorted((budget_at(table, share), budget_at(table, other)))
@@ -258,16 +258,19 @@ def test_scaling_costs_scales_the_price_inversely(
     budget_at: BudgetAt, table: UtilityTable, share: float, factor: int
 ) -> None:
     budget = budget_at(table, share)
-    dear = UtilityTable(table.utility, np.minimum(table.cost, 2.0**28) * factor, table.key)
+    expensive = UtilityTable(table.utility, np.minimum(table.cost, 2.0**28) * factor, table.key)
     table = UtilityTable(table.utility, np.minimum(table.cost, 2.0**28), table.key)
     budget = max(budget_at(table, 0.0), min(budget, 2.0**28))
-    found, scaled = solve(table, budget), solve(dear, float(np.nextafter(budget * factor, np.inf)))
+    found, scaled = (
+        solve(table, budget),
+        solve(expensive, float(np.nextafter(budget * factor, np.inf))),
+    )
     assert scaled.price * factor == pytest.approx(found.price, rel=1e-9)
     assert scaled.mixed_utility == pytest.approx(found.mixed_utility, abs=1e-9 * scale(table))
 
 
 @given(tables, shares, st.integers(0, 3))
-def test_a_unit_of_cost_half_as_large_changes_no_choice(
+def test_halving_the_unit_of_cost_changes_no_choice(
     budget_at: BudgetAt, table: UtilityTable, share: float, halvings: int
 ) -> None:
     small = UtilityTable(table.utility, np.minimum(table.cost, 2.0**28), table.key)
@@ -279,7 +282,7 @@ def test_a_unit_of_cost_half_as_large_changes_no_choice(
 
 
 @given(tables, shares, st.integers(1, 24))
-def test_costs_of_millionths_are_as_good_as_whole_ones(
+def test_tiny_costs_are_solved_like_integers(
     budget_at: BudgetAt, table: UtilityTable, share: float, halvings: int
 ) -> None:
     ones = UtilityTable(table.utility, table.cost / max(1.0, float(table.cost.max())), table.key)
@@ -319,35 +322,33 @@ def test_a_budget_below_the_cheapest_is_infeasible(
 
 @pytest.mark.parametrize("method", ["exact", "bisect"])
 @pytest.mark.parametrize("unit", [0.1, 0.0003, 1e-7, 12.7])
-def test_a_budget_of_what_the_cheapest_levels_cost_is_enough_however_costs_are_rounded(
-    unit: float, method: str
-) -> None:
+def test_the_cost_of_the_cheapest_levels_is_a_feasible_budget(unit: float, method: str) -> None:
     utility = np.array([[0.1, 0.9, 0.9], [0.2, 0.3, 0.8]])
     for cost in (unit * np.array([1, 2, 16]), unit * np.array([[1, 2, 16], [3, 4, 5]])):
         table = UtilityTable(utility, cost)
-        least = float(np.broadcast_to(cost, utility.shape)[:, 0].mean())
-        found = solve(table, least, method=method)
+        cheapest = float(np.broadcast_to(cost, utility.shape)[:, 0].mean())
+        found = solve(table, cheapest, method=method)
         assert found.choice.tolist() == [0, 0]
-        assert found.cost <= least
-        assert found.mixed_cost <= least
+        assert found.cost <= cheapest
+        assert found.mixed_cost <= cheapest
         assert found.mixed_utility == pytest.approx(0.15)
-        assert np.array_equal(solve(table.take(np.arange(2)), least).choice, found.choice)
+        assert np.array_equal(solve(table.take(np.arange(2)), cheapest).choice, found.choice)
         with pytest.raises(InfeasibleBudget, match="raise the budget"):
-            solve(table, least * (1 - 1e-9), method=method)
+            solve(table, cheapest * (1 - 1e-9), method=method)
 
 
 @pytest.mark.parametrize("budget", [np.nan, np.inf])
-def test_a_budget_that_is_no_finite_number_is_refused(budget: float) -> None:
+def test_a_budget_must_be_finite(budget: float) -> None:
     with pytest.raises(ConfigError, match="finite"):
         solve(ONE_STEP, budget)
 
 
-def test_a_table_without_questions_is_refused() -> None:
+def test_a_table_without_questions_is_rejected() -> None:
     with pytest.raises(DataError, match="no question"):
         solve(UtilityTable(np.empty((0, 2)), np.array([1.0, 2.0])), 1.0)
 
 
-def test_an_unknown_method_is_refused() -> None:
+def test_an_unknown_method_is_rejected() -> None:
     with pytest.raises(ConfigError, match="'exact' or 'bisect', got 'guess'"):
         solve(ONE_STEP, 1.0, method="guess")
 
@@ -392,7 +393,7 @@ def test_bisection_brackets_the_price_and_the_budget_at_every_step(seed: int) ->
     assert found.mixed_utility == pytest.approx(exact.mixed_utility, abs=1e-6)
 
 
-def test_bisection_with_money_to_spare_takes_no_step() -> None:
+def test_bisection_with_a_large_budget_takes_no_step() -> None:
     found = solve(ONE_STEP, 3.0, method="bisect")
     assert found.trace is not None
     assert (len(found.trace.low), found.price, found.choice.tolist()) == (0, 0.0, [1])
@@ -403,7 +404,7 @@ def test_bisection_with_money_to_spare_takes_no_step() -> None:
 
 
 class Brackets:
-    """Watch which brackets of prices a long table is scanned with."""
+    """Records the brackets of prices that a table is scanned with."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sample: int) -> None:
         self.seen: list[tuple[float, float]] = []
@@ -417,7 +418,7 @@ class Brackets:
 
 
 def arrange(table: UtilityTable, order: str) -> UtilityTable:
-    """Put the questions into an order in which every eighth one is like the others, or is not."""
+    """Order the questions so that every eighth one is or is not representative."""
     gain = table.utility[:, -1] - table.utility[:, 0]
     if order == "shuffled":
         return table
@@ -426,20 +427,20 @@ def arrange(table: UtilityTable, order: str) -> UtilityTable:
         return table.take(by_gain)
     every = np.zeros(len(table), dtype=np.bool_)
     every[::8] = True
-    place = np.empty(len(table), dtype=np.int64)
+    rows = np.empty(len(table), dtype=np.int64)
     count = int(every.sum())
     if order == "hopeless in the sample":
-        place[every], place[~every] = by_gain[:count], by_gain[count:]
+        rows[every], rows[~every] = by_gain[:count], by_gain[count:]
     else:
-        place[every], place[~every] = by_gain[-count:], by_gain[:-count]
-    return table.take(place)
+        rows[every], rows[~every] = by_gain[-count:], by_gain[:-count]
+    return table.take(rows)
 
 
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(
     "order", ["shuffled", "sorted", "hopeless in the sample", "hopeful in the sample"]
 )
-def test_a_guessed_bracket_changes_nothing(
+def test_an_estimated_bracket_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, budget_at: BudgetAt, order: str, *, own: bool
 ) -> None:
     table = arrange(random_table(5, 4000, own=own), order)
@@ -463,7 +464,7 @@ def test_a_bracket_that_misses_the_price_is_widened(monkeypatch: pytest.MonkeyPa
     assert len(set(watched.seen)) > 2
 
 
-def test_a_sample_too_dear_for_the_budget_gives_no_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_above_the_budget_gives_no_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
     cost = np.tile([1.0, 2.0], (4000, 1))
     cost[::8] += 10
     table = UtilityTable(random_table(1, 4000, levels=2).utility, cost)
@@ -572,7 +573,7 @@ def test_a_continuous_table_falls_back_when_the_segment_bridges_a_knot() -> None
     assert found.mixed_cost == 15.0
 
 
-def test_a_continuous_table_with_nothing_to_split_spends_what_its_knots_cost() -> None:
+def test_a_continuous_table_without_a_split_costs_its_knots() -> None:
     found = solve(continuous([[0.0, 0.6], [0.0, 0.5]], [0.0, 10.0]), 20.0)
     assert found.amount is not None
     assert found.amount.tolist() == [10.0, 10.0]

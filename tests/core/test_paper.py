@@ -33,7 +33,7 @@ ONE_STEP = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
 
 
 def fuzz(table: UtilityTable, price: float) -> float:
-    """Give what rounding may do to net values."""
+    """Return the largest rounding error of net values."""
     return 1e-12 * (1.0 + float(np.abs(table.utility).max()) + price * float(table.cost.max()))
 
 
@@ -56,12 +56,12 @@ def penalised(table: UtilityTable, policy: IntArray, price: float) -> float:
 
 
 def regret(table: UtilityTable, policy: IntArray, price: float) -> float:
-    """Reg: what a policy's J is below the oracle's."""
+    """Reg: the oracle's J minus the policy's."""
     return penalised(table, choose(table, price), price) - penalised(table, policy, price)
 
 
 def worst_gap(table: UtilityTable, price: float) -> FloatArray:
-    """M: the most net value that a question can lose."""
+    """M: the largest loss of net value on each question."""
     net = table.utility - price * table.costs
     return np.asarray(net.max(axis=1) - net.min(axis=1), dtype=np.float64)
 
@@ -72,9 +72,9 @@ def worst_gap(table: UtilityTable, price: float) -> FloatArray:
 @given(tables, prices, prices)
 def test_theorem_1_cost_monotonicity(table: UtilityTable, one: float, other: float) -> None:
     low, high = sorted((one, other))
-    cheap, dear = choose(table, high), choose(table, low)
-    assert cost(table, cheap) <= cost(table, dear)
-    assert (table.cost_of(cheap) <= table.cost_of(dear)).all()
+    at_high, at_low = choose(table, high), choose(table, low)
+    assert cost(table, at_high) <= cost(table, at_low)
+    assert (table.cost_of(at_high) <= table.cost_of(at_low)).all()
 
 
 @given(tables, prices, st.data())
@@ -106,8 +106,8 @@ def test_theorem_3_near_feasibility(
     policy, oracle = draw_policy(data, table), choose(table, price)
     budget = cost(table, oracle) * (1 + slack)
     error = float((policy != oracle).mean())
-    most = budget + error * float(table.cost.max() - table.cost.min())
-    assert cost(table, policy) <= most * (1 + 1e-12)
+    limit = budget + error * float(table.cost.max() - table.cost.min())
+    assert cost(table, policy) <= limit * (1 + 1e-12)
 
 
 @given(tables, prices, shares, st.data())
@@ -125,7 +125,7 @@ def test_theorem_3_near_optimality_corrected(
 
 
 @given(tables, shares, prices, st.data())
-def test_the_gap_is_at_most_the_regret_and_the_price_of_what_is_unspent(
+def test_the_gap_is_at_most_the_regret_plus_the_value_of_the_unspent_budget(
     budget_at: BudgetAt,
     best_value: BestValue,
     table: UtilityTable,
@@ -172,14 +172,14 @@ def test_proposition_1_strong_duality_for_randomised_policies(
     budget = budget_at(table, share)
     found = solve(table, budget)
     near = fuzz(table, found.price)
-    least = dual(table, found.price, budget)
-    assert found.mixed_utility == pytest.approx(least, abs=near, rel=0)
+    bound = dual(table, found.price, budget)
+    assert found.mixed_utility == pytest.approx(bound, abs=near, rel=0)
     if found.price > 0:
         assert found.mixed_cost == pytest.approx(budget, rel=1e-12)
 
 
 @given(tables, shares)
-def test_proposition_1_corrected_the_gap_is_one_upgrade_at_most(
+def test_proposition_1_corrected_the_gap_is_at_most_one_upgrade(
     budget_at: BudgetAt, table: UtilityTable, share: float
 ) -> None:
     found = solve(table, budget_at(table, share))
@@ -199,7 +199,7 @@ def test_proposition_1_is_false_for_deterministic_policies() -> None:
 
 
 def test_theorem_3_near_optimality_as_stated_is_false_without_any_error() -> None:
-    """Two equal questions: the oracle at the price takes both cheap, and may afford one dear."""
+    """Two equal questions: the budget pays for one upgrade, but the price buys none or both."""
     table = UtilityTable(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1.0, 2.0]))
     price, budget = 1.0, 1.5
     policy = choose(table, price)
@@ -231,17 +231,17 @@ def test_at_a_price_of_zero_not_every_question_gets_the_largest_level() -> None:
 
 
 @pytest.mark.parametrize(("budget", "minimiser"), [(1.5, 1.0), (5.0, 0.0)])
-def test_the_dual_is_least_where_the_cost_is_not_the_budget(
+def test_the_dual_can_be_minimal_where_the_cost_is_not_the_budget(
     budget: float, minimiser: float
 ) -> None:
-    """On a staircase no price costs 1.5, and a budget of 5 is slack."""
+    """With discrete levels no price costs 1.5, and a budget of 5 is slack."""
     grid = np.linspace(0, 3, 61)
     values = [dual(ONE_STEP, price, budget) for price in grid]
     assert grid[int(np.argmin(values))] == minimiser
     assert all(cost(ONE_STEP, choose(ONE_STEP, price)) != budget for price in grid)
 
 
-def test_the_oracle_never_overspends_as_the_papers_rows_do(spent: Spent) -> None:
+def test_the_oracle_never_overspends_unlike_the_papers_rows(spent: Spent) -> None:
     rng = np.random.default_rng(0)
     utility = np.sort(rng.integers(0, 49, (200, 5)) / 48, axis=1)
     table = UtilityTable(utility, np.array([1.0, 2.0, 4.0, 8.0, 16.0]))
@@ -250,7 +250,7 @@ def test_the_oracle_never_overspends_as_the_papers_rows_do(spent: Spent) -> None
 
 
 def test_the_oracle_is_optimistic_where_all_questions_are_alike() -> None:
-    """Nothing can be gained over a mixture of levels: what the oracle shows is noise it fits."""
+    """No allocation is better than a mixture of levels here: the oracle's gain is noise."""
     rng = np.random.default_rng(8)
     questions, drawn, levels = 400, 32, (1, 2, 4, 8, 16)
     answer = rng.choice([0, 1, 2], size=questions * drawn, p=[0.4, 0.35, 0.25])
@@ -271,7 +271,7 @@ def test_the_oracle_is_optimistic_where_all_questions_are_alike() -> None:
 
 
 def test_the_mean_worst_gap_times_the_error_rate_is_no_bound() -> None:
-    """The one error falls on the one question that has something to lose."""
+    """The only error is on the only question with a loss."""
     table = UtilityTable(np.array([[0.0, 1.0], [0.0, 0.5]]), np.array([1.0, 2.0]))
     price, policy = 0.5, np.array([0, 0])
     wrong, gap = policy != choose(table, price), worst_gap(table, price)
@@ -283,7 +283,7 @@ def test_the_mean_worst_gap_times_the_error_rate_is_no_bound() -> None:
 
 
 def test_the_accuracy_gap_is_not_the_regret() -> None:
-    """A classifier that always says 1 has a small regret and loses much accuracy."""
+    """A classifier that always chooses level 1 has a small regret and a large accuracy gap."""
     price, policy = 0.9, np.array([0])
     oracle = choose(ONE_STEP, price)
     lost = accuracy(ONE_STEP, oracle) - accuracy(ONE_STEP, policy)
@@ -294,7 +294,7 @@ def test_the_accuracy_gap_is_not_the_regret() -> None:
     assert lost == pytest.approx(regret(ONE_STEP, policy, price) + price * saved)
 
 
-def test_some_sample_is_right_more_often_than_the_best_one() -> None:
+def test_pass_at_n_is_above_best_of_n() -> None:
     answers = Answers(
         np.array([0, 4]),
         np.array([0, 1, 1, UNPARSED]),

@@ -1,4 +1,4 @@
-"""Adaptive: utilities of kinds against the exact estimator, and which questions stay open."""
+"""Posterior: utilities of types against the exact estimator, and undecided questions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adacompute.core import posterior as adaptive
+from adacompute.core import posterior as module
 from adacompute.core.answers import Answers
 from adacompute.core.posterior import (
     LEVELS,
@@ -20,51 +20,51 @@ from adacompute.core.posterior import (
 from adacompute.core.utility import estimate
 
 MANY = 2000
-"""Samples among which a few are as good as drawn with replacement."""
+"""So many samples that drawing a few without replacement is like drawing with it."""
 
 
 def one_of_each(shares: list[float]) -> Answers:
-    """Return one question with so many right samples, unread ones and wrong answers."""
+    """Return one question with these shares of correct, unparsed and wrong answers."""
     counts = [round(MANY * share) for share in shares]
     answer = np.repeat([0, -1, *range(1, len(counts) - 1)], counts)
-    right = answer == 0
-    return Answers(np.array([0, len(answer)]), answer, right)
+    correct = answer == 0
+    return Answers(np.array([0, len(answer)]), answer, correct)
 
 
-def draw(share: float, draws: int, questions: int, seed: int) -> Answers:
-    """Draw from questions of one wrong answer, right as often as that."""
+def sample_answers(share: float, n_samples: int, questions: int, seed: int) -> Answers:
+    """Sample questions that have one wrong answer and this share of correct samples."""
     rng = np.random.default_rng(seed)
-    right = rng.random((questions, draws)) < share
-    return Answers.of((1 - right.astype(int)).tolist(), right.tolist())
+    correct = rng.random((questions, n_samples)) < share
+    return Answers.of((1 - correct.astype(int)).tolist(), correct.tolist())
 
 
-@pytest.mark.parametrize("kind", [0, 37, 200, 333, 503])
-def test_what_a_kind_is_worth_is_what_many_samples_of_it_say(kind: int) -> None:
-    kinds = make_question_types()
-    shares = kinds.probability[kind]
-    grains = [shares[5] / adaptive.TAIL_ANSWERS] * adaptive.TAIL_ANSWERS
-    exact = estimate(one_of_each([*shares[:5], *grains]), LEVELS, standard_errors=False).utility[0]
-    assert kinds.utility[kind] == pytest.approx(exact, abs=0.02)
-    assert kinds.utility[kind][0] == pytest.approx(shares[0])
+@pytest.mark.parametrize("number", [0, 37, 200, 333, 503])
+def test_the_utility_of_a_type_agrees_with_many_samples(number: int) -> None:
+    types = make_question_types()
+    shares = types.probability[number]
+    tail = [shares[5] / module.TAIL_ANSWERS] * module.TAIL_ANSWERS
+    exact = estimate(one_of_each([*shares[:5], *tail]), LEVELS, standard_errors=False).utility[0]
+    assert types.utility[number] == pytest.approx(exact, abs=0.02)
+    assert types.utility[number][0] == pytest.approx(shares[0])
 
 
-def test_draws_are_counted_by_what_they_are() -> None:
+def test_answers_are_counted() -> None:
     answers = Answers.of([[0, 1, 1, 2, 3, 4, 4, 4, 5, -1], []], [[True, *[False] * 9], []])
     assert count_answers(answers).tolist() == [[1, 1, 3, 2, 1, 2, 2], [0] * 7]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.from_type(Answers))
-def test_beliefs_are_chances_and_doubt_is_never_negative(answers: Answers) -> None:
-    belief = fit_posterior(answers)
-    assert belief.probability.sum(axis=1) == pytest.approx(1.0)
-    assert belief.utility.shape == (len(answers), len(LEVELS))
-    assert ((belief.utility > 0) & (belief.utility < 1)).all()
+def test_the_posterior_is_a_distribution_and_information_has_value(answers: Answers) -> None:
+    posterior = fit_posterior(answers)
+    assert posterior.probability.sum(axis=1) == pytest.approx(1.0)
+    assert posterior.utility.shape == (len(answers), len(LEVELS))
+    assert ((posterior.utility > 0) & (posterior.utility < 1)).all()
     for price in (0.0, 0.01, 0.3):
-        assert (belief.expected_value_of_information(price, np.array(LEVELS)) >= 0).all()
+        assert (posterior.expected_value_of_information(price, np.array(LEVELS)) >= 0).all()
 
 
-def test_beliefs_do_not_depend_on_the_names_of_answers_or_the_order_of_questions() -> None:
+def test_the_posterior_is_invariant_to_labels_and_order() -> None:
     first = Answers.of([[0, 1, 2, 1], [0, 0, 3, 0]], [[True, False, False, False], [True] * 4])
     first = Answers(first.offsets, first.answer, first.answer == 0)
     other = Answers.of([[7, 7, 2, 7], [7, 4, 9, 4]], [[False] * 4, [False] * 4])
@@ -73,17 +73,17 @@ def test_beliefs_do_not_depend_on_the_names_of_answers_or_the_order_of_questions
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_many_draws_are_believed(share: float) -> None:
-    answers = draw(share, 300, 3, seed=1)
-    told = estimate(answers, LEVELS, standard_errors=False).utility
-    assert fit_posterior(answers).utility == pytest.approx(told, abs=0.12)
+def test_with_many_samples_the_posterior_agrees_with_them(share: float) -> None:
+    answers = sample_answers(share, 300, 3, seed=1)
+    expected = estimate(answers, LEVELS, standard_errors=False).utility
+    assert fit_posterior(answers).utility == pytest.approx(expected, abs=0.12)
 
 
 def test_easy_and_hopeless_questions_are_settled_before_mixed_ones() -> None:
     easy, hopeless = [[True] * 6] * 20, [[False] * 6] * 20
-    mixed = [[i < right for i in range(6)] for right in (1, 2, 3, 4, 5, 2, 3, 4)]
-    right = [*easy, *hopeless, *mixed]
-    answers = Answers.of([[int(not r) for r in row] for row in right], right)
+    mixed = [[i < correct for i in range(6)] for correct in (1, 2, 3, 4, 5, 2, 3, 4)]
+    correct = [*easy, *hopeless, *mixed]
+    answers = Answers.of([[int(not r) for r in row] for row in correct], correct)
     left = find_undecided(answers, 2.0)
     assert left.size > 0
     assert set(left.tolist()) <= set(range(40, 48))
@@ -93,17 +93,17 @@ def test_easy_and_hopeless_questions_are_settled_before_mixed_ones() -> None:
     )
 
 
-def test_with_many_draws_little_is_left_undecided() -> None:
-    few, many = draw(0.7, 4, 60, seed=3), draw(0.7, 400, 60, seed=3)
+def test_more_samples_leave_fewer_questions_undecided() -> None:
+    few, many = sample_answers(0.7, 4, 60, seed=3), sample_answers(0.7, 400, 60, seed=3)
     assert len(find_undecided(few, 3.0)) > len(find_undecided(many, 3.0))
 
 
-def test_many_states_are_worked_on_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = draw(0.5, 12, 40, seed=2)
+def test_states_are_processed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = sample_answers(0.5, 12, 40, seed=2)
     whole = fit_posterior(answers).utility
-    monkeypatch.setattr(adaptive, "MAX_STATES", 4)
+    monkeypatch.setattr(module, "MAX_STATES", 4)
     assert fit_posterior(answers).utility == pytest.approx(whole, abs=0.1)
 
 
-def test_nothing_is_believed_of_no_questions() -> None:
+def test_the_posterior_of_no_questions_is_empty() -> None:
     assert fit_posterior(Answers.of([], [])).utility.shape == (0, len(LEVELS))

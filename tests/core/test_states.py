@@ -1,4 +1,4 @@
-"""Vote states: against counting by hand and against every subset, one by one."""
+"""Vote states: compared with direct counting and with all subsets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Drawn = list[int]
 drawn = st.lists(st.integers(UNPARSED, 4), min_size=1, max_size=MAX_SAMPLES)
 
 
-def count(draws: Drawn) -> tuple[tuple[int, ...], int]:
-    votes = Counter(answer for answer in draws if answer != UNPARSED)
-    return tuple(sorted(votes.values(), reverse=True)), draws.count(UNPARSED)
+def count(answers: Drawn) -> tuple[tuple[int, ...], int]:
+    votes = Counter(answer for answer in answers if answer != UNPARSED)
+    return tuple(sorted(votes.values(), reverse=True)), answers.count(UNPARSED)
 
 
-def test_there_are_as_many_states_as_partitions_with_nulls() -> None:
+def test_the_number_of_states_is_that_of_partitions() -> None:
     every = states()
     partitions = [1, 1, 2, 3, 5, 7, 11, 15, 22, 30, 42, 56, 77, 101, 135, 176, 231]
     assert len(every) == sum(p * (MAX_SAMPLES + 1 - n) for n, p in enumerate(partitions)) == 3370
@@ -35,19 +35,19 @@ def test_there_are_as_many_states_as_partitions_with_nulls() -> None:
 
 
 @given(drawn)
-def test_a_key_finds_the_state_that_counting_finds(draws: Drawn) -> None:
+def test_keys_find_the_counted_state(answers: Drawn) -> None:
     every = states()
-    found = every.find(vote_keys(np.array([draws])))[0]
+    found = every.find(vote_keys(np.array([answers])))[0]
     for upto, state in enumerate(found):
-        assert (every.votes[state], every.n_unparsed[state]) == count(draws[:upto])
+        assert (every.votes[state], every.n_unparsed[state]) == count(answers[:upto])
 
 
-def test_draws_past_the_last_state_are_not_looked_at() -> None:
+def test_samples_after_the_last_state_are_ignored() -> None:
     assert vote_keys(np.zeros((2, MAX_SAMPLES + 5), dtype=np.int64)).shape == (2, MAX_SAMPLES + 1)
     assert vote_keys(np.zeros((3, 0), dtype=np.int64)).shape == (3, 1)
 
 
-def test_a_draw_taken_out_at_random_leads_back_somewhere() -> None:
+def test_backward_probabilities_sum_to_one() -> None:
     every = states()
     total = np.zeros(len(every))
     np.add.at(total, every.successor, every.backward_probability)
@@ -67,11 +67,11 @@ def recorded(draw: st.DrawFn) -> Answers:
 
 @settings(max_examples=25, deadline=None)
 @given(recorded(), st.integers(1, 5))
-def test_chances_are_those_of_all_subsets(answers: Answers, most: int) -> None:
-    every, known = states(), measure_states(answers, most)
+def test_the_measure_is_that_of_all_subsets(answers: Answers, max_samples: int) -> None:
+    every, measure = states(), measure_states(answers, max_samples)
     for i in range(len(answers)):
         one = answers.take(np.array([i]))
-        for size in range(most + 1):
+        for size in range(max_samples + 1):
             reached, right = np.zeros(len(every)), np.zeros(len(every))
             subsets = list(itertools.combinations(range(5), size))
             for subset in subsets:
@@ -85,26 +85,26 @@ def test_chances_are_those_of_all_subsets(answers: Answers, most: int) -> None:
                 )
                 right[state] += value / len(subsets)
             layer = every.layer(size)
-            assert known.mass[layer, i] == pytest.approx(reached[layer], abs=1e-12)
-            assert known.correct_mass[layer, i] == pytest.approx(right[layer], abs=1e-12)
+            assert measure.mass[layer, i] == pytest.approx(reached[layer], abs=1e-12)
+            assert measure.correct_mass[layer, i] == pytest.approx(right[layer], abs=1e-12)
 
 
-def test_chances_add_up_to_one_and_to_the_exact_utilities() -> None:
+def test_the_measure_sums_to_one_and_to_the_exact_utility() -> None:
     rng = np.random.default_rng(0)
-    answer = rng.integers(UNPARSED, 6, (700, 20))  # more than are worked on at once
+    answer = rng.integers(UNPARSED, 6, (700, 20))  # more than one block
     answers = Answers.of(answer.tolist(), (answer == 2).tolist())
-    every, known = states(), measure_states(answers, MAX_SAMPLES)
-    worth = estimate(answers, range(1, MAX_SAMPLES + 1), standard_errors=False).utility
-    for draws in range(1, MAX_SAMPLES + 1):
-        layer = every.layer(draws)
-        assert known.mass[layer].sum(axis=0) == pytest.approx(1.0, abs=1e-12)
-        assert known.correct_mass[layer].sum(axis=0) == pytest.approx(
-            worth[:, draws - 1], abs=1e-11
+    every, measure = states(), measure_states(answers, MAX_SAMPLES)
+    utility = estimate(answers, range(1, MAX_SAMPLES + 1), standard_errors=False).utility
+    for n in range(1, MAX_SAMPLES + 1):
+        layer = every.layer(n)
+        assert measure.mass[layer].sum(axis=0) == pytest.approx(1.0, abs=1e-12)
+        assert measure.correct_mass[layer].sum(axis=0) == pytest.approx(
+            utility[:, n - 1], abs=1e-11
         )
 
 
-@pytest.mark.parametrize("most", [0, 4, MAX_SAMPLES + 1])
-def test_states_that_cannot_be_known_are_refused(most: int) -> None:
+@pytest.mark.parametrize("max_samples", [0, 4, MAX_SAMPLES + 1])
+def test_states_beyond_the_samples_are_rejected(max_samples: int) -> None:
     answers = Answers.of([[0, 1, 1]], [[True, False, False]])
     with pytest.raises(DataError, match="max_samples"):
-        measure_states(answers, most)
+        measure_states(answers, max_samples)

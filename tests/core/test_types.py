@@ -35,7 +35,7 @@ costs = arrays(
 # Levels, keys and costs.
 
 
-def test_a_ladder_names_its_levels_by_their_samples() -> None:
+def test_levels_are_named_by_their_samples() -> None:
     levels = make_levels((1, 4, 16), model="small")
     assert [(level.name, level.n_samples, level.model) for level in levels] == [
         ("1", 1, "small"),
@@ -46,13 +46,13 @@ def test_a_ladder_names_its_levels_by_their_samples() -> None:
 
 
 @pytest.mark.parametrize("samples", [(), (0, 1), (2, 1), (1, 1), (-1,)])
-def test_a_ladder_that_does_not_rise_from_one_is_refused(samples: tuple[int, ...]) -> None:
+def test_levels_must_increase_from_one(samples: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="increasing"):
         make_levels(samples)
 
 
 @given(arrays(np.uint64, st.integers(0, 50), unique=True))
-def test_hashing_keys_keeps_them_apart(key: KeyArray) -> None:
+def test_hashing_keys_is_injective(key: KeyArray) -> None:
     assert len(np.unique(hash_keys(key))) == len(key)
 
 
@@ -71,15 +71,13 @@ def test_costs_are_rounded_up_to_the_next_multiple_or_kept(cost: FloatArray) -> 
 
 
 @given(costs)
-def test_costs_that_were_rounded_stay(cost: FloatArray) -> None:
+def test_rounding_costs_is_idempotent(cost: FloatArray) -> None:
     rounded = quantise_cost(cost)
     assert quantise_cost(rounded).tolist() == rounded.tolist()
 
 
 @given(costs, st.data())
-def test_parts_of_a_table_count_in_units_as_fine_as_its_own(
-    cost: FloatArray, data: st.DataObject
-) -> None:
+def test_the_units_of_a_part_are_at_least_as_fine(cost: FloatArray, data: st.DataObject) -> None:
     whole = quantise_cost(cost)
     part = whole[: data.draw(st.integers(0, len(whole)))]
     assert cost_units(max(part, default=0.0)) >= cost_units(max(whole, default=0.0)) or not any(
@@ -89,7 +87,7 @@ def test_parts_of_a_table_count_in_units_as_fine_as_its_own(
 
 
 @given(arrays(np.float64, 5, elements=st.floats(1e-9, 1.0)))
-def test_small_costs_lose_less_than_two_millionths_of_the_dearest(cost: FloatArray) -> None:
+def test_small_costs_are_rounded_by_less_than_two_millionths(cost: FloatArray) -> None:
     assert bool((quantise_cost(cost) - cost < 2e-6 * cost.max()).all())
 
 
@@ -99,14 +97,14 @@ def test_costs_are_summed_exactly(cost: FloatArray) -> None:
     assert sum_cost(whole) == sum((Fraction(c) for c in whole.tolist()), Fraction(0))
 
 
-def test_costs_are_summed_exactly_beyond_what_a_float_can_count() -> None:
+def test_costs_are_summed_exactly_beyond_float_precision() -> None:
     cost = np.full(2**22 + 1, MAX_COST - 1)
     cost[0] = 1.0
     assert sum_cost(cost) == 2**22 * (2**32 - 1) + 1
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, 2.0**33])
-def test_what_cannot_be_a_cost_is_refused(bad: float) -> None:
+def test_invalid_costs_are_rejected(bad: float) -> None:
     with pytest.raises(DataError, match="numbers from 0 to 4294967296"):
         quantise_cost([1.0, bad])
 
@@ -114,23 +112,23 @@ def test_what_cannot_be_a_cost_is_refused(bad: float) -> None:
 # Tables.
 
 
-def test_a_table_needs_questions_by_levels() -> None:
+def test_a_table_needs_two_dimensions() -> None:
     for utility in (np.zeros(3), np.zeros((2, 0)), np.zeros((1, 1, 1))):
         with pytest.raises(DataError, match=r"\(questions, levels\)"):
             UtilityTable(utility, np.array([1.0]))
 
 
 @pytest.mark.parametrize("bad", [[np.nan, 0.0], [np.inf, 0.0], [np.inf, -np.inf]])
-def test_a_table_refuses_utilities_that_are_not_finite(bad: list[float]) -> None:
+def test_utilities_must_be_finite(bad: list[float]) -> None:
     with pytest.raises(DataError, match="finite"):
         UtilityTable(np.array([bad]), np.array([1.0, 2.0]))
 
 
-def test_a_table_takes_utilities_whose_sum_is_not_finite() -> None:
+def test_the_sum_of_utilities_may_overflow() -> None:
     assert len(UtilityTable(np.full((2, 2), 1e308), np.array([1.0, 2.0]))) == 2
 
 
-def test_a_table_numbers_its_questions_unless_keys_are_given() -> None:
+def test_keys_default_to_row_numbers() -> None:
     utility, cost = np.zeros((3, 2)), np.array([1.0, 2.0])
     assert UtilityTable(utility, cost).key.tolist() == [0, 1, 2]
     assert UtilityTable(utility, cost, np.array([5, 6, 2**64 - 1], dtype=np.uint64)).key[2] > 2**63
@@ -139,7 +137,7 @@ def test_a_table_numbers_its_questions_unless_keys_are_given() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (2,), (3, 2, 1), (2, 3)])
-def test_a_table_refuses_costs_of_another_shape(shape: tuple[int, ...]) -> None:
+def test_costs_of_another_shape_are_rejected(shape: tuple[int, ...]) -> None:
     utility = np.zeros((3, 4))
     with pytest.raises(DataError, match="cost must have shape"):
         UtilityTable(utility, np.ones(shape))
@@ -147,12 +145,12 @@ def test_a_table_refuses_costs_of_another_shape(shape: tuple[int, ...]) -> None:
         UtilityTable(utility, np.ones(4), extra_costs={"latency": np.ones(shape)})
 
 
-def test_a_table_says_which_cost_is_bad() -> None:
+def test_the_error_names_the_invalid_cost() -> None:
     with pytest.raises(DataError, match=r"latency: costs .* got -1"):
         UtilityTable(np.zeros((1, 2)), np.ones(2), extra_costs={"latency": np.array([-1.0, 1.0])})
 
 
-def test_a_table_refuses_errors_of_another_shape() -> None:
+def test_standard_errors_of_another_shape_are_rejected() -> None:
     with pytest.raises(DataError, match="standard_error"):
         UtilityTable(np.zeros((1, 2)), np.ones(2), standard_error=np.zeros((2, 2)))
 
@@ -173,7 +171,7 @@ def full_table() -> UtilityTable:
     [np.array([2, 0]), np.array([True, False, True, False]), slice(1, 3)],
     ids=["numbers", "mask", "slice"],
 )
-def test_taking_questions_takes_all_that_is_theirs(rows: slice) -> None:
+def test_take_keeps_all_fields(rows: slice) -> None:
     table = full_table()
     part = table.take(rows)
     assert part.utility.tolist() == table.utility[rows].tolist()
@@ -189,7 +187,7 @@ def test_taking_questions_takes_all_that_is_theirs(rows: slice) -> None:
 
 
 @given(st.from_type(UtilityTable), st.integers(1, 7))
-def test_blocks_are_the_table_again_in_order(table: UtilityTable, size: int) -> None:
+def test_blocks_concatenate_to_the_table(table: UtilityTable, size: int) -> None:
     blocks = list(table.blocks(size))
     assert np.concatenate([block.key for block in blocks]).tolist() == table.key.tolist()
     assert np.concatenate([block.costs for block in blocks]).tolist() == table.costs.tolist()
@@ -198,9 +196,7 @@ def test_blocks_are_the_table_again_in_order(table: UtilityTable, size: int) -> 
 
 
 @given(st.from_type(UtilityTable), st.data())
-def test_cost_and_utility_of_a_choice_are_looked_up(
-    table: UtilityTable, data: st.DataObject
-) -> None:
+def test_cost_of_and_utility_of_a_choice(table: UtilityTable, data: st.DataObject) -> None:
     level = st.integers(0, table.n_levels - 1)
     choice = np.array([data.draw(level) for _ in range(len(table))])
     for row, k in enumerate(choice.tolist()):
@@ -226,7 +222,7 @@ def allocation(*, utility: float, bound: float) -> Allocation:
     )
 
 
-def test_the_gap_is_what_is_left_below_the_bound_and_never_negative() -> None:
+def test_the_gap_is_never_negative() -> None:
     assert allocation(utility=0.25, bound=0.75).gap == 0.5
     assert allocation(utility=0.75, bound=0.75 - 1e-16).gap == 0.0
 
@@ -235,7 +231,7 @@ def test_shares_count_the_questions_at_each_level() -> None:
     assert allocation(utility=0.0, bound=0.0).shares(4).tolist() == [0.5, 0.0, 0.5, 0.0]
 
 
-def test_an_empty_split_has_no_length() -> None:
+def test_an_empty_split_has_length_zero() -> None:
     assert len(allocation(utility=0.0, bound=0.0).split) == 0
 
 

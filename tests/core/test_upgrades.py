@@ -32,7 +32,7 @@ def scale(table: UtilityTable) -> float:
 
 
 def tied_table(seed: int, questions: int, *, own: bool) -> UtilityTable:
-    """Draw utilities in few steps, so that many upgrades share the price."""
+    """Return utilities with few distinct values, so that many upgrades have the same price."""
     rng = np.random.default_rng(seed)
     utility = np.cumsum(rng.integers(0, 3, (questions, 4)), axis=1) / 8
     cost = np.array([1.0, 2.0, 4.0, 8.0])
@@ -41,7 +41,7 @@ def tied_table(seed: int, questions: int, *, own: bool) -> UtilityTable:
 
 
 def partition(table: UtilityTable, seed: int, blocks: int) -> list[UtilityTable]:
-    """Cut a table into blocks of any size, rows and blocks in any order."""
+    """Split a table into blocks of any size, with rows and blocks in any order."""
     rng = np.random.default_rng(seed)
     owner = rng.integers(0, blocks, len(table))
     rows = [rng.permutation(np.flatnonzero(owner == b)) for b in rng.permutation(blocks)]
@@ -92,9 +92,7 @@ def test_blocks_in_any_order_give_the_same_allocation(
 
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("blocks", [1, 7, 60])
-def test_many_ties_at_the_price_break_alike_however_the_table_is_cut(
-    blocks: int, *, own: bool
-) -> None:
+def test_ties_at_the_price_do_not_depend_on_blocks(blocks: int, *, own: bool) -> None:
     table = tied_table(3, 2000, own=own)
     whole = solve(table, 3.3)
     ratios = envelope(table)[1].ratio
@@ -115,7 +113,7 @@ def test_many_ties_at_the_price_break_alike_however_the_table_is_cut(
 
 
 @given(tables, shares, st.floats(0, 2), st.floats(0, 2))
-def test_a_bracket_gives_the_cut_or_nothing_but_never_another(
+def test_a_bracket_gives_the_right_cutoff_or_none(
     budget_at: BudgetAt, table: UtilityTable, share: float, one: float, other: float
 ) -> None:
     budget = budget_at(table, share)
@@ -126,7 +124,7 @@ def test_a_bracket_gives_the_cut_or_nothing_but_never_another(
     assert (at is not None) == (low <= price <= high)
 
 
-def test_a_scan_keeps_only_what_the_two_prices_do_not_agree_on() -> None:
+def test_a_scan_keeps_only_undecided_questions() -> None:
     table = UtilityTable(np.array([[0.0, 0.9], [0.0, 0.5], [0.0, 0.1]]), np.array([1.0, 2.0]))
     found = scan(table, low=0.4, high=0.6)
     assert found.n_questions == 3
@@ -134,7 +132,7 @@ def test_a_scan_keeps_only_what_the_two_prices_do_not_agree_on() -> None:
     assert found.decided_cost == 3
 
 
-def test_blocks_that_share_no_costs_merge_into_costs_of_their_own() -> None:
+def test_blocks_with_different_costs_merge() -> None:
     one = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
     two = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 3.0]), np.array([1]))
     three = UtilityTable(np.array([[0.0, 1.0]]), np.array([[1.0, 5.0]]), np.array([2]))
@@ -145,7 +143,7 @@ def test_blocks_that_share_no_costs_merge_into_costs_of_their_own() -> None:
     assert (at.price, at.key, at.level, at.probability) == (0.5, 1, 1, 0.625)
 
 
-def test_a_cut_of_nothing_undecided_has_a_price_of_zero_or_is_not_in_the_bracket() -> None:
+def test_without_undecided_questions_the_cutoff_is_zero_or_none() -> None:
     table = UtilityTable(np.array([[0.5]]), np.array([1.0]))
     assert locate_cutoff(scan(table, low=0.0, high=1.0), budget=1.0, low=0.0, high=1.0) == Cutoff(
         0.0
@@ -153,18 +151,18 @@ def test_a_cut_of_nothing_undecided_has_a_price_of_zero_or_is_not_in_the_bracket
     assert locate_cutoff(scan(table, low=0.5, high=1.0), budget=1.0, low=0.5, high=1.0) is None
 
 
-def test_a_bracket_below_the_price_is_told_by_overspending() -> None:
+def test_a_bracket_below_the_price_gives_none() -> None:
     table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
     assert locate_cutoff(scan(table, low=0.1, high=0.2), budget=1.5, low=0.1, high=0.2) is None
 
 
-def test_even_the_cheapest_levels_may_not_fit() -> None:
+def test_a_budget_below_the_cheapest_levels_is_infeasible() -> None:
     table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.25, 2.0]))
     with pytest.raises(InfeasibleBudget, match=r"1 is below 1\.25"):
         locate_cutoff(scan(table, low=0.0, high=np.inf), budget=1.0, low=0.0, high=np.inf)
 
 
-def test_two_questions_with_one_key_at_the_cut_are_refused() -> None:
+def test_equal_keys_at_the_cutoff_are_rejected() -> None:
     twins = UtilityTable(
         np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1.0, 2.0]), np.array([4, 4], dtype=np.uint64)
     )
@@ -186,7 +184,7 @@ def test_ties_between_questions_break_by_the_hash_of_their_keys() -> None:
 
 
 @given(tables)
-def test_an_envelope_rises_by_ever_smaller_ratios_from_the_cheapest_level(
+def test_ratios_of_an_envelope_decrease(
     table: UtilityTable,
 ) -> None:
     start, upgrades = envelope(table)
@@ -239,17 +237,17 @@ def test_a_choice_at_the_price_of_an_upgrade_does_not_buy_it(table: UtilityTable
 
 
 @given(tables)
-def test_a_choice_at_no_price_is_the_best_level_and_at_any_price_the_cheapest(
+def test_choices_at_price_zero_and_infinity(
     table: UtilityTable,
 ) -> None:
-    free, dearest = choose(table, 0.0), choose(table, np.inf)
+    free, cheapest = choose(table, 0.0), choose(table, np.inf)
     for row in range(len(table)):
         levels = list(zip(table.utility[row].tolist(), table.costs[row].tolist(), strict=True))
         assert levels[free[row]] == max(levels, key=lambda level: (level[0], -level[1]))
-        assert levels[dearest[row]] == max(levels, key=lambda level: (-level[1], level[0]))
+        assert levels[cheapest[row]] == max(levels, key=lambda level: (-level[1], level[0]))
 
 
-def test_more_levels_than_a_byte_counts_can_be_chosen_from() -> None:
+def test_more_than_127_levels() -> None:
     levels = 300
     utility = np.sqrt(np.arange(levels, dtype=np.float64))[None, :]
     table = UtilityTable(utility, np.arange(levels, dtype=np.float64))
@@ -260,7 +258,7 @@ def test_more_levels_than_a_byte_counts_can_be_chosen_from() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_levels_of_equal_cost_and_worth_leave_nothing_undecided(*, own: bool) -> None:
+def test_levels_of_equal_cost_and_utility_are_decided(*, own: bool) -> None:
     shape = (3, 3)
     utility = np.array([[0.1, 0.9, 0.9], [0.1, 0.9, 0.9], [0.3, 0.2, 0.2]])
     cost = np.array([1.0, 2.0, 2.0])
@@ -270,7 +268,7 @@ def test_levels_of_equal_cost_and_worth_leave_nothing_undecided(*, own: bool) ->
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_choice_that_rounding_could_turn_is_left_undecided(*, own: bool) -> None:
+def test_a_choice_within_rounding_error_is_undecided(*, own: bool) -> None:
     cost = np.array([1.0, 2.0])
     table = UtilityTable(
         np.array([[0.5, 0.5 + 1e-15], [0.5, 0.6]]), np.tile(cost, (2, 1)) if own else cost

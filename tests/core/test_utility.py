@@ -27,7 +27,7 @@ Sample = tuple[int, bool, float]
 
 
 def pools(answers: Answers) -> list[list[Sample]]:
-    """Read samples back as plain lists of (class, right, score), one for each question."""
+    """Return samples as plain lists of (class, correct, score), one per question."""
     score = np.zeros(len(answers.answer)) if answers.score is None else answers.score
     flat = list(zip(answers.answer.tolist(), answers.correct.tolist(), score.tolist(), strict=True))
     return [flat[a:b] for a, b in itertools.pairwise(answers.offsets.tolist())]
@@ -58,8 +58,8 @@ def by_weight(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
 
 def by_score(drawn: Iterable[Sample], shares: dict[int, Fraction]) -> Fraction:
     del shares
-    readable = [(score, right) for answer, right, score in drawn if answer != UNPARSED]
-    best = [right for score, right in readable if score == max(readable)[0]]
+    parsed = [(score, right) for answer, right, score in drawn if answer != UNPARSED]
+    best = [right for score, right in parsed if score == max(parsed)[0]]
     return Fraction(sum(best), len(best)) if best else Fraction()
 
 
@@ -77,14 +77,14 @@ RULES: dict[str, Callable[[Iterable[Sample], dict[int, Fraction]], Fraction]] = 
 
 
 def over_subsets(pool: list[Sample], size: int, vote: str = "majority") -> Fraction:
-    """Average a vote over every subset of a pool, one by one."""
+    """Average a vote over all subsets of a pool."""
     shares = shares_of(pool)
     values = [RULES[vote](drawn, shares) for drawn in itertools.combinations(pool, size)]
     return sum(values, Fraction()) / len(values)
 
 
 def draw_population(seed: int, questions: int, samples_each: int, repeats: int) -> Answers:
-    """Draw questions of six classes, the first right, and repeat each with fresh samples."""
+    """Sample questions of six classes, the first correct, several times each."""
     rng = np.random.default_rng(seed)
     measure_states = np.repeat(rng.dirichlet(np.full(6, 0.7), size=questions), repeats, axis=0)
     edges = np.cumsum(measure_states, axis=1)[:, None, :]
@@ -155,7 +155,7 @@ def test_exact_agrees_with_random_subsets_of_many_samples() -> None:
 
 @pytest.mark.parametrize(("levels", "size"), [((1, 2), 4), ((1, 2, 3), 3), ((2,), 5)])
 def test_exact_is_unbiased(levels: tuple[int, ...], size: int) -> None:
-    """Average the estimate over every sequence of draws there can be, by its chance."""
+    """Average the estimate over all sequences of samples, by their probability."""
     measure_states = {0: Fraction(1, 2), 1: Fraction(1, 3), UNPARSED: Fraction(1, 6)}
     sequences = list(itertools.product(measure_states, repeat=size))
     answer = np.array(sequences).ravel()
@@ -181,7 +181,7 @@ def test_windows_vary_more_than_the_exact_estimator() -> None:
     assert spread["windows"] > 1.3 * spread["exact"]
 
 
-def test_many_questions_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_are_processed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = draw_population(2, questions=23, samples_each=9, repeats=1)
     whole = estimate(answers, (1, 4))
     monkeypatch.setattr(utility, "BLOCK_SIZE", 5)
@@ -196,7 +196,7 @@ def test_questions_may_differ_in_their_number_of_samples() -> None:
     assert estimate(answers, (2,), method="windows").utility.tolist() == [[0.5], [1.0]]
 
 
-def test_samples_of_which_none_could_be_read_are_worth_nothing() -> None:
+def test_unparsed_samples_have_utility_zero() -> None:
     answers = Answers.of([[UNPARSED, UNPARSED, UNPARSED]], correct=[[False, False, False]])
     found = estimate(answers, (1, 2, 3))
     assert found.utility.tolist() == [[0.0, 0.0, 0.0]]
@@ -210,16 +210,16 @@ def test_no_questions_give_an_empty_estimate() -> None:
 
 @given(samples)
 def test_classes_are_counted(answers: Answers) -> None:
-    counts, right, nulls = answers.count_classes()
+    counts, right, unparsed = answers.count_classes()
     for row, pool in enumerate(pools(answers)):
         for answer in range(counts.shape[1]):
             assert counts[row, answer] == sum(a == answer for a, _, _ in pool)
             assert right[row, answer] == sum(a == answer and r for a, r, _ in pool)
-        assert nulls[row] == sum(a == UNPARSED for a, _, _ in pool)
+        assert unparsed[row] == sum(a == UNPARSED for a, _, _ in pool)
 
 
 @given(st.integers(1, 60), st.data())
-def test_the_chance_of_being_best_is_a_ratio_of_binomials(total: int, data: st.DataObject) -> None:
+def test_probability_of_best_is_a_ratio_of_binomials(total: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, total))
     ways = [math.comb(i, size - 1) / math.comb(total, size) for i in range(total)]
     assert np.allclose(probability_of_best(total, size), ways, rtol=1e-12, atol=0)
@@ -254,7 +254,7 @@ def test_standard_errors_of_one_sample_are_those_of_a_mean() -> None:
     assert np.allclose(estimate(answers, (1,)).standard_error[:, 0], expected, atol=1e-9)
 
 
-def test_standard_errors_can_be_left_out() -> None:
+def test_standard_errors_can_be_skipped() -> None:
     answers = draw_population(5, questions=3, samples_each=5, repeats=1)
     with_errors, without = (
         estimate(answers, (1, 2)),
@@ -307,14 +307,14 @@ def test_a_single_trial_of_any_vote_is_one_vote(vote: str, expected: float) -> N
 
 
 @given(samples)
-def test_without_nulls_two_samples_are_worth_one(answers: Answers) -> None:
-    readable = answers.keep(answers.answer != UNPARSED)
-    readable = readable.take(readable.n_samples >= 2)
-    found = estimate(readable, (1, 2)).utility
+def test_without_unparsed_samples_two_samples_equal_one(answers: Answers) -> None:
+    parsed = answers.keep(answers.answer != UNPARSED)
+    parsed = parsed.take(parsed.n_samples >= 2)
+    found = estimate(parsed, (1, 2)).utility
     assert np.allclose(found[:, 0], found[:, 1], atol=1e-12, rtol=0)
 
 
-def test_windows_of_two_are_worth_one_sample_too_when_they_use_all() -> None:
+def test_windows_of_two_equal_one_sample_if_they_use_all() -> None:
     answers = draw_population(4, questions=100, samples_each=48, repeats=1)
     answers = answers.keep(answers.answer != UNPARSED)
     answers = answers.take(answers.n_samples % 2 == 0)
@@ -324,8 +324,8 @@ def test_windows_of_two_are_worth_one_sample_too_when_they_use_all() -> None:
 
 
 @given(samples)
-def test_with_nulls_two_samples_are_worth_what_redrawing_saves(answers: Answers) -> None:
-    """Any classes: of two samples each readable one counts half, or all where the other is null."""
+def test_with_unparsed_samples_the_second_sample_is_a_retry(answers: Answers) -> None:
+    """Of two samples each parsed one counts half, or fully if the other is unparsed."""
     answers = answers.take(answers.n_samples >= 2)
     size = answers.n_samples
     p = np.bincount(answers.question, answers.correct, minlength=len(answers)) / size
@@ -335,7 +335,7 @@ def test_with_nulls_two_samples_are_worth_what_redrawing_saves(answers: Answers)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.data())
-def test_with_two_classes_and_no_nulls_an_even_level_is_worth_the_odd_one_below(
+def test_with_two_classes_an_even_level_equals_the_odd_one_below(
     first: int, second: int, data: st.DataObject
 ) -> None:
     answer = [0] * first + [1] * second
@@ -352,7 +352,7 @@ def test_with_three_classes_an_even_level_can_be_worth_more() -> None:
     assert four > three + 0.01
 
 
-def test_levels_of_equal_worth_are_exactly_equal() -> None:
+def test_levels_of_equal_utility_compare_equal() -> None:
     answers = draw_population(3, questions=200, samples_each=30, repeats=1)
     answers = answers.keep(answers.answer != UNPARSED)
     found = estimate(answers, (1, 2), standard_errors=False).utility
@@ -364,7 +364,7 @@ def test_levels_of_equal_worth_are_exactly_equal() -> None:
 # What is refused.
 
 
-def test_an_unknown_method_or_vote_is_refused() -> None:
+def test_an_unknown_method_or_vote_is_rejected() -> None:
     answers = Answers.of([[0]], correct=[[True]])
     with pytest.raises(ConfigError, match="'guess'"):
         estimate(answers, (1,), method="guess")
@@ -373,16 +373,14 @@ def test_an_unknown_method_or_vote_is_refused() -> None:
 
 
 @pytest.mark.parametrize("levels", [(1, 3), (0, 1), ()])
-def test_levels_that_the_samples_cannot_fill_are_refused(levels: tuple[int, ...]) -> None:
+def test_levels_above_the_samples_are_rejected(levels: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="lower the levels or collect more"):
         estimate(Answers.of([[0, 0]], correct=[[True, True]]), levels)
 
 
 @pytest.mark.parametrize("vote", ["weighted", "best-of"])
 @pytest.mark.parametrize("score", [None, [np.nan, 0.1], [0.1, np.inf]])
-def test_votes_by_score_need_a_finite_score_for_every_readable_sample(
-    vote: str, score: list[float] | None
-) -> None:
+def test_votes_by_score_need_finite_scores(vote: str, score: list[float] | None) -> None:
     offsets: IntArray = np.array([0, 2])
     answers = Answers(
         offsets,
@@ -394,7 +392,7 @@ def test_votes_by_score_need_a_finite_score_for_every_readable_sample(
         estimate(answers, (1,), vote=vote)
 
 
-def test_scores_of_unreadable_samples_do_not_matter() -> None:
+def test_scores_of_unparsed_samples_are_ignored() -> None:
     answers = Answers(
         np.array([0, 3]),
         np.array([0, 1, UNPARSED]),
@@ -405,7 +403,7 @@ def test_scores_of_unreadable_samples_do_not_matter() -> None:
         assert estimate(answers, (3,), vote=vote).utility.tolist() == [[1.0]]
 
 
-def test_more_samples_than_floats_can_hold_the_chances_of_are_refused() -> None:
+def test_probabilities_that_underflow_are_rejected() -> None:
     answers = draw_population(0, questions=1, samples_each=1060, repeats=1)
     with pytest.raises(DataError, match="'windows'"):
         estimate(answers, (1, 1060))

@@ -24,7 +24,7 @@ from adacompute.core.votes import (
 
 @st.composite
 def _votes(draw: st.DrawFn) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Draw answers, a share for each class, and weights that are whole numbers of eighths."""
+    """Return answers, an accuracy per class, and weights that are multiples of 1/8."""
     shape = (draw(st.integers(1, 4)), draw(st.integers(1, 7)))
     answer = draw(arrays(np.int64, shape, elements=st.integers(UNPARSED, 3)))
     by_class = draw(arrays(np.float64, 5, elements=st.sampled_from([0.0, 0.25, 0.5, 1.0])))
@@ -37,7 +37,7 @@ votes = _votes()
 
 
 def leaders(answer: list[int], weight: list[float]) -> list[int]:
-    """Classes of the largest total weight, in the order in which they were seen."""
+    """Return the classes with the largest total weight, in order of appearance."""
     total: dict[int, Fraction] = {}
     for a, w in zip(answer, weight, strict=True):
         if a != UNPARSED:
@@ -52,7 +52,7 @@ def chance(answer: list[int], share: list[float], weight: list[float]) -> float:
 
 
 @given(votes)
-def test_a_majority_is_right_as_often_as_counting_says(
+def test_majority_accuracy_agrees_with_counting(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
     answer, share, _ = vote
@@ -63,7 +63,7 @@ def test_a_majority_is_right_as_often_as_counting_says(
 
 
 @given(votes)
-def test_a_weighted_vote_is_right_as_often_as_adding_up_says(
+def test_weighted_accuracy_agrees_with_adding_up(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
     answer, share, weight = vote
@@ -72,14 +72,14 @@ def test_a_weighted_vote_is_right_as_often_as_adding_up_says(
 
 
 @given(votes)
-def test_the_best_sample_is_the_one_of_largest_score(
+def test_best_of_takes_the_largest_score(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
     answer, right, score = vote
     expected = []
     for a, r, s in zip(answer.tolist(), right.tolist(), score.tolist(), strict=True):
-        readable = [(y, x) for x, y, z in zip(r, s, a, strict=True) if z != UNPARSED]
-        top = [x for y, x in readable if y == max(readable)[0]]
+        parsed = [(y, x) for x, y, z in zip(r, s, a, strict=True) if z != UNPARSED]
+        top = [x for y, x in parsed if y == max(parsed)[0]]
         expected.append(sum(top) / len(top) if top else 0.0)
     assert np.allclose(best_of_accuracy(answer, right, score), expected, atol=1e-15, rtol=0)
 
@@ -90,7 +90,7 @@ def test_any_correct_sample_is_enough(vote: tuple[IntArray, FloatArray, FloatArr
     assert any_correct(right).tolist() == [max(row) for row in right.tolist()]
 
 
-def test_no_samples_hold_no_correct_one() -> None:
+def test_no_samples_contain_no_correct_one() -> None:
     assert any_correct(np.empty((2, 0))).tolist() == [0.0, 0.0]
 
 
@@ -106,7 +106,7 @@ def test_the_winner_is_the_first_sample_of_the_leading_class_seen_first(
         assert row == (a.index(best[0]) if best else -1)
 
 
-def test_weights_of_unreadable_samples_do_not_matter() -> None:
+def test_weights_of_unparsed_samples_are_ignored() -> None:
     answer = np.array([[0, UNPARSED, 1, UNPARSED]])
     share = np.array([[1.0, 0.0, 0.0, 0.0]])
     for weight in (np.nan, np.inf, -np.inf):
@@ -117,12 +117,12 @@ def test_weights_of_unreadable_samples_do_not_matter() -> None:
 
 
 def prefix_counts(answer: list[int]) -> list[int]:
-    """Counts of the readable classes, largest first."""
+    """Return the counts of the parsed classes, largest first."""
     return sorted(Counter(a for a in answer if a != UNPARSED).values(), reverse=True)
 
 
 @given(votes)
-def test_a_tally_is_every_prefix_counted_anew(
+def test_a_tally_agrees_with_counting_every_prefix(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
     answer = vote[0]
@@ -139,7 +139,7 @@ def test_a_tally_is_every_prefix_counted_anew(
 
 
 @given(votes)
-def test_a_running_majority_is_the_majority_of_every_prefix(
+def test_running_accuracy_is_that_of_every_prefix(
     vote: tuple[IntArray, FloatArray, FloatArray],
 ) -> None:
     answer, share, _ = vote
@@ -149,7 +149,7 @@ def test_a_running_majority_is_the_majority_of_every_prefix(
         assert np.allclose(value[:, i], expected, atol=1e-15, rtol=0)
 
 
-def test_ties_go_to_the_class_of_the_likeliest_sample_where_log_probabilities_are_given() -> None:
+def test_ties_are_broken_by_log_probability() -> None:
     answer = np.array([[0, 1, 0, 1], [0, 1, 1, 2], [2, 0, 1, -1], [-1, -1, -1, -1]])
     logprob = np.array(
         [[-0.5, -0.9, -0.4, -0.1], [-0.01, -3, -3, -0.1], [-0.3, np.nan, -0.2, 0], [0, 0, 0, 0]]
@@ -160,7 +160,7 @@ def test_ties_go_to_the_class_of_the_likeliest_sample_where_log_probabilities_ar
     assert winner(answer, logprob=unknown).tolist() == winner(answer).tolist()
 
 
-def test_a_running_majority_breaks_its_ties_as_the_winner_does() -> None:
+def test_running_accuracy_breaks_ties_like_winner() -> None:
     rng = np.random.default_rng(0)
     answer, logprob = rng.integers(-1, 3, (200, 7)), -rng.random((200, 7))
     share = (answer == 0).astype(np.float64)

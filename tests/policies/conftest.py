@@ -1,4 +1,4 @@
-"""Rules run on given draws, and random sequences of answers, for all tests of policies."""
+"""Rules run on given samples, and random sequences of answers, for all tests of policies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST = 18
 
 @pytest.fixture(scope="session")
 def play_rule() -> Callable[[Rule, IntArray], IntArray]:
-    """Return how many draws a rule takes of each row."""
+    """Return how many samples a rule takes of each row."""
 
     def run(rule: Rule, answer: IntArray) -> IntArray:
         levels = make_levels(tuple(range(1, answer.shape[1] + 1)))
@@ -42,12 +42,12 @@ def play_rule() -> Callable[[Rule, IntArray], IntArray]:
 
 @pytest.fixture(scope="session")
 def sequences() -> IntArray:
-    """Return sequences of answers from all alike to all different, some unreadable."""
+    """Return sequences of answers from all equal to all different, some unparsed."""
     rng = np.random.default_rng(0)
     agree = rng.random((600, 1))
     answer = np.where(rng.random((600, LONGEST)) < agree, 0, rng.integers(1, 4, (600, LONGEST)))
-    unread = rng.random((600, LONGEST)) < rng.choice([0.0, 0.3, 0.9], (600, 1))
-    return np.where(unread, -1, answer)
+    unparsed = rng.random((600, LONGEST)) < rng.choice([0.0, 0.3, 0.9], (600, 1))
+    return np.where(unparsed, -1, answer)
 
 
 def _views(answer: IntArray, row: list[int], size: list[int]) -> ObservedSamples:

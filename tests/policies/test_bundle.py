@@ -55,36 +55,36 @@ def learned() -> dict[str, Policy]:
 def contents(
     learned: dict[str, Policy], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Return bundles of every kind: where they are, and what their JSON says."""
+    """Return bundles of every kind: their paths and JSON contents."""
     root = tmp_path_factory.mktemp("bundles")
     for kind, policy in learned.items():
         save_bundle(Bundle(policy, frontier=FRONTIER), root / kind)
     return {kind: (root / kind, json.loads((root / kind / FILE).read_text())) for kind in learned}
 
 
-def altered(path: Path, place: Path, **changes: Any) -> Path:
-    """Copy a bundle with other entries in its JSON."""
-    place.mkdir()
-    for file in path.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
-    content = json.loads((place / FILE).read_text())
+def altered(source: Path, path: Path, **changes: Any) -> Path:
+    """Copy a bundle and change entries of its JSON."""
+    path.mkdir()
+    for file in source.iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    content = json.loads((path / FILE).read_text())
     for name, value in changes.items():
         at = content
         *parents, last = name.split("__")
         for parent in parents:
             at = at[int(parent) if isinstance(at, list) else parent]
         at[last] = value
-    (place / FILE).write_text(json.dumps(content))
-    return place
+    (path / FILE).write_text(json.dumps(content))
+    return path
 
 
-def refuse(path: Path, why: str) -> None:
+def check_rejected(path: Path, why: str) -> None:
     with pytest.raises(BundleError, match=why) as caught:
         load_bundle(path)
     assert "\n" not in str(caught.value)
 
 
-def test_everything_that_a_bundle_says_comes_back(tmp_path: Path) -> None:
+def test_a_bundle_round_trips(tmp_path: Path) -> None:
     saved = Bundle(
         RULES,
         unit="tokens",
@@ -113,7 +113,7 @@ def test_everything_that_a_bundle_says_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["router", "value-router", "rules"])
-def test_a_loaded_policy_decides_bit_for_bit_as_the_saved_one(
+def test_a_loaded_policy_makes_the_same_decisions(
     learned: dict[str, Policy],
     contents: dict[str, tuple[Path, dict[str, Any]]],
     sequences: IntArray,
@@ -136,9 +136,7 @@ def test_a_loaded_policy_decides_bit_for_bit_as_the_saved_one(
         assert (loaded.decide(state, price) == learned[kind].decide(state, price)).all()
 
 
-def test_the_same_policy_is_saved_as_the_same_bytes(
-    learned: dict[str, Policy], tmp_path: Path
-) -> None:
+def test_saving_is_deterministic(learned: dict[str, Policy], tmp_path: Path) -> None:
     for kind, policy in learned.items():
         save_bundle(Bundle(policy), tmp_path / "a")
         save_bundle(Bundle(policy), tmp_path / "b")
@@ -149,7 +147,7 @@ def test_the_same_policy_is_saved_as_the_same_bytes(
         assert a == b, kind
 
 
-def test_a_bundle_holds_json_and_onnx_and_nothing_that_is_executed(
+def test_a_bundle_contains_only_json_and_onnx(
     contents: dict[str, tuple[Path, dict[str, Any]]],
 ) -> None:
     for path, _ in contents.values():
@@ -158,22 +156,22 @@ def test_a_bundle_holds_json_and_onnx_and_nothing_that_is_executed(
             assert not file.read_bytes().startswith(b"\x80")  # how a pickle begins
 
 
-def test_a_place_without_a_bundle_is_refused(tmp_path: Path) -> None:
-    refuse(tmp_path / "none", "there is no bundle at .*none: No such file or directory")
+def test_a_missing_bundle_is_rejected(tmp_path: Path) -> None:
+    check_rejected(tmp_path / "none", "there is no bundle at .*none: No such file or directory")
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", '{"format": 1,', "\xff", "[" * 200_000, '{"format": ' + "9" * 5000 + "}"]
 )
-def test_json_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_bytes(text.encode("latin-1"))
-    refuse(tmp_path, "is damaged: run 'adacompute train' again")
+    check_rejected(tmp_path, "is damaged: run 'adacompute train' again")
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 1}', '{"format": 2}'])
-def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
+def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    refuse(tmp_path, "format (None|1|2), .* format 3: run 'adacompute train' again")
+    check_rejected(tmp_path, "format (None|1|2), .* format 3: run 'adacompute train' again")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +219,7 @@ def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
         ("value-router", "files", {"model-0.onnx": None}, "was changed after training"),
     ],
 )
-def test_every_entry_that_cannot_be_is_refused_in_one_sentence(
+def test_invalid_entries_are_rejected_in_one_sentence(
     contents: dict[str, tuple[Path, dict[str, Any]]],
     tmp_path: Path,
     kind: str,
@@ -229,40 +227,40 @@ def test_every_entry_that_cannot_be_is_refused_in_one_sentence(
     value: Any,
     why: str,
 ) -> None:
-    refuse(altered(contents[kind][0], tmp_path / "b", **{name: value}), why)
+    check_rejected(altered(contents[kind][0], tmp_path / "b", **{name: value}), why)
 
 
-def test_an_altered_model_is_refused(
+def test_a_changed_model_is_rejected(
     contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
-    place = altered(contents["router"][0], tmp_path / "b")
-    model = place / "model-1.onnx"
+    path = altered(contents["router"][0], tmp_path / "b")
+    model = path / "model-1.onnx"
     model.write_bytes(model.read_bytes() + b"\0")
-    refuse(place, "model-1.onnx was changed after training: run 'adacompute train' again")
+    check_rejected(path, "model-1.onnx was changed after training: run 'adacompute train' again")
 
 
-def test_a_model_of_other_levels_is_refused(
+def test_a_model_of_other_levels_is_rejected(
     contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
     path, content = contents["value-router"]
     two = content["policy"]["levels"][:2]
-    refuse(
+    check_rejected(
         altered(path, tmp_path / "b", policy__levels=two),
         "a model does not score the 2 levels of its policy",
     )
 
 
-def test_a_file_that_is_no_model_is_refused_though_its_hash_fits(
+def test_a_file_that_is_no_model_is_rejected(
     contents: dict[str, tuple[Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
     digest = hashlib.sha256(b"evil").hexdigest()
-    place = altered(contents["value-router"][0], tmp_path / "b", files={"model-0.onnx": digest})
-    (place / "model-0.onnx").write_bytes(b"evil")
-    refuse(place, "onnxruntime cannot load the model")
+    path = altered(contents["value-router"][0], tmp_path / "b", files={"model-0.onnx": digest})
+    (path / "model-0.onnx").write_bytes(b"evil")
+    check_rejected(path, "onnxruntime cannot load the model")
 
 
 def branches(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """List the places of every entry of a JSON document."""
+    """List the paths of all entries of a JSON document."""
     found: list[tuple[Any, ...]] = []
     if isinstance(content, list):
         content = dict(enumerate(content))
@@ -289,12 +287,12 @@ JUNK = st.recursive(
 
 
 @given(st.data())
-def test_whatever_is_done_to_its_json_a_bundle_loads_or_is_refused(
+def test_mutated_json_loads_or_raises_bundle_error(
     contents: dict[str, tuple[Path, dict[str, Any]]],
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
 ) -> None:
-    path, content = contents[data.draw(st.sampled_from(sorted(contents)))]
+    source, content = contents[data.draw(st.sampled_from(sorted(contents)))]
     content = copy.deepcopy(content)
     for _ in range(data.draw(st.integers(1, 2))):
         *parents, last = data.draw(st.sampled_from(branches(content)))
@@ -307,54 +305,52 @@ def test_whatever_is_done_to_its_json_a_bundle_loads_or_is_refused(
             at[last] = data.draw(JUNK)
     text = json.dumps(content)
     text = text[: data.draw(st.sampled_from([len(text), len(text) // 2]))]
-    place = tmp_path_factory.mktemp("mutant")
-    for file in path.glob("*.onnx"):
-        (place / file.name).write_bytes(file.read_bytes())
-    (place / FILE).write_text(text)
+    path = tmp_path_factory.mktemp("mutant")
+    for file in source.glob("*.onnx"):
+        (path / file.name).write_bytes(file.read_bytes())
+    (path / FILE).write_text(text)
     said = ""
     try:
-        load_bundle(place)
+        load_bundle(path)
     except BundleError as error:
         said = str(error)
     assert "\n" not in said
 
 
 @pytest.mark.parametrize("there", ["a file", "a directory", "a bundle and more"])
-def test_what_is_no_bundle_alone_is_not_overwritten(tmp_path: Path, there: str) -> None:
-    place = tmp_path / "p"
+def test_other_files_are_not_overwritten(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "p"
     if there == "a file":
-        place.write_text("mine")
+        path.write_text("mine")
     elif there == "a directory":
-        place.mkdir()
-        (place / "thesis.txt").write_text("mine")
+        path.mkdir()
+        (path / "thesis.txt").write_text("mine")
     else:
-        save_bundle(Bundle(RULES), place)
-        (place / "thesis.txt").write_text("mine")
+        save_bundle(Bundle(RULES), path)
+        (path / "thesis.txt").write_text("mine")
     with pytest.raises(BundleError, match="use another path"):
-        save_bundle(Bundle(RULES), place)
-    mine = place if there == "a file" else place / "thesis.txt"
+        save_bundle(Bundle(RULES), path)
+    mine = path if there == "a file" else path / "thesis.txt"
     assert mine.read_text() == "mine"
     assert [file.name for file in tmp_path.iterdir()] == ["p"]
 
 
-def test_a_bundle_replaces_another_one_through_a_link_too(
-    learned: dict[str, Policy], tmp_path: Path
-) -> None:
-    place, link = tmp_path / "p", tmp_path / "link"
-    save_bundle(Bundle(learned["router"]), place)
-    link.symlink_to(place)
+def test_a_bundle_is_replaced_through_a_symlink(learned: dict[str, Policy], tmp_path: Path) -> None:
+    path, link = tmp_path / "p", tmp_path / "link"
+    save_bundle(Bundle(learned["router"]), path)
+    link.symlink_to(path)
     save_bundle(Bundle(RULES), link)
-    assert load_bundle(place).policy == RULES
+    assert load_bundle(path).policy == RULES
     assert link.is_symlink()
-    assert [file.name for file in place.iterdir()] == [FILE]
+    assert [file.name for file in path.iterdir()] == [FILE]
 
 
 @pytest.mark.parametrize("fails", ["write_text", "rename"])
-def test_a_bundle_that_cannot_be_written_leaves_the_old_one_in_place(
+def test_a_failed_write_keeps_the_old_bundle(
     learned: dict[str, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    place = tmp_path / "p"
-    save_bundle(Bundle(RULES), place)
+    path = tmp_path / "p"
+    save_bundle(Bundle(RULES), path)
     works = getattr(Path, fails)
 
     def fail(self: Path, *args: Any, **kwargs: Any) -> Any:
@@ -364,14 +360,14 @@ def test_a_bundle_that_cannot_be_written_leaves_the_old_one_in_place(
 
     monkeypatch.setattr(Path, fails, fail)
     with pytest.raises(OSError, match="No space left"):
-        save_bundle(Bundle(learned["router"]), place)
+        save_bundle(Bundle(learned["router"]), path)
     with pytest.raises(OSError, match="No space left"):
         save_bundle(Bundle(learned["router"]), tmp_path / "other")
-    assert load_bundle(place).policy == RULES
+    assert load_bundle(path).policy == RULES
     assert [file.name for file in tmp_path.iterdir()] == ["p"]
 
 
-def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
+def test_policies_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> None:
     class Custom:
         levels = LEVELS
 
@@ -402,7 +398,7 @@ def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_budget_has_the_price_whose_upper_bound_it_covers() -> None:
+def test_price_for_uses_the_upper_bound_of_the_cost() -> None:
     bundle = Bundle(RULES, frontier=FRONTIER)
     assert bundle.price_for(1.5) == pytest.approx(0.2)
     assert bundle.price_for(2.25) == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""What every family of policies must do; a new one is picked up from the table of names."""
+"""The contract of all policies; new ones are found in the table of factories."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fitted(experiment: Experiment, name: str) -> FittedPolicy:
 
 
 def start(experiment: Experiment, policy: Policy, price: float) -> Episode:
-    """Begin an episode on the first order of every question's samples."""
+    """Start an episode on the first order of every question's samples."""
     samples = np.array([level.n_samples for level in policy.levels], dtype=np.float64)
     return Episode.start(
         policy,
@@ -63,7 +63,7 @@ def start(experiment: Experiment, policy: Policy, price: float) -> Episode:
 
 
 def states(experiment: Experiment, fitted: FittedPolicy) -> list[tuple[State, float]]:
-    """Collect what a policy is asked in episodes at its own prices and between them."""
+    """Collect the states of episodes at the policy's prices and between them."""
     prices = [*fitted.prices[:: max(1, len(fitted.prices) // 4)], fitted.prices[-1]]
     prices += [(a * b) ** 0.5 for a, b in itertools.pairwise(prices)]
     asked = []
@@ -76,7 +76,7 @@ def states(experiment: Experiment, fitted: FittedPolicy) -> list[tuple[State, fl
     return asked
 
 
-def test_a_decision_is_a_level_for_each_question_and_not_below_the_one_it_is_at(
+def test_decisions_are_levels_not_below_the_current_one(
     experiment: Experiment, fitted: FittedPolicy
 ) -> None:
     for state, price in states(experiment, fitted):
@@ -87,18 +87,14 @@ def test_a_decision_is_a_level_for_each_question_and_not_below_the_one_it_is_at(
         assert (level < len(fitted.policy.levels)).all()
 
 
-def test_the_same_state_and_price_get_the_same_decision(
-    experiment: Experiment, fitted: FittedPolicy
-) -> None:
+def test_decisions_are_deterministic(experiment: Experiment, fitted: FittedPolicy) -> None:
     for state, price in states(experiment, fitted):
         first = fitted.policy.decide(state, price)
         fitted.policy.decide(state, price * 0.7)
         assert (fitted.policy.decide(state, price) == first).all()
 
 
-def test_a_decision_depends_neither_on_the_block_nor_on_the_order(
-    experiment: Experiment, fitted: FittedPolicy
-) -> None:
+def test_decisions_do_not_depend_on_the_block(experiment: Experiment, fitted: FittedPolicy) -> None:
     rng = np.random.default_rng(0)
     for state, price in states(experiment, fitted)[::3]:
         block = fitted.policy.decide(state, price)
@@ -109,7 +105,7 @@ def test_a_decision_depends_neither_on_the_block_nor_on_the_order(
             assert alone[0] == block[row]
 
 
-def test_draws_that_are_still_to_come_change_nothing(
+def test_later_samples_do_not_change_a_decision(
     experiment: Experiment, fitted: FittedPolicy
 ) -> None:
     rng = np.random.default_rng(0)
@@ -129,7 +125,7 @@ def test_draws_that_are_still_to_come_change_nothing(
         assert (fitted.policy.decide(changed, price) == decided).all()
 
 
-def test_a_static_policy_ignores_the_draws_and_a_stopping_rule_the_features(
+def test_static_policies_ignore_samples_and_stopping_rules_ignore_features(
     experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     assert (name in STATIC) + (name in STOPPING) + (name in BOTH) == 1, "say which kind it is"
@@ -138,15 +134,15 @@ def test_a_static_policy_ignores_the_draws_and_a_stopping_rule_the_features(
         if name in BOTH:
             changed = state
         if name in STATIC:
-            unread = SampleMatrix(np.full_like(state.observed.samples.answer, -1))
+            unparsed = SampleMatrix(np.full_like(state.observed.samples.answer, -1))
             changed = replace(
                 state,
-                observed=ObservedSamples(unread, state.observed.row, state.observed.n_samples),
+                observed=ObservedSamples(unparsed, state.observed.row, state.observed.n_samples),
             )
         assert (fitted.policy.decide(changed, price) == fitted.policy.decide(state, price)).all()
 
 
-def test_only_a_stopping_rule_goes_on_after_its_first_level(
+def test_only_stopping_rules_continue_after_the_first_level(
     experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     rises: list[IntArray] = []
@@ -159,24 +155,24 @@ def test_only_a_stopping_rule_goes_on_after_its_first_level(
     assert went_on.any() == (name in STOPPING + BOTH)
 
 
-def test_a_lower_price_never_spends_less_on_the_training_questions(
+def test_a_lower_price_never_spends_less_in_training(
     experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
     spent = [experiment.replay.run(fitted.policy, price).cost for price in fitted.prices]
     means = np.array([cost.mean() for cost in spent])
     assert means[-1] > means[0]
-    if name == "router":  # each price has a classifier of its own: no theorem, but the rule
+    if name == "router":  # each price has its own classifier, so this usually holds
         assert (np.diff(means) > -0.25).all()
     else:
         assert (np.diff(means) >= -1e-9).all()
     for first, after in itertools.pairwise(fitted.prices):
         between = experiment.replay.run(fitted.policy, (first * after) ** 0.5).cost.mean()
-        least, most = sorted(means[[fitted.prices.index(first), fitted.prices.index(after)]])
-        # Who is mixed is drawn by lot, so the mean of some may lie a little outside.
-        assert least - 0.1 <= between <= most + 0.1
+        lowest, highest = sorted(means[[fitted.prices.index(first), fitted.prices.index(after)]])
+        # Mixing is pseudo-random, so a mean may be slightly outside.
+        assert lowest - 0.1 <= between <= highest + 0.1
 
 
-def test_a_bundle_decides_bit_for_bit_as_the_policy_did(
+def test_a_bundle_makes_the_same_decisions(
     experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
 ) -> None:
     save_bundle(Bundle(fitted.policy), tmp_path / "p")
@@ -197,7 +193,7 @@ def test_a_bundle_decides_bit_for_bit_as_the_policy_did(
             assert loaded.decide(asked, price).tobytes() == decided.tobytes()
 
 
-def test_a_single_decision_of_a_bundled_policy_is_cheap(
+def test_a_single_decision_is_fast(
     experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
 ) -> None:
     save_bundle(Bundle(fitted.policy), tmp_path / "p")

@@ -39,7 +39,7 @@ def begin(answer: IntArray, rule: Rule = ADAPTIVE, *, rounds: int = 99) -> Episo
 
 
 @given(records)
-def test_draws_given_as_they_are_asked_for_end_as_recorded_ones_do(answer: IntArray) -> None:
+def test_feeding_samples_step_by_step_equals_a_replay(answer: IntArray) -> None:
     episode = begin(np.empty((len(answer), 0), dtype=np.int64)).decide()
     while len(episode.active):
         upto = int(episode.target.max())
@@ -50,7 +50,7 @@ def test_draws_given_as_they_are_asked_for_end_as_recorded_ones_do(answer: IntAr
 
 
 @given(records)
-def test_a_block_ends_as_its_questions_do_one_by_one(answer: IntArray) -> None:
+def test_a_block_equals_its_questions_one_by_one(answer: IntArray) -> None:
     block = run_episode(begin(answer).decide())
     for i in range(len(answer)):
         alone = run_episode(begin(answer[i : i + 1]).decide())
@@ -60,7 +60,7 @@ def test_a_block_ends_as_its_questions_do_one_by_one(answer: IntArray) -> None:
 
 
 @given(records)
-def test_the_answer_is_the_first_draw_of_the_leading_class_of_those_seen(answer: IntArray) -> None:
+def test_the_winner_is_the_first_sample_of_the_leading_class(answer: IntArray) -> None:
     ended = run_episode(begin(answer).decide())
     for row, size, won in zip(
         answer.tolist(),
@@ -78,7 +78,7 @@ def test_the_answer_is_the_first_draw_of_the_leading_class_of_those_seen(answer:
             assert won == -1
 
 
-def test_a_question_that_stopped_is_closed_and_keeps_its_draws() -> None:
+def test_a_stopped_question_is_inactive_and_keeps_its_samples() -> None:
     answer = np.array([[0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]])
     episode = begin(answer).decide()
     opened = []
@@ -91,7 +91,7 @@ def test_a_question_that_stopped_is_closed_and_keeps_its_draws() -> None:
     assert episode.state.rounds_left.tolist() == [97, 93]
 
 
-def test_what_a_level_costs_is_told_from_here_on() -> None:
+def test_costs_are_relative_to_the_current_level() -> None:
     episode = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), FixedRule(4)).decide()
     assert episode.state.cost.tolist() == [[2, 4, 6, 8, 10, 12]]
     assert episode.target.tolist() == [4]
@@ -100,7 +100,7 @@ def test_what_a_level_costs_is_told_from_here_on() -> None:
     assert fed.state.level.tolist() == [3]
 
 
-def test_nobody_draws_for_longer_than_the_rounds_that_are_left() -> None:
+def test_the_number_of_rounds_is_limited() -> None:
     split = np.tile([0, 1, 2, 0, 1, 2], (2, 1))
     for rounds, drawn in ((0, 0), (1, 2), (2, 4), (9, 6)):
         ended = run_episode(begin(split, EarlyStoppingRule(2, MAX_SAMPLES), rounds=rounds).decide())
@@ -108,7 +108,7 @@ def test_nobody_draws_for_longer_than_the_rounds_that_are_left() -> None:
         assert ended.state.rounds_left.tolist() == [max(0, rounds - 3)] * 2
 
 
-def test_a_question_without_a_draw_has_no_level_and_no_answer() -> None:
+def test_a_question_without_samples_has_no_level_and_no_answer() -> None:
     ended = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64), rounds=0).decide()
     assert ended.state.level.tolist() == [NO_LEVEL]
     assert ended.winner().tolist() == [-1]
@@ -116,9 +116,7 @@ def test_a_question_without_a_draw_has_no_level_and_no_answer() -> None:
 
 
 @given(records, st.integers(1, 3))
-def test_a_repeated_episode_goes_on_as_its_rows_would_from_the_start(
-    answer: IntArray, times: int
-) -> None:
+def test_a_repeated_episode_equals_separate_episodes(answer: IntArray, times: int) -> None:
     rows = np.repeat(answer, times, axis=0)
     rows[1::2] = rows[1::2, ::-1]
     once = begin(answer)
@@ -139,13 +137,13 @@ def test_a_repeated_episode_goes_on_as_its_rows_would_from_the_start(
     assert repeated.state.key.tolist() == np.repeat(once.state.key, times).tolist()
 
 
-def test_a_started_episode_has_no_answer_yet_even_on_a_longer_record() -> None:
+def test_a_started_episode_has_no_winner() -> None:
     once = begin(np.zeros((1, MAX_SAMPLES), dtype=np.int64))
     longer = once.feed(SampleMatrix(np.zeros((3, MAX_SAMPLES), dtype=np.int64)))
     assert longer.winner().tolist() == [-1]
 
 
-def test_an_episode_with_draws_or_closed_questions_cannot_be_repeated() -> None:
+def test_an_episode_with_samples_cannot_be_repeated() -> None:
     answer = np.zeros((2, MAX_SAMPLES), dtype=np.int64)
     with_draws = begin(answer, FixedRule(4)).decide().feed(SampleMatrix(answer))
     for episode in (with_draws, begin(answer, rounds=0).decide()):
@@ -153,16 +151,16 @@ def test_an_episode_with_draws_or_closed_questions_cannot_be_repeated() -> None:
             episode.repeat(2)
 
 
-def test_fewer_draws_than_were_wanted_are_refused() -> None:
+def test_too_few_samples_are_rejected() -> None:
     episode = begin(np.zeros((2, MAX_SAMPLES), dtype=np.int64), FixedRule(4)).decide()
     with pytest.raises(DataError, match="4 samples are needed, got 3"):
         episode.feed(SampleMatrix(np.zeros((2, 3), dtype=np.int64)))
 
 
-def test_a_tie_goes_to_the_likeliest_answer_where_that_is_asked_for() -> None:
+def test_ties_can_be_broken_by_log_probability() -> None:
     answer, logprob = np.array([[0, 1, 1, 0, 2, 2]]), np.log([[0.2, 0.3, 0.9, 0.8, 0.99, 0.99]])
     ended = run_episode(begin(answer, FixedRule(4)).decide())
-    told = replace(ended.state.observed, samples=SampleMatrix(answer, logprob=logprob))
-    ended = replace(ended, state=replace(ended.state, observed=told))
+    observed = replace(ended.state.observed, samples=SampleMatrix(answer, logprob=logprob))
+    ended = replace(ended, state=replace(ended.state, observed=observed))
     assert ended.winner().tolist() == [0]
     assert ended.winner(tie_break="logprob").tolist() == [1]

@@ -1,4 +1,4 @@
-"""Indices: against every stopping rule there is, and as prices move."""
+"""Break-even prices: compared with all stopping rules, and as a function of the price."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from adacompute.policies.induction import break_even_prices, continuation_value
 QUESTIONS = 6
 
 
-def mixture(answer: IntArray, most: int) -> StateMeasure:
-    """Mix questions of which class 0 is right."""
-    known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
+def mixture(answer: IntArray, max_samples: int) -> StateMeasure:
+    """Return the measure of a mixture of questions whose correct class is 0."""
+    measure = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), max_samples)
     return StateMeasure(
-        known.mass.mean(axis=1, keepdims=True), known.correct_mass.mean(axis=1, keepdims=True)
+        measure.mass.mean(axis=1, keepdims=True), measure.correct_mass.mean(axis=1, keepdims=True)
     )
 
 
-def occupancy(known: StateMeasure, go: FloatArray, most: int) -> tuple[float, float]:
-    """Utility and mean number of draws of the rule that goes on in these states."""
+def occupancy(measure: StateMeasure, go: FloatArray, max_samples: int) -> tuple[float, float]:
+    """Return the utility and mean number of samples of the rule that continues in these states."""
     every = states()
-    chance, right, worth, spent = known.mass[:, 0], known.correct_mass[:, 0], 0.0, 0.0
-    open_ = np.ones(1)  # share of each state's chance that gets there
-    for draws in range(most + 1):
-        here = every.layer(draws)
-        going = open_ * go[here] if draws < most else np.zeros(len(open_))
+    chance, right, worth, spent = measure.mass[:, 0], measure.correct_mass[:, 0], 0.0, 0.0
+    open_ = np.ones(1)  # share of each state's probability that is reached
+    for n in range(max_samples + 1):
+        here = every.layer(n)
+        going = open_ * go[here] if n < max_samples else np.zeros(len(open_))
         stop = open_ - going
         worth += float((stop * right[here]).sum())
         spent += float((going * chance[here]).sum())
-        if draws == most:
+        if n == max_samples:
             break
-        later = every.layer(draws + 1)
+        later = every.layer(n + 1)
         came = np.zeros(later.stop - later.start)
         after, back = every.successor[here] - later.start, every.backward_probability[here]
         np.add.at(came, after, back * going[:, None])
@@ -52,34 +52,32 @@ answers3 = arrays(np.int64, (QUESTIONS, 4), elements=st.integers(UNPARSED, 2))
 
 @settings(max_examples=25, deadline=None)
 @given(answers3, st.floats(1e-4, 0.5))
-def test_the_index_rule_is_as_good_as_the_best_of_all_rules(answer: IntArray, price: float) -> None:
-    known, every = mixture(answer, 3), states()
-    deciding = np.flatnonzero(every.n_samples[: len(known.mass)] < 3)
+def test_the_break_even_rule_is_optimal(answer: IntArray, price: float) -> None:
+    measure, every = mixture(answer, 3), states()
+    deciding = np.flatnonzero(every.n_samples[: len(measure.mass)] < 3)
     best = -np.inf
     for rule in itertools.product((0.0, 1.0), repeat=len(deciding)):
-        go = np.zeros(len(known.mass))
+        go = np.zeros(len(measure.mass))
         go[deciding] = rule
-        worth, spent = occupancy(known, go, 3)
+        worth, spent = occupancy(measure, go, 3)
         best = max(best, worth - price * spent)
-    index = break_even_prices(known)[:, 0]
-    worth, spent = occupancy(known, (index > price).astype(float), 3)
-    # The index is interpolated between prices, so a state may change over a little early.
+    index = break_even_prices(measure)[:, 0]
+    worth, spent = occupancy(measure, (index > price).astype(float), 3)
+    # Break-even prices are interpolated, so a state may stop slightly early.
     assert worth - price * spent == pytest.approx(best, abs=1e-3 * price + 1e-9)
 
 
-def test_going_back_from_the_chances_of_one_more_draw_gives_those_before() -> None:
+def test_continuation_value_of_the_measure_is_the_measure_before() -> None:
     answer = np.random.default_rng(0).integers(UNPARSED, 5, (40, 20))
-    known = mixture(answer, MAX_SAMPLES)
-    for draws in range(MAX_SAMPLES):
-        later, here = (known.mass[states().layer(n)] for n in (draws + 1, draws))
-        assert continuation_value(later, draws) == pytest.approx(here, abs=1e-12)
+    measure = mixture(answer, MAX_SAMPLES)
+    for n in range(MAX_SAMPLES):
+        later, here = (measure.mass[states().layer(n)] for n in (n + 1, n))
+        assert continuation_value(later, n) == pytest.approx(here, abs=1e-12)
 
 
 @given(arrays(np.int64, (30, 16), elements=st.integers(UNPARSED, 3)), st.data())
 @settings(max_examples=25, deadline=None)
-def test_a_higher_price_never_draws_more_on_the_same_sequence(
-    answer: IntArray, data: st.DataObject
-) -> None:
+def test_a_higher_price_never_takes_more_samples(answer: IntArray, data: st.DataObject) -> None:
     training = np.random.default_rng(0).integers(UNPARSED, 4, (25, 16))
     index = break_even_prices(mixture(training, MAX_SAMPLES))[:, 0]
     low, high = sorted(data.draw(st.tuples(st.floats(1e-7, 1.0), st.floats(1e-7, 1.0))))
@@ -92,26 +90,26 @@ def test_a_higher_price_never_draws_more_on_the_same_sequence(
     assert (drawn(high) <= drawn(low)).all()
 
 
-def test_at_no_price_it_goes_on_wherever_more_draws_are_predicted_to_help() -> None:
+def test_at_price_zero_it_continues_wherever_samples_help() -> None:
     training = np.random.default_rng(1).integers(UNPARSED, 4, (25, 16))
-    known, every = mixture(training, MAX_SAMPLES), states()
-    index = break_even_prices(known)[:, 0]
-    best = known.correct_mass[every.layer(MAX_SAMPLES)]
-    for draws in range(MAX_SAMPLES - 1, -1, -1):
-        here = every.layer(draws)
+    measure, every = mixture(training, MAX_SAMPLES), states()
+    index = break_even_prices(measure)[:, 0]
+    best = measure.correct_mass[every.layer(MAX_SAMPLES)]
+    for n in range(MAX_SAMPLES - 1, -1, -1):
+        here = every.layer(n)
         going, stop, chance = (
-            continuation_value(best, draws),
-            known.correct_mass[here],
-            known.mass[here],
+            continuation_value(best, n),
+            measure.correct_mass[here],
+            measure.mass[here],
         )
         gain = (going - stop)[:, 0]
-        helps = gain > (MAX_SAMPLES - draws) * 1e-6 * chance[:, 0] + 1e-12
+        helps = gain > (MAX_SAMPLES - n) * 1e-6 * chance[:, 0] + 1e-12
         assert (index[here][helps] > 0).all()
         assert (index[here][gain <= 0] == 0).all()
         best = np.maximum(going, stop)
 
 
-def test_mixtures_are_worked_out_side_by_side() -> None:
+def test_mixtures_are_computed_independently() -> None:
     rng = np.random.default_rng(2)
     alone = [mixture(rng.integers(UNPARSED, 3, (10, 8)), 8) for _ in range(3)]
     names = ("mass", "correct_mass")
@@ -119,7 +117,7 @@ def test_mixtures_are_worked_out_side_by_side() -> None:
     assert (break_even_prices(both) == np.hstack([break_even_prices(m) for m in alone])).all()
 
 
-def test_a_settled_and_a_hopeless_question_have_no_index() -> None:
+def test_settled_and_hopeless_questions_have_break_even_price_zero() -> None:
     settled = mixture(np.zeros((4, 16), dtype=np.int64), MAX_SAMPLES)
     hopeless = mixture(np.ones((4, 16), dtype=np.int64), MAX_SAMPLES)
     every = states()

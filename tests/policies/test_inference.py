@@ -21,7 +21,7 @@ from adacompute.policies.learners import fit_classifier
 def questions(size: int, *, seed: int = 0, missing: float = 0.0) -> Float32Array:
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(size, 6)).astype(np.float32)
-    features[:, 5] = rng.integers(0, 3, size)  # many questions on one side of a split exactly
+    features[:, 5] = rng.integers(0, 3, size)  # many values exactly on a split
     features[rng.random((size, 6)) < missing] = np.nan
     return features
 
@@ -44,9 +44,7 @@ def convert(booster: xgboost.Booster, outputs: int, output_of: list[int]) -> Onn
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 @pytest.mark.parametrize("output_of", [[0, 1, 2], [0, 2, 4], [1, 3, 4]])
-def test_a_classifier_scores_as_xgboost_does_and_absent_levels_never(
-    output_of: list[int], missing: float
-) -> None:
+def test_a_converted_classifier_equals_xgboost(output_of: list[int], missing: float) -> None:
     features = questions(300, missing=missing)
     label = np.nan_to_num(features[:, 0] * 2 + features[:, 5]).astype(int) % 3
     booster = boost(features, label, objective="multi:softprob", num_class=3)
@@ -61,9 +59,7 @@ def test_a_classifier_scores_as_xgboost_does_and_absent_levels_never(
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 @pytest.mark.parametrize("targets", [1, 4])
-def test_a_regressor_of_several_targets_scores_as_xgboost_does(
-    targets: int, missing: float
-) -> None:
+def test_a_converted_regressor_equals_xgboost(targets: int, missing: float) -> None:
     features = questions(300, missing=missing)
     plain = np.nan_to_num(features)
     target = np.stack([plain[:, k] * plain[:, 5] + k for k in range(targets)], axis=1)
@@ -74,7 +70,7 @@ def test_a_regressor_of_several_targets_scores_as_xgboost_does(
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
-def test_a_question_that_lies_on_a_split_goes_the_way_it_went_in_training() -> None:
+def test_a_feature_on_a_split_takes_the_same_branch() -> None:
     features = questions(300)
     booster = boost(features, features[:, 5], objective="reg:squarederror")
     model = convert(booster, 1, [0])
@@ -101,7 +97,7 @@ def good_bytes() -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Return garbage, the beginning of a model, or a model with one byte changed."""
+    """Return garbage, a truncated model, or a model with one byte changed."""
     good = good_bytes()
     at = draw(st.integers(0, len(good) - 1))
     flipped = bytes([good[at] ^ draw(st.integers(1, 255))])
@@ -111,7 +107,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @given(damaged())
-def test_damaged_bytes_are_refused_as_a_bundle_error_or_are_a_model(data: bytes) -> None:
+def test_damaged_bytes_raise_bundle_error_or_load(data: bytes) -> None:
     said = ""
     try:
         OnnxModel(data)
@@ -121,7 +117,7 @@ def test_damaged_bytes_are_refused_as_a_bundle_error_or_are_a_model(data: bytes)
     assert said or data
 
 
-def test_garbage_is_refused_without_a_word_on_the_terminal(
+def test_garbage_is_rejected_without_output(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     broken = good_bytes().replace(b"BRANCH_LT", b"BRANCH_\xe6\x96")
@@ -131,7 +127,7 @@ def test_garbage_is_refused_without_a_word_on_the_terminal(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_with_other_inputs_is_refused() -> None:
+def test_a_model_with_other_inputs_is_rejected() -> None:
     kind = onnx.TensorProto.FLOAT
     graph = helper.make_graph(
         [helper.make_node("Identity", ["text"], ["scores"])],

@@ -12,14 +12,14 @@ from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values
 
 
 def halves(questions: int = 160) -> tuple[Float32Array, IntArray]:
-    """Return two levels of five that a line between two features parts."""
+    """Return labels of two levels out of five, separated by a line in two features."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(questions, 3)).astype(np.float32)
     return features, np.where(features[:, 0] + features[:, 1] > 0, 3, 1)
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_every_classifier_learns_and_never_chooses_a_level_it_has_not_seen(kind: str) -> None:
+def test_classifiers_learn_and_never_choose_unseen_levels(kind: str) -> None:
     features, label = halves()
     scores = fit_classifier(features, label, n_levels=5, classifier=kind).predict(features)
     assert scores.shape == (160, 5)
@@ -30,14 +30,14 @@ def test_every_classifier_learns_and_never_chooses_a_level_it_has_not_seen(kind:
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_labels_of_one_level_make_a_classifier_that_always_says_it(kind: str) -> None:
+def test_a_single_label_gives_a_constant_classifier(kind: str) -> None:
     features, _ = halves(20)
     fitted = fit_classifier(features, np.full(20, 2), n_levels=4, classifier=kind)
     assert (fitted.predict(features).argmax(axis=1) == 2).all()
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_heavy_questions_decide_where_nothing_tells_them_apart(kind: str) -> None:
+def test_weights_decide_between_equal_features(kind: str) -> None:
     features = np.random.default_rng(0).integers(0, 2, (100, 2)).astype(np.float32)
     label = np.arange(100) % 10 // 6  # six of level 0 for four of level 1
     weight = np.where(label == 1, 5.0, 1.0)
@@ -58,7 +58,7 @@ def test_the_same_seed_fits_the_same_classifier(kind: str) -> None:
     assert (first == again).all()
 
 
-def test_a_classifier_that_cannot_be_fitted_is_refused_in_one_sentence() -> None:
+def test_a_classifier_that_cannot_be_fitted_raises_data_error() -> None:
     features, _ = halves(30)
     label = np.zeros(30, dtype=np.int64)
     label[0] = 1
@@ -66,13 +66,13 @@ def test_a_classifier_that_cannot_be_fitted_is_refused_in_one_sentence() -> None
         fit_classifier(features, label, n_levels=2, classifier="mlp")
 
 
-def test_an_unknown_classifier_is_refused_with_those_there_are() -> None:
+def test_an_unknown_classifier_is_rejected() -> None:
     features, label = halves(20)
     with pytest.raises(ConfigError, match=r"one of \('gbm', .*\), got 'oracle'"):
         fit_classifier(features, label, n_levels=5, classifier="oracle")
 
 
-def test_values_of_every_level_are_fitted_at_once() -> None:
+def test_values_of_all_levels_are_fitted() -> None:
     features, label = halves(400)
     utility = np.stack([label / 4, 1 - label / 4, np.full(400, 0.25)], axis=1)
     fitted = fit_values(features, utility)
@@ -95,7 +95,7 @@ def test_values_of_every_level_are_fitted_at_once() -> None:
         ("sklearn.neural_network", "mlp"),
     ],
 )
-def test_a_missing_library_is_named_with_the_extra_that_brings_it(
+def test_a_missing_library_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, module: str, kind: str
 ) -> None:
     features, label = halves(20)
@@ -105,7 +105,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
         fit_classifier(features, label, n_levels=5, classifier=kind)
 
 
-def test_a_library_that_another_brings_along_is_not_what_is_missing(
+def test_a_missing_dependency_is_named_by_its_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in ("sklearn", "threadpoolctl"):

@@ -19,7 +19,7 @@ views = st.from_type(ObservedSamples)
 
 
 def count(answers: list[int]) -> tuple[int, int, int, int]:
-    """Say the same in slow and plain words."""
+    """Count in plain Python."""
     votes = sorted(Counter(a for a in answers if a >= 0).values(), reverse=True)
     streak = 0
     for answer in reversed(answers):
@@ -34,35 +34,35 @@ def count(answers: list[int]) -> tuple[int, int, int, int]:
     )
 
 
-def counted(draws: ObservedSamples) -> list[tuple[int, ...]]:
-    columns = draws.leading, draws.runner_up, draws.n_parsed, draws.streak
+def counted(observed: ObservedSamples) -> list[tuple[int, ...]]:
+    columns = observed.leading, observed.runner_up, observed.n_parsed, observed.streak
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
 
 
 @given(views)
-def test_a_view_counts_the_draws_up_to_its_size(draws: ObservedSamples) -> None:
-    answer = draws.samples.answer.tolist()
-    seen = zip(draws.row.tolist(), draws.n_samples.tolist(), strict=True)
-    assert counted(draws) == [count(answer[row][:size]) for row, size in seen]
+def test_a_view_counts_its_samples(observed: ObservedSamples) -> None:
+    answer = observed.samples.answer.tolist()
+    seen = zip(observed.row.tolist(), observed.n_samples.tolist(), strict=True)
+    assert counted(observed) == [count(answer[row][:size]) for row, size in seen]
 
 
 @given(views, st.integers(-1, 2))
-def test_a_view_does_not_see_what_comes_after_its_size(draws: ObservedSamples, later: int) -> None:
-    for i, (row, size) in enumerate(zip(draws.row, draws.n_samples, strict=True)):
-        answer = draws.samples.answer.copy()
+def test_a_view_ignores_later_samples(observed: ObservedSamples, later: int) -> None:
+    for i, (row, size) in enumerate(zip(observed.row, observed.n_samples, strict=True)):
+        answer = observed.samples.answer.copy()
         answer[row, size:] = later
-        changed = ObservedSamples(SampleMatrix(answer), draws.row, draws.n_samples)
-        assert counted(changed)[i] == counted(draws)[i]
+        changed = ObservedSamples(SampleMatrix(answer), observed.row, observed.n_samples)
+        assert counted(changed)[i] == counted(observed)[i]
 
 
-def test_without_a_draw_nothing_is_counted() -> None:
+def test_without_samples_all_counts_are_zero() -> None:
     empty = ObservedSamples(
         SampleMatrix(np.empty((2, 0), dtype=np.int64)), np.arange(2), np.zeros(2, np.int64)
     )
     assert counted(empty) == [(0, 0, 0, 0), (0, 0, 0, 0)]
 
 
-def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
+def test_state_take_keeps_all_fields() -> None:
     record = SampleMatrix(np.array([[0, 0], [0, 1], [-1, 1]]))
     state = State(
         key=np.array([5, 6, 7], dtype=np.uint64),
@@ -84,7 +84,7 @@ def test_questions_are_taken_with_everything_that_is_known_of_them() -> None:
     assert taken.rounds_left.tolist() == [1, 3]
 
 
-def test_tickets_are_spread_evenly_and_depend_on_the_key_alone() -> None:
+def test_mixing_uniform_is_uniform_and_depends_only_on_the_key() -> None:
     keys = np.arange(100_000, dtype=np.uint64)
     drawn = mixing_uniform(keys)
     shares: IntArray = np.histogram(drawn, bins=20, range=(0.0, 1.0))[0]

@@ -1,4 +1,4 @@
-"""The prior from text: what is left out is left out with its copies."""
+"""The prior: copies of a question are left out together."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from adacompute.policies.learners import assign_folds
 from adacompute.policies.prior import PENALTIES, _ridge, fit_prior
 
 
-def test_ridge_leaves_a_question_out_with_all_of_its_copies() -> None:
+def test_ridge_leaves_copies_out_together() -> None:
     rng = np.random.default_rng(0)
     own = rng.normal(size=(30, 4))
     group = np.repeat(np.arange(30), rng.integers(1, 4, 30))
     features = own[group]
     target = features[:, :1] + rng.normal(size=(len(group), 1))
-    left_out, _ = _ridge(features, target, group)
+    predicted, _ = _ridge(features, target, group)
     centred = target - target.mean()
 
     def without(one: int, penalty: float) -> float:
@@ -27,7 +27,7 @@ def test_ridge_leaves_a_question_out_with_all_of_its_copies() -> None:
         return float((own[one] @ slope)[0])
 
     tried = [[without(one, penalty * 4) for one in group.tolist()] for penalty in PENALTIES]
-    assert any(np.allclose(left_out[:, 0], each) for each in tried)
+    assert any(np.allclose(predicted[:, 0], each) for each in tried)
 
 
 def test_copies_share_a_fold() -> None:
@@ -37,15 +37,15 @@ def test_copies_share_a_fold() -> None:
     assert set(fold) == {0, 1, 2, 3}
 
 
-def test_copies_of_questions_do_not_make_noise_look_like_knowledge() -> None:
-    told, believed = 0, 0
+def test_copies_do_not_make_noise_look_informative() -> None:
+    with_groups, without_groups = 0, 0
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        behaviour = np.repeat(rng.random((60, 5)), 4, axis=0)
+        profile = np.repeat(rng.random((60, 5)), 4, axis=0)
         features = np.repeat(rng.normal(size=(60, 40)).astype(np.float32), 4, axis=0)
         group = np.repeat(np.arange(60), 4)
-        told += fit_prior(features, behaviour, group).inverse_penalty is not None
-        # What would be believed if copies were taken for questions of their own.
-        believed += fit_prior(features, behaviour, np.arange(240)).inverse_penalty is not None
-    assert told <= 2
-    assert believed == 8
+        with_groups += fit_prior(features, profile, group).inverse_penalty is not None
+        # Without groups, copies look like independent questions.
+        without_groups += fit_prior(features, profile, np.arange(240)).inverse_penalty is not None
+    assert with_groups <= 2
+    assert without_groups == 8

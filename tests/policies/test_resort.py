@@ -1,4 +1,4 @@
-"""A level of another model: planned exactly, carried out by the same episodes, kept in a bundle."""
+"""The last resort: plans, episodes and bundles with a level of another model."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ STRONG = Level(name="big", n_samples=2, model="big")
 LEVELS = (*make_levels((1, 2, 3, 4)), STRONG)
 
 
-def mixture(seed: int, most: int = MAX_SAMPLES, questions: int = 12) -> StateMeasure:
+def mixture(seed: int, max_samples: int = MAX_SAMPLES, questions: int = 12) -> StateMeasure:
     rng = np.random.default_rng(seed)
-    answer = rng.integers(UNPARSED, 3, (questions, most + 2))
-    known = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), most)
-    known = replace(known, resort=known.mass * rng.random(questions))
-    return known.map(lambda table: table.mean(axis=1, keepdims=True))
+    answer = rng.integers(UNPARSED, 3, (questions, max_samples + 2))
+    measure = measure_states(Answers.of(answer.tolist(), (answer == 0).tolist()), max_samples)
+    measure = replace(measure, resort=measure.mass * rng.random(questions))
+    return measure.map(lambda table: table.mean(axis=1, keepdims=True))
 
 
-def moves(known: StateMeasure, here: dict[int, float]) -> dict[int, float]:
-    """Where one more draw leads."""
+def moves(measure: StateMeasure, here: dict[int, float]) -> dict[int, float]:
+    """Return the states after one more sample."""
     after: dict[int, float] = {}
     every = states()
     for s, weight in here.items():
         for t, back in zip(every.successor[s], every.backward_probability[s], strict=True):
-            move = back * known.mass[t, 0] / known.mass[s, 0] if back else 0.0
+            move = back * measure.mass[t, 0] / measure.mass[s, 0] if back else 0.0
             if move > 0:
                 after[int(t)] = after.get(int(t), 0.0) + weight * move
     return after
 
 
 def worth(
-    known: StateMeasure,
+    measure: StateMeasure,
     state: int,
     rounds: int,
     paid: tuple[float, float, float],
     first: int | None,
 ) -> float:
-    """What the best plan is worth from a state on, by trying everything, or after a first step."""
-    assert known.resort is not None
+    """Return the value of the best plan from a state, by exhaustive search."""
+    assert measure.resort is not None
     price, fee, resort = paid
-    every, chance = states(), known.mass[state, 0]
-    stop = float(known.correct_mass[state, 0] / chance)
-    last = int(every.n_samples[len(known.mass) - 1])
+    every, chance = states(), measure.mass[state, 0]
+    stop = float(measure.correct_mass[state, 0] / chance)
+    last = int(every.n_samples[len(measure.mass) - 1])
     found = {0: stop}
     if rounds:
-        found[RESORT] = float(known.resort[state, 0] / chance) - resort - fee
+        found[RESORT] = float(measure.resort[state, 0] / chance) - resort - fee
     here = {state: 1.0}
     for more in range(1, last - int(every.n_samples[state]) + 1 if rounds else 0):
-        here = moves(known, here)
-        value = sum(w * worth(known, t, rounds - 1, paid, None) for t, w in here.items())
+        here = moves(measure, here)
+        value = sum(w * worth(measure, t, rounds - 1, paid, None) for t, w in here.items())
         found[more] = value - price * more - fee
     return max(found.values()) if first is None else found[first]
 
@@ -76,41 +76,39 @@ def worth(
     st.integers(1, 2),
     st.tuples(st.floats(0.001, 0.1), st.floats(0.0, 0.05), st.floats(0.0, 0.3)),
 )
-def test_the_plan_is_as_good_as_trying_everything(
-    seed: int, rounds: int, paid: tuple[float, float, float]
-) -> None:
-    known, (price, fee, resort) = mixture(seed), paid
-    made = plan(known, price=price, round_price=fee, rounds=rounds, resort_price=resort)
-    for state in np.flatnonzero(known.mass[:, 0] > 0)[1:12]:
+def test_the_plan_is_optimal(seed: int, rounds: int, paid: tuple[float, float, float]) -> None:
+    measure, (price, fee, resort) = mixture(seed), paid
+    made = plan(measure, price=price, round_price=fee, rounds=rounds, resort_price=resort)
+    for state in np.flatnonzero(measure.mass[:, 0] > 0)[1:12]:
         step = int(made[rounds, state, 0])
-        best = worth(known, int(state), rounds, paid, None)
-        assert worth(known, int(state), rounds, paid, step) == pytest.approx(best, abs=1e-9)
+        best = worth(measure, int(state), rounds, paid, None)
+        assert worth(measure, int(state), rounds, paid, step) == pytest.approx(best, abs=1e-9)
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 100), st.floats(0.001, 0.1), st.floats(0.0, 0.5))
-def test_single_steps_are_the_plan_of_many_free_rounds(
+def test_single_samples_equal_the_plan_of_many_free_rounds(
     seed: int, price: float, resort: float
 ) -> None:
-    known = mixture(seed)
-    alone = plan_single_samples(known, price=price, resort_price=resort)[0]
-    many = plan(known, price=price, round_price=0.0, rounds=MAX_SAMPLES + 1, resort_price=resort)[
+    measure = mixture(seed)
+    alone = plan_single_samples(measure, price=price, resort_price=resort)[0]
+    many = plan(measure, price=price, round_price=0.0, rounds=MAX_SAMPLES + 1, resort_price=resort)[
         -1
     ]
-    seen = known.mass > 0
+    seen = measure.mass > 0
     assert (np.sign(many) == alone)[seen].all()
 
 
-def test_a_resort_for_nothing_that_is_always_right_is_taken_at_once_and_a_dear_one_never() -> None:
-    known = mixture(1)
-    sure = replace(known, resort=known.mass)
+def test_a_free_perfect_resort_is_always_used_and_an_expensive_one_never() -> None:
+    measure = mixture(1)
+    sure = replace(measure, resort=measure.mass)
     assert plan_single_samples(sure, price=0.01, resort_price=0.0)[0, 0, 0] == RESORT
     assert not (plan_single_samples(sure, price=0.01, resort_price=1.5) == RESORT).any()
 
 
 @dataclass(frozen=True)
 class Scripted:
-    """Take given levels, one after another, by the draws made so far."""
+    """Takes given levels one after another."""
 
     script: dict[int, int]
     levels: tuple[Level, ...] = LEVELS
@@ -135,23 +133,23 @@ def start(policy: Scripted | SequentialPolicy, questions: int, price: float = 1.
     )
 
 
-def test_the_draws_of_a_resort_come_last_and_answer_alone() -> None:
+def test_the_samples_of_a_resort_come_last_and_answer_alone() -> None:
     assert answers_alone(LEVELS).tolist() == [False] * 4 + [True]
     episode = start(Scripted({0: 2, 3: 4}), 1).decide()
     assert episode.target.tolist() == [3]
     episode = episode.feed(SampleMatrix(np.array([[0, 0, 1]]))).decide()
-    assert episode.state.cost.tolist() == [[0.0, 0.0, 0.0, 1.0, 30.0]]  # of a resort, all of it
+    assert episode.state.cost.tolist() == [[0.0, 0.0, 0.0, 1.0, 30.0]]  # the full cost of a resort
     assert episode.target.tolist() == [5]
     assert episode.resorted.tolist() == [True]
     ended = episode.feed(SampleMatrix(np.array([[0, 0, 1, 2, 2]])))
     assert not len(ended.active)
     assert ended.decide() is ended
     assert ended.winner().tolist() == [3]
-    unread = episode.feed(SampleMatrix(np.array([[0, 0, 1, -1, -1]])))
-    assert unread.winner().tolist() == [-1]
+    unparsed = episode.feed(SampleMatrix(np.array([[0, 0, 1, -1, -1]])))
+    assert unparsed.winner().tolist() == [-1]
 
 
-def test_a_question_may_begin_with_the_resort_beside_others_that_do_not() -> None:
+def test_a_question_may_start_with_the_resort() -> None:
     episode = start(Scripted({0: 4}), 1).decide()
     assert episode.target.tolist() == [2]
     assert episode.feed(SampleMatrix(np.array([[1, 0]]))).winner().tolist() == [0]
@@ -161,30 +159,30 @@ def test_a_question_may_begin_with_the_resort_beside_others_that_do_not() -> Non
 
 
 def fit(seed: int = 0, *, resort_cost: float = 5.0) -> SequentialPolicy:
-    """Half of the questions are settled; the other model gets the others right."""
+    """Half of the questions are settled; the other model is correct on the others."""
     rng = np.random.default_rng(seed)
     hard = rng.random(80) < 0.5
     answer = np.where(hard[:, None], rng.integers(0, 4, (80, 8)), 0)
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
-    known = measure_states(answers, MAX_SAMPLES)
-    known = replace(known, resort=known.mass * np.where(hard, 0.9, 0.6))
+    measure = measure_states(answers, MAX_SAMPLES)
+    measure = replace(measure, resort=measure.mass * np.where(hard, 0.9, 0.6))
     features = rng.normal(size=(80, 3)).astype(np.float32)
-    return fit_sequential(features, answers, known, LEVELS, resort_cost=resort_cost)
+    return fit_sequential(features, answers, measure, LEVELS, resort_cost=resort_cost)
 
 
 def played(policy: SequentialPolicy, answer: list[int], price: float) -> Episode:
-    """One question to its end, on these draws and a last resort that says 9."""
+    """Run one question on these samples and a last resort that answers 9."""
     episode = start(policy, 1, price).decide()
     while len(episode.active):
-        wanted = int(episode.target[0])
-        row = [*answer, 9, 9][:wanted]
+        target = int(episode.target[0])
+        row = [*answer, 9, 9][:target]
         if episode.resorted[0]:
-            row = [*answer[: wanted - 2], 9, 9]
+            row = [*answer[: target - 2], 9, 9]
         episode = episode.feed(SampleMatrix(np.array([row]))).decide()
     return episode
 
 
-def test_a_stronger_model_is_asked_where_cheap_draws_disagree() -> None:
+def test_the_resort_is_used_where_cheap_samples_disagree() -> None:
     policy = fit()
     agreed, split = (played(policy, row, 0.005) for row in ([0, 0, 0, 0], [0, 1, 2, 3]))
     assert not agreed.resorted[0]
@@ -195,7 +193,7 @@ def test_a_stronger_model_is_asked_where_cheap_draws_disagree() -> None:
     assert (dear.state.observed.n_samples[0], dear.resorted[0]) == (1, False)
 
 
-def test_few_rounds_leave_one_for_the_resort_and_few_plans_are_kept() -> None:
+def test_rounds_are_left_for_the_resort_and_few_plans_are_cached() -> None:
     policy = replace(fit(), round_cost=0.5, _plans={})
     for price in np.geomspace(0.1, 1e-4, 30):
         played(policy, [0, 1, 2, 3], float(price))
@@ -227,7 +225,7 @@ def test_a_bundle_keeps_the_resort(tmp_path: Path) -> None:
         (lambda policy: policy.update(kind="router"), "must have one model"),
     ],
 )
-def test_a_resort_that_makes_no_sense_is_refused(tmp_path: Path, change: object, why: str) -> None:
+def test_an_invalid_resort_is_rejected(tmp_path: Path, change: object, why: str) -> None:
     save_bundle(Bundle(fit(), features="words"), tmp_path / "bundle")
     file = tmp_path / "bundle" / FILE
     content = json.loads(file.read_text())

@@ -56,7 +56,7 @@ def state_of(features: FloatArray | Float32Array, at: IntArray | None = None) ->
 
 
 def separable(questions: int = 200) -> tuple[Float32Array, UtilityTable]:
-    """Return a feature that tells which of three curves a question has."""
+    """Return a feature that identifies which of three curves a question has."""
     rng = np.random.default_rng(0)
     kind = rng.integers(0, 3, questions)
     curves = np.array([[0.9, 0.9, 0.9], [0.1, 0.7, 0.7], [0.1, 0.15, 0.9]])
@@ -68,9 +68,7 @@ def separable(questions: int = 200) -> tuple[Float32Array, UtilityTable]:
     st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3), min_size=1, max_size=6),
     st.integers(0, 4),
 )
-def test_a_value_router_takes_the_best_net_value_and_of_equals_the_cheaper(
-    eighths: list[list[int]], price: int
-) -> None:
+def test_a_value_router_takes_the_best_net_value(eighths: list[list[int]], price: int) -> None:
     value = np.array(eighths) / 8
     chosen = ValueRouterPolicy(LEVELS, Told()).decide(state_of(value), price / 8)
     net = value - price / 8 * COST
@@ -90,7 +88,7 @@ def test_a_value_router_never_spends_less_at_a_lower_price(
     assert (router.decide(state, min(a, b)) >= router.decide(state, max(a, b))).all()
 
 
-def test_routers_leave_questions_that_have_a_level_where_they_are() -> None:
+def test_routers_stop_once_a_level_is_reached() -> None:
     state = state_of(np.tile([0.0, 0.0, 1.0], (3, 1)), at=np.array([0, NO_LEVEL, 1]))
     assert ValueRouterPolicy(LEVELS, Told()).decide(state, 0.01).tolist() == [0, 2, 1]
     assert RouterPolicy(LEVELS, (Told(),), PriceSchedule((1.0,))).decide(state, 0.01).tolist() == [
@@ -106,7 +104,7 @@ def test_routers_leave_questions_that_have_a_level_where_they_are() -> None:
     ]
 
 
-def test_a_router_asks_the_classifier_of_the_price_and_mixes_between_two() -> None:
+def test_a_router_mixes_the_classifiers_of_two_prices() -> None:
     router = RouterPolicy(LEVELS, (Always(0), Always(1), Always(2)), PriceSchedule((0.4, 0.2, 0.1)))
     state = state_of(np.zeros((10_000, 1)))
     for level, price in enumerate(router.schedule.prices):
@@ -116,7 +114,7 @@ def test_a_router_asks_the_classifier_of_the_price_and_mixes_between_two() -> No
     assert (mixed == 2).mean() == pytest.approx(0.25, abs=0.015)
 
 
-def test_the_weight_of_a_question_is_its_dearest_mistake() -> None:
+def test_max_regret_is_the_loss_of_the_worst_level() -> None:
     table = UtilityTable(np.array([[0.5, 0.6, 0.7], [0.2, 0.9, 0.1]]), COST)
     best = np.array([0, 1])
     weight = max_regret(table, best, 0.1)
@@ -124,14 +122,16 @@ def test_the_weight_of_a_question_is_its_dearest_mistake() -> None:
     assert weight == pytest.approx((net[[0, 1], best][:, None] - net).max(axis=1))
 
 
-def test_a_fitted_router_follows_the_oracle_where_the_features_tell() -> None:
+def test_a_router_learns_the_oracle_from_informative_features() -> None:
     features, table = separable()
     router = fit_router(features, table, LEVELS, budgets=(1.2, 1.6, 2.3))
     assert len(router.models) == len(router.schedule.prices) == 3
     for budget, price in zip((1.2, 1.6, 2.3), router.schedule.prices, strict=True):
         oracle = solve(table, budget)
         agree = router.decide(state_of(features), price) == oracle.choice
-        assert agree.mean() > 0.75  # questions on one ratio are bought by a hash of their keys
+        assert (
+            agree.mean() > 0.75
+        )  # questions with equal ratios are bought by the hash of their keys
         assert price == pytest.approx(oracle.price)
 
 
@@ -141,12 +141,12 @@ def test_budgets_with_the_same_labels_share_one_classifier() -> None:
     assert len(router.models) == len(router.schedule.prices) == 2
     assert (
         router.schedule.prices[1] == router.schedule.prices[0] / 2
-    )  # when all fits the price is 0
+    )  # if all upgrades fit, the price is 0
     everything = fit_router(features, table, LEVELS, budgets=(9.0,))
     assert everything.schedule.prices == (1.0,)
 
 
-def test_budgets_that_end_on_one_ratio_keep_a_classifier_each() -> None:
+def test_budgets_with_equal_prices_keep_their_classifiers() -> None:
     table = UtilityTable(np.tile([0.2, 0.6], (40, 1)), np.array([1.0, 2.0]))
     features = np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32)
     router = fit_router(features, table, make_levels((1, 2)), budgets=(1.25, 1.75))
@@ -154,8 +154,8 @@ def test_budgets_that_end_on_one_ratio_keep_a_classifier_each() -> None:
     assert router.schedule.prices == pytest.approx((0.4, 0.4))
 
 
-def test_cost_sensitive_training_prefers_the_mistake_that_costs_less() -> None:
-    # Nothing tells the questions apart: many gain a little from level 1, few lose a lot by it.
+def test_cost_sensitive_training_prefers_the_smaller_loss() -> None:
+    # Features are uninformative: many questions gain a little from level 1, few lose a lot.
     many, few = [0.50, 0.76, 0.76], [0.99, 0.10, 0.10]
     table = UtilityTable(np.array([many] * 60 + [few] * 40), COST)
     features = np.zeros((100, 1), dtype=np.float32)

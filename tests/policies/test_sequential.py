@@ -1,4 +1,4 @@
-"""The sequential policy: what it learns from text and votes, and how it is kept."""
+"""The sequential policy: what it learns from text and votes, and how it is saved."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SHARES = np.array([[0.97, 0.01, 0.01, 0.01], [0.55, 0.15, 0.15, 0.15], [0.04, 0.
 def population(
     size: int, *, telling: float, seed: int = 0, samples: int = 16
 ) -> tuple[Float32Array, Answers, IntArray]:
-    """Questions of three kinds that the first feature tells apart, as far as it is telling."""
+    """Return questions of three types; ``telling`` is how well two features separate them."""
     rng = np.random.default_rng(seed)
-    kind = rng.integers(0, 3, size)
-    answer = np.stack([rng.choice(4, samples, p=SHARES[k]) for k in kind])
+    question_type = rng.integers(0, 3, size)
+    answer = np.stack([rng.choice(4, samples, p=SHARES[k]) for k in question_type])
     features = rng.normal(size=(size, 5)).astype(np.float32)
-    features[:, 0] += telling * (kind == RESPONSIVE)
-    features[:, 1] += telling * (kind == HOPELESS)
-    return features, Answers.of(answer.tolist(), (answer == 0).tolist()), kind
+    features[:, 0] += telling * (question_type == RESPONSIVE)
+    features[:, 1] += telling * (question_type == HOPELESS)
+    return features, Answers.of(answer.tolist(), (answer == 0).tolist()), question_type
 
 
 def fit(size: int, *, telling: float, seed: int = 0) -> SequentialPolicy:
@@ -47,7 +47,7 @@ def fit(size: int, *, telling: float, seed: int = 0) -> SequentialPolicy:
     return fit_sequential(features, answers, measure_states(answers, MAX_SAMPLES), LEVELS)
 
 
-def draws(
+def count_samples(
     policy: SequentialPolicy,
     features: Float32Array,
     answers: Answers,
@@ -68,31 +68,31 @@ def draws(
 
 
 @pytest.mark.parametrize("telling", [0.0, 6.0])
-def test_responsive_questions_get_the_draws_and_settled_and_hopeless_ones_stop(
+def test_responsive_questions_get_the_samples(
     telling: float,
 ) -> None:
     policy = fit(400, telling=telling)
-    features, answers, kind = population(600, telling=telling, seed=1)
-    drawn = draws(policy, features, answers, 0.02)
-    mean = [drawn[kind == k].mean() for k in (SETTLED, RESPONSIVE, HOPELESS)]
+    features, answers, question_type = population(600, telling=telling, seed=1)
+    used = count_samples(policy, features, answers, 0.02)
+    mean = [used[question_type == k].mean() for k in (SETTLED, RESPONSIVE, HOPELESS)]
     assert mean[RESPONSIVE] > 1.5 * mean[SETTLED]
-    if telling:  # votes alone cannot tell these two so early
+    if telling:  # votes alone cannot separate these two so early
         assert mean[RESPONSIVE] > 2.0 * mean[HOPELESS]
         assert mean[HOPELESS] < 1.5
 
 
-def test_features_that_say_nothing_change_next_to_nothing() -> None:
+def test_uninformative_features_change_little() -> None:
     policy = fit(400, telling=0.0)
     features, answers, _ = population(600, telling=0.0, seed=1)
     flat = replace(policy, break_even_price=policy.break_even_price.mean(axis=1, keepdims=True))
     flat = replace(flat, prior=replace(policy.prior, cell_centre=policy.prior.cell_centre[:1]))
-    drawn, alike = (draws(p, features, answers, 0.02) for p in (policy, flat))
-    assert abs(drawn.mean() - alike.mean()) < 0.3
-    assert (drawn == alike).mean() > 0.8
+    used, alike = (count_samples(p, features, answers, 0.02) for p in (policy, flat))
+    assert abs(used.mean() - alike.mean()) < 0.3
+    assert (used == alike).mean() > 0.8
 
 
 @pytest.mark.parametrize("size", [1, 5, 12, 40])
-def test_few_questions_make_fewer_kinds_and_places(size: int) -> None:
+def test_few_questions_give_fewer_clusters_and_cells(size: int) -> None:
     policy = fit(size, telling=1.0)
     assert len(policy.prior.cell_centre) <= max(1, size // 4)
     assert policy.break_even_price.shape == (
@@ -102,26 +102,26 @@ def test_few_questions_make_fewer_kinds_and_places(size: int) -> None:
     assert np.isfinite(policy.break_even_price).all()
 
 
-def test_questions_that_all_behave_alike_have_one_prior() -> None:
+def test_equal_questions_have_one_prior() -> None:
     answer = np.zeros((60, 16), dtype=np.int64)
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
     features = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     policy = fit_sequential(features, answers, measure_states(answers, MAX_SAMPLES), LEVELS)
     assert len(policy.prior.cell_centre) == 1
-    assert (draws(policy, features, answers, 1e-9) == 1).all()
+    assert (count_samples(policy, features, answers, 1e-9) == 1).all()
 
 
-def test_the_first_draw_is_made_at_any_price_and_the_last_is_the_last() -> None:
+def test_the_number_of_samples_is_at_least_one_and_limited() -> None:
     policy = fit(100, telling=1.0)
     features, answers, _ = population(100, telling=1.0, seed=1)
-    assert (draws(policy, features, answers, 1e9) == 1).all()
-    assert draws(policy, features, answers, 0.0).max() == MAX_SAMPLES
+    assert (count_samples(policy, features, answers, 1e9) == 1).all()
+    assert count_samples(policy, features, answers, 0.0).max() == MAX_SAMPLES
 
 
-def test_behaviour_is_what_the_samples_show() -> None:
+def test_the_response_profile_is_computed_from_samples() -> None:
     answers = Answers.of([[0, 0, 1, -1]], [[True, True, False, False]])
-    right, three, four, agree, unread = response_profile(answers, 4)[0]
-    assert (right, agree, unread) == pytest.approx((0.5, 2 / 12, 0.25))
+    correct, three, four, agree, unparsed = response_profile(answers, 4)[0]
+    assert (correct, agree, unparsed) == pytest.approx((0.5, 2 / 12, 0.25))
     assert four == pytest.approx(1.0 - 0.5)  # two votes of three
     assert three == pytest.approx(0.75 - 0.5)
     assert response_profile(answers, 1).shape == (1, 3)
@@ -158,30 +158,30 @@ def test_tables_that_do_not_fit_are_rejected() -> None:
         from_spec(to_spec(strange))
 
 
-def test_fewer_rounds_ask_for_more_at_once_and_keep_within_what_is_worth_it() -> None:
+def test_fewer_rounds_request_more_samples_at_a_time() -> None:
     policy = fit(400, telling=6.0)
-    features, answers, kind = population(300, telling=6.0, seed=1)
-    drawn = {
-        r: draws(policy, features, answers, 0.01, rounds=r)
+    features, answers, question_type = population(300, telling=6.0, seed=1)
+    used = {
+        r: count_samples(policy, features, answers, 0.01, rounds=r)
         for r in (1, 2, MAX_SAMPLES - 1, MAX_SAMPLES)
     }
-    for found in drawn.values():
+    for found in used.values():
         assert (found >= 1).all()
-        assert found[kind == RESPONSIVE].mean() > found[kind == SETTLED].mean()
-    wasted = [found[kind == SETTLED].mean() for found in drawn.values()]
-    assert wasted[0] > wasted[1] > wasted[-1]  # what votes would have saved
+        assert found[question_type == RESPONSIVE].mean() > found[question_type == SETTLED].mean()
+    wasted = [found[question_type == SETTLED].mean() for found in used.values()]
+    assert wasted[0] > wasted[1] > wasted[-1]  # samples that votes would have saved
 
 
-def test_with_rounds_to_spare_a_plan_draws_what_the_index_does() -> None:
+def test_with_enough_rounds_a_plan_agrees_with_break_even_prices() -> None:
     policy = fit(200, telling=0.0)
     features, answers, _ = population(200, telling=0.0, seed=1)
     nearly_free = replace(policy, round_cost=1e-9, _plans={})
-    alone, planned = (draws(p, features, answers, 0.02) for p in (policy, nearly_free))
-    assert abs(alone.mean() - planned.mean()) < 0.2  # plans are made for prices some way apart
+    alone, planned = (count_samples(p, features, answers, 0.02) for p in (policy, nearly_free))
+    assert abs(alone.mean() - planned.mean()) < 0.2  # plans are made for discrete prices
 
 
-def test_a_round_that_costs_much_is_made_once() -> None:
+def test_an_expensive_round_happens_once() -> None:
     policy = replace(fit(200, telling=6.0), round_cost=50.0, _plans={})
     features, answers, _ = population(200, telling=6.0, seed=1)
-    many, one = (draws(policy, features, answers, 0.01, rounds=r) for r in (MAX_SAMPLES, 1))
+    many, one = (count_samples(policy, features, answers, 0.01, rounds=r) for r in (MAX_SAMPLES, 1))
     assert (many == one).all()

@@ -24,21 +24,21 @@ from adacompute.policies.stopping import (
 PlayRule: TypeAlias = Callable[[Rule, IntArray], IntArray]
 
 
-def adaptive(answers: list[int], threshold: float, cap: int) -> int:
-    """Say Adaptive-Consistency in slow and plain words."""
-    for drawn in range(1, cap):
+def adaptive(answers: list[int], threshold: float, max_samples: int) -> int:
+    """Adaptive-Consistency in plain Python."""
+    for drawn in range(1, max_samples):
         votes = sorted(Counter(a for a in answers[:drawn] if a >= 0).values(), reverse=True)
         first, second = [*votes, 0, 0][:2]
         if 1 - beta.cdf(0.5, first + 1, second + 1) >= threshold - 1e-12:
             return drawn
-    return cap
+    return max_samples
 
 
-def early(answers: list[int], window: int, cap: int) -> int:
-    """Say early-stopping self-consistency in slow and plain words."""
+def early(answers: list[int], window: int, max_samples: int) -> int:
+    """Early-stopping self-consistency in plain Python."""
     drawn = 0
-    while drawn < cap:
-        new = answers[drawn : min(cap, drawn + window)]
+    while drawn < max_samples:
+        new = answers[drawn : min(max_samples, drawn + window)]
         drawn += len(new)
         if len(new) == window and len(set(new)) == 1 and new[0] >= 0:
             break
@@ -52,16 +52,16 @@ def test_the_lead_table_is_the_tail_of_a_beta_distribution() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9, 0.95, 0.999])
-@pytest.mark.parametrize("cap", [1, 4, 16])
-def test_adaptive_consistency_stops_when_the_lead_is_likely_to_be_real(
-    play_rule: PlayRule, sequences: IntArray, threshold: float, cap: int
+@pytest.mark.parametrize("max_samples", [1, 4, 16])
+def test_adaptive_consistency_stops_at_the_threshold(
+    play_rule: PlayRule, sequences: IntArray, threshold: float, max_samples: int
 ) -> None:
     some = sequences[::4]
-    expected = [adaptive(row, threshold, cap) for row in some.tolist()]
-    assert play_rule(AdaptiveConsistencyRule(threshold, cap), some).tolist() == expected
+    expected = [adaptive(row, threshold, max_samples) for row in some.tolist()]
+    assert play_rule(AdaptiveConsistencyRule(threshold, max_samples), some).tolist() == expected
 
 
-def test_early_stopping_stops_exactly_at_a_unanimous_readable_window(
+def test_early_stopping_stops_at_a_unanimous_parsed_window(
     play_rule: PlayRule, sequences: IntArray
 ) -> None:
     for rule in (*early_grid(16), EarlyStoppingRule(3, 7)):
@@ -69,12 +69,12 @@ def test_early_stopping_stops_exactly_at_a_unanimous_readable_window(
         assert play_rule(rule, sequences).tolist() == expected, rule
 
 
-def test_a_streak_across_two_windows_is_no_unanimous_window(play_rule: PlayRule) -> None:
+def test_a_streak_across_windows_is_not_unanimous(play_rule: PlayRule) -> None:
     answer = np.array([[1, 0, 0, 2, 2, 2], [1, 0, 0, 0, 2, 2], [-1, -1, -1, 0, 0, 0]])
     assert play_rule(EarlyStoppingRule(2, 6), answer).tolist() == [6, 4, 6]
 
 
-def test_more_draws_than_the_cap_are_no_reason_to_go_on() -> None:
+def test_rules_stop_above_the_maximum() -> None:
     beyond = ObservedSamples(
         SampleMatrix(np.array([[0, 1, 2, 0, 1, 2]])), np.array([0]), np.array([6])
     )
@@ -82,18 +82,18 @@ def test_more_draws_than_the_cap_are_no_reason_to_go_on() -> None:
     assert EarlyStoppingRule(3, 4).target_samples(beyond).tolist() == [6]
 
 
-@pytest.mark.parametrize("most", [1, 2, 5, 16])
+@pytest.mark.parametrize("max_samples", [1, 2, 5, 16])
 def test_the_adaptive_grid_drops_only_thresholds_that_decide_alike(
-    sequences: IntArray, most: int
+    sequences: IntArray, max_samples: int
 ) -> None:
-    grid = adaptive_grid(most)
+    grid = adaptive_grid(max_samples)
     rng = np.random.default_rng(1)
     row = rng.integers(0, len(sequences), 4000)
-    seen = ObservedSamples(SampleMatrix(sequences), row, rng.integers(0, most + 1, 4000))
+    seen = ObservedSamples(SampleMatrix(sequences), row, rng.integers(0, max_samples + 1, 4000))
     kept: dict[int, set[bytes]] = {}
     for rule in grid:
         kept.setdefault(rule.max_samples, set()).add(rule.target_samples(seen).tobytes())
-    for cap in [cap for cap in ADAPTIVE_CAPS if cap <= most]:
+    for cap in [cap for cap in ADAPTIVE_CAPS if cap <= max_samples]:
         for threshold in ADAPTIVE_THRESHOLDS:
             assert (
                 AdaptiveConsistencyRule(threshold, cap).target_samples(seen).tobytes() in kept[cap]
@@ -106,7 +106,7 @@ def test_the_adaptive_grid_is_smaller_than_all_thresholds_and_caps() -> None:
     assert len(adaptive_grid(16)) < len(ADAPTIVE_THRESHOLDS) * len(ADAPTIVE_CAPS) * 0.7
 
 
-def test_the_early_grid_has_every_window_and_cap_up_to_the_most() -> None:
+def test_the_early_grid_has_all_windows_and_caps() -> None:
     assert early_grid(1) == (EarlyStoppingRule(1, 1),)
     caps = {(rule.window, rule.max_samples) for rule in early_grid(6)}
     assert caps == {(1, 1), (2, 2), (2, 4), (2, 6), (3, 3), (3, 6), (4, 4), (5, 5)}

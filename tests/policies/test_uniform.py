@@ -16,7 +16,7 @@ PlayRule: TypeAlias = Callable[[Rule, IntArray], IntArray]
 
 
 def fresh(length: IntArray) -> State:
-    """Return questions of these lengths that have no draw yet."""
+    """Return questions of these lengths without samples."""
     size = len(length)
     return State(
         key=np.arange(size, dtype=np.uint64),
@@ -32,45 +32,43 @@ def fresh(length: IntArray) -> State:
 
 def at_size(size: int, at: int) -> State:
     state = fresh(np.zeros(1, dtype=np.int64))
-    draws = ObservedSamples(state.observed.samples, np.zeros(1, np.int64), np.array([size]))
-    return State(state.key, state.features, state.cost, draws, np.array([at]), state.rounds_left)
+    observed = ObservedSamples(state.observed.samples, np.zeros(1, np.int64), np.array([size]))
+    return State(state.key, state.features, state.cost, observed, np.array([at]), state.rounds_left)
 
 
-def retry(answers: list[int], readable: int, cap: int) -> int:
+def retry(answers: list[int], min_parsed: int, max_samples: int) -> int:
     drawn = 0
-    while drawn < cap and sum(a >= 0 for a in answers[:drawn]) < readable:
+    while drawn < max_samples and sum(a >= 0 for a in answers[:drawn]) < min_parsed:
         drawn += 1
     return drawn
 
 
 @pytest.mark.parametrize("samples", [1, 3, 16])
-def test_fixed_draws_the_same_number_whatever_the_answers(
-    play_rule: PlayRule, sequences: IntArray, samples: int
-) -> None:
+def test_fixed_ignores_the_answers(play_rule: PlayRule, sequences: IntArray, samples: int) -> None:
     assert (play_rule(FixedRule(samples), sequences) == samples).all()
 
 
-def test_retry_draws_until_enough_could_be_read_or_the_cap(
-    play_rule: PlayRule, sequences: IntArray
-) -> None:
+def test_retry_samples_until_enough_are_parsed(play_rule: PlayRule, sequences: IntArray) -> None:
     for rule in retry_grid(16):
         expected = [retry(row, rule.min_parsed, rule.max_samples) for row in sequences.tolist()]
         assert play_rule(rule, sequences).tolist() == expected, rule
 
 
-def test_a_ladder_that_lacks_the_number_takes_the_next_one_and_ends_at_its_last() -> None:
+def test_a_missing_level_is_rounded_up() -> None:
     policy = RulePolicy("retry", make_levels((1, 4, 6)), (RetryRule(2, 16),), PriceSchedule((1.0,)))
     record = SampleMatrix(np.full((1, 8), -1))
     levels = []
     for size, at in ((0, NO_LEVEL), (1, 0), (4, 1), (6, 2)):
         state = at_size(size, at)
-        draws = ObservedSamples(record, np.zeros(1, np.int64), np.array([size]))
-        state = State(state.key, state.features, state.cost, draws, state.level, state.rounds_left)
+        observed = ObservedSamples(record, np.zeros(1, np.int64), np.array([size]))
+        state = State(
+            state.key, state.features, state.cost, observed, state.level, state.rounds_left
+        )
         levels += policy.decide(state, 1.0).tolist()
     assert levels == [1, 1, 2, 2]
 
 
-def test_a_mixture_gives_the_dearer_level_to_the_share_that_the_price_says() -> None:
+def test_a_mixture_gives_the_larger_level_to_a_share() -> None:
     policy = RulePolicy(
         "mixture", make_levels((1, 4)), (FixedRule(1), FixedRule(4)), PriceSchedule((0.4, 0.1))
     )
@@ -78,7 +76,7 @@ def test_a_mixture_gives_the_dearer_level_to_the_share_that_the_price_says() -> 
     assert level.mean() == pytest.approx(0.3, abs=0.012)
 
 
-def test_longest_first_gives_the_dearer_level_to_the_longest_questions() -> None:
+def test_longest_first_gives_the_larger_level_to_the_longest() -> None:
     length = np.random.default_rng(0).permutation(1000)
     policy = RulePolicy(
         "longest-first",
@@ -98,7 +96,7 @@ def test_longest_first_gives_the_dearer_level_to_the_longest_questions() -> None
     assert policy.decide(fresh(unseen), policy.schedule.price_at(0.001)).tolist() == [0, 1]
 
 
-def test_without_tickets_every_question_takes_the_setting_that_is_paid_for() -> None:
+def test_without_mixing_all_questions_take_the_cheaper_setting() -> None:
     policy = RulePolicy(
         "fixed",
         make_levels((1, 4)),
@@ -111,9 +109,12 @@ def test_without_tickets_every_question_takes_the_setting_that_is_paid_for() -> 
     assert (policy.decide(state, 0.1) == 1).all()
 
 
-def test_the_retry_grid_has_every_number_up_to_its_caps() -> None:
+def test_the_retry_grid_has_all_numbers_up_to_the_caps() -> None:
     grid = retry_grid(6)
     assert len(set(grid)) == len(grid)
     assert {(rule.min_parsed, rule.max_samples) for rule in grid} == {
-        (k, cap) for k in (1, 2, 3, 4, 5, 6) for cap in (1, 2, 3, 4, 6) if k <= cap
+        (k, max_samples)
+        for k in (1, 2, 3, 4, 5, 6)
+        for max_samples in (1, 2, 3, 4, 6)
+        if k <= max_samples
     }
