@@ -95,7 +95,7 @@ async def run_collector(url: str, n_samples: int, concurrency: int) -> Timing:
     """Collect the samples into a ledger."""
     with tempfile.TemporaryDirectory() as directory:
         ledger = Ledger(Path(directory) / "ledger.sqlite")
-        async with Upstream(url, "m", connections=concurrency) as model:
+        async with Upstream(url, "m", max_connections=concurrency) as model:
             prices = TokenPrices(input=1.0, output=2.0)
             level = CollectionLevel(
                 "default", "m", model, Template(), SETTINGS, prices, SAMPLES_PER_QUESTION

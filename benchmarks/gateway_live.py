@@ -36,7 +36,7 @@ from adacompute.testing.llama import Llama, serve_llama
 
 NEW_SEED = 20_261_115
 CONCURRENCY, N_SAMPLES = 2, 16
-FORM = Template(form="Question: {question}\nAnswer:", shots=tuple(SHOTS), chat=False)
+FORM = Template(form="Question: {question}\nAnswer:", few_shot=tuple(SHOTS), chat=False)
 CASES = {"B=2": (2.0, None), "B=4": (4.0, None), "B=4, 2 rounds": (4.0, 2)}
 RESAMPLINGS = 2000
 

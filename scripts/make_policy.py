@@ -31,7 +31,7 @@ def main() -> None:
         train_run(run, policy="sequential", out=out)
         calibrate_run(run, bundle=out, budget=2.0)
     bundle = load_bundle(out)
-    save_bundle(replace(bundle, template=Template(FORM, shots=tuple(SHOTS), chat=False)), out)
+    save_bundle(replace(bundle, template=Template(FORM, few_shot=tuple(SHOTS), chat=False)), out)
 
 
 if __name__ == "__main__":

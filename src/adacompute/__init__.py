@@ -164,7 +164,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above, and report names 
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first used."""
-        from importlib import import_module, metadata  # noqa: PLC0415 - slow to import
+        from importlib import import_module, metadata
 
         if name == "__version__":
             return metadata.version("adacompute")

@@ -157,7 +157,7 @@ def test_adaptive_collection_from_a_fake_upstream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
-    from adacompute.testing.fake_openai import FakeSettings, serve_fake  # noqa: PLC0415
+    from adacompute.testing.fake_openai import FakeSettings, serve_fake
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place, size = tmp_path / "run", 30

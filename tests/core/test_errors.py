@@ -19,6 +19,7 @@ from adacompute.core.errors import (
     NotFittedError,
     RateLimited,
     RequestRejected,
+    needs_extra,
     require,
 )
 
@@ -78,3 +79,11 @@ def test_require_names_the_library_that_our_module_lacks(monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "adacompute.gateway.timeout_protocol", raising=False)
     with pytest.raises(MissingExtra, match=r"uvicorn.* 'adacompute\[serve\]'"):
         require("adacompute.gateway.timeout_protocol", extra="serve")
+
+
+def test_needs_extra_names_the_missing_library_and_the_extra() -> None:
+    with (
+        pytest.raises(MissingExtra, match=r"no_such.* pip install 'adacompute\[train\]'"),
+        needs_extra("train"),
+    ):
+        import no_such.part  # type: ignore[import-not-found]  # noqa: F401

@@ -36,8 +36,8 @@ from adacompute.gateway.passthrough import KEPT, UNPACKED_PIECE, WHOLE, _Reading
 from adacompute.graders.grader import load_grader
 from adacompute.models.failures import Failure
 from adacompute.models.openai import Upstream
-from adacompute.models.openai_format import MalformedReply, read_event
-from adacompute.models.streams import read_stream
+from adacompute.models.openai_format import MalformedReply, parse_event
+from adacompute.models.streams import parse_stream
 from adacompute.policies.bundle import load_bundle
 from adacompute.testing import scripted
 from adacompute.testing.gateways import GatewayReply, free_port, send, send_raw, serve_gateway
@@ -229,7 +229,7 @@ streams = st.lists(st.tuples(lines | st.binary(max_size=9), ends), max_size=8).m
 @example(b"data: " + b"9" * 5_000, 200)
 def test_any_stream_is_read_or_a_failure(data: bytes, status: int) -> None:
     try:
-        draw = read_stream(status, {"Content-Type": "text/event-stream"}, data).draw(0.0)
+        draw = parse_stream(status, {"Content-Type": "text/event-stream"}, data).to_sample(0.0)
     except Failure:
         return
     assert (draw.completion_tokens or 0) >= 0
@@ -239,7 +239,7 @@ def test_any_stream_is_read_or_a_failure(data: bytes, status: int) -> None:
 @given(st.binary() | values.map(lambda value: b"data: " + json.dumps(value).encode()))
 def test_any_line_of_a_stream_is_an_event_or_malformed(line: bytes) -> None:
     try:
-        event = read_event(line)
+        event = parse_event(line)
     except MalformedReply:
         return
     assert event is None or isinstance(event, dict)
@@ -845,7 +845,7 @@ def test_a_strange_upstream_is_no_failure_of_the_gateway(
 def impatient(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     """A server whose patience ends soon; gives its port."""
     uvicorn = pytest.importorskip("uvicorn")
-    from adacompute.gateway.timeout_protocol import TimeoutProtocol  # noqa: PLC0415 - needs it
+    from adacompute.gateway.timeout_protocol import TimeoutProtocol
 
     class Impatient(TimeoutProtocol):
         seconds = 0.3

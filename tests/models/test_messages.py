@@ -23,7 +23,7 @@ def capabilities() -> st.SearchStrategy[Capabilities]:
     return st.builds(Capabilities, **fields, max_n=st.none() | st.integers(1, 99))
 
 
-def a_draw(**fields: Any) -> Sample:
+def make_sample(**fields: Any) -> Sample:
     plain = Sample("42", -0.5, 3, "stop", prompt_tokens=9, latency_s=0.1)
     return dataclasses.replace(plain, **fields)
 
@@ -91,17 +91,17 @@ def test_settings_that_are_no_json_have_no_key(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "finish", "failed"),
+    ("text", "finish_reason", "expected"),
     [("", "length", True), (" \n", "length", True), ("4", "length", False), ("", "stop", False)],
 )
-def test_a_draw_has_failed_when_reasoning_ate_its_limit(
-    text: str, finish: str, *, failed: bool
+def test_a_sample_without_text_at_the_limit_ran_out_of_tokens(
+    text: str, finish_reason: str, *, expected: bool
 ) -> None:
-    assert a_draw(text=text, finish=finish).failed is failed
+    assert make_sample(text=text, finish_reason=finish_reason).ran_out_of_tokens is expected
 
 
-def test_draws_survive_pickling() -> None:
-    assert pickle.loads(pickle.dumps(a_draw())) == a_draw()  # noqa: S301 - our own bytes
+def test_samples_survive_pickling() -> None:
+    assert pickle.loads(pickle.dumps(make_sample())) == make_sample()  # noqa: S301 - our own bytes
 
 
 @given(capabilities())

@@ -175,7 +175,9 @@ async def asked_in_turn(url: str, count: int) -> tuple[int, list[str]]:
         url, "m", retries=QUICK, on_event=lambda name, _: events.append(name)
     ) as upstream:
         for _ in range(count):
-            got = await upstream.ask("x", b"{}", on_waste=lambda: waste.append(None))
+            got = await upstream.post_bytes(
+                "x", b"{}", on_billed_failure=lambda: waste.append(None)
+            )
             assert got.status == 200
     return len(waste), events
 
@@ -331,7 +333,7 @@ def test_a_server_that_is_not_there_is_an_error_of_ours() -> None:
 def test_a_redirection_is_not_followed() -> None:
     async def main() -> int:
         moved = reply("302 Found", "", "Location: http://127.0.0.1:1/")
-        async with canned(moved) as (url, asked), Upstream(url, "m", key=KEY) as upstream:
+        async with canned(moved) as (url, asked), Upstream(url, "m", api_key=KEY) as upstream:
             with pytest.raises(RequestRejected, match="moved to"):
                 await upstream.call(CHAT, PLAIN)
             return len(asked)
@@ -344,7 +346,7 @@ def test_a_redirection_is_not_followed() -> None:
 
 def test_the_key_is_sent_only_where_there_is_one() -> None:
     async def main(key: str | None) -> bytes:
-        async with canned(GOOD) as (url, asked), Upstream(url, "m", key=key) as upstream:
+        async with canned(GOOD) as (url, asked), Upstream(url, "m", api_key=key) as upstream:
             await upstream.call(CHAT, PLAIN)
             return asked[0].lower()
 
@@ -365,7 +367,7 @@ def test_the_key_is_never_shown_not_even_cut_off(status: str, pad: int) -> None:
             Upstream(
                 url,
                 "m",
-                key=KEY,
+                api_key=KEY,
                 retries=dataclasses.replace(QUICK, max_attempts=2),
                 on_event=lambda _, fields: said.append(str(fields)),
             ) as upstream,
@@ -384,7 +386,7 @@ def test_the_key_is_never_shown_not_even_cut_off(status: str, pad: int) -> None:
 @pytest.mark.parametrize("key", ["sk-1\nX: y", " sk-1", "sk-é"])
 def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Upstream("http://127.0.0.1:1/v1", "m", key=key)
+        Upstream("http://127.0.0.1:1/v1", "m", api_key=key)
     assert key not in str(caught.value)
 
 
@@ -415,7 +417,7 @@ def test_without_its_libraries_it_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 def test_connections_are_counted_from_one() -> None:
     with pytest.raises(ConfigError, match="connections"):
-        Upstream("http://127.0.0.1:1/v1", "m", connections=0)
+        Upstream("http://127.0.0.1:1/v1", "m", max_connections=0)
 
 
 def test_cancelling_a_call_closes_its_connection() -> None:
@@ -480,88 +482,97 @@ def test_hidden_reasoning_counts_and_a_draw_it_ate_has_failed() -> None:
         return full, eaten
 
     (full, eaten), _ = ask(FakeSettings(reasoning_tokens=30), use)
-    assert (full.completion_tokens, full.reasoning_tokens, full.failed) == (34, 30, False)
-    assert (eaten.completion_tokens, eaten.reasoning_tokens, eaten.failed) == (20, 20, True)
+    assert (full.completion_tokens, full.reasoning_tokens, full.ran_out_of_tokens) == (
+        34,
+        30,
+        False,
+    )
+    assert (eaten.completion_tokens, eaten.reasoning_tokens, eaten.ran_out_of_tokens) == (
+        20,
+        20,
+        True,
+    )
 
 
-# Fanning out
+# Several samples
 
 
-def fan_out(
+def sample(
     count: int, seed: int | None = 5
 ) -> Callable[[Upstream, FakeUpstream], Awaitable[list[Sample]]]:
+    """Call until there are enough samples, each call with seeds of its own."""
+
     async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
-        return await upstream.draw(CHAT, PLAIN, count=count, seed=seed)
+        samples: list[Sample] = []
+        while len(samples) < count:
+            next_seed = None if seed is None else seed + len(samples)
+            missing = count - len(samples)
+            samples += await upstream.call(CHAT, PLAIN, count=missing, seed=next_seed)
+        return samples
 
     return use
 
 
-def test_every_way_to_fan_out_gives_the_same_draws() -> None:
+def test_capabilities_change_the_calls_but_not_the_samples() -> None:
     limited = dataclasses.replace(NATIVE, n="limited", max_n=3)
     ways: list[tuple[Capabilities, str, int]] = [
         (NATIVE, "native", 1),
         (limited, "limit:3", 3),
         (Capabilities(), "ignored", 8),
         (Capabilities(n="rejected"), "rejected", 8),
-        (NATIVE, "ignored", 8),  # it was believed to be native: the rest is drawn one by one
+        (NATIVE, "ignored", 8),  # the capabilities are wrong
     ]
     texts = []
     for known, behaviour, calls in ways:
-        draws, stats = ask(FakeSettings(n=behaviour), fan_out(8), capabilities=known)
-        assert (len(draws), stats["calls"], stats["choices"]) == (8, calls, 8)
-        texts.append(sorted(draw.text for draw in draws))
+        samples, stats = ask(FakeSettings(n=behaviour), sample(8), capabilities=known)
+        assert (len(samples), stats["calls"], stats["choices"]) == (8, calls, 8)
+        texts.append(sorted(sample.text for sample in samples))
     assert all(text == texts[0] for text in texts)
     assert len(set(texts[0])) == 8
 
 
-def test_replies_with_too_few_choices_are_topped_up_and_told() -> None:
+def test_too_few_choices_are_reported() -> None:
     events: list[tuple[str, Mapping[str, object]]] = []
-    draws, stats = ask(
+    samples, stats = ask(
         FakeSettings(fault_script=("few",)),
-        fan_out(8),
+        sample(8),
         capabilities=NATIVE,
         on_event=lambda name, fields: events.append((name, fields)),
     )
-    assert (len(draws), stats["choices"], stats["calls"]) == (8, 8, 5)
-    assert len({draw.text for draw in draws}) == 8
+    assert (len(samples), stats["choices"], stats["calls"]) == (8, 8, 2)
+    assert len({sample.text for sample in samples}) == 8
     assert events == [("short", {"asked": 8, "got": 4})]
 
 
-def test_replies_with_too_many_choices_lose_none() -> None:
+def test_surplus_choices_are_returned() -> None:
     two = '{"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}'
 
-    async def main() -> tuple[int, int]:
+    async def main() -> int:
         good = reply("200 OK", two, "Content-Type: application/json")
         async with canned(good) as (url, _), Upstream(url, "m") as upstream:
-            called = await upstream.call(CHAT, PLAIN)
-            drawn = await upstream.draw(CHAT, PLAIN, count=3)
-            return len(called), len(drawn)
+            return len(await upstream.call(CHAT, PLAIN))
 
-    assert asyncio.run(main()) == (2, 6)
+    assert asyncio.run(main()) == 2
 
 
-def test_one_seed_is_never_asked_for_copies() -> None:
+def test_one_seed_is_not_used_for_several_choices_if_they_are_copies() -> None:
     known = dataclasses.replace(NATIVE, seed_with_n="identical")
-    draws, stats = ask(FakeSettings(seed_support="identical"), fan_out(6), capabilities=known)
-    assert (len({draw.text for draw in draws}), stats["calls"]) == (6, 6)
-    draws, stats = ask(FakeSettings(seed_support="identical"), fan_out(6, None), capabilities=known)
-    assert (len({draw.text for draw in draws}), stats["calls"]) == (6, 1)
+    fake = FakeSettings(seed_support="identical")
+    samples, stats = ask(fake, sample(6), capabilities=known)
+    assert (len({sample.text for sample in samples}), stats["calls"]) == (6, 6)
+    samples, stats = ask(fake, sample(6, None), capabilities=known)
+    assert (len({sample.text for sample in samples}), stats["calls"]) == (6, 1)
 
 
-def test_no_draws_are_no_calls() -> None:
-    draws, stats = ask(FakeSettings(), fan_out(0))
-    assert (draws, stats["calls"]) == ([], 0)
-
-
-def test_a_failure_for_good_cancels_the_rest_and_is_the_only_error() -> None:
+def test_a_rejection_is_not_retried() -> None:
     async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         del fake
         with pytest.raises(RequestRejected, match="400"):
-            await upstream.draw(CHAT, Settings(extra={"n": 2}), count=4)
+            await upstream.call(CHAT, Settings(extra={"n": 2}), count=4)
 
-    _, stats = ask(FakeSettings(n="rejected", latency_s=0.2), fail)
-    assert stats["answered"] == 0
+    _, stats = ask(FakeSettings(n="rejected"), fail)
+    assert (stats["calls"], stats["answered"]) == (1, 0)
 
 
 # Load
@@ -603,7 +614,7 @@ def test_no_more_connections_are_used_than_allowed() -> None:
         return await asyncio.gather(*(upstream.call(CHAT, PLAIN) for _ in range(40)))
 
     answers, stats = ask(
-        FakeSettings(latency_s=0.02), use, connections=5, timeouts=Timeouts(first_byte_s=0.15)
+        FakeSettings(latency_s=0.02), use, max_connections=5, timeouts=Timeouts(first_byte_s=0.15)
     )
     assert (len(answers), stats["peak"], stats["calls"]) == (40, 5, 40)
     assert all(draw.latency_s < 0.15 for (draw,) in answers)
@@ -653,7 +664,7 @@ def test_errors_of_whoever_reads_a_stream_stay_theirs() -> None:
     ("answer", "error", "said"),
     [
         (reply("400 Bad", "no streams"), RequestRejected, "no streams"),
-        (reply("200 OK", "data: [1]\n\n"), ModelError, "cannot be understood"),
+        (reply("200 OK", "data: [1]\n\n"), ModelError, "cannot be parsed"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\ndata: {}\n\n", ModelError, "lost"),
     ],
 )
@@ -674,7 +685,7 @@ def test_any_body_can_be_posted_and_a_refusal_is_a_reply() -> None:
         del fake
         good = await upstream.post("chat/completions", body())
         bad = await upstream.post("chat/completions", {"model": "m"})
-        return good.status, bad.status, bad.refused, bad.message
+        return good.status, bad.status, bad.is_rejected, bad.message
 
     (good, bad, refused, said), _ = ask(FakeSettings(), use)
     assert (good, bad, refused) == (200, 400, True)

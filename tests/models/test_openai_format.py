@@ -12,30 +12,30 @@ from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, ModelError, RateLimited
 from adacompute.models.failures import (
-    RETRIED,
+    RETRIED_STATUSES,
     PermanentFailure,
-    Refused,
+    Rejection,
     TransientFailure,
-    read_reply,
+    parse_reply,
 )
 from adacompute.models.messages import Capabilities, Prompt, Settings
 from adacompute.models.openai_format import (
-    SHOWN,
+    MAX_MESSAGE_CHARS,
     Choice,
     MalformedReply,
     check_url,
-    completion_tokens,
+    count_completion_tokens,
     encode,
     estimate_tokens,
-    one_line,
+    parse_delta,
+    parse_error_message,
+    parse_event,
     parse_json,
+    parse_retry_after,
     parse_samples,
-    read_event,
-    read_message,
-    read_retry_after,
-    read_text,
     request_body,
-    share,
+    shorten,
+    split_by_weight,
 )
 
 CHAT = Prompt(messages=({"role": "user", "content": "2 + 2?"},))
@@ -219,7 +219,7 @@ def test_parts_of_a_text_are_joined() -> None:
 def test_an_empty_message_is_a_draw_and_a_choice_without_one_is_not() -> None:
     reply = chat_reply({"message": {"content": None}, "finish_reason": "length"}, {"index": 1})
     (draw,) = parse_samples(reply)
-    assert draw.failed
+    assert draw.ran_out_of_tokens
 
 
 def test_logprobs_that_are_no_numbers_do_not_count_in_the_mean() -> None:
@@ -295,7 +295,7 @@ def test_reasoning_is_part_of_completion_and_never_added() -> None:
 
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 10**4), min_size=1, max_size=20))
 def test_shares_add_up_and_keep_proportion(total: int, weights: list[int]) -> None:
-    parts = share(total, weights)
+    parts = split_by_weight(total, weights)
     assert sum(parts) == total
     whole = sum(weights)
     if whole:
@@ -308,7 +308,7 @@ def test_shares_add_up_and_keep_proportion(total: int, weights: list[int]) -> No
         st.builds(
             Choice,
             text=st.just("x"),
-            characters=st.integers(0, 500),
+            n_chars=st.integers(0, 500),
             tokens=st.none() | st.integers(1, 200),
         ),
         min_size=1,
@@ -320,7 +320,7 @@ def test_shares_add_up_and_keep_proportion(total: int, weights: list[int]) -> No
 def test_what_is_not_estimated_was_reported(
     choices: list[Choice], reported: int | None, usage_counts: str
 ) -> None:
-    tokens, estimated = completion_tokens(choices, reported, usage_counts)
+    tokens, estimated = count_completion_tokens(choices, reported, usage_counts)
     assert len(tokens) == len(choices)
     assert all(count >= 0 for count in tokens)
     if not estimated and len(choices) > 1:
@@ -357,7 +357,7 @@ def test_any_json_gives_draws_or_is_malformed(document: object) -> None:
 def test_any_bytes_are_json_or_malformed(body: bytes) -> None:
     with contextlib.suppress(MalformedReply):
         parse_json(body)
-    assert isinstance(read_message(body), str)
+    assert isinstance(parse_error_message(body), str)
 
 
 def test_texts_nested_as_deeply_as_json_allows_are_no_texts() -> None:
@@ -372,24 +372,24 @@ def test_texts_nested_as_deeply_as_json_allows_are_no_texts() -> None:
 @given(documents.map(lambda value: b"data: " + json.dumps(value).encode()) | st.binary(max_size=30))
 def test_any_line_of_a_stream_is_an_event_or_nothing_or_malformed(line: bytes) -> None:
     try:
-        event = read_event(line)
+        event = parse_event(line)
     except MalformedReply:
         return
     if event is not None:
-        text, finish = read_text(event)
+        text, finish = parse_delta(event)
         assert isinstance(text, str)
         assert finish is None or isinstance(finish, str)
 
 
 def test_lines_of_a_stream_are_read() -> None:
-    assert read_event(b'data: {"choices": []}\r') == {"choices": []}
-    assert read_event(b"data: [DONE]") is None
-    assert read_event(b": keep-alive") is None
-    assert read_event(b"") is None
+    assert parse_event(b'data: {"choices": []}\r') == {"choices": []}
+    assert parse_event(b"data: [DONE]") is None
+    assert parse_event(b": keep-alive") is None
+    assert parse_event(b"") is None
     chat = {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]}
-    assert read_text(chat) == ("a", None)
-    assert read_text({"choices": [{"text": "b", "finish_reason": "stop"}]}) == ("b", "stop")
-    assert read_text({"choices": []}) == ("", None)
+    assert parse_delta(chat) == ("a", None)
+    assert parse_delta({"choices": [{"text": "b", "finish_reason": "stop"}]}) == ("b", "stop")
+    assert parse_delta({"choices": []}) == ("", None)
 
 
 @pytest.mark.parametrize(
@@ -405,62 +405,62 @@ def test_lines_of_a_stream_are_read() -> None:
     ],
 )
 def test_the_message_of_an_error_is_found(body: bytes, said: str) -> None:
-    assert read_message(body) == said
+    assert parse_error_message(body) == said
 
 
 def test_long_messages_are_cut_to_one_line() -> None:
-    line = one_line("word\n" * 1000)
-    assert len(line) == SHOWN
+    line = shorten("word\n" * 1000)
+    assert len(line) == MAX_MESSAGE_CHARS
     assert line.startswith("word word")
 
 
 # Which replies may pass
 
 
-@pytest.mark.parametrize("status", sorted(RETRIED))
+@pytest.mark.parametrize("status", sorted(RETRIED_STATUSES))
 def test_statuses_that_may_pass_are_worth_another_attempt(status: int) -> None:
     with pytest.raises(TransientFailure, match=f"answered {status}: busy") as caught:
-        read_reply(status, {"Retry-After": "7"}, b"busy")
+        parse_reply(status, {"Retry-After": "7"}, b"busy")
     assert caught.value.retry_after_s == 7
-    assert caught.value.error is (RateLimited if status in {429, 529} else ModelError)
+    assert caught.value.error_type is (RateLimited if status in {429, 529} else ModelError)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
 def test_other_refusals_are_final(status: int) -> None:
-    with pytest.raises(Refused, match="no") as caught:
-        read_reply(status, {}, b"no")
+    with pytest.raises(Rejection, match="no") as caught:
+        parse_reply(status, {}, b"no")
     assert caught.value.reply.status == status
 
 
 def test_a_redirection_names_where_to_go_and_is_not_followed() -> None:
-    with pytest.raises(Refused, match="moved to https://other"):
-        read_reply(307, {"Location": "https://other"}, b"")
+    with pytest.raises(Rejection, match="moved to https://other"):
+        parse_reply(307, {"Location": "https://other"}, b"")
 
 
 def test_a_server_that_cannot_do_it_is_broken() -> None:
     with pytest.raises(PermanentFailure, match="501"):
-        read_reply(501, {}, b"not implemented")
+        parse_reply(501, {}, b"not implemented")
 
 
 def test_good_replies_need_json_and_may_leave_out_their_type() -> None:
-    assert read_reply(200, {}, b'{"a": 1}') == {"a": 1}
-    assert read_reply(201, {"Content-Type": "application/json; charset=utf-8"}, b"[]") == []
+    assert parse_reply(200, {}, b'{"a": 1}') == {"a": 1}
+    assert parse_reply(201, {"Content-Type": "application/json; charset=utf-8"}, b"[]") == []
     for headers, body in (({"Content-Type": "text/html"}, b"{}"), ({}, b'{"a"')):
-        with pytest.raises(TransientFailure, match="cannot be understood"):
-            read_reply(200, headers, body)
+        with pytest.raises(TransientFailure, match="cannot be parsed"):
+            parse_reply(200, headers, body)
 
 
 def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     later = format_datetime(NOW + timedelta(seconds=90), usegmt=True)
     earlier = format_datetime(NOW - timedelta(seconds=90), usegmt=True)
-    assert read_retry_after("1.5", NOW) == 1.5
-    assert read_retry_after(later, NOW) == 90
-    assert read_retry_after(earlier, NOW) == read_retry_after("-3", NOW) == 0
-    assert read_retry_after(None, NOW) is None
-    assert read_retry_after("nan", NOW) is read_retry_after("inf", NOW) is None
+    assert parse_retry_after("1.5", NOW) == 1.5
+    assert parse_retry_after(later, NOW) == 90
+    assert parse_retry_after(earlier, NOW) == parse_retry_after("-3", NOW) == 0
+    assert parse_retry_after(None, NOW) is None
+    assert parse_retry_after("nan", NOW) is parse_retry_after("inf", NOW) is None
 
 
 @given(st.text(max_size=40))
 def test_any_retry_after_is_seconds_or_nothing(value: str) -> None:
-    seconds = read_retry_after(value, NOW)
+    seconds = parse_retry_after(value, NOW)
     assert seconds is None or seconds >= 0

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ModelError, RequestRejected
-from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Settings
+from adacompute.models.capabilities_cache import describe, load_cached, save_cached
+from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings
 from adacompute.models.openai import Upstream
-from adacompute.models.probe import MOST_CHOICES, describe, load_cached, probe, save_cached
+from adacompute.models.probe import MAX_CHOICES, probe
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from adacompute.testing.llama import Llama, missing, serve_llama
 
@@ -232,7 +233,7 @@ def test_a_story_that_ends_too_soon_tells_nothing() -> None:
     )
 
 
-def test_what_was_found_is_enough_to_draw() -> None:
+def test_probed_capabilities_limit_the_samples_per_call() -> None:
     settings = FakeSettings(
         n="limit:3", usage="one", seed_support="identical", n_at_temperature_0="rejected"
     )
@@ -241,13 +242,13 @@ def test_what_was_found_is_enough_to_draw() -> None:
         async with Upstream(base_url, "m", retries=QUICK) as upstream:
             upstream.capabilities = await probe(upstream)
             prompt = Prompt(text="6 x 7 =")
-            one = await upstream.draw(prompt, Settings(), count=7)
-            two = await upstream.draw(prompt, Settings(temperature=0), count=4)
-            three = await upstream.draw(prompt, Settings(), count=5, seed=1)
-            return len(one), len(two), len({draw.text for draw in three})
+            samples = await upstream.call(prompt, Settings(), count=7)
+            greedy = await upstream.call(prompt, Settings(temperature=0), count=4)
+            seeded = await upstream.call(prompt, Settings(), count=5, seed=1)
+            return len(samples), len(greedy), len(seeded)
 
     with serve_fake(settings) as fake:
-        assert asyncio.run(main(fake.base_url)) == (7, 4, 5)
+        assert asyncio.run(main(fake.base_url)) == (3, 1, 1)
 
 
 def test_a_server_without_either_endpoint_is_refused() -> None:
@@ -267,9 +268,9 @@ def test_every_finding_has_its_sentences() -> None:
     rows = describe(Capabilities())
     assert len(rows) == len(dataclasses.fields(Capabilities)) - 1  # max_n is described with n
     assert all(all(part for part in row) for row in rows)
-    assert all(found == "could not be told" for _, found, _ in rows)
+    assert all(found == "unknown" for _, found, _ in rows)
     limited = describe(Capabilities(n="limited", max_n=4))
-    assert ("several choices a call (n)", "up to 4", "one call brings up to 4 draws") in limited
+    assert any(result == "up to 4" for _, result, _ in limited)
 
 
 # The cache
@@ -330,21 +331,22 @@ def test_a_real_server_is_probed(llama: Llama) -> None:
     assert sure == dataclasses.replace(RIGHT, n="limited", max_n=4, usage="one")
     assert capabilities.cancel in {"stops", "unknown"}
     assert capabilities.max_n is not None
-    assert capabilities.max_n < MOST_CHOICES
+    assert capabilities.max_n < MAX_CHOICES
 
 
 @pytest.mark.slow
 def test_a_real_server_is_drawn_from(llama: Llama) -> None:
     known = dataclasses.replace(RIGHT, n="limited", max_n=4, usage="one")
-    shots = "Question: What is 2 + 3?\nAnswer: 2 + 3 = 5\nQuestion: What is 7 + 6?\nAnswer:"
+    few_shot = "Question: What is 2 + 3?\nAnswer: 2 + 3 = 5\nQuestion: What is 7 + 6?\nAnswer:"
 
-    async def main() -> list[Any]:
+    async def main() -> list[Sample]:
         async with Upstream(llama.base_url, llama.model, capabilities=known) as upstream:
             settings = Settings(max_tokens=10, stop=("\n",))
-            return await upstream.draw(Prompt(text=shots), settings, count=6, seed=1)
+            first = await upstream.call(Prompt(text=few_shot), settings, count=6, seed=1)
+            return first + await upstream.call(Prompt(text=few_shot), settings, count=2, seed=5)
 
-    draws = asyncio.run(main())
-    assert [draw.samples_per_call for draw in draws] == [4] * 4 + [2] * 2
-    assert all(1 <= draw.completion_tokens <= 10 for draw in draws)
-    assert all(draw.logprob < 0 and not draw.estimated for draw in draws)
-    assert len({draw.text for draw in draws}) > 1 or draws[0].text.strip() == "7 + 6 = 13"
+    samples = asyncio.run(main())
+    assert [sample.samples_per_call for sample in samples] == [4] * 4 + [2] * 2
+    assert all(1 <= (sample.completion_tokens or 0) <= 10 for sample in samples)
+    assert all((sample.mean_logprob or 0.0) < 0 and not sample.is_estimated for sample in samples)
+    assert len({sample.text for sample in samples}) > 1 or samples[0].text.strip() == "7 + 6 = 13"

@@ -10,7 +10,7 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RequestRejected
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import MalformedReply
-from adacompute.models.scorer import HttpScorer, read_score
+from adacompute.models.scorer import HttpScorer, parse_score
 from adacompute.testing.fake_answers import fake_score
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
@@ -60,13 +60,13 @@ def test_what_does_not_pass_is_one_of_our_errors() -> None:
 def test_the_address_is_asked_to_the_letter() -> None:
     with serve_fake() as fake, pytest.raises(RequestRejected, match="there is no /v1/score/"):
         score(fake, "score/")
-    with pytest.raises(ConfigError, match="a base URL looks like"):
+    with pytest.raises(ConfigError, match="base URL"):
         HttpScorer("scorer")
 
 
 @pytest.mark.parametrize("document", [1, 1.5, -2, {"score": 0}, {"score": 1e9, "why": "good"}])
 def test_a_score_is_a_number_or_an_object_with_one(document: Any) -> None:
-    assert read_score(document) == (
+    assert parse_score(document) == (
         document if not isinstance(document, dict) else document["score"]
     )
 
@@ -88,4 +88,4 @@ def test_a_score_is_a_number_or_an_object_with_one(document: Any) -> None:
 )
 def test_nothing_else_is_a_score(document: object) -> None:
     with pytest.raises(MalformedReply, match="neither a number"):
-        read_score(document)
+        parse_score(document)

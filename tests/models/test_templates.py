@@ -9,7 +9,7 @@ from adacompute.models.templates import Template
 
 
 def test_a_chat_template_makes_turns() -> None:
-    template = Template("Q: {question}", system="Be brief.", shots=(("1 + 1?", "2"),))
+    template = Template("Q: {question}", system="Be brief.", few_shot=(("1 + 1?", "2"),))
     prompt = template.render("2 + 2?")
     assert prompt.text is None
     assert prompt.messages == (
@@ -21,7 +21,9 @@ def test_a_chat_template_makes_turns() -> None:
 
 
 def test_a_completion_template_makes_one_text() -> None:
-    template = Template("Q: {question}\nA:", system="Sums.", shots=(("1 + 1?", "2"),), chat=False)
+    template = Template(
+        "Q: {question}\nA:", system="Sums.", few_shot=(("1 + 1?", "2"),), chat=False
+    )
     assert template.render("2 + 2?").text == "Sums.\n\nQ: 1 + 1?\nA: 2\n\nQ: 2 + 2?\nA:"
 
 
@@ -32,7 +34,7 @@ def test_braces_in_a_question_mean_nothing(question: str) -> None:
 
 @pytest.mark.parametrize("form", ["no field", "{question}{question}", ""])
 def test_a_form_needs_the_question_once(form: str) -> None:
-    with pytest.raises(ConfigError, match=r"hold \{question\} once"):
+    with pytest.raises(ConfigError, match="question"):
         Template(form)
 
 
@@ -42,7 +44,7 @@ def test_the_name_changes_with_anything_about_the_prompt() -> None:
         Template(chat=False),
         Template(system=""),
         Template("{question}."),
-        Template(shots=(("a", "b"),)),
+        Template(few_shot=(("a", "b"),)),
     ]
     assert len({template.name for template in templates}) == len(templates)
     assert Template().name == Template().name

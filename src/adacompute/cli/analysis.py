@@ -31,7 +31,7 @@ Result = dict[str, Any]
 @common
 def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
     """Replay a gateway's decision log at another budget."""
-    from adacompute.stages.replay import replay_log  # noqa: PLC0415
+    from adacompute.stages.replay import replay_log
 
     show(replay_log(log, bundle, budget=budget), _print_replay, as_json=as_json)
 
@@ -48,7 +48,7 @@ def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
 @common
 def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: bool) -> None:
     """Make every table and figure of the paper from recorded samples."""
-    from adacompute.stages.reproduce import reproduce_runs  # noqa: PLC0415
+    from adacompute.stages.reproduce import reproduce_runs
 
     with progress("Reproducing") as report:
         result = reproduce_runs(sources, out=out, full_runs=full_runs, progress=report)

@@ -28,8 +28,8 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.text import Text
 
     with Console(stderr=True).status(what) as status:
         yield lambda now: status.update(Text(f"{what}: {printable(now)}"))
@@ -53,8 +53,8 @@ def fail(sentence: str, code: int) -> NoReturn:
 
 def print_text(text: str, style: str = "", *, wrap: bool = True) -> None:
     """Print a sentence; without ``wrap``, such as for a command to copy, on one line."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.text import Text
 
     Console().print(Text(printable(text), style=style), soft_wrap=not wrap)
 
@@ -90,9 +90,9 @@ def print_cells(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Print cells as they are; without ``columns`` there is no header."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(show_header=bool(columns))
     for i, column in enumerate(columns):

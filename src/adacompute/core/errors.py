@@ -20,6 +20,8 @@ message says what is wrong, the value, the bound and the remedy.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -86,6 +88,22 @@ def require(module: str, *, extra: str) -> Any:  # noqa: ANN401 - a module has n
     except ImportError as error:
         ours = module.startswith("adacompute.")  # our module exists; a library it imports does not
         name = (error.name or module if ours else module).partition(".")[0]
+        raise MissingExtra(
+            f"this needs {name}, which is not installed: run pip install 'adacompute[{extra}]' "
+            "(also if adacompute was installed from source)"
+        ) from error
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Raise MissingExtra, with the pip command that installs the extra, if an import fails.
+
+    Import libraries that the extra itself lists before those that come with them.
+    """
+    try:
+        yield
+    except ImportError as error:
+        name = (error.name or "a library").partition(".")[0]
         raise MissingExtra(
             f"this needs {name}, which is not installed: run pip install 'adacompute[{extra}]' "
             "(also if adacompute was installed from source)"

@@ -89,7 +89,7 @@ def student_quantile(probability: float, n_groups: int) -> float:
     It expands the normal quantile in the reciprocal of the degrees of freedom, which is accurate to
     0.1 % at 30 observations.
     """
-    from statistics import NormalDist  # noqa: PLC0415 - slow to import, and only used here
+    from statistics import NormalDist
 
     z, degrees = NormalDist().inv_cdf(probability), max(1, n_groups - 1)
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

@@ -86,7 +86,7 @@ class Gateway:
         self.relay = await self._stack.enter_async_context(
             Relay(
                 config.base_url,
-                key=config.upstream_api_key,
+                api_key=config.upstream_api_key,
                 forward_key=config.forward_key,
                 timeouts=limits,
             )
@@ -96,10 +96,10 @@ class Gateway:
                 config.base_url,
                 virtual.model,
                 capabilities=virtual.capabilities,
-                key=config.upstream_api_key,
+                api_key=config.upstream_api_key,
                 timeouts=limits,
                 retries=config.retries,
-                connections=config.max_concurrency,
+                max_connections=config.max_concurrency,
                 on_event=self.account.listen(name),
             )
             await self._stack.enter_async_context(upstream)
@@ -220,7 +220,7 @@ class Gateway:
             document = error.reply.document
             shaped = isinstance(document, dict) and "error" in document
             data = (
-                self.relay.clean(json.dumps(document).encode())
+                self.relay.redact(json.dumps(document).encode())
                 if shaped
                 else write_error(str(error), "upstream_error")
             )

@@ -264,7 +264,7 @@ class Engine:
     async def _read(self, decision: Decision, drawn: SampledChoice) -> None:
         """Extract a draw's answer and give it the class of those that equal it."""
         known = [answer for answer in decision.canonical_answers if answer is not None]
-        text = "" if drawn.draw.failed else drawn.draw.text
+        text = "" if drawn.draw.ran_out_of_tokens else drawn.draw.text
         answer = await self._spell(text, known)
         decision.canonical_answers.append(answer)
         decision.answers.append(number_classes(decision.canonical_answers)[-1])
@@ -314,7 +314,7 @@ class Engine:
 
     def _question(self, prompt: Prompt) -> tuple[str | None, QuestionSource]:
         template = self.virtual.bundle.template
-        if template is not None and (found := template.find(prompt)) is not None:
+        if template is not None and (found := template.extract_question(prompt)) is not None:
             return found, "template"
         if prompt.messages is not None and (said := last_user(prompt.messages)):
             return said, "message"

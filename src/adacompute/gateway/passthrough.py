@@ -181,7 +181,7 @@ async def _whole(
         parts.append(chunk)
         reading.feed(chunk)
         size += len(chunk)
-        if size > WHOLE and relayed.status >= WRONG and relayed.clean is not None:
+        if size > WHOLE and relayed.status >= WRONG and relayed.redact is not None:
             raise ConnectionInterrupted(
                 f"the upstream answered {relayed.status} with more than can be searched"
             )
@@ -200,14 +200,14 @@ def shown(
     relayed: RelayedResponse, headers: list[tuple[bytes, bytes]], data: bytes
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """An error as a client may see it: without the upstream's key, which its words may quote."""
-    if relayed.clean is None:
+    if relayed.redact is None:
         return headers, data
     plain = unpack(relayed.headers, data)
     bare = without_coding(headers)
     if plain is None:
         bare = [(name, value) for name, value in bare if name != b"content-type"]
         return [JSON, *bare], write_error(PACKED, "upstream_error")
-    clean = relayed.clean(plain)
+    clean = relayed.redact(plain)
     return (headers, data) if clean == plain else (bare, clean)
 
 

@@ -18,8 +18,8 @@ from adacompute.gateway.body import DROP
 from adacompute.gateway.openai_api import FIELD, VirtualRequest, clean_usage
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import pair_choices, parse_usage
-from adacompute.models.relay import Headers, end_to_end
+from adacompute.models.openai_format import parse_choices_with_source, parse_usage
+from adacompute.models.relay import Headers, end_to_end_headers
 from adacompute.models.streams import ParsedStream
 
 SEEDS = 2**31
@@ -132,8 +132,12 @@ class RequestModel:
             self.bills.append(self._most(count, len(payload)))
 
         try:
-            reply = await self.upstream.ask(
-                path, payload, stream=self.asked.stream, headers=self.headers, on_waste=waste
+            reply = await self.upstream.post_bytes(
+                path,
+                payload,
+                stream=self.asked.stream,
+                headers=self.headers,
+                on_billed_failure=waste,
             )
         except asyncio.CancelledError:
             waste()
@@ -143,18 +147,18 @@ class RequestModel:
         document = reply.document
         told = document.usage if isinstance(document, ParsedStream) else parse_usage(document)
         usage = clean_usage(told)
-        tokens = sum(draw.completion_tokens or 0 for draw in reply.draws)
-        estimated = "prompt_tokens" not in usage or any(draw.is_estimated for draw in reply.draws)
+        tokens = sum(draw.completion_tokens or 0 for draw in reply.samples)
+        estimated = "prompt_tokens" not in usage or any(draw.is_estimated for draw in reply.samples)
         bill = {"prompt_tokens": len(payload), **usage, "completion_tokens": tokens}
         self.bills.append(CallUsage(bill, estimated))
         if isinstance(document, ParsedStream):
-            return [SampledChoice(reply.draws[0], document.last, {}, document.events)]
-        choices = [given for _, given in pair_choices(document)]
+            return [SampledChoice(reply.samples[0], document.last_event, {}, document.events)]
+        choices = [given for _, given in parse_choices_with_source(document)]
         if "logprobs" not in self.asked.body.content:
             choices = [
                 {**given, "logprobs": None} if "logprobs" in given else given for given in choices
             ]
-        pairs = zip(reply.draws, choices, strict=True)
+        pairs = zip(reply.samples, choices, strict=True)
         headers = _telling(reply.headers)
         return [SampledChoice(draw, document, choice, (), headers) for draw, choice in pairs]
 
@@ -190,7 +194,7 @@ class RequestModel:
 def _telling(headers: Mapping[str, str]) -> Headers:
     """Headers of a reply that say something of its draws: how they are called, what is left."""
     told = [(name, value) for name, value in headers.items() if name.lower().startswith(_TELLING)]
-    return end_to_end([(name.encode(), value.encode(*_AS_READ)) for name, value in told])
+    return end_to_end_headers([(name.encode(), value.encode(*_AS_READ)) for name, value in told])
 
 
 def _weight(error: BaseException) -> tuple[bool, bool, float]:

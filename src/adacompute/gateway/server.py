@@ -107,7 +107,7 @@ async def probe_models(
             continue
         tell(f"probing {config.base_url} for {name}")
         try:
-            async with Upstream(config.base_url, name, key=config.upstream_api_key) as upstream:
+            async with Upstream(config.base_url, name, api_key=config.upstream_api_key) as upstream:
                 found = await probe(upstream)
         except AdaComputeError as error:
             tell(f"could not be probed, one call a draw: {error}")

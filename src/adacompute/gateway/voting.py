@@ -36,7 +36,7 @@ from adacompute.models.failures import Failure
 from adacompute.models.messages import Sample
 from adacompute.models.openai_format import MalformedReply, parse_json, parse_samples
 from adacompute.models.relay import Relay
-from adacompute.models.streams import read_stream
+from adacompute.models.streams import parse_stream
 from adacompute.policies.episode import Episode
 
 IDEMPOTENT = ("idempotency-key", "x-idempotency-key")
@@ -83,7 +83,7 @@ class Voting:
     def _purse(self, exchange: Exchange, asked: VirtualRequest) -> RequestModel:
         """Open a purse with what came beside the body, but for what makes draws alike."""
         headers: dict[str, str] = {}
-        for name, value in self._relay.to_send(exchange.unpacked):
+        for name, value in self._relay.request_headers(exchange.unpacked):
             if name not in IDEMPOTENT:
                 headers[name] = f"{headers[name]}, {value}" if name in headers else value
         return self.engine.purse(asked, headers, exchange.query)
@@ -232,8 +232,8 @@ def _read_passed(passed: Forwarded) -> SampledChoice | None:
     try:
         if passed.events:
             kind = {"Content-Type": "text/event-stream"}
-            streamed = read_stream(passed.status, kind, passed.body)
-            return SampledChoice(streamed.draw(0.0), streamed.last, {}, streamed.events)
+            streamed = parse_stream(passed.status, kind, passed.body)
+            return SampledChoice(streamed.to_sample(0.0), streamed.last_event, {}, streamed.events)
         document = parse_json(passed.body)
         draw: Sample = parse_samples(document)[0]
     except (MalformedReply, Failure):

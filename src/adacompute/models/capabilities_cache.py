@@ -1,8 +1,8 @@
-"""Findings: what a probe found, in plain sentences, and kept on disk for a while.
+"""Capabilities cache: the results of a probe, described in plain English and cached on disk.
 
-Each capability has one row: what was asked, what was found, and what follows from it for whoever
-draws samples. The cache is one JSON file for each server and model, in a directory of the caller's
-choice, and forgets after a day unless told otherwise: servers change. It asks no server anything.
+Each capability has one row: what was tested, the result, and what follows for sampling. The cache
+has one JSON file per server and model, in a directory of the caller's choice, and expires after a
+day by default, because servers change. This module sends no requests.
 """
 
 from __future__ import annotations
@@ -19,79 +19,88 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai_format import check_url
 
 DAY_S = 86_400.0
-"""How long findings are trusted by default."""
+"""How long cached capabilities are valid by default."""
 
-_UNKNOWN = "could not be told"
+_UNKNOWN = "unknown"
+_ONE_PER_CALL = "one call per sample, several at a time"
+_ONE_AT_0 = "one call per sample at temperature 0"
+_ONE_WITH_SEED = "with a seed, one call per sample"
+_STORED_ONLY = "only stored samples can be repeated"
+_NO_LOGPROBS = "not requested; samples have no log-probabilities"
+_LIMIT_FIELD = "token limits are sent as {max_tokens_field}"
+_LIMIT_RESULTS = {
+    "honoured": ("limits the tokens", _LIMIT_FIELD),
+    "ignored": ("ignored", _LIMIT_FIELD),
+    "rejected": ("rejected", _LIMIT_FIELD),
+    "unknown": (_UNKNOWN, _LIMIT_FIELD),
+}
 
-_SENTENCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+_DESCRIPTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "chat": (
         "chat/completions",
         {
-            "available": ("answers", "chat prompts can be sent"),
-            "unavailable": ("not there", "use completion prompts"),
+            "available": ("available", "chat prompts can be sent"),
+            "unavailable": ("not available", "use completion prompts"),
             "unknown": (_UNKNOWN, "chat prompts may fail"),
         },
     ),
     "completions": (
         "completions",
         {
-            "available": ("answers", "completion prompts can be sent"),
-            "unavailable": ("not there", "use chat prompts"),
+            "available": ("available", "completion prompts can be sent"),
+            "unavailable": ("not available", "use chat prompts"),
             "unknown": (_UNKNOWN, "completion prompts may fail"),
         },
     ),
     "n": (
-        "several choices a call (n)",
+        "several choices per call (n)",
         {
-            "native": ("given", "one call brings several draws and pays the prompt once"),
-            "limited": ("up to {max_n}", "one call brings up to {max_n} draws"),
-            "ignored": ("ignored: one choice", "one call a draw, several at once"),
-            "rejected": ("rejected", "one call a draw, several at once"),
-            "unknown": (_UNKNOWN, "one call a draw, several at once"),
+            "native": ("supported", "one call returns several samples and pays the prompt once"),
+            "limited": ("up to {max_n}", "one call returns up to {max_n} samples"),
+            "ignored": ("ignored: one choice", _ONE_PER_CALL),
+            "rejected": ("rejected", _ONE_PER_CALL),
+            "unknown": (_UNKNOWN, _ONE_PER_CALL),
         },
     ),
     "n_at_temperature_0": (
         "n at temperature 0",
         {
-            "accepted": ("accepted", "though all draws will be equal"),
-            "rejected": ("rejected", "one call a draw at temperature 0"),
-            "unknown": (_UNKNOWN, "one call a draw at temperature 0"),
+            "accepted": ("accepted", "but all samples will be equal"),
+            "rejected": ("rejected", _ONE_AT_0),
+            "unknown": (_UNKNOWN, _ONE_AT_0),
         },
     ),
     "seed": (
         "seed",
         {
-            "reproducible": ("repeats a draw", "draws can be repeated while nothing else runs"),
-            "ignored": ("does not repeat a draw", "only stored draws can be repeated"),
-            "rejected": ("rejected", "no seed is sent; only stored draws can be repeated"),
-            "unknown": (_UNKNOWN, "only stored draws can be repeated"),
+            "reproducible": ("repeats a sample", "samples can be repeated on an idle server"),
+            "ignored": ("does not repeat a sample", _STORED_ONLY),
+            "rejected": ("rejected", f"no seed is sent; {_STORED_ONLY}"),
+            "unknown": (_UNKNOWN, _STORED_ONLY),
         },
     ),
     "seed_with_n": (
         "one seed with n",
         {
-            "distinct": ("draws differ", "n can be used with a seed"),
-            "identical": ("draws are copies", "with a seed, one call a draw"),
-            "unknown": (_UNKNOWN, "with a seed, one call a draw"),
+            "distinct": ("samples differ", "n can be used with a seed"),
+            "identical": ("samples are copies", _ONE_WITH_SEED),
+            "unknown": (_UNKNOWN, _ONE_WITH_SEED),
         },
     ),
     "logprobs": (
         "log-probabilities",
         {
-            "returned": (
-                "given",
-                "tokens are counted for each draw; ties can be broken by confidence",
-            ),
-            "missing": ("not given", "not asked for; draws have no confidence"),
-            "rejected": ("rejected", "not asked for; draws have no confidence"),
-            "unknown": (_UNKNOWN, "asked for, may be missing"),
+            "returned": ("returned", "tokens are counted per sample; ties can use confidence"),
+            "missing": ("not returned", _NO_LOGPROBS),
+            "rejected": ("rejected", _NO_LOGPROBS),
+            "unknown": (_UNKNOWN, "requested, may be missing"),
         },
     ),
     "usage": (
         "usage counts",
         {
-            "all": ("all choices of a call", "the bill is right"),
-            "one": ("one choice of a call only", "with n, tokens are counted from the draws"),
+            "all": ("all choices of a call", "token counts are exact"),
+            "one": ("one choice of a call only", "with n, tokens are counted from the samples"),
             "missing": ("nothing: no usage", "tokens are estimated from the text"),
             "unknown": (_UNKNOWN, "with n, tokens may be estimates"),
         },
@@ -99,62 +108,52 @@ _SENTENCES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "stream_usage": (
         "usage in streams",
         {
-            "returned": ("given when asked for", "streams can be billed"),
-            "missing": ("not given", "tokens of streams are estimated"),
-            "rejected": ("rejected", "not asked for; tokens of streams are estimated"),
+            "returned": ("returned on request", "tokens of streams are exact"),
+            "missing": ("not returned", "tokens of streams are estimated"),
+            "rejected": ("rejected", "not requested; tokens of streams are estimated"),
             "unknown": (_UNKNOWN, "tokens of streams may be estimates"),
         },
     ),
     "cancel": (
         "closing the connection",
         {
-            "stops": ("stops the work", "cancelled draws cost little"),
-            "continues": ("does not stop the work", "cancelled draws cost as much as full ones"),
-            "unknown": (_UNKNOWN, "cancelled draws are taken to cost as much as full ones"),
+            "stops": ("stops the generation", "cancelled samples cost little"),
+            "continues": (
+                "does not stop the generation",
+                "cancelled samples cost as much as complete ones",
+            ),
+            "unknown": (_UNKNOWN, "cancelled samples are assumed to cost as much as complete ones"),
         },
     ),
-    "max_tokens": (
-        "max_tokens",
-        {
-            "honoured": ("bounds a draw", "limits are sent as {max_tokens_field}"),
-            "ignored": ("ignored", "limits are sent as {max_tokens_field}"),
-            "rejected": ("rejected", "limits are sent as {max_tokens_field}"),
-            "unknown": (_UNKNOWN, "limits are sent as {max_tokens_field}"),
-        },
-    ),
-    "max_completion_tokens": (
-        "max_completion_tokens",
-        {
-            "honoured": ("bounds a draw", "limits are sent as {max_tokens_field}"),
-            "ignored": ("ignored", "limits are sent as {max_tokens_field}"),
-            "rejected": ("rejected", "limits are sent as {max_tokens_field}"),
-            "unknown": (_UNKNOWN, "limits are sent as {max_tokens_field}"),
-        },
-    ),
+    "max_tokens": ("max_tokens", _LIMIT_RESULTS),
+    "max_completion_tokens": ("max_completion_tokens", _LIMIT_RESULTS),
     "reasoning_effort": (
         "reasoning_effort",
         {
-            "effective": ("changes the answer", "efforts can be levels; measure what they cost"),
-            "ignored": ("accepted, changes nothing", "efforts are no levels here"),
-            "rejected": ("rejected", "efforts are no levels here"),
-            "unknown": (_UNKNOWN, "measure before using efforts as levels"),
+            "effective": ("changes the answer", "efforts can be arms; measure what they cost"),
+            "ignored": ("accepted, changes nothing", "efforts cannot be arms"),
+            "rejected": ("rejected", "efforts cannot be arms"),
+            "unknown": (_UNKNOWN, "measure before using efforts as arms"),
         },
     ),
 }
 
 
 def describe(capabilities: Capabilities) -> list[tuple[str, str, str]]:
-    """Say for people what was asked, what was found, and what follows from it."""
-    names = {"max_n": capabilities.max_n, "max_tokens_field": capabilities.max_tokens_field}
+    """Describe each capability for people: what was tested, the result, and what follows."""
+    values = {
+        "max_n": capabilities.max_n,
+        "max_tokens_field": capabilities.max_tokens_field,
+    }
     rows = []
-    for field, (what, cases) in _SENTENCES.items():
-        found, follows = cases[getattr(capabilities, field)]
-        rows.append((what, found.format(**names), follows.format(**names)))
+    for field, (tested, results) in _DESCRIPTIONS.items():
+        result, consequence = results[getattr(capabilities, field)]
+        rows.append((tested, result.format(**values), consequence.format(**values)))
     return rows
 
 
 def cache_path() -> Path:
-    """Where what was found out about servers is kept between runs."""
+    """Directory of the cache: ``$XDG_CACHE_HOME/adacompute``."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "adacompute"
 
@@ -162,8 +161,8 @@ def cache_path() -> Path:
 def save_cached(
     directory: Path, base_url: str, model: str, capabilities: Capabilities, *, ttl_s: float = DAY_S
 ) -> Path:
-    """Keep what was found for `ttl_s` seconds; the file is replaced whole or not at all."""
-    place = _place(directory, base_url, model)
+    """Cache capabilities for `ttl_s` seconds, atomically, and return the path of the file."""
+    path = _file_path(directory, base_url, model)
     document = {
         "base_url": check_url(base_url),
         "model": model,
@@ -175,14 +174,14 @@ def save_cached(
         "w", dir=directory, prefix=".probe-", delete=False, encoding="utf-8"
     ) as file:
         json.dump(document, file, indent=1)
-    os.replace(file.name, place)  # noqa: PTH105 - a name, not a path
-    return place
+    os.replace(file.name, path)  # noqa: PTH105 - a name, not a path
+    return path
 
 
 def load_cached(directory: Path, base_url: str, model: str) -> Capabilities | None:
-    """Return what was found, unless it is too old, unreadable or of another version."""
+    """Return cached capabilities; None if there are none, or they expired or cannot be parsed."""
     try:
-        document = json.loads(_place(directory, base_url, model).read_bytes())
+        document = json.loads(_file_path(directory, base_url, model).read_bytes())
         if document["base_url"] != check_url(base_url) or document["model"] != model:
             return None
         if not document["expires"] > time.time():
@@ -192,6 +191,6 @@ def load_cached(directory: Path, base_url: str, model: str) -> Capabilities | No
         return None
 
 
-def _place(directory: Path, base_url: str, model: str) -> Path:
+def _file_path(directory: Path, base_url: str, model: str) -> Path:
     name = hashlib.sha256(f"{check_url(base_url)}\n{model}".encode()).hexdigest()[:16]
     return directory / f"probe-{name}.json"

@@ -1,8 +1,8 @@
-"""Failures: which replies are worth another attempt, and what the others become.
+"""Failures: which replies are worth a retry, and which error the others become.
 
-A reply is a document, a failure that may pass, or a refusal. Texts are kept whole here, because
-secrets are cut out of them before their length is. It sends nothing, waits for nothing, and lets
-none of its own exceptions out of the models room.
+A reply is a document, a transient failure, or a rejection. Messages are kept in full here, because
+the API key must be redacted before a message is shortened. This module sends nothing and waits for
+nothing, and its exceptions never leave the models package.
 """
 
 from __future__ import annotations
@@ -15,61 +15,60 @@ from adacompute.core.errors import ModelError, RateLimited, RequestRejected
 from adacompute.models.messages import Reply
 from adacompute.models.openai_format import (
     MalformedReply,
+    parse_error_message,
     parse_json,
-    read_message,
-    read_retry_after,
+    parse_retry_after,
 )
 
-RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
-"""The statuses that may pass; every other failure is final."""
+RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+"""Statuses of transient failures; every other failure is final."""
 
-_LIMITED = frozenset({429, 529})
-_GOOD = range(200, 300)
-_MOVED = range(300, 400)
-_WRONG = range(400, 500)
+_RATE_LIMITED = frozenset({429, 529})
+_SUCCESS = range(200, 300)
+_REDIRECT = range(300, 400)
+_CLIENT_ERROR = range(400, 500)
 
 
 class Failure(Exception):  # noqa: N818 - the others name what happened
-    """What went wrong, and the error it becomes when it leaves.
+    """What went wrong, and the type of the error to raise for it.
 
-    ``paid`` says that the server may have drawn, and may send a bill, all the same.
+    ``may_be_billed`` says that the server may have generated a reply and may charge for it.
     """
 
     def __init__(
-        self, cause: str, error: type[ModelError] = ModelError, *, paid: bool = False
+        self, cause: str, error_type: type[ModelError] = ModelError, *, may_be_billed: bool = False
     ) -> None:
         super().__init__(cause)
-        self.error = error
-        self.paid = paid
+        self.error_type = error_type
+        self.may_be_billed = may_be_billed
 
 
 class TransientFailure(Failure):
-    """A failure worth another attempt.
+    """A failure worth a retry.
 
-    `retry_after_s` is how long the server asked to wait. `lost` says that the connection was lost
-    before
-    a reply began, as happens to idle ones; the first time that is worth another attempt at once.
-    `stale` says that it had been closed before the request came.
+    `retry_after_s` is how long the server asked to wait. `connection_lost` says that the connection
+    was lost before a reply began, as happens to idle connections; the first time, the retry is
+    immediate. `is_stale` says that the server had closed the connection before the request arrived.
     """
-
-    stale = False
 
     def __init__(
         self,
         cause: str,
-        error: type[ModelError] = ModelError,
+        error_type: type[ModelError] = ModelError,
         *,
         retry_after_s: float | None = None,
-        lost: bool = False,
-        paid: bool = False,
+        connection_lost: bool = False,
+        is_stale: bool = False,
+        may_be_billed: bool = False,
     ) -> None:
-        super().__init__(cause, error, paid=paid)
+        super().__init__(cause, error_type, may_be_billed=may_be_billed)
         self.retry_after_s = retry_after_s
-        self.lost = lost
+        self.connection_lost = connection_lost
+        self.is_stale = is_stale
 
 
-class Refused(Failure):
-    """A request that the server will not take, with its status and what it sent."""
+class Rejection(Failure):
+    """A request that the server rejects, with its status and document."""
 
     def __init__(self, cause: str, status: int, document: object = None) -> None:
         super().__init__(cause, RequestRejected)
@@ -77,37 +76,38 @@ class Refused(Failure):
 
 
 class PermanentFailure(Failure):
-    """A server that failed in a way that asking again does not mend."""
+    """A server failure that a retry would not change."""
 
 
-def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401
-    """Return the JSON of a good reply; any other is raised as what it is."""
-    check_reply(status, headers, body, kind="json")
+def parse_reply(status: int, headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401
+    """Return the JSON of a successful reply, or raise the failure that it is."""
+    check_reply(status, headers, body, content_type="json")
     try:
         return parse_json(body)
     except MalformedReply as error:
-        raise TransientFailure(f"cannot be understood: {error}", paid=True) from None
+        raise TransientFailure(f"cannot be parsed: {error}", may_be_billed=True) from None
 
 
-def check_reply(status: int, headers: Mapping[str, str], body: bytes, *, kind: str) -> None:
-    """Raise what is no good reply of a kind of content."""
-    if status in _GOOD:
-        given = headers.get("Content-Type", kind)
-        if kind not in given.lower():
-            raise TransientFailure(f"cannot be understood: its content type is {given}", paid=True)
+def check_reply(status: int, headers: Mapping[str, str], body: bytes, *, content_type: str) -> None:
+    """Raise the failure that a reply is, if it is no success with this content type."""
+    if status in _SUCCESS:
+        actual = headers.get("Content-Type", content_type)
+        if content_type not in actual.lower():
+            raise TransientFailure(
+                f"cannot be parsed: its content type is {actual}", may_be_billed=True
+            )
         return
-    said = f"answered {status}: {read_message(body)}"
-    if status in RETRIED:
-        retry_after_s = read_retry_after(headers.get("Retry-After"), datetime.now(UTC))
-        raise TransientFailure(
-            said, RateLimited if status in _LIMITED else ModelError, retry_after_s=retry_after_s
-        )
-    if status in _MOVED:
-        to = headers.get("Location", "another address")
-        raise Refused(f"answered {status}: it moved to {to}; change the base URL", status)
-    if status in _WRONG:
-        raise Refused(said, status, _document(body))
-    raise PermanentFailure(said)
+    cause = f"answered {status}: {parse_error_message(body)}"
+    if status in RETRIED_STATUSES:
+        retry_after_s = parse_retry_after(headers.get("Retry-After"), datetime.now(UTC))
+        error_type = RateLimited if status in _RATE_LIMITED else ModelError
+        raise TransientFailure(cause, error_type, retry_after_s=retry_after_s)
+    if status in _REDIRECT:
+        location = headers.get("Location", "another address")
+        raise Rejection(f"answered {status}: it moved to {location}; change the base URL", status)
+    if status in _CLIENT_ERROR:
+        raise Rejection(cause, status, _document(body))
+    raise PermanentFailure(cause)
 
 
 def _document(body: bytes) -> Any:  # noqa: ANN401 - JSON

@@ -1,9 +1,9 @@
-"""Upstream words: what is asked, what comes back, and what a server really does with it.
+"""Messages: the data that goes to a model and comes back, and what its server supports.
 
-A *prompt* and *settings* go out, *draws* come back: one draw is one response, counted in tokens of
-its own whatever the server's bill looks like. *Capabilities* say what was found out about a server;
-their defaults are those of one that nobody has asked yet, so nothing is trusted: one response a
-call, no more. Plain frozen data: it opens no connection and knows no price.
+A *prompt* and *settings* are sent; *samples* come back, each with its own token count, however the
+server reports usage. *Capabilities* hold what a probe found out about a server. Their defaults
+assume nothing: one sample per call. These are frozen dataclasses: nothing here opens a connection
+or knows a price.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 
 from adacompute.core.errors import ConfigError, DataError
 
-_REFUSED = 300  # redirections too: they are not followed
+_FIRST_ERROR = 300  # redirects count as errors: they are not followed
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is given: chat messages, or the text to complete. Exactly one of them.
+    """Input of a model: either chat messages or the text to complete.
 
     >>> Prompt(text="7 + 6 =").path
     'completions'
@@ -33,19 +33,19 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if (self.messages is None) == (self.text is None):
-            raise ConfigError("a prompt is either messages or text: give exactly one of them")
+            raise ConfigError("a prompt must be either messages or text, not both or neither")
         if self.messages is not None and not self.messages:
-            raise ConfigError("a prompt of messages needs at least one message")
+            raise ConfigError("a prompt of messages must have at least one message")
 
     @property
     def path(self) -> str:
-        """The endpoint that takes such a prompt, below the base URL."""
+        """Path of the endpoint for this kind of prompt, relative to the base URL."""
         return "completions" if self.messages is None else "chat/completions"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is to sample; `extra` holds fields of the server's own and is merged last."""
+    """Sampling parameters; `extra` holds further request fields, which override the others."""
 
     temperature: float = 0.7
     top_p: float | None = None
@@ -63,12 +63,12 @@ class Settings:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"max_tokens must be 1 or more, not {self.max_tokens}")
         if "stream" in self.extra:
-            raise ConfigError("extra must not set stream: a draw is read when it is complete")
+            raise ConfigError("extra must not set stream: samples are read when complete")
 
     def canonical(self) -> str:
-        """These settings as JSON that is equal exactly when they are, for keys.
+        """Canonical JSON of these settings, for use as a key.
 
-        What is not set is left out, so a setting added to the library later changes no old key.
+        Unset fields are left out, so that a field added later does not change existing keys.
 
         >>> Settings(temperature=1, max_tokens=None).canonical()
         '{"logprobs":true,"temperature":1.0}'
@@ -82,22 +82,22 @@ class Settings:
             "logprobs": self.logprobs,
             "extra": dict(self.extra) or None,
         }
-        given = {name: value for name, value in fields.items() if value is not None}
+        is_set = {name: value for name, value in fields.items() if value is not None}
         try:
-            return json.dumps(given, sort_keys=True, separators=(",", ":"), allow_nan=False)
+            return json.dumps(is_set, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"settings must be plain JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One response, with what it cost.
+    """One response of a model, with its tokens.
 
-    Prompt and cached tokens are those of its whole call, which `shared` draws paid for together;
-    they are None and 0 where the server did not say. Completion tokens are this draw's own and
-    include its reasoning tokens. `logprob` is the mean log-probability of its tokens. `estimated`
-    says that a count of completion tokens was worked out here, not reported. `latency_s` is the
-    time of the attempt that succeeded, waiting in our own queue and earlier attempts left out.
+    `prompt_tokens` and `cached_tokens` belong to the whole call, which returned `samples_per_call`
+    samples; they are None and 0 if the server did not report them. `completion_tokens` are this
+    sample's own and include its `reasoning_tokens`; `is_estimated` says that they were not
+    reported. `mean_logprob` is the mean log-probability of the tokens. `latency_s` is the duration
+    of the successful attempt, without queueing and earlier attempts.
     """
 
     text: str
@@ -113,35 +113,37 @@ class Sample:
     raw: Any = field(default=None, compare=False, repr=False)
 
     @property
-    def failed(self) -> bool:
-        """Whether hidden reasoning ate the whole limit: paid for, and nothing to read."""
+    def ran_out_of_tokens(self) -> bool:
+        """Whether hidden reasoning used up the token limit, so that there is no text."""
         return self.finish_reason == "length" and not self.text.strip()
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one request brought: a document, or the refusal that asking again cannot mend.
+    """Reply to one request: a JSON document, or a rejection that a retry would not change.
 
-    ``draws`` are read from it where draws were asked for.
+    ``samples`` are parsed from the document if the request asked for any.
     """
 
     status: int
     document: Any
     message: str = ""
     latency_s: float = 0.0
-    draws: tuple[Sample, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
     @property
-    def refused(self) -> bool:
-        """Whether the server will not take this request."""
-        return self.status >= _REFUSED
+    def is_rejected(self) -> bool:
+        """Whether the server rejected the request."""
+        return self.status >= _FIRST_ERROR
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an upstream really does; the defaults say that nobody has asked it yet.
+    """How a server treats optional features; "unknown" before a probe.
 
-    `max_n` is the largest number of choices it gave in one call, None where no limit was met.
+    `max_n` is the largest number of choices per call, None if no limit was found. `usage` says
+    whether the reported tokens count all choices of a call or one. `cancel` says whether closing
+    the connection stops the generation.
     """
 
     chat: Literal["available", "unavailable", "unknown"] = "unknown"
@@ -161,20 +163,20 @@ class Capabilities:
 
     @property
     def max_tokens_field(self) -> str:
-        """The name under which this server takes a limit of tokens.
+        """Request field in which this server takes the token limit.
 
-        The old name wins where both work or neither is known: more servers know it.
+        ``max_tokens`` if both work or neither is known, because more servers support it.
         """
         if self.max_tokens != "honoured" and self.max_completion_tokens == "honoured":
             return "max_completion_tokens"
-        unusable = self.max_tokens == "rejected" and self.max_completion_tokens != "rejected"
-        return "max_completion_tokens" if unusable else "max_tokens"
+        is_unusable = self.max_tokens == "rejected" and self.max_completion_tokens != "rejected"
+        return "max_completion_tokens" if is_unusable else "max_tokens"
 
     def choices(self, count: int, *, temperature: float, seeded: bool) -> int:
-        """How many draws one call may ask for, of `count` that are wanted.
+        """Number of samples to request in one call, of `count` that are needed.
 
-        More than one only where that is known to give draws that differ: a server that may answer
-        one seed with copies, or refuse several choices at temperature 0, is asked for one.
+        More than 1 only if the server is known to return different samples. It is 1 for a server
+        that may return copies for one seed, or reject several choices at temperature 0.
         """
         if self.n not in {"native", "limited"}:
             return 1
@@ -185,17 +187,17 @@ class Capabilities:
         return max(1, count if self.max_n is None else min(count, self.max_n))
 
     def to_json(self) -> dict[str, Any]:
-        """These capabilities as a JSON object."""
+        """Return the capabilities as a JSON object."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, document: object) -> Self:
-        """Read what `to_json` gave; fields it does not have stay unknown."""
+        """Parse the result of `to_json`; missing fields are unknown."""
         if not isinstance(document, Mapping):
             raise DataError(f"capabilities must be a JSON object, not {type(document).__name__}")
         types = get_type_hints(cls)
-        if strange := sorted(str(name) for name in document if name not in types):
-            raise DataError(f"capabilities have no field {strange[0]!r}")
+        if unknown := sorted(str(name) for name in document if name not in types):
+            raise DataError(f"capabilities have no field {unknown[0]!r}")
         for name, value in document.items():
             if name == "max_n":
                 if value is not None and (type(value) is not int or value < 1):
@@ -208,9 +210,9 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long one attempt may take: to connect, to its first byte, and in all.
+    """Time limits of one attempt: to connect, to the first byte, and in total.
 
-    A server that has begun to answer may be silent for as long as it may take to begin.
+    `first_byte_s` also limits every later pause within a reply.
     """
 
     connect_s: float = 10.0
@@ -219,7 +221,7 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         if not min(self.connect_s, self.first_byte_s, self.total_s) > 0:
-            raise ConfigError(f"time-outs must be above 0 seconds, not {self}")
+            raise ConfigError(f"timeouts must be above 0 seconds, not {self}")
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Wire: the OpenAI format, written and read by pure functions.
+"""OpenAI format: pure functions that build requests and parse replies.
 
-Requests are plain dictionaries. Replies are read with suspicion: whatever JSON a server sends, the
-result is draws or `Malformed`, nothing else. Tokens are counted for each choice, because servers
-differ in what their `usage` sums; where it cannot be known, the count is estimated and says so.
-It opens no connection and decides no retry.
+Requests are plain dictionaries. Replies are not trusted: whatever JSON a server sends, the result
+is samples or ``MalformedReply``. Tokens are counted per choice, because servers differ in what
+their ``usage`` sums up; if they cannot be counted, they are estimated and marked as such. This
+module opens no connection and decides on no retry.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from urllib.parse import urlsplit
 from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
 
-SHOWN = 300
-"""How many characters of an upstream's message are shown."""
+MAX_MESSAGE_CHARS = 300
+"""Length to which a server's error message is shortened."""
 
-CHARACTERS_PER_TOKEN = 4
+CHARS_PER_TOKEN = 4
 _ENCODER = json.JSONEncoder(allow_nan=False)
-_MOST_TOKENS = 10**12  # more is no count
-_LEAST_LOGPROB = -1e6
-_MOST_LOGPROB = 1.0  # rounding may lift one a little above 0
+_MAX_TOKENS = 10**12  # larger counts are taken as missing
+_MIN_LOGPROB = -1e6
+_MAX_LOGPROB = 1.0  # above 0, because some servers round up
 
 
 class MalformedReply(ValueError):  # noqa: N818 - it says what the reply is
-    """A reply that cannot be read; it never leaves the models room."""
+    """A reply that cannot be parsed; it never leaves the models package."""
 
 
 def request_body(
@@ -43,9 +43,10 @@ def request_body(
     count: int = 1,
     seed: int | None = None,
 ) -> dict[str, Any]:
-    """Build the JSON object to send; what the server is known to refuse is left out.
+    """Build the JSON object to send, without fields that the server is known to reject.
 
-    An effort is sent even where the server refuses it: without it the draw would be another level.
+    The reasoning effort is sent even if the server rejects it, because a sample without it would
+    belong to another arm.
     """
     body: dict[str, Any] = {"model": model}
     if prompt.messages is None:
@@ -62,7 +63,7 @@ def request_body(
     if settings.effort is not None:
         body["reasoning_effort"] = settings.effort
     if settings.logprobs and capabilities.logprobs not in {"rejected", "missing"}:
-        # One alternative a token: some servers take 0 for none at all, and their default is 20.
+        # Ask for 1 alternative per token: for some servers 0 means none, and the default is 20.
         body |= (
             {"logprobs": 1} if prompt.messages is None else {"logprobs": True, "top_logprobs": 1}
         )
@@ -74,7 +75,7 @@ def request_body(
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """Encode a request."""
+    """Encode a request as JSON."""
     try:
         return _ENCODER.encode(body).encode()
     except (TypeError, ValueError) as error:
@@ -82,21 +83,24 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def check_url(base_url: str) -> str:
-    """Return a base URL as requests need it, or say what is wrong with it."""
+    """Return a base URL without trailing slashes; ConfigError if it cannot be used."""
     try:
         parts = urlsplit(base_url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        is_valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigError(f"a base URL looks like http://host:port/v1, not {base_url!r}")
+        is_valid = False
+    if not is_valid:
+        raise ConfigError(f"a base URL must look like http://host:port/v1, not {base_url!r}")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ConfigError("a base URL holds no credentials, query or fragment: give the key apart")
+        raise ConfigError(
+            "a base URL must not contain credentials, a query or a fragment: give the API key "
+            "separately"
+        )
     return base_url.rstrip("/")
 
 
 def parse_json(body: bytes | str) -> Any:  # noqa: ANN401 - JSON has no narrower type
-    """Decode a body, or say that it is malformed."""
+    """Parse a body as JSON; MalformedReply if it is none."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -106,153 +110,158 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401 - JSON has no narrower
 def parse_samples(
     document: object, *, usage_counts: str = "unknown", latency_s: float = 0.0
 ) -> list[Sample]:
-    """Read every choice of a reply, chat or completion, in the order of their indices.
+    """Parse every choice of a reply, chat or completion, in the order of their indices.
 
-    A choice that cannot be read is left out, and a reply without any is malformed.
+    A choice that cannot be parsed is left out; a reply without any choice is malformed.
+    ``usage_counts`` is the capability ``usage`` of the server.
     """
-    choices = read_choices(document)
+    choices = parse_choices(document)
     usage = parse_usage(document)
     reported = _count(usage.get("completion_tokens"))
-    if reported == 0 and any(choice.characters for choice in choices):
+    if reported == 0 and any(choice.n_chars for choice in choices):
         reported = None  # some gateways fill in zeros
-    tokens, estimated = completion_tokens(choices, reported, usage_counts)
-    thought = _count(_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")) or 0
-    reasoning = share(min(thought, sum(tokens)), tokens) if thought else [0] * len(tokens)
+    tokens, is_estimated = count_completion_tokens(choices, reported, usage_counts)
+    hidden = _count(_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")) or 0
+    reasoning = split_by_weight(min(hidden, sum(tokens)), tokens) if hidden else [0] * len(tokens)
     cached = _count(_mapping(usage.get("prompt_tokens_details")).get("cached_tokens")) or 0
     return [
         Sample(
             text=choice.text,
-            finish_reason=choice.finish,
+            finish_reason=choice.finish_reason,
             prompt_tokens=_count(usage.get("prompt_tokens")) or None,
             cached_tokens=cached,
-            completion_tokens=own,
-            reasoning_tokens=hidden,
-            mean_logprob=choice.logprob,
-            is_estimated=estimated,
+            completion_tokens=n_tokens,
+            reasoning_tokens=n_reasoning,
+            mean_logprob=choice.mean_logprob,
+            is_estimated=is_estimated,
             latency_s=latency_s,
             samples_per_call=len(choices),
         )
-        for choice, own, hidden in zip(choices, tokens, reasoning, strict=True)
+        for choice, n_tokens, n_reasoning in zip(choices, tokens, reasoning, strict=True)
     ]
 
 
-def read_choices(document: object) -> list[Choice]:
-    """Read the choices of a reply as they stand, in the order of their indices."""
-    return [choice for choice, _ in pair_choices(document)]
+def parse_choices(document: object) -> list[Choice]:
+    """Parse the choices of a reply, in the order of their indices."""
+    return [choice for choice, _ in parse_choices_with_source(document)]
 
 
-def pair_choices(document: object) -> list[tuple[Choice, Mapping[str, Any]]]:
-    """Read the choices of a reply, each beside the object it was read from."""
+def parse_choices_with_source(document: object) -> list[tuple[Choice, Mapping[str, Any]]]:
+    """Parse the choices of a reply, each with the JSON object it was parsed from."""
     if not isinstance(document, dict):
-        raise MalformedReply(f"its reply is a JSON {type(document).__name__}, no object")
+        raise MalformedReply(f"its reply is a JSON {type(document).__name__}, not an object")
     raw = document.get("choices")
-    found = [(_read_choice(given), given) for given in raw] if isinstance(raw, list) else []
-    choices = [(choice, given) for choice, given in found if choice is not None]
+    parsed = [(_parse_choice(source), source) for source in raw] if isinstance(raw, list) else []
+    choices = [(choice, source) for choice, source in parsed if choice is not None]
     if not choices:
-        said = _message_of(document)
-        raise MalformedReply(f"its reply holds no choices{': ' if said else ''}{said}")
-    return sorted(choices, key=lambda pair: pair[0].index)  # stable: all 0 where there are none
+        message = _message_of(document)
+        raise MalformedReply(f"its reply holds no choices{': ' if message else ''}{message}")
+    return sorted(choices, key=lambda pair: pair[0].index)  # stable: missing indices are all 0
 
 
 def parse_usage(document: object) -> Mapping[str, Any]:
-    """Read the bill of a reply or of an event, empty where there is none."""
+    """Return the ``usage`` object of a reply or event, empty if there is none."""
     return _mapping(_mapping(document).get("usage"))
 
 
-def read_count(usage: Mapping[str, Any], name: str) -> int | None:
-    """Read one count of a bill, None where it is none."""
+def parse_count(usage: Mapping[str, Any], name: str) -> int | None:
+    """Return one token count of a ``usage`` object, None if it is no valid count."""
     return _count(usage.get(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice as it stands in a reply; `tokens` only where its log-probabilities show them."""
+    """One choice of a reply; `tokens` is known only from its log-probabilities.
+
+    `n_chars` counts the text and visible reasoning.
+    """
 
     text: str
-    finish: str | None = None
+    finish_reason: str | None = None
     index: int = 0
-    characters: int = 0
+    n_chars: int = 0
     tokens: int | None = None
-    logprob: float | None = None
+    mean_logprob: float | None = None
 
 
-def completion_tokens(
+def count_completion_tokens(
     choices: Sequence[Choice], reported: int | None, usage_counts: str
 ) -> tuple[list[int], bool]:
-    """Count the tokens of each choice, and say whether that was estimated.
+    """Count the tokens of each choice, and say whether the counts are estimates.
 
-    `reported` is the bill. It is right for a single choice. For several it is their sum, or, where
-    `usage_counts` is "one", the count of the first; log-probabilities, one for each token, settle
-    it, unless the bill is higher still: then there were tokens they do not show.
+    `reported` is the server's count. It is right for a single choice. For several it is their sum
+    or, if `usage_counts` is "one", the count of the first. Log-probabilities, one per token, give
+    exact counts unless `reported` exceeds their number: then some tokens have none.
     """
-    shown = [choice.tokens or 0 for choice in choices]
-    seen = all(shown)
+    visible = [choice.tokens or 0 for choice in choices]
+    all_visible = all(visible)
     if reported is None:
-        return (shown, False) if seen else ([_estimate(c.characters) for c in choices], True)
+        estimates = [_estimate_tokens(choice.n_chars) for choice in choices]
+        return (visible, False) if all_visible else (estimates, True)
     if len(choices) == 1:
-        return [max(reported, shown[0])], False
-    if seen and (usage_counts == "one" or reported <= sum(shown)):
-        return shown, False
-    if seen:
-        return share(reported, shown), True
+        return [max(reported, visible[0])], False
+    if all_visible and (usage_counts == "one" or reported <= sum(visible)):
+        return visible, False
+    if all_visible:
+        return split_by_weight(reported, visible), True
     if usage_counts != "one":
-        return share(reported, [choice.characters for choice in choices]), True
-    first, *rest = (choice.characters for choice in choices)
-    others = [-(-reported * own // first) if first else _estimate(own) for own in rest]
+        return split_by_weight(reported, [choice.n_chars for choice in choices]), True
+    first, *rest = (choice.n_chars for choice in choices)
+    others = [-(-reported * n // first) if first else _estimate_tokens(n) for n in rest]
     return [reported, *others], True
 
 
-def share(total: int, weights: Sequence[int]) -> list[int]:
+def split_by_weight(total: int, weights: Sequence[int]) -> list[int]:
     """Split a total into integers in proportion to weights; they add up to it exactly.
 
-    >>> share(10, [1, 1, 1])
+    >>> split_by_weight(10, [1, 1, 1])
     [4, 3, 3]
     """
     weights = weights if sum(weights) else [1] * len(weights)
-    whole = sum(weights)
-    parts = [total * weight // whole for weight in weights]
-    largest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
-    for i in largest[: total - sum(parts)]:
+    weight_sum = sum(weights)
+    parts = [total * weight // weight_sum for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % weight_sum))
+    for i in by_remainder[: total - sum(parts)]:
         parts[i] += 1
     return parts
 
 
 def estimate_tokens(text: str) -> int:
-    """Guess how many tokens a text has: a quarter of its characters, at least 1.
+    """Estimate the tokens of a text: a quarter of its characters, at least 1.
 
     >>> estimate_tokens("The answer is 42.")
     5
     """
-    return _estimate(len(text))
+    return _estimate_tokens(len(text))
 
 
-def read_event(line: bytes) -> Mapping[str, Any] | None:
-    """Read one line of a stream: its JSON object, or None for what carries no data."""
+def parse_event(line: bytes) -> Mapping[str, Any] | None:
+    """Parse one line of a stream: its JSON object, or None if the line carries no data."""
     name, _, data = line.partition(b":")
     if name.strip() != b"data" or data.strip() in {b"", b"[DONE]"}:
         return None
     document = parse_json(data)
     if not isinstance(document, dict):
         raise MalformedReply(
-            f"an event of its stream is a JSON {type(document).__name__}, no object"
+            f"an event of its stream is a JSON {type(document).__name__}, not an object"
         )
     return document
 
 
-def read_text(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Read the text that one event of a stream adds to the first choice, and its finish."""
+def parse_delta(document: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the text that one stream event adds to the first choice, and its finish reason."""
     raw = document.get("choices")
     choice = _mapping(raw[0]) if isinstance(raw, list) and raw else {}
     text = choice.get("text")
     if not isinstance(text, str):
         delta = _mapping(choice.get("delta"))
         text = _text_of(delta.get("content")) + _reasoning_of(delta)
-    finish = choice.get("finish_reason")
-    return text, finish if isinstance(finish, str) else None
+    finish_reason = choice.get("finish_reason")
+    return text, finish_reason if isinstance(finish_reason, str) else None
 
 
-def read_message(body: bytes) -> str:
-    """Read what an upstream says of an error: all of it, for secrets are cut out before length."""
+def parse_error_message(body: bytes) -> str:
+    """Return a server's error message in full; redact secrets before shortening it."""
     try:
         document = parse_json(body)
     except MalformedReply:
@@ -260,8 +269,8 @@ def read_message(body: bytes) -> str:
     return _message_of(document)
 
 
-def read_retry_after(value: str | None, now: datetime) -> float | None:
-    """Read a Retry-After header, seconds or a date, as seconds from now; None if it is neither."""
+def parse_retry_after(value: str | None, now: datetime) -> float | None:
+    """Parse a Retry-After header, seconds or a date, as seconds from now; None if it is neither."""
     if value is None:
         return None
     try:
@@ -269,26 +278,26 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             date = email.utils.parsedate_to_datetime(value)
-            zoned = date if date.tzinfo else date.replace(tzinfo=UTC)
-            seconds = (zoned - now).total_seconds()
+            date = date if date.tzinfo else date.replace(tzinfo=UTC)
+            seconds = (date - now).total_seconds()
         except (ValueError, TypeError, OverflowError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
-def one_line(text: str) -> str:
-    """Fold white space, and cut what is too long to show."""
+def shorten(text: str) -> str:
+    """Put a text on one line of at most ``MAX_MESSAGE_CHARS`` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
+    return line if len(line) <= MAX_MESSAGE_CHARS else line[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def _message_of(document: object) -> str:
     fields = _mapping(document)
     for name in ("error", "message", "detail"):
         value = fields.get(name)
-        said = _mapping(value).get("message", value)
-        if said:
-            return said if isinstance(said, str) else _dump(said)
+        message = _mapping(value).get("message", value)
+        if message:
+            return message if isinstance(message, str) else _dump(message)
     return _dump(document) if document and "choices" not in fields else ""
 
 
@@ -299,25 +308,25 @@ def _dump(value: object) -> str:
         return "(nested too deeply to show)"
 
 
-def _read_choice(raw: object) -> Choice | None:
+def _parse_choice(raw: object) -> Choice | None:
     choice = _mapping(raw)
     message = choice.get("message")
     text = choice.get("text")
-    hidden = 0
+    n_reasoning_chars = 0
     if isinstance(message, dict):
         text = _text_of(message.get("content"))
-        hidden = len(_reasoning_of(message))
+        n_reasoning_chars = len(_reasoning_of(message))
     if not isinstance(text, str):
         return None
-    finish = choice.get("finish_reason")
-    tokens, logprob = _read_logprobs(choice.get("logprobs"))
+    finish_reason = choice.get("finish_reason")
+    tokens, mean_logprob = _parse_logprobs(choice.get("logprobs"))
     return Choice(
         text=text,
-        finish=finish if isinstance(finish, str) else None,
+        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         index=_count(choice.get("index")) or 0,
-        characters=len(text) + hidden,
+        n_chars=len(text) + n_reasoning_chars,
         tokens=tokens,
-        logprob=logprob,
+        mean_logprob=mean_logprob,
     )
 
 
@@ -333,20 +342,20 @@ def _reasoning_of(message: Mapping[str, Any]) -> str:
     return ""
 
 
-def _read_logprobs(raw: object) -> tuple[int | None, float | None]:
-    """Number of tokens and mean log-probability: a list of objects, or the old parallel lists."""
+def _parse_logprobs(raw: object) -> tuple[int | None, float | None]:
+    """Number of tokens and mean log-probability, from a chat's or a completion's log-probs."""
     fields = _mapping(raw)
     values = fields.get("token_logprobs")
     if not isinstance(values, list):
         content = fields.get("content")
         content = content if isinstance(content, list) else []
         values = [_mapping(token).get("logprob") for token in content]
-    given = [
+    valid = [
         float(value)
         for value in values
-        if type(value) in {int, float} and _LEAST_LOGPROB <= value <= _MOST_LOGPROB
+        if type(value) in {int, float} and _MIN_LOGPROB <= value <= _MAX_LOGPROB
     ]
-    return len(values) or None, math.fsum(given) / len(given) if given else None
+    return len(values) or None, math.fsum(valid) / len(valid) if valid else None
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -356,8 +365,8 @@ def _mapping(value: object) -> dict[str, Any]:
 def _count(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else None
 
 
-def _estimate(characters: int) -> int:
-    return max(1, -(-characters // CHARACTERS_PER_TOKEN))
+def _estimate_tokens(n_chars: int) -> int:
+    return max(1, -(-n_chars // CHARS_PER_TOKEN))

@@ -1,12 +1,12 @@
-"""Relay: a request sent on as it is, and what comes back handed on as it comes.
+"""Relay: forwards a request unchanged and passes the reply on as it arrives.
 
-Bytes are not touched: bodies keep their compression, events their pace, headers their values. Only
-what belongs to one connection stays behind (hop-by-hop headers), and so do the sender's credentials
-unless told otherwise. Nothing that may have been served is sent again: whoever asked may be told of
-a failure, and ask again. Only what went to a connection that the upstream had closed is.
+Bytes are not touched: bodies keep their compression, events their timing, headers their values.
+Only hop-by-hop headers are removed, and the client's credentials unless ``forward_key`` is set. A
+request that the upstream may have processed is not sent again: the client gets the failure and can
+repeat it. A request on a connection that the upstream had already closed is sent again.
 
-One thing cannot be kept: a value of a request's header that is no UTF-8 is sent as the UTF-8 of
-its Latin-1 characters, because aiohttp writes nothing else.
+One exception: a request header value that is not UTF-8 is sent as the UTF-8 of its Latin-1
+characters, because aiohttp writes nothing else.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, require
-from adacompute.models.endpoint import (
-    CURRENT_CONNECTION,
-    Connection,
-    ConnectionOwner,
-    make_connector,
-)
+from adacompute.core.errors import ModelError, ModelTimeout
+from adacompute.models.endpoint import MIN_SECRET_CHARS
+from adacompute.models.http_session import HttpError, SessionOwner, open_relay_session
 from adacompute.models.messages import Timeouts
 from adacompute.models.openai_format import check_url
 
@@ -48,156 +44,130 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie"})
-_AUTOMATIC = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-IDLE_S = 4.0
-"""How long a connection is kept for the next request: common servers close idle ones after 5 s, and
-what is sent at that moment is lost."""
-
-_LONGEST_HEADER = 65_536
-_LARGE = 2**20
-_STATUSES = range(200, 600)
-_SHORTEST_SECRET = 4  # placeholders such as "x" are no secrets, and occur in words
-_ILLEGAL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CHUNKED_WRITE_BYTES = 2**20
+_VALID_STATUSES = range(200, 600)
+_CONTROL_CHARS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class ConnectionInterrupted(ModelError):  # noqa: N818 - it names what happened
-    """A request or a reply that broke off: it may be billed all the same."""
+    """A request or reply that broke off; the upstream may still bill it."""
 
 
 @dataclass(frozen=True, eq=False)
 class RelayedResponse:
-    """What an upstream answers: its status and headers, and its body as it arrives.
+    """An upstream's reply: its status and headers, and its body as it arrives.
 
-    ``clean`` takes the key out of what is to be shown: some servers quote it in their errors. It is
-    None where there is no key.
+    ``redact`` removes the API key from bytes that are shown to the client, because some servers
+    quote it in their errors. It is None if there is no key.
     """
 
     status: int
     headers: list[tuple[bytes, bytes]]
     chunks: AsyncIterator[bytes]
-    clean: Callable[[bytes], bytes] | None
+    redact: Callable[[bytes], bytes] | None
 
 
-class Relay(ConnectionOwner):
-    """One upstream's address for requests of others; use it as an asynchronous context manager."""
+class Relay(SessionOwner):
+    """One upstream for forwarded requests; use it as an asynchronous context manager."""
 
     def __init__(
         self,
         base_url: str,
         *,
-        key: str | None = None,
+        api_key: str | None = None,
         forward_key: bool = False,
         timeouts: Timeouts | None = None,
     ) -> None:
         self.base_url = check_url(base_url)
-        self._key = key
-        self._secret = (key or "").encode() if len(key or "") >= _SHORTEST_SECRET else b""
+        self._api_key = api_key
+        self._secret = (api_key or "").encode() if len(api_key or "") >= MIN_SECRET_CHARS else b""
         self._forward_key = forward_key
         self._timeouts = timeouts or Timeouts()
-        self._aiohttp: Any = None
-        self._url: Any = None
 
     async def __aenter__(self) -> Self:
-        self._aiohttp = require("aiohttp", extra="serve")
-        self._url = require("yarl", extra="serve").URL
-        limits = self._timeouts
-        self._session = self._aiohttp.ClientSession(
-            auto_decompress=False,
-            skip_auto_headers=_AUTOMATIC,
-            cookie_jar=self._aiohttp.DummyCookieJar(),
-            connector=make_connector(self._aiohttp, keepalive_timeout=IDLE_S),
-            max_line_size=_LONGEST_HEADER,
-            max_field_size=_LONGEST_HEADER,
-            # A stream may last as long as it has something to say.
-            timeout=self._aiohttp.ClientTimeout(
-                total=None, sock_connect=limits.connect_s, sock_read=limits.first_byte_s
-            ),
-        )
+        self._session = open_relay_session(self._timeouts)
         return self
 
     @asynccontextmanager
     async def send(
         self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> AsyncIterator[RelayedResponse]:
-        """Send a request to a path below the base URL, its query included."""
-        response = await self._open(method, path, self.to_send(headers), body)
+        """Send a request to a path below the base URL, including its query."""
+        response = await self._open(method, path, self.request_headers(headers), body)
         try:
-            if response.status not in _STATUSES:
+            if response.status not in _VALID_STATUSES:
                 raise ConnectionInterrupted(
                     f"{self.base_url} answered with the status {response.status}"
                 )
-            told, chunks = end_to_end(response.raw_headers), self._read(response)
-            yield RelayedResponse(
-                response.status, told, chunks, self.clean if self._secret else None
-            )
+            redact = self.redact if self._secret else None
+            kept, chunks = end_to_end_headers(response.raw_headers), self._read(response)
+            yield RelayedResponse(response.status, kept, chunks, redact)
         finally:
-            response.release()  # half read, it closes the connection, and the upstream may stop
+            # If the body is not read to its end, this closes the connection, so that the upstream
+            # can stop generating.
+            response.release()
 
     async def _open(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
     ) -> aiohttp.ClientResponse:
-        if self._session is None:
-            raise ConfigError("a relay is used inside `async with`: it is not open here")
-        url = self._url(f"{self.base_url}/{path}", encoded=True)
+        session, url = self._get_session(), f"{self.base_url}/{path}"
         while True:
-            # What is large is written piece by piece, so that others are served meanwhile.
-            data = io.BytesIO(body) if len(body) > _LARGE else body or None
-            CURRENT_CONNECTION.set(connection := Connection())
-            request = self._session.request(
-                method, url, headers=headers, data=data, allow_redirects=False
-            )
+            # A large body is written in pieces, so that it does not block other requests.
+            data = io.BytesIO(body) if len(body) > _CHUNKED_WRITE_BYTES else body or None
             try:
-                return await request
-            except (self._aiohttp.ClientError, OSError, ValueError) as error:
-                if not connection.is_stale(error, self._aiohttp):
-                    raise self._failed(error) from None
+                return await session.open(method, url, data, headers, encoded=True)
+            except HttpError as error:
+                if not error.is_stale:
+                    raise self._to_error(error) from None
 
-    def clean(self, data: bytes) -> bytes:
-        """Take the key out of bytes that are to be shown."""
+    def redact(self, data: bytes) -> bytes:
+        """Replace the API key in bytes that are shown to the client."""
         return data.replace(self._secret, b"***") if self._secret else data
 
     async def _read(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         try:
-            async for chunk in response.content.iter_any():
+            async for chunk in self._get_session().chunks(response):
                 yield chunk
-        except (self._aiohttp.ClientError, OSError) as error:
-            raise self._failed(error) from None
+        except HttpError as error:
+            raise self._to_error(error) from None
 
-    def _failed(self, error: Exception) -> ModelError:
-        if isinstance(error, TimeoutError):
-            waited = f"{self._timeouts.first_byte_s:g} s"
-            return ModelTimeout(f"{self.base_url} was silent for {waited}")
-        said = f"{self.base_url} failed: {type(error).__name__}"
-        unsent = isinstance(error, (self._aiohttp.ClientConnectorError, ValueError))
-        return ModelError(said) if unsent else ConnectionInterrupted(said)
+    def _to_error(self, error: HttpError) -> ModelError:
+        if error.stage in {"connect_timeout", "timeout"}:
+            return ModelTimeout(f"{self.base_url} was silent for {self._timeouts.first_byte_s:g} s")
+        message = f"{self.base_url} failed: {error.cause}"
+        was_sent = error.stage == "lost"
+        return ConnectionInterrupted(message) if was_sent else ModelError(message)
 
-    def to_send(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-        """Leave out what belongs to the sender's connection, and who it is unless configured."""
-        kept = list(headers)
-        unsent = _NOT_SENT | _named(kept) | (frozenset() if self._forward_key else _CREDENTIALS)
-        sent = [(_text(name), _text(value)) for name, value in kept if name not in unsent]
-        if self._key and not (self._forward_key and any(n == "authorization" for n, _ in sent)):
-            sent.append(("authorization", f"Bearer {self._key}"))
-        return sent
+    def request_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+        """Headers to forward: without hop-by-hop headers and, unless configured, credentials."""
+        given = list(headers)
+        removed = _NOT_FORWARDED | _connection_headers(given)
+        if not self._forward_key:
+            removed |= _CREDENTIALS
+        kept = [(_decode(name), _decode(value)) for name, value in given if name not in removed]
+        has_client_key = self._forward_key and any(name == "authorization" for name, _ in kept)
+        if self._api_key and not has_client_key:
+            kept.append(("authorization", f"Bearer {self._api_key}"))
+        return kept
 
 
-def end_to_end(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Leave out what belongs to the upstream's connection, and what no header may hold."""
+def end_to_end_headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Remove hop-by-hop headers, and headers with control characters."""
     lower = [(name.lower(), value) for name, value in headers]
-    unsent = HOP_BY_HOP | _named(lower)
-    return [(n, v) for n, v in lower if n not in unsent and not _ILLEGAL.search(v)]
+    removed = HOP_BY_HOP | _connection_headers(lower)
+    return [(n, v) for n, v in lower if n not in removed and not _CONTROL_CHARS.search(v)]
 
 
-def _named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """Headers that a connection names as its own; a length is not for it to take away."""
+def _connection_headers(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Headers that a Connection header names; Content-Length cannot be removed this way."""
     values = [value for name, value in headers if name == b"connection"]
     names = {name.strip().lower() for value in values for name in value.split(b",")}
     return frozenset(names - {b"content-length"})
 
 
-def _text(value: bytes) -> str:
+def _decode(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:

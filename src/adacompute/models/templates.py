@@ -1,7 +1,7 @@
-"""Templates: from a question to the prompt that is sent, and back.
+"""Templates: turn a question into a prompt, and a prompt back into its question.
 
-A chat template has a system message, worked examples as turns, and a form for the question; a
-completion template puts all of it in one text. It knows nothing of models or of answers.
+A chat template has a system message, few-shot examples as turns, and a form for the question; a
+completion template joins all of it in one text. Templates know nothing of models or answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIELD = "{question}"
 
 @dataclass(frozen=True)
 class Template:
-    r"""How a question is asked: ``form`` holds ``{question}`` once.
+    r"""How a question is put into a prompt: ``form`` contains ``{question}`` once.
 
     >>> Template(form="Question: {question}\nAnswer:", chat=False).render("2 + 2?").text
     'Question: 2 + 2?\nAnswer:'
@@ -26,15 +26,15 @@ class Template:
 
     form: str = FIELD
     system: str | None = None
-    shots: tuple[tuple[str, str], ...] = ()
+    few_shot: tuple[tuple[str, str], ...] = ()
     chat: bool = True
 
     def __post_init__(self) -> None:
         if self.form.count(FIELD) != 1:
-            raise ConfigError(f"a prompt must hold {FIELD} once: {self.form[:80]!r}")
+            raise ConfigError(f"a prompt must contain {FIELD} once: {self.form[:80]!r}")
 
     def fill(self, question: str) -> str:
-        """Put a question into the form; braces in either mean nothing else."""
+        """Put a question into the form; other braces are ordinary text."""
         before, after = self.form.split(FIELD)
         return before + question + after
 
@@ -44,47 +44,49 @@ class Template:
             turns: list[dict[str, str]] = []
             if self.system is not None:
                 turns.append({"role": "system", "content": self.system})
-            for asked, answered in self.shots:
-                turns.append({"role": "user", "content": self.fill(asked)})
-                turns.append({"role": "assistant", "content": answered})
+            for example, answer in self.few_shot:
+                turns.append({"role": "user", "content": self.fill(example)})
+                turns.append({"role": "assistant", "content": answer})
             turns.append({"role": "user", "content": self.fill(question)})
             return Prompt(messages=tuple(turns))
         parts = [] if self.system is None else [self.system]
-        joint = "" if self.form.endswith((" ", "\n")) else " "
-        parts += [self.fill(asked) + joint + answered for asked, answered in self.shots]
+        separator = "" if self.form.endswith((" ", "\n")) else " "
+        parts += [self.fill(example) + separator + answer for example, answer in self.few_shot]
         return Prompt(text="\n\n".join([*parts, self.fill(question)]))
 
-    def find(self, prompt: Prompt) -> str | None:
-        r"""Take the form off a prompt: the question it was made of, None where it is another form.
+    def extract_question(self, prompt: Prompt) -> str | None:
+        r"""Return the question of a prompt that this template made; None for any other prompt.
 
-        >>> Template(form="Question: {question}\nAnswer:").find(
-        ...     Template(form="Question: {question}\nAnswer:").render("2 + 2?"))
+        >>> template = Template(form="Question: {question}\nAnswer:")
+        >>> template.extract_question(template.render("2 + 2?"))
         '2 + 2?'
         """
-        mark = "\x00"  # no text that is sent holds it
-        form = self.render(mark)
-        if (form.text is None) != (prompt.text is None):
+        marker = "\x00"  # does not occur in texts that are sent
+        rendered = self.render(marker)
+        if (rendered.text is None) != (prompt.text is None):
             return None
-        if form.messages is None or prompt.messages is None:
-            return _cut(form.text or "", prompt.text or "", mark)
-        *before, last = form.messages
-        *given, asked = prompt.messages
-        if before != given or asked.get("role") != "user":
+        if rendered.messages is None or prompt.messages is None:
+            return _text_at_marker(rendered.text or "", prompt.text or "", marker)
+        *own_turns, own_last = rendered.messages
+        *turns, last = prompt.messages
+        if own_turns != turns or last.get("role") != "user":
             return None
-        content = asked.get("content")
-        return _cut(last["content"], content, mark) if isinstance(content, str) else None
+        content = last.get("content")
+        if not isinstance(content, str):
+            return None
+        return _text_at_marker(own_last["content"], content, marker)
 
     @property
     def name(self) -> str:
-        """A short hash that changes when anything about the prompt does."""
+        """A short hash of everything in the template."""
         content = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
-def _cut(form: str, text: str, mark: str) -> str | None:
-    """What stands in a text where a form has its mark; None where the rest differs."""
-    before, _, after = form.partition(mark)
-    long_enough = len(text) >= len(before) + len(after)
-    if not (long_enough and text.startswith(before) and text.endswith(after)):
+def _text_at_marker(form: str, text: str, marker: str) -> str | None:
+    """The part of a text at the form's marker; None if the rest of the two differs."""
+    before, _, after = form.partition(marker)
+    is_long_enough = len(text) >= len(before) + len(after)
+    if not (is_long_enough and text.startswith(before) and text.endswith(after)):
         return None
     return text[len(before) : len(text) - len(after)]

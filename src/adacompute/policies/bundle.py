@@ -220,7 +220,7 @@ def read_template(content: Mapping[str, Any]) -> Template:
     return Template(
         form=read_entry(content, "form", str),
         system=read_entry(content, "system", str | None),
-        shots=tuple((str(question), str(answer)) for question, answer in content["shots"]),
+        few_shot=tuple((str(question), str(answer)) for question, answer in content["few_shot"]),
         chat=content["chat"],
     )
 

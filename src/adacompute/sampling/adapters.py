@@ -140,15 +140,15 @@ class UpstreamModel(_PromptedModel):
             on_usage(CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=size))
 
         try:
-            reply = await self._upstream.ask(prompt.path, payload, on_waste=waste)
+            reply = await self._upstream.post_bytes(prompt.path, payload, on_billed_failure=waste)
         except asyncio.CancelledError:
             waste()
             raise
         if not isinstance(reply, ParsedReply):
             raise RequestRejected(reply.message)
         usage = parse_usage(reply.document)
-        on_usage(CallUsage.of(usage, reply.draws, prompt_bytes=len(payload)))
-        return list(reply.draws)
+        on_usage(CallUsage.of(usage, reply.samples, prompt_bytes=len(payload)))
+        return list(reply.samples)
 
 
 class ClientModel(_PromptedModel):

@@ -268,7 +268,7 @@ class Sampler:
         if client is not None:
             return ClientModel(client, model, samples_per_call=samples_per_call or 1, **options)
         known = load_cached(cache_path(), str(base_url), model) or Capabilities()
-        self._upstream = Upstream(str(base_url), model, capabilities=known, key=api_key)
+        self._upstream = Upstream(str(base_url), model, capabilities=known, api_key=api_key)
         if samples_per_call is None:
             temperature = options["settings"].temperature
             samples_per_call = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)

@@ -300,7 +300,7 @@ class Session:
     def _extract(self, sample: Sample, known: Collection[str]) -> str | None:
         if self.grader is None:
             raise ConfigError("the policy names no grader: give one, or tell parsed answers")
-        text = "" if sample.finish_reason == "length" and sample.failed else sample.text
+        text = "" if sample.finish_reason == "length" and sample.ran_out_of_tokens else sample.text
         return canonical_answer(self.grader, text, known)
 
     def _count(self, value: str | None) -> int:

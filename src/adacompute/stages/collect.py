@@ -130,9 +130,9 @@ async def _collect(
                 Upstream(
                     spec.base_url,
                     spec.model,
-                    key=read_api_key(spec.api_key_env),
+                    api_key=read_api_key(spec.api_key_env),
                     timeouts=plan.timeouts,
-                    connections=plan.concurrency,
+                    max_connections=plan.concurrency,
                     on_event=log,
                 )
             )
@@ -201,9 +201,9 @@ async def _collect_arm(plan: Plan, spec: ArmSpec, sampler: _ArmSampler) -> Colle
 def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
     return HttpScorer(
         url,
-        key=read_api_key(plan.scorer_api_key_env),
+        api_key=read_api_key(plan.scorer_api_key_env),
         timeouts=plan.timeouts,
-        connections=plan.concurrency,
+        max_connections=plan.concurrency,
         on_event=lambda event, fields: log(event, {"scorer": url, **fields}),
     )
 

@@ -22,7 +22,7 @@ def probe_run(*, base_url: str, model: str, api_key_env: str = API_KEY_ENV) -> d
     """Probe an upstream, and return its capabilities with an explanation of each."""
 
     async def run_probe() -> Capabilities:
-        async with Upstream(base_url, model, key=read_api_key(api_key_env)) as upstream:
+        async with Upstream(base_url, model, api_key=read_api_key(api_key_env)) as upstream:
             return await find_capabilities(upstream, base_url, model, fresh=True)
 
     capabilities = asyncio.run(run_probe())
