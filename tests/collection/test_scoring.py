@@ -87,8 +87,8 @@ def test_dry_run_counts_scores(tmp_path: Path) -> None:
     ("more", "message"),
     [
         (("--scorer-price", "1"), "needs a scorer"),
-        (("--scorer", "nowhere"), "a base URL looks like"),
-        (("--scorer", "http://127.0.0.1:1", "--scorer-price", "-1"), "must be a number from 0 on"),
+        (("--scorer", "nowhere"), "base URL"),
+        (("--scorer", "http://127.0.0.1:1", "--scorer-price", "-1"), "must be 0 or more"),
     ],
 )
 def test_wrong_use_is_refused(tmp_path: Path, more: tuple[str, ...], message: str) -> None:

@@ -48,7 +48,7 @@ WRONG = {
     ),
     "negative": ([GOOD, "workers = -1"], "workers must be a number above 0, not -1"),
     "no-url": ([], "serve lacks 'base_url'"),
-    "bad-url": (['base_url = "ftp://x"'], "a base URL looks like http://host:port/v1"),
+    "bad-url": (['base_url = "ftp://x"'], "http://host:port/v1"),
     "key-in-url": (['base_url = "http://a:secret@b/v1"'], "a base URL holds no credentials"),
     "no-policy": ([GOOD, "[serve.models.m]", "budget = 2"], "models.m lacks 'bundle'"),
     "no-both": ([GOOD, "[serve.models.m]"], "models.m lacks 'bundle' and 'budget'"),

@@ -193,7 +193,7 @@ def test_max_cost_holds(tmp_path: Path) -> None:
         (("--arm", "name=a,colour=b"), "has no 'colour'"),
         (("--arm", "name=a,samples=many"), "arm 'a'"),
         (("--max-cost", "3"), "needs prices"),
-        (("--prompt", "nothing"), "must hold {question} once"),
+        (("--prompt", "nothing"), "{question}"),
         (("--few-shot", "/nowhere"), "/nowhere: No such file"),
         (("--grader", "none"), "there is no grader 'none'"),
         (("--arm", "oops"), "is not an arm such as"),
