@@ -1,22 +1,22 @@
-"""Adaptive: how few draws choose as good an allocation as all of them do.
+"""Adaptive collection: how few samples choose as good an allocation as all of them.
 
-Run it with ``python benchmarks/adaptive.py SAMPLES [design]``. SAMPLES is a directory of recorded
-samples; pools with at least 50 samples a question are used, or with ``design`` the two that the
-rule was made on. In each random split 16 samples of every question are set aside for scoring, and
-the others are what may be drawn. ``needed`` is the share of those others from which on the
-allocation scores at most 0.2 points below the one chosen by exact subsets from all of them:
+Run it with ``python benchmarks/adaptive.py SAMPLES [--design] [--verbose]``. SAMPLES is a directory
+of recorded samples. Sets with at least 50 samples per question are used, or with ``--design`` the
+two sets on which the rule was designed. In each random split, 16 samples of every question are set
+aside for scoring; the others may be collected. It prints the share of those that is needed until
+the allocation scores at most 0.2 points below the one from exact subsets of all of them:
 
-    exact      so many draws of every question, exact subsets (these need 16)
-    uniform    so many draws of every question, the estimator of adaptive collection
-    adaptive   its rule, at one threshold after another; ``kept`` is the one that ships
+    exact       equally many samples of every question, exact subsets (they need 16 samples)
+    uniform     equally many samples of every question, the posterior of adaptive collection
+    adaptive    adaptive collection, at one threshold after another
+    posterior   adaptive collection, compared with the posterior of all the samples
 
-``fair`` is adaptive against the allocation that its own estimator chooses from all the others.
-Intervals are by bootstrap over question texts.
+``shipped`` is the result at the default threshold. Intervals are by bootstrap over question texts.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from adacompute.core.answers import Answers
 from adacompute.core.oracle import solve
 from adacompute.core.posterior import (
     INITIAL_SAMPLES,
@@ -37,191 +36,194 @@ from adacompute.core.posterior import (
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.datasets.sources import read_source
+from adacompute.evaluation.intervals import bootstrap_weights
+from adacompute.evaluation.oracles import allocation_utility
 from adacompute.storage.store import SampleSet, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from adacompute.core.types import BoolArray, FloatArray, IntArray, KeyArray
+    from adacompute.core.answers import Answers
+    from adacompute.core.types import FloatArray, IntArray, KeyArray
 
 BUDGETS = (2.0, 3.0)
 EXAMS = "^(aqua-rat|hellaswag|lsat-ar|lsat-rc|sat-en)"
 DESIGN = ("arith110", "design exams")
-SCORED, LEAST, SPLITS, RESAMPLINGS = 16, 50, 4, 1000
-WITHIN = 0.002
+SCORING_SAMPLES, MIN_SAMPLES, N_SPLITS, RESAMPLES = 16, 50, 4, 1000
+TOLERANCE = 0.002
 THRESHOLDS = (0.03, 0.02, 0.015, 0.0125, 0.01, 0.0075, SETTLED_THRESHOLD, 0.003, 0.002, 0.001)
 SHARES = np.array([0.12, 0.18, 0.24, 0.3, 0.36, 0.42, 0.48, 0.6, 0.72, 0.84, 1.0])
 
+Points = list[tuple["FloatArray", "FloatArray"]]
+"""Share of the samples used, and the score minus that of the reference, of each question."""
 
-def find_pools(samples: Path, *, design: bool) -> Iterator[tuple[str, SampleSet]]:
-    """Every pool that is asked for; the exams are parted into those looked at and the others."""
+
+def find_sets(samples: Path, *, design: bool) -> Iterator[tuple[str, SampleSet]]:
+    """Yield every set; the exams are split into those used in the design and the others."""
     for file in sorted(samples.glob("*.parquet")):
         table = read_source(file)
         parts = {file.stem: table}
         if file.stem.startswith("mcqa10x100"):
-            seen = pc.match_substring_regex(table["question_id"], EXAMS)
+            used = pc.match_substring_regex(table["question_id"], EXAMS)
             parts = {
-                "design exams": table.filter(seen),
-                "other exams": table.filter(pc.invert(seen)),
+                "design exams": table.filter(used),
+                "other exams": table.filter(pc.invert(used)),
             }
         for name, part in parts.items():
             if design != name.startswith(DESIGN):
                 continue
-            pool = encode_samples(part)
-            if name == "design exams":  # each by itself too: pools are often small
+            recorded = encode_samples(part)
+            if name == "design exams":  # also each by itself, because sets are often small
                 for exam in EXAMS[2:-1].split("|"):
                     own = pc.starts_with(part["question_id"], exam)
                     yield f"design exams, {exam}", encode_samples(part.filter(own))
-            if design or int(pool.answers.n_samples.min()) >= LEAST:
-                yield name, pool
+            if design or int(recorded.answers.n_samples.min()) >= MIN_SAMPLES:
+                yield name, recorded
 
 
-def keep(answers: Answers, place: IntArray, low: int | IntArray, high: int | IntArray) -> Answers:
-    """Samples whose random place lies between two bounds, by question."""
-    kept: BoolArray = (place >= np.asarray(low)) & (place < np.asarray(high))
-    return answers.keep(kept)
+def allocate(utility: FloatArray, scoring: FloatArray, budget: float) -> FloatArray:
+    """Return the score of each question under the allocation from these utilities."""
+    table = UtilityTable(utility, np.array(LEVELS, dtype=np.float64))
+    return allocation_utility(solve(table, budget), scoring)
 
 
-def mix(utility: FloatArray, scored: FloatArray, budget: float) -> FloatArray:
-    """What the allocation by these utilities scores on each question, its split included."""
-    found = solve(UtilityTable(utility, np.array(LEVELS, dtype=np.float64)), budget)
-    value = scored[np.arange(len(scored)), found.choice].copy()
-    split = found.split
-    for q, k, p in zip(split.question, split.level, split.probability, strict=True):
-        value[q] += p * (scored[q, k] - scored[q, found.choice[q]])
-    return value
+def exact_utility(answers: Answers) -> FloatArray:
+    """Return utilities over all subsets."""
+    return estimate(answers, LEVELS, standard_errors=False).utility
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Draws as shares of all the others, and scores less the full allocation's, (points, N)."""
+    """Shares of the samples used, and scores minus the reference's, by method, (points, N)."""
 
     name: str
     group: KeyArray
-    draws: dict[str, FloatArray]
-    lost: dict[str, FloatArray]
+    shares: dict[str, FloatArray]
+    losses: dict[str, FloatArray]
 
 
-def measure(name: str, pool: SampleSet, budget: float) -> Curves:
-    """Average the curves of one pool over random splits."""
-    draws: dict[str, FloatArray] = {}
-    lost: dict[str, FloatArray] = {}
-    for seed in range(SPLITS):
-        for kind, (spent, score) in _split(pool.answers, budget, seed).items():
-            draws[kind] = draws.get(kind, 0.0) + spent / SPLITS
-            lost[kind] = lost.get(kind, 0.0) + score / SPLITS
-    return Curves(name, pool.group, draws, lost)
+def measure(name: str, recorded: SampleSet, budget: float) -> Curves:
+    """Return the curves of one set, averaged over random splits."""
+    shares: dict[str, FloatArray] = {}
+    losses: dict[str, FloatArray] = {}
+    for seed in range(N_SPLITS):
+        for method, points in measure_split(recorded.answers, budget, seed).items():
+            share, loss = (np.stack(values) for values in zip(*points, strict=True))
+            shares[method] = shares.get(method, 0.0) + share / N_SPLITS
+            losses[method] = losses.get(method, 0.0) + loss / N_SPLITS
+    return Curves(name, recorded.group, shares, losses)
 
 
-def _split(answers: Answers, budget: float, seed: int) -> dict[str, tuple[FloatArray, FloatArray]]:
+def measure_split(answers: Answers, budget: float, seed: int) -> dict[str, Points]:
+    """Measure every method on one random split of the samples."""
     rng = np.random.default_rng(seed)
     order = np.lexsort((rng.random(len(answers.answer)), answers.question))
-    place = np.empty_like(order)
-    place[order] = answers.position
-    scored = estimate(keep(answers, place, 0, SCORED), LEVELS, standard_errors=False).utility
-    others = answers.n_samples - SCORED
-    place = place - SCORED
-    every = keep(answers, place, 0, others[answers.question])
-    full = mix(estimate(every, LEVELS, standard_errors=False).utility, scored, budget)
-    fair = mix(fit_posterior(every).utility, scored, budget)
-    found: dict[str, list[tuple[FloatArray, FloatArray]]] = {"exact": [], "uniform": []}
+    rank = np.empty_like(order)
+    rank[order] = answers.position
+    scoring = exact_utility(answers.keep(rank < SCORING_SAMPLES))
+    available = answers.n_samples - SCORING_SAMPLES
+    rank = rank - SCORING_SAMPLES
+
+    def collect(count: IntArray) -> Answers:
+        return answers.keep((rank >= 0) & (rank < count[answers.question]))
+
+    everything = collect(available)
+    reference = allocate(exact_utility(everything), scoring, budget)
+    posterior_reference = allocate(fit_posterior(everything).utility, scoring, budget)
+    points: dict[str, Points] = {"exact": [], "uniform": [], "adaptive": [], "posterior": []}
     for share in SHARES:
-        count = np.maximum(1, np.round(share * others).astype(np.int64))
-        some = keep(answers, place, 0, count[answers.question])
-        score = mix(fit_posterior(some).utility, scored, budget)
-        found["uniform"].append((count / others, score - full))
+        count = np.maximum(1, np.round(share * available).astype(np.int64))
+        some = collect(count)
+        score = allocate(fit_posterior(some).utility, scoring, budget)
+        points["uniform"].append((count / available, score - reference))
         if count.min() >= max(LEVELS):
-            score = mix(estimate(some, LEVELS, standard_errors=False).utility, scored, budget)
-        else:  # exact subsets of 16 need 16
-            score = full - 1.0
-        found["exact"].append((count / others, score - full))
-    path = list(_adapt(answers, place, others, budget))
-    value = [(count / others, mix(u, scored, budget)) for count, u in path]
-    found["adaptive"] = [(spent, score - full) for spent, score in value]
-    found["fair"] = [(spent, score - fair) for spent, score in value]
-    return {k: (np.stack([a for a, _ in v]), np.stack([b for _, b in v])) for k, v in found.items()}
-
-
-def _adapt(
-    answers: Answers, place: IntArray, others: IntArray, budget: float
-) -> Iterator[tuple[IntArray, FloatArray]]:
-    """Collect as ``collect --adaptive`` does, at each threshold going on from the last."""
+            score = allocate(exact_utility(some), scoring, budget)
+        else:  # too few samples for the largest level
+            score = reference - 1.0
+        points["exact"].append((count / available, score - reference))
     count = np.full(len(answers), INITIAL_SAMPLES)
-    for settled in THRESHOLDS:
-        while True:
-            some = keep(answers, place, 0, count[answers.question])
-            open_ = find_undecided(some, budget, threshold=settled)
-            open_ = open_[count[open_] < others[open_]]
-            if len(open_) == 0:
+    for threshold in THRESHOLDS:
+        while True:  # as ``collect --adaptive`` does, continuing from the last threshold
+            some = collect(count)
+            undecided = find_undecided(some, budget, threshold=threshold)
+            undecided = undecided[count[undecided] < available[undecided]]
+            if len(undecided) == 0:
                 break
-            count[open_] = np.minimum(count[open_] + SAMPLES_PER_ROUND, others[open_])
-        yield count.copy(), fit_posterior(some).utility
+            more = count[undecided] + SAMPLES_PER_ROUND
+            count[undecided] = np.minimum(more, available[undecided])
+        score = allocate(fit_posterior(some).utility, scoring, budget)
+        points["adaptive"].append((count / available, score - reference))
+        points["posterior"].append((count / available, score - posterior_reference))
+    return points
 
 
-def needed(draws: FloatArray, lost: FloatArray) -> float:
-    """Draws from which on the loss stays within bounds, by interpolation; all when it never does.
+def needed_share(shares: FloatArray, losses: FloatArray) -> float:
+    """Return the share from which on the loss stays within the tolerance, by interpolation.
 
-    Before the first point nothing is known, so that is the least there can be.
+    It is at least the first share, and 1 if the loss never stays within the tolerance.
     """
-    bad = np.flatnonzero(lost < -WITHIN)
-    if len(bad) == 0:
-        return float(draws[0])
-    last = int(bad[-1])
-    if last + 1 == len(draws):
+    outside = np.flatnonzero(losses < -TOLERANCE)
+    if len(outside) == 0:
+        return float(shares[0])
+    last = int(outside[-1])
+    if last + 1 == len(shares):
         return 1.0
-    part = (-WITHIN - lost[last]) / (lost[last + 1] - lost[last])
-    return float(draws[last] + part * (draws[last + 1] - draws[last]))
+    part = (-TOLERANCE - losses[last]) / (losses[last + 1] - losses[last])
+    return float(shares[last] + part * (shares[last + 1] - shares[last]))
 
 
-def report(curves: Curves, budget: float) -> None:
-    """Print one row: each share needed, and the shipped threshold, with intervals."""
-    rng = np.random.default_rng(0)
-    texts, inverse = np.unique(curves.group, return_inverse=True)
-    counts = rng.multinomial(len(texts), np.full(len(texts), 1 / len(texts)), size=RESAMPLINGS)
-    weight = np.concatenate([np.ones((1, len(inverse))), counts[:, inverse]])
-    weight = weight / weight.sum(axis=1, keepdims=True)
+def report(curves: Curves, budget: float, *, verbose: bool) -> None:
+    """Print the share that each method needs, and the result at the default threshold."""
+    weights = bootstrap_weights(curves.group, RESAMPLES, seed=0)
+    weights = weights / weights.sum(axis=1, keepdims=True)
     cells = []
-    for kind, draws in curves.draws.items():
-        spent, score = weight @ draws.T, weight @ curves.lost[kind].T
-        each = np.array([needed(a, b) for a, b in zip(spent, score, strict=True)])
-        cells.append(f"{kind} {_interval(100 * each, '3.0f')}")
-        if kind == "adaptive":
+    for method, by_question in curves.shares.items():
+        shares, losses = weights @ by_question.T, weights @ curves.losses[method].T
+        needed = np.array([needed_share(a, b) for a, b in zip(shares, losses, strict=True)])
+        cells.append(f"{method} {format_interval(100 * needed, '3.0f')}")
+        if method == "adaptive":
             at = THRESHOLDS.index(SETTLED_THRESHOLD)
-            kept = f"kept: {_interval(100 * spent[:, at], '3.0f')} % of draws, "
-            kept += f"{_interval(100 * score[:, at], '+.2f')} points"
-    print(f"{curves.name:40} B={budget:g}  " + "  ".join(cells) + "  " + kept, flush=True)
-    if "-v" in sys.argv:
-        for kind, draws in curves.draws.items():
-            mean = zip(draws.mean(axis=1), curves.lost[kind].mean(axis=1), strict=True)
-            print("    ", kind, " ".join(f"{100 * a:.0f}:{100 * b:+.2f}" for a, b in mean))
+            shipped = f"shipped: {format_interval(100 * shares[:, at], '3.0f')} % of the samples, "
+            shipped += f"{format_interval(100 * losses[:, at], '+.2f')} points"
+    print(f"{curves.name:40} B={budget:g}  " + "  ".join(cells) + "  " + shipped, flush=True)
+    if verbose:
+        for method, by_question in curves.shares.items():
+            means = zip(by_question.mean(axis=1), curves.losses[method].mean(axis=1), strict=True)
+            print("    ", method, " ".join(f"{100 * a:.0f}:{100 * b:+.2f}" for a, b in means))
 
 
-def _interval(values: FloatArray, form: str) -> str:
+def format_interval(values: FloatArray, form: str) -> str:
+    """Format the first value with the interval of the resampled others."""
     low, high = np.quantile(values[1:], [0.025, 0.975])
     return f"{values[0]:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def join(parts: list[Curves]) -> Curves:
-    """Put the questions of several pools together."""
-    kinds = list(parts[0].draws)
+    """Join the questions of several sets."""
+    methods = list(parts[0].shares)
     return Curves(
         f"all {len(parts)} together",
         np.concatenate([part.group for part in parts]),
-        {kind: np.concatenate([p.draws[kind] for p in parts], axis=1) for kind in kinds},
-        {kind: np.concatenate([p.lost[kind] for p in parts], axis=1) for kind in kinds},
+        {name: np.concatenate([p.shares[name] for p in parts], axis=1) for name in methods},
+        {name: np.concatenate([p.losses[name] for p in parts], axis=1) for name in methods},
     )
 
 
 def main() -> None:
-    """Measure every pool at every budget."""
-    every: dict[float, list[Curves]] = {budget: [] for budget in BUDGETS}
-    for name, pool in find_pools(Path(sys.argv[1]), design="design" in sys.argv[2:]):
+    """Measure every set at every budget."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("samples", type=Path, help="directory of recorded samples")
+    parser.add_argument("--design", action="store_true", help="use the sets of the design instead")
+    parser.add_argument("--verbose", "-v", action="store_true", help="print the curves too")
+    options = parser.parse_args()
+    by_budget: dict[float, list[Curves]] = {budget: [] for budget in BUDGETS}
+    for name, recorded in find_sets(options.samples, design=options.design):
         for budget in BUDGETS:
-            curves = measure(name, pool, budget)
-            every[budget].append(curves)
-            report(curves, budget)
+            curves = measure(name, recorded, budget)
+            by_budget[budget].append(curves)
+            report(curves, budget, verbose=options.verbose)
     for budget in BUDGETS:
-        report(join(every[budget]), budget)
+        report(join(by_budget[budget]), budget, verbose=options.verbose)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Sampler speed: ``Sampler.map`` beside a bare asyncio loop that parses and votes the same samples.
+"""Sampler: throughput of ``Sampler.map`` against a bare asyncio loop over the same samples.
 
-``python benchmarks/sampler.py [QUESTIONS]``. The model answers at once, so all of the time is ours.
-The bare loop knows in advance how many samples each question gets and in which rounds; it only
+``python benchmarks/sampler.py [QUESTIONS]``. The model answers immediately, so that all of the time
+is overhead. The bare loop is given the number of samples of each question in each round; it only
 calls the model, extracts the answers and counts them. Both run in turns in one process, and the
-ratio is of the best turns.
+best turn of each counts.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -27,27 +27,27 @@ from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.sampler import SampledAnswer, Sampler
 
 TURNS, CONCURRENCY = 7, 64
-WORKED = "Let me add the two numbers step by step: 17 and 20 make 37, and 5 more make 42. "
+SOLUTION = "Let me add the two numbers step by step: 17 and 20 make 37, and 5 more make 42. "
 
 
 def make_model(length: int) -> Callable[[str, int], Awaitable[list[str]]]:
-    """A model that answers at once with worked solutions, mostly the same answer."""
-    texts = [WORKED * length + f"The answer is {42 + (i % 4 == 0)}." for i in range(64)]
-    following = itertools.cycle(texts)
+    """Return a model that answers immediately with solutions, most of them with one answer."""
+    texts = [SOLUTION * length + f"The answer is {42 + (i % 4 == 0)}." for i in range(64)]
+    cycle = itertools.cycle(texts)
 
     async def model(prompt: str, n: int) -> list[str]:
         del prompt
-        return [next(following) for _ in range(n)]
+        return [next(cycle) for _ in range(n)]
 
     return model
 
 
-async def bare(
+async def run_bare(
     questions: list[str],
     model: Callable[[str, int], Awaitable[list[str]]],
     rounds: list[list[int]],
 ) -> list[str | None]:
-    """Call, parse and vote, with the numbers of samples given."""
+    """Call the model, parse and vote, with the given numbers of samples."""
     grader, answers = load_grader("numeric"), dict[int, str | None]()
     numbered = enumerate(questions)
 
@@ -66,27 +66,27 @@ async def bare(
     return [answers[i] for i in range(len(questions))]
 
 
-def timed(work: Awaitable[object]) -> float:
-    """Processor time of some work."""
+def measure(work: Awaitable[object]) -> float:
+    """Return the CPU time of a coroutine."""
     start = time.process_time()
     asyncio.run(work)  # type: ignore[arg-type]  # a coroutine
     return time.process_time() - start
 
 
 def compare(name: str, bundle: Bundle, length: int, questions: list[str]) -> None:
-    """Print questions per second of both, and their ratio."""
+    """Print the questions per second of both, and their ratio."""
     model = make_model(length)
     sampler = Sampler(bundle, model=model, price=0.02, grader="numeric")
 
-    async def ours() -> list[SampledAnswer]:
+    async def run_sampler() -> list[SampledAnswer]:
         return await sampler.map(questions, concurrency=CONCURRENCY)
 
-    answers = asyncio.run(ours())
-    rounds = [_rounds(answer) for answer in answers]
+    answers = asyncio.run(run_sampler())
+    rounds = [samples_per_round(answer) for answer in answers]
     best_bare, best_ours = float("inf"), float("inf")
     for _ in range(TURNS):
-        best_bare = min(best_bare, timed(bare(questions, make_model(length), rounds)))
-        best_ours = min(best_ours, timed(ours()))
+        best_bare = min(best_bare, measure(run_bare(questions, make_model(length), rounds)))
+        best_ours = min(best_ours, measure(run_sampler()))
     n, samples = len(questions), sum(map(sum, rounds)) / len(questions)
     print(
         f"{name:34s} {samples:5.2f} samples {n / best_bare:8.0f}/s bare {n / best_ours:8.0f}/s "
@@ -94,30 +94,32 @@ def compare(name: str, bundle: Bundle, length: int, questions: list[str]) -> Non
     )
 
 
-def _rounds(answer: SampledAnswer) -> list[int]:
-    """Samples of each call, as the usage tells: those of one call share it."""
-    found, i = list[int](), 0
+def samples_per_round(answer: SampledAnswer) -> list[int]:
+    """Return the number of samples of each call, from the calls that the samples share."""
+    sizes, i = list[int](), 0
     while i < answer.n_samples:
-        found.append(answer.samples[i].samples_per_call)
-        i += found[-1]
-    return found
+        sizes.append(answer.samples[i].samples_per_call)
+        i += sizes[-1]
+    return sizes
 
 
-def rule_bundle(rule: Rule) -> Bundle:
-    """A bundle of one rule over levels of 1 to 8 samples."""
+def make_rule_bundle(rule: Rule) -> Bundle:
+    """Return a bundle of one rule over levels of 1 to 8 samples."""
     policy = RulePolicy("rule", make_levels(tuple(range(1, 9))), (rule,), PriceSchedule((0.1,)))
     return Bundle(policy, grader="numeric")
 
 
 def main() -> None:
-    """Compare on policies of one and of many rounds, with short and long completions."""
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
-    questions = [f"What is {i} + {i % 7}? End with the answer." for i in range(n)]
+    """Compare policies of one and of many rounds, with short and long completions."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("questions", type=int, nargs="?", default=3000)
+    n_questions = parser.parse_args().questions
+    questions = [f"What is {i} + {i % 7}? End with the answer." for i in range(n_questions)]
     example = load_bundle(locate_policy(Path("example")))
     for length in (1, 8):
-        size = f"{len(WORKED) * length + 18} characters"
-        compare(f"fixed 4, {size}", rule_bundle(FixedRule(4)), length, questions)
-        adaptive = rule_bundle(AdaptiveConsistencyRule(0.9, 8))
+        size = f"{len(SOLUTION) * length + 18} characters"
+        compare(f"fixed 4, {size}", make_rule_bundle(FixedRule(4)), length, questions)
+        adaptive = make_rule_bundle(AdaptiveConsistencyRule(0.9, 8))
         compare(f"adaptive-consistency, {size}", adaptive, length, questions)
         compare(f"sequential, {size}", example, length, questions)
 

@@ -1,19 +1,19 @@
-"""Surface: what rounds cost, which policy wins at which prices, and accuracy by money and rounds.
+"""Surface: accuracy by budget and number of rounds, and the best policy by the cost of a round.
 
-Run it with ``python benchmarks/surface.py SAMPLES``, a directory of recorded samples. It takes the
-five exams that policies were designed on, counts a token as four characters, and scores every
-policy on held-out questions at equal money, as ``adacompute evaluate`` does:
+Run it with ``python benchmarks/surface.py SAMPLES``. SAMPLES is a directory of recorded samples. It
+uses the five exams on which the policies were designed, counts four characters as a token, and
+scores every policy on held-out questions at equal cost in money, as ``adacompute evaluate`` does.
+It prints two tables:
 
-    calls      what a round costs beside its draws, by the length of the prompt, whether n draws are
-               one call or n, and whether prompts are cached: who wins turns with it
-    surface    accuracy and rounds of one policy, by the rounds that it is allowed and the budget
+    surface    accuracy and rounds of ``sequential``, by maximum number of rounds and budget
+    calls      accuracy and rounds of every policy, by the length of the prompt, whether n samples
+               are one call or n calls, and whether prompts are cached
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -39,153 +39,160 @@ if TYPE_CHECKING:
 FILE = "mcqa10x100__gpt-3.5-turbo.parquet"
 EXAMS = ("aqua-rat", "hellaswag", "lsat-ar", "lsat-rc", "sat-en")
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-CHARACTERS = 4
-"""Characters a token, about."""
+CHARS_PER_TOKEN = 4
 
 TOKEN_PRICES = TokenPrices(input=0.15, cached_input=0.075, output=0.6)
-"""Per million tokens, as gpt-4o-mini is listed; the ratio of input to output is common."""
+"""Per million tokens, as listed for gpt-4o-mini; the ratio of input to output is common."""
 
-MUCH_CACHED = replace(TOKEN_PRICES, cached_input=0.015)
-"""A tenth of the price for cached prompts, as others list."""
+CHEAP_CACHE = replace(TOKEN_PRICES, cached_input=0.015)
+"""Cached prompts at a tenth of the price, as other providers list."""
 
-ALIKE = (2, 3, 4, 6)
-"""Budgets: the money of so many draws in one call."""
+BUDGET_SAMPLES = (2, 3, 4, 6)
+"""Budgets: the cost of this many samples in one call."""
 
-ORDERS, FOLDS, SEED, RESAMPLINGS = 40, 5, 0, 1000
-POLICIES = ("mixture", "early-stopping", "adaptive-consistency", "sequential, rounds free")
+SURFACE_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
+PERMUTATIONS, FOLDS, SEED, RESAMPLES = 40, 5, 0, 1000
+FREE_ROUNDS = "sequential, free rounds"
+POLICIES = ("mixture", "early-stopping", "adaptive-consistency", FREE_ROUNDS, "sequential")
 
 
 @dataclass(frozen=True)
-class Scene:
-    """How calls are made and paid: tokens of a prompt, as they are or as so many completions."""
+class CallPricing:
+    """How calls are made and paid.
+
+    ``prompt_ratio`` is the length of the prompt in mean completions; None is the recorded length.
+    """
 
     name: str
-    longer: float | None = None
+    prompt_ratio: float | None = None
     native_n: bool = True
     cached: bool = False
     token_prices: TokenPrices = TOKEN_PRICES
 
 
-SCENES = (
-    Scene("short prompts, a call a draw", native_n=False),
-    Scene("short prompts, native n"),
-    Scene("prompt 10 × completion, a call a draw", 10, native_n=False),
-    Scene(
+PRICINGS = (
+    CallPricing("short prompts, one call per sample", native_n=False),
+    CallPricing("short prompts, native n"),
+    CallPricing("prompt 10 × completion, one call per sample", 10, native_n=False),
+    CallPricing(
         "prompt 10 × completion, native n, cached at a tenth",
         10,
         cached=True,
-        token_prices=MUCH_CACHED,
+        token_prices=CHEAP_CACHE,
     ),
-    Scene("prompt 10 × completion, native n, cached at half", 10, cached=True),
-    Scene("prompt 10 × completion, native n", 10),
-    Scene("prompt 40 × completion, native n", 40),
+    CallPricing("prompt 10 × completion, native n, cached at half", 10, cached=True),
+    CallPricing("prompt 10 × completion, native n", 10),
+    CallPricing("prompt 40 × completion, native n", 40),
 )
 
 
 def read_exams(samples: Path) -> tuple[Pool, FloatArray, FloatArray]:
-    """The questions, and tokens of their prompts and of every completion."""
+    """Return the questions, the tokens of their prompts, and the tokens of every completion."""
     table = pq.read_table(samples / FILE)
     table = table.filter(pc.match_substring_regex(table["question_id"], f"^({'|'.join(EXAMS)})"))
-    with TemporaryDirectory() as place:
-        pq.write_table(table, Path(place, "part.parquet"))
-        import_samples(Path(place, "part.parquet"), Path(place, "run"))
-        run = Run(Path(place, "run"))
+    with TemporaryDirectory() as directory:
+        pq.write_table(table, Path(directory, "part.parquet"))
+        import_samples(Path(directory, "part.parquet"), Path(directory, "run"))
+        run = Run(Path(directory, "run"))
         pool, recorded = read_pool(run), encode_samples(run.samples())
-    length = recorded.column("completion_chars")
-    length = np.where(np.isnan(length), np.nanmean(length), length) / CHARACTERS
-    prompt = np.array([len(text or "") for text in recorded.text]) / CHARACTERS
-    return pool, prompt, length
+    chars = recorded.column("completion_chars")
+    completion = np.where(np.isnan(chars), np.nanmean(chars), chars) / CHARS_PER_TOKEN
+    prompt = np.array([len(text or "") for text in recorded.text]) / CHARS_PER_TOKEN
+    return pool, prompt, completion
 
 
-def set_scene(scene: Scene, pool: Pool, prompt: FloatArray, length: FloatArray) -> Pool:
-    """Cost of draws and of rounds, as money over a thousand questions.
+def price_pool(
+    pricing: CallPricing, pool: Pool, prompt: FloatArray, completion: FloatArray
+) -> Pool:
+    """Return the pool with the costs of samples and rounds, in money per thousand questions.
 
-    Where prompts are cached, what the first call pays above that is the same for every policy, and
-    left out.
+    With cached prompts, the extra cost of the first call is left out: it is the same for every
+    policy.
     """
-    tokens = prompt if scene.longer is None else np.full(len(prompt), scene.longer * length.mean())
-    price = scene.token_prices.cached_input if scene.cached else scene.token_prices.input
-    sent, drawn = tokens * (price or 0.0) / 1e3, length * scene.token_prices.output / 1e3
-    if scene.native_n:
-        return replace(pool, sample_cost=drawn, round_cost=sent)
-    return replace(pool, sample_cost=drawn + sent[pool.answers.question])
+    tokens, prices = prompt, pricing.token_prices
+    if pricing.prompt_ratio is not None:
+        tokens = np.full(len(prompt), pricing.prompt_ratio * completion.mean())
+    input_price = prices.cached_input if pricing.cached else prices.input
+    prompt_cost = tokens * (input_price or 0.0) / 1e3
+    sample_cost = completion * prices.output / 1e3
+    if pricing.native_n:
+        return replace(pool, sample_cost=sample_cost, round_cost=prompt_cost)
+    return replace(pool, sample_cost=sample_cost + prompt_cost[pool.answers.question])
 
 
-def fit_careless(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Fit the sequential policy as if rounds were for nothing: one draw at a time."""
+def fit_with_free_rounds(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Fit the sequential policy as if rounds cost nothing, so that it takes one sample a round."""
     fitted = POLICY_FACTORIES["sequential"](experiment, train)
     assert isinstance(fitted.policy, SequentialPolicy)
     return replace(fitted, policy=replace(fitted.policy, round_cost=0.0, _plans={}))
 
 
 def score(experiment: Experiment, name: str) -> Curve:
-    """Score a policy on questions held out."""
-    family = fit_careless if name.endswith("free") else POLICY_FACTORIES[name]
+    """Score a policy on held-out questions."""
+    factory = fit_with_free_rounds if name == FREE_ROUNDS else POLICY_FACTORIES[name]
     splits = split_folds(assign_folds(experiment.pool.group, FOLDS, seed=SEED))
-    return cross_validate(experiment, family, splits)
+    return cross_validate(experiment, factory, splits)
 
 
-def budgets_of(pool: Pool) -> dict[int, float]:
-    """What so many draws in one call cost on average."""
-    each, fee = float(pool.mean_sample_cost().mean()), float(pool.round_costs.mean())
-    return {n: each * n + fee for n in ALIKE}
-
-
-def compare_calls(pool: Pool, prompt: FloatArray, length: FloatArray) -> None:
-    """Print accuracy and rounds of every policy in every scene."""
-    weights = bootstrap_weights(pool.group, RESAMPLINGS, seed=SEED)
-    print("accuracy, in brackets rounds, at the money of n =", *ALIKE)
-    for scene in SCENES:
-        paid = set_scene(scene, pool, prompt, length)
-        budgets = budgets_of(paid)
-        experiment = Experiment(paid, LEVELS, tuple(budgets.values()), ORDERS, SEED)
-        fee = float(paid.round_costs.mean() / paid.mean_sample_cost().mean())
-        print(f"\n{scene.name}: a round costs {fee:.2f} draws beside its own")
-        curves = {name: score(experiment, name) for name in (*POLICIES, "sequential")}
+def compare_calls(pool: Pool, prompt: FloatArray, completion: FloatArray) -> None:
+    """Print accuracy and rounds of every policy with every pricing."""
+    weights = bootstrap_weights(pool.group, RESAMPLES, seed=SEED)
+    print("accuracy (rounds) at the cost of n samples in one call, n =", *BUDGET_SAMPLES)
+    for pricing in PRICINGS:
+        priced = price_pool(pricing, pool, prompt, completion)
+        sample_cost = float(priced.mean_sample_cost().mean())
+        round_cost = float(priced.round_costs.mean())
+        budgets = tuple(sample_cost * n + round_cost for n in BUDGET_SAMPLES)
+        experiment = Experiment(priced, LEVELS, budgets, PERMUTATIONS, SEED)
+        print(f"\n{pricing.name}: a round costs as much as {round_cost / sample_cost:.2f} samples")
+        curves = {name: score(experiment, name) for name in POLICIES}
+        ours = [read_curve(curves["sequential"], b, weights) for b in budgets]
         for name, curve in curves.items():
-            read = [read_curve(curve, budget, weights) for budget in budgets.values()]
-            ours = [read_curve(curves["sequential"], b, weights) for b in budgets.values()]
-            cells = [f"{100 * r.accuracy:.1f} ({r.n_rounds:.1f})" for r in read]
-            gap = np.mean([o.resampled - r.resampled for o, r in zip(ours, read, strict=True)], 0)
-            mean = np.mean([o.accuracy - r.accuracy for o, r in zip(ours, read, strict=True)])
-            low, high = np.quantile(gap, [0.025, 0.975])
-            told = f"sequential {100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
-            print(f"| {name} |", " | ".join(cells), f"| {told} |", flush=True)
+            points = [read_curve(curve, b, weights) for b in budgets]
+            cells = [f"{100 * p.accuracy:.1f} ({p.n_rounds:.1f})" for p in points]
+            pairs = list(zip(ours, points, strict=True))
+            gain = 100 * np.mean([o.accuracy - p.accuracy for o, p in pairs])
+            resampled = 100 * np.mean([o.resampled - p.resampled for o, p in pairs], axis=0)
+            low, high = np.quantile(resampled, [0.025, 0.975])
+            interval = f"sequential {gain:+.2f} [{low:+.2f}, {high:+.2f}]"
+            print(f"| {name} |", " | ".join(cells), f"| {interval} |", flush=True)
 
 
 def print_surface(pool: Pool) -> None:
-    """Print accuracy, cost and rounds of one policy by rounds allowed and budget, in samples."""
-    weights = bootstrap_weights(pool.group, RESAMPLINGS, seed=SEED)
-    budgets = (1.5, 2.0, 3.0, 4.0, 6.0)
-    print("\n| rounds |", " | ".join(f"B = {b:g}" for b in budgets), "|")
-    known: dict[bytes, FittedPolicy] = {}
+    """Print accuracy and rounds of ``sequential`` by maximum number of rounds and budget."""
+    weights = bootstrap_weights(pool.group, RESAMPLES, seed=SEED)
+    print("\n| max rounds |", " | ".join(f"B = {b:g}" for b in SURFACE_BUDGETS), "|")
+    fitted: dict[bytes, FittedPolicy] = {}
 
     def fit_once(experiment: Experiment, train: IntArray) -> FittedPolicy:
-        return known.setdefault(
-            train.tobytes(),
-            known.get(train.tobytes()) or POLICY_FACTORIES["sequential"](experiment, train),
-        )
+        key = train.tobytes()
+        if key not in fitted:
+            fitted[key] = POLICY_FACTORIES["sequential"](experiment, train)
+        return fitted[key]
 
-    whole = Experiment(pool, LEVELS, budgets, ORDERS, SEED)
+    unlimited = Experiment(pool, LEVELS, SURFACE_BUDGETS, PERMUTATIONS, SEED)
     splits = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
-    for rounds in (1, 2, 3, 4, UNLIMITED_ROUNDS):
-        experiment = replace(whole, max_rounds=rounds, _rule_results={})
-        curve = cross_validate(experiment, partial(fit_once), splits)
-        read = [read_curve(curve, budget, weights) for budget in budgets]
-        cells = [f"{100 * r.accuracy:.1f} ({r.n_rounds:.2f})" for r in read]
-        name = "any" if rounds == UNLIMITED_ROUNDS else str(rounds)
+    for max_rounds in (1, 2, 3, 4, UNLIMITED_ROUNDS):
+        experiment = replace(unlimited, max_rounds=max_rounds, _rule_results={})
+        curve = cross_validate(experiment, fit_once, splits)
+        points = [read_curve(curve, budget, weights) for budget in SURFACE_BUDGETS]
+        cells = [f"{100 * p.accuracy:.1f} ({p.n_rounds:.2f})" for p in points]
+        name = "unlimited" if max_rounds == UNLIMITED_ROUNDS else str(max_rounds)
         print(f"| {name} |", " | ".join(cells), "|", flush=True)
-    mixture = score(whole, "mixture")
-    cells = [f"{100 * read_curve(mixture, b, weights).accuracy:.1f}" for b in budgets]
+    mixture = score(unlimited, "mixture")
+    cells = [f"{100 * read_curve(mixture, b, weights).accuracy:.1f}" for b in SURFACE_BUDGETS]
     print("| mixture |", " | ".join(cells), "|")
 
 
 def main() -> None:
-    """Read the exams, and print both tables."""
-    pool, prompt, length = read_exams(Path(sys.argv[1]))
-    print(f"{len(pool)} questions, prompts {prompt.mean():.0f}, completions {length.mean():.0f}")
+    """Read the exams and print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("samples", type=Path, help="directory of recorded samples")
+    pool, prompt, completion = read_exams(parser.parse_args().samples)
+    lengths = f"{prompt.mean():.0f} tokens per prompt, {completion.mean():.0f} per completion"
+    print(f"{len(pool)} questions, {lengths}")
     print_surface(pool)
-    compare_calls(pool, prompt, length)
+    compare_calls(pool, prompt, completion)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,27 @@
-"""Verdicts: how often a calibration says "gain" where there is none, and covers where there is one.
+"""Verdicts: how often `calibrate` says "gain" wrongly, and how often its statements hold.
 
-Run it with ``python benchmarks/verdicts.py SAMPLES.parquet CASE POOLS``. The cases:
+Run it with ``python benchmarks/verdicts.py SAMPLES.parquet CASE POOLS``. It repeats one of these
+cases on POOLS pools of questions and counts:
 
-    blank       the right answer of every question is drawn anew from the letters of its exam, so
-                that voting cannot help: how often is there a "gain"?
-    cover       questions are drawn with replacement from the recorded ones: does the interval of
-                the gain hold the gain over all, each scored by a policy not trained on it?
-    synthetic   the same for populations whose truth is known (the file is not looked at)
-    predict     300 questions say what the next 100 will cost at most, and that they will keep 95 %
-                of the accuracy of 16 samples: how often are they wrong? Without text, for speed
-    predict-text    the same with text
+    no-gain        the correct answer of every question is drawn at random from the letters of its
+                   exam, so that voting cannot help; counts verdicts of "gain"
+    coverage       questions are resampled with replacement; counts intervals that contain the gain
+                   on all questions
+    synthetic      the same with populations whose true gain is known (the file is not used)
+    predict        300 questions predict an upper bound of the cost of the next 100, and a price at
+                   which these keep 95 % of the accuracy of 16 samples; counts bounds that fail.
+                   Without features of the text, which is faster
+    predict-text   the same with features of the text
 
-Exams are told apart by the part of the question's name before its stroke.
+The exam of a question is the part of its id before the first slash.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,13 +49,14 @@ if TYPE_CHECKING:
     from adacompute.evaluation.replay import ReplayResult
 
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-BUDGET, ORDERS, PRICES = 2.0, 8, 16
-TOLD, NEXT, SURE, KEPT = 300, 100, 0.9, 0.95
-SAMPLES, SMALL, LARGE, TELLING = 32, 300, 6000, 1 / 3
+BUDGET, PERMUTATIONS, N_PRICES = 2.0, 8, 16
+N_NOW, N_LATER, CONFIDENCE, KEPT_SHARE = 300, 100, 0.9, 0.95
+SYNTHETIC_SAMPLES, SYNTHETIC_QUESTIONS, TRUTH_QUESTIONS, TELLING = 32, 300, 6000, 1 / 3
+CASES = ("no-gain", "coverage", "synthetic", "predict", "predict-text")
 
 
-def read(table: pa.Table) -> Pool:
-    """Samples without those that could not be read, each at a cost of 1."""
+def make_pool(table: pa.Table) -> Pool:
+    """Return the parsed samples of a table, each at a cost of 1."""
     if "difficulty" not in table.column_names:
         table = table.append_column("difficulty", pa.nulls(len(table), pa.string()))
     recorded = encode_samples(table)
@@ -68,34 +72,34 @@ def read(table: pa.Table) -> Pool:
     return pool.equalise(drop_unparsed=True)
 
 
-def redraw(table: pa.Table, rng: np.random.Generator) -> pa.Table:
-    """Draw every question's right answer from the letters of its exam."""
-    names, golds = table["question_id"].to_pylist(), table["gold"].to_pylist()
+def randomise_gold(table: pa.Table, rng: np.random.Generator) -> pa.Table:
+    """Draw the correct answer of every question at random from the letters of its exam."""
+    ids, golds = table["question_id"].to_pylist(), table["gold"].to_pylist()
     letters: dict[str, set[str]] = {}
-    for name, gold in zip(names, golds, strict=True):
-        letters.setdefault(name.split("/")[0], set()).add(gold)
-    known = {exam: sorted(found) for exam, found in letters.items()}
-    new = {name: str(rng.choice(known[name.split("/")[0]])) for name in dict.fromkeys(names)}
+    for question_id, gold in zip(ids, golds, strict=True):
+        letters.setdefault(question_id.split("/")[0], set()).add(gold)
+    choices = {exam: sorted(found) for exam, found in letters.items()}
+    new = {name: str(rng.choice(choices[name.split("/")[0]])) for name in dict.fromkeys(ids)}
     answers = table["answer"].to_pylist()
-    correct = [answer == new[name] for name, answer in zip(names, answers, strict=True)]
-    place = table.column_names.index("correct")
-    return table.set_column(place, "correct", pa.array(correct, pa.bool_()))
+    correct = [answer == new[name] for name, answer in zip(ids, answers, strict=True)]
+    column = table.column_names.index("correct")
+    return table.set_column(column, "correct", pa.array(correct, pa.bool_()))
 
 
-def judge(pool: Pool, seed: int) -> dict[str, float | str]:
+def calibrate_pool(pool: Pool, seed: int) -> dict[str, Any]:
     """Calibrate the sequential policy on a pool."""
-    experiment = Experiment(pool, LEVELS, (BUDGET,), ORDERS, seed)
-    return calibrate(experiment, "sequential", budget=BUDGET, n_prices=PRICES)
+    experiment = Experiment(pool, LEVELS, (BUDGET,), PERMUTATIONS, seed)
+    return calibrate(experiment, "sequential", budget=BUDGET, n_prices=N_PRICES)
 
 
-def choose(pool: Pool, rows: IntArray) -> Pool:
-    """Return questions with repetition: copies stay one group, and get keys of their own."""
-    samples = int(pool.answers.n_samples[0])
-    index = (rows[:, None] * samples + np.arange(samples)).ravel()
+def take_with_repeats(pool: Pool, rows: IntArray) -> Pool:
+    """Return questions, some of them repeated; copies share a group and have their own keys."""
+    n_samples = int(pool.answers.n_samples[0])
+    index = (rows[:, None] * n_samples + np.arange(n_samples)).ravel()
     features = pool.sequential_features
     answers = replace(
         pool.answers,
-        offsets=np.arange(len(rows) + 1) * samples,
+        offsets=np.arange(len(rows) + 1) * n_samples,
         answer=pool.answers.answer[index],
         correct=pool.answers.correct[index],
     )
@@ -110,27 +114,28 @@ def choose(pool: Pool, rows: IntArray) -> Pool:
     )
 
 
-def cover(whole: Pool, pools: int) -> Iterator[tuple[bool, str]]:
-    """Whether the interval of each pool's gain holds the gain over the whole."""
-    truth = float(judge(whole, 0)["gain"])
-    for seed in range(pools):
+def check_coverage(whole: Pool, n_pools: int) -> Iterator[tuple[bool, str]]:
+    """Yield whether the interval of each resampled pool contains the gain on all questions."""
+    true_gain = float(calibrate_pool(whole, 0)["gain"])
+    for seed in range(n_pools):
         rng = np.random.default_rng(seed)
-        said = judge(choose(whole, np.sort(rng.integers(0, len(whole), len(whole)))), seed)
-        yield float(said["gain_low"]) <= truth <= float(said["gain_high"]), _shown(said)
+        rows = np.sort(rng.integers(0, len(whole), len(whole)))
+        result = calibrate_pool(take_with_repeats(whole, rows), seed)
+        yield result["gain_low"] <= true_gain <= result["gain_high"], format_gain(result)
 
 
-def blank(table: pa.Table, pools: int) -> Iterator[tuple[bool, str]]:
-    """Whether each pool without anything to gain is said to have a gain."""
-    for seed in range(pools):
-        said = judge(read(redraw(table, np.random.default_rng(seed))), seed)
-        yield said["verdict"] == "gain", _shown(said)
+def check_no_gain(table: pa.Table, n_pools: int) -> Iterator[tuple[bool, str]]:
+    """Yield whether each pool in which nothing can be gained gets the verdict "gain"."""
+    for seed in range(n_pools):
+        result = calibrate_pool(make_pool(randomise_gold(table, np.random.default_rng(seed))), seed)
+        yield result["verdict"] == "gain", format_gain(result)
 
 
-def draw_pool(questions: int, seed: int) -> Pool:
-    """Draw questions of the four archetypes, a third of which their features give away."""
-    population, _ = mix_archetypes(questions, telling=TELLING, seed=seed)
-    answers = population.draw(SAMPLES, seed=seed)
-    key = hash_keys(np.arange(questions, dtype=np.uint64) + np.uint64(seed << 32))
+def draw_pool(n_questions: int, seed: int) -> Pool:
+    """Draw questions of the four archetypes, a third of which their features reveal."""
+    population, _ = mix_archetypes(n_questions, telling=TELLING, seed=seed)
+    answers = population.draw(SYNTHETIC_SAMPLES, seed=seed)
+    key = hash_keys(np.arange(n_questions, dtype=np.uint64) + np.uint64(seed << 32))
     return Pool(
         answers=answers,
         key=key,
@@ -141,94 +146,107 @@ def draw_pool(questions: int, seed: int) -> Pool:
     )
 
 
-def synthetic(pools: int) -> Iterator[tuple[bool, str]]:
-    """Whether intervals hold what their own policy gains over the population.
+def check_synthetic(n_pools: int) -> Iterator[tuple[bool, str]]:
+    """Yield whether each interval contains the policy's true gain over the population.
 
-    The policy is trained on all questions of its pool and run at the price it was given, on many
-    questions that it has not seen, whose utilities are known exactly.
+    The policy is trained on all questions of its pool and run at the calibrated price on many
+    questions that it was not trained on, whose utilities are known exactly.
     """
-    many, _ = mix_archetypes(LARGE, telling=TELLING, seed=LARGE)
-    unseen, truth = draw_pool(LARGE, LARGE), many.true_utility(LEVELS).mean(axis=0)
+    population, _ = mix_archetypes(TRUTH_QUESTIONS, telling=TELLING, seed=TRUTH_QUESTIONS)
+    unseen = draw_pool(TRUTH_QUESTIONS, TRUTH_QUESTIONS)
+    truth = population.true_utility(LEVELS).mean(axis=0)
     mixtures = frontier(UtilityTable(truth[None, :], np.array(LEVELS, dtype=np.float64)))
-    replay = Replay(unseen, ORDERS, LEVELS[-1], LARGE)
-    for seed in range(pools):
-        pool = draw_pool(SMALL, seed)
-        said = judge(pool, seed)
-        experiment = Experiment(pool, LEVELS, (BUDGET,), ORDERS, seed)
-        policy = find_factory("sequential")(experiment, np.arange(SMALL)).policy
-        digested = policy.prepare_features(unseen.features)
-        ran = replay.run(policy, float(said["price"]), sample_cost=1.0, features=digested)
-        gain = float(ran.accuracy.mean()) - mixtures.utility_at(float(ran.cost.mean()))
-        yield (
-            float(said["gain_low"]) <= gain <= float(said["gain_high"]),
-            f"{gain:.4f} {_shown(said)}",
-        )
+    replay = Replay(unseen, PERMUTATIONS, LEVELS[-1], TRUTH_QUESTIONS)
+    for seed in range(n_pools):
+        pool = draw_pool(SYNTHETIC_QUESTIONS, seed)
+        result = calibrate_pool(pool, seed)
+        experiment = Experiment(pool, LEVELS, (BUDGET,), PERMUTATIONS, seed)
+        policy = find_factory("sequential")(experiment, np.arange(SYNTHETIC_QUESTIONS)).policy
+        features = policy.prepare_features(unseen.features)
+        run = replay.run(policy, float(result["price"]), sample_cost=1.0, features=features)
+        gain = float(run.accuracy.mean()) - mixtures.utility_at(float(run.cost.mean()))
+        covered = result["gain_low"] <= gain <= result["gain_high"]
+        yield covered, f"{gain:.4f} {format_gain(result)}"
 
 
-def predict(whole: Pool, splits: int) -> Iterator[tuple[bool, str]]:
-    """Whether what was said of the next questions fails: their cost, or their accuracy."""
-    costs = shares = refused = 0
-    for seed in range(splits):
-        rows = np.random.default_rng(seed).permutation(len(whole))[: TOLD + NEXT]
-        now, later = whole.take(np.sort(rows[:TOLD])), whole.take(np.sort(rows[TOLD:]))
-        experiment = Experiment(now, LEVELS, (BUDGET,), ORDERS, seed)
+def check_predictions(whole: Pool, n_pools: int) -> Iterator[tuple[bool, str]]:
+    """Yield whether the next questions cost more than predicted; details count the accuracies."""
+    below = rejected = 0
+    for seed in range(n_pools):
+        rows = np.random.default_rng(seed).permutation(len(whole))[: N_NOW + N_LATER]
+        now, later = whole.take(np.sort(rows[:N_NOW])), whole.take(np.sort(rows[N_NOW:]))
+        experiment = Experiment(now, LEVELS, (BUDGET,), PERMUTATIONS, seed)
         fitted = find_factory("sequential")(experiment, np.arange(len(now)))
-        sweep = sweep_prices(experiment, find_factory("sequential"), PRICES)
-        told: dict[str, Any] = {"horizon": NEXT, "confidence": SURE, "sweep": sweep}
-        said = calibrate(experiment, "sequential", budget=BUDGET, **told)
-        above = once(fitted, later, said["price"], seed).cost.mean() > BUDGET
-        costs += above
+        sweep = sweep_prices(experiment, find_factory("sequential"), N_PRICES)
+        shared: dict[str, Any] = {"horizon": N_LATER, "confidence": CONFIDENCE, "sweep": sweep}
+        result = calibrate(experiment, "sequential", budget=BUDGET, **shared)
+        above = bool(run_once(fitted, later, result["price"], seed).cost.mean() > BUDGET)
+        shared |= {"accuracy_of": 16, "share": KEPT_SHARE}
         try:
-            said = calibrate_share(experiment, "sequential", accuracy_of=16, share=KEPT, **told)
+            result = calibrate_share(experiment, "sequential", **shared)
         except DataError:
-            refused += 1
+            rejected += 1
         else:
-            kept = once(fitted, later, said["price"], seed).accuracy.mean()
-            shares += kept < KEPT * once_all(later, seed)
-        said_so = f"accuracies below {shares} of {seed + 1 - refused}, {refused} not said"
-        yield above, f"costs above; {said_so}"
+            accuracy = run_once(fitted, later, result["price"], seed).accuracy.mean()
+            below += accuracy < KEPT_SHARE * vote_once(later, seed)
+        n_predicted = seed + 1 - rejected
+        yield above, f"costs above; accuracies below {below} of {n_predicted}, {rejected} rejected"
 
 
-def once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayResult:
-    """Run a policy once over questions that it has not seen, as live traffic would."""
-    words = later.features if later.sequential_features is None else later.sequential_features
-    digested = fitted.policy.prepare_features(words)
+def run_once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayResult:
+    """Run a policy once on questions that it was not trained on, as live traffic would."""
+    features = later.features if later.sequential_features is None else later.sequential_features
+    prepared = fitted.policy.prepare_features(features)
     replay = Replay(later, 1, LEVELS[-1], seed + 1)
-    return replay.run(fitted.policy, price, sample_cost=1.0, features=digested)
+    return replay.run(fitted.policy, price, sample_cost=1.0, features=prepared)
 
 
-def once_all(later: Pool, seed: int) -> float:
-    """Accuracy of one vote of 16 samples on each question, drawn apart from the policy's."""
-    samples = int(later.answers.n_samples[0])
-    answer = later.answers.answer.reshape(-1, samples)
-    right = later.answers.correct.reshape(-1, samples)
+def vote_once(later: Pool, seed: int) -> float:
+    """Return the accuracy of one vote of 16 samples, drawn independently of the policy's."""
+    n_samples = int(later.answers.n_samples[0])
+    answer = later.answers.answer.reshape(-1, n_samples)
+    correct = later.answers.correct.reshape(-1, n_samples)
     order = np.random.default_rng(seed + 2).random(answer.shape).argsort(axis=1)[:, : LEVELS[-1]]
-    first = votes.winner(np.take_along_axis(answer, order, axis=1))
-    chosen = np.take_along_axis(right, order, axis=1)[np.arange(len(first)), first]
-    return float(np.where(first >= 0, chosen, False).mean())
+    winner = votes.winner(np.take_along_axis(answer, order, axis=1))
+    won = np.take_along_axis(correct, order, axis=1)[np.arange(len(winner)), winner]
+    return float(np.where(winner >= 0, won, False).mean())
 
 
-def _shown(said: dict[str, float | str]) -> str:
-    return str({name: said[name] for name in ("gain", "gain_low", "gain_high")})
+def format_gain(result: dict[str, Any]) -> str:
+    """Format the gain of a calibration with its interval."""
+    return str({name: result[name] for name in ("gain", "gain_low", "gain_high")})
+
+
+def run_case(case: str, samples: Path, n_pools: int) -> Iterator[tuple[bool, str]]:
+    """Return the outcomes of a case."""
+    if case == "synthetic":
+        return check_synthetic(n_pools)
+    table = pq.read_table(samples)
+    if case == "no-gain":
+        return check_no_gain(table, n_pools)
+    whole = make_pool(table)
+    if case == "coverage":
+        return check_coverage(whole, n_pools)
+    if case == "predict":
+        whole = replace(whole, features=whole.features[:, :0], sequential_features=None)
+    return check_predictions(whole, n_pools)
 
 
 def main() -> None:
-    """Print how often it happened, and how long that took."""
-    table, case, count = pq.read_table(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    begin, found = time.perf_counter(), 0
-    whole = read(table)
-    if case == "predict":
-        whole = replace(whole, features=whole.features[:, :0], sequential_features=None)
-    cases = {
-        "blank": lambda: blank(table, count),
-        "cover": lambda: cover(whole, count),
-        "synthetic": lambda: synthetic(count),
-        "predict": lambda: predict(whole, count),
-        "predict-text": lambda: predict(whole, count),
-    }
-    for i, (happened, shown) in enumerate(cases[case](), start=1):
-        found += happened
-        print(f"{i}: {found} of {i}, {shown}, {time.perf_counter() - begin:.0f} s", flush=True)
+    """Print how often the event happened, and the elapsed time."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("samples", type=Path, help="file of recorded samples")
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("pools", type=int)
+    options = parser.parse_args()
+    start, count = time.perf_counter(), 0
+    outcomes = run_case(options.case, options.samples, options.pools)
+    for i, (happened, details) in enumerate(outcomes, start=1):
+        count += happened
+        elapsed_s = time.perf_counter() - start
+        print(f"{i}: {count} of {i}, {details}, {elapsed_s:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
