@@ -66,6 +66,11 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "replay": (logged(), "--bundle", "example", "--budget", "2"),
         "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
         "demo": (source,),
+        "fit": (
+            trained[0].with_name("many.parquet"),
+            *("--out", place / "fitted", "--budget", "1.5"),
+            *("--levels", "1,2", "--policy", "mixture"),
+        ),
         "reproduce": (run, "--out", place / "paper", "--full-runs", "0"),
     }
 
@@ -96,6 +101,17 @@ def test_help_and_version_exit_with_0(call: Call) -> None:
         assert called.code == 0
         assert all(name in called.out for name in COMMANDS)
     assert call("--version") == (0, f"adacompute {adacompute.__version__}\n", "")
+
+
+def test_help_fits_80_columns_with_whole_summaries(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = call("--help").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") for line in lines[1:])
+    listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :]]
+    assert listed == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", OFFLINE)

@@ -1,4 +1,4 @@
-"""The demo goes down the whole line, with what ships or with a file of the user's."""
+"""The demo runs the whole pipeline, on the example samples or on a file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from adacompute.cli.main import cli
-from adacompute.core.errors import DataError
+from adacompute.core.errors import DataError, MissingExtra
 from adacompute.datasets.example import QUESTIONS, SAMPLES
+from adacompute.stages import inputs, report
 from adacompute.stages.demo import BUDGETS, POLICIES, run_demo
 
 Rows = list[dict[str, Any]]
 
-MOST_S = 60
-"""Seconds that the demo may take."""
+MAX_DURATION_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_the_demo_imports_estimates_solves_and_evaluates(source: Path, temporary: Path) -> None:
+def test_demo_runs_every_step(source: Path, temporary: Path) -> None:
     said: list[str] = []
     result = run_demo(source, progress=said.append)
     assert said[:3] == ["import", "estimate", "solve"]
@@ -41,9 +41,12 @@ def test_the_demo_imports_estimates_solves_and_evaluates(source: Path, temporary
     assert result["solve"]["cost"] <= 2.0
     assert [row["policy"] for row in result["evaluate"]["rows"]][::4] == list(POLICIES)
     assert Path(result["run"]).parent == temporary
+    assert result["train"]["policy"] == "sequential"
+    assert "too few to calibrate" in result["skipped"]["calibrate"]
+    assert "calibrate" not in result["commands"]
 
 
-def test_the_demo_takes_as_many_levels_as_the_question_with_fewest_samples_has(
+def test_levels_are_limited_by_the_fewest_samples(
     rows: Rows, write: Callable[[Path, Rows], Path], tmp_path: Path
 ) -> None:
     ragged = [row for row in rows if row["sample"] < 5 or row["question_id"] != "fair/0"]
@@ -51,7 +54,7 @@ def test_the_demo_takes_as_many_levels_as_the_question_with_fewest_samples_has(
     assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4]
 
 
-def test_one_question_with_few_samples_does_not_keep_others_from_being_scored(
+def test_question_with_few_samples_is_excluded_from_scores(
     rows: Rows, write: Callable[[Path, Rows], Path], tmp_path: Path
 ) -> None:
     ragged = [row for row in rows if row["sample"] < 1 or row["question_id"] != "fair/0"]
@@ -63,10 +66,10 @@ def test_one_question_with_few_samples_does_not_keep_others_from_being_scored(
 
 
 @pytest.mark.slow
-def test_a_demo_without_a_file_runs_on_the_samples_that_ship() -> None:
+def test_demo_on_the_example_ends_in_a_verdict() -> None:
     began = time.process_time()
     result = run_demo()
-    assert time.process_time() - began < MOST_S
+    assert time.process_time() - began < MAX_DURATION_S
     assert result["import"]["questions"] == QUESTIONS
     assert result["import"]["samples"] == QUESTIONS * SAMPLES
     assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4, 8, 16]
@@ -74,9 +77,39 @@ def test_a_demo_without_a_file_runs_on_the_samples_that_ship() -> None:
     for budget in BUDGETS:
         assert scores["oracle", budget]["accuracy"] > scores["mixture", budget]["accuracy"]
         assert scores["early-stopping", budget]["headroom"] > 0
+    assert result["skipped"] == {}
+    assert result["calibrate"]["verdict"] == result["report"]["verdict"] == "gain"
 
 
-def test_the_commands_of_a_demo_do_what_it_did(source: Path) -> None:
+def test_base_install_fits_a_policy_without_extras(
+    rows: Rows,
+    write: Callable[[Path, Rows], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_report() -> None:
+        raise MissingExtra("this needs jinja2: pip install 'adacompute[report]'")
+
+    monkeypatch.setattr(inputs, "find_spec", lambda _: None)
+    monkeypatch.setattr(inputs, "require", _no_module)
+    monkeypatch.setattr(report, "check_extra", no_report)
+    many = [
+        {**row, "question_id": f"{i}/{row['question_id']}", "question": f"{i} {row['question']}"}
+        for i in range(2)
+        for row in rows
+    ]
+    result = run_demo(write(tmp_path / "many.parquet", many))
+    assert result["calibrate"]["policy"] == "adaptive-consistency"
+    assert result["calibrate"]["verdict"] in ("gain", "no gain")
+    assert result["skipped"].keys() == {"sequential", "report"}
+    assert "adacompute[train]" in result["skipped"]["sequential"]
+
+
+def _no_module(module: str, *, extra: str) -> None:
+    raise MissingExtra(f"this needs {module}: pip install 'adacompute[{extra}]'")
+
+
+def test_commands_of_a_demo_repeat_its_results(source: Path) -> None:
     result = run_demo(source)
     for name, command in result["commands"].items():
         words = [*shlex.split(command), "--json"]
@@ -86,7 +119,7 @@ def test_the_commands_of_a_demo_do_what_it_did(source: Path) -> None:
         assert json.loads(called.stdout) == json.loads(json.dumps(result[name]))
 
 
-def test_a_demo_of_a_wrong_file_leaves_nothing_behind(tmp_path: Path, temporary: Path) -> None:
+def test_missing_file_leaves_nothing_behind(tmp_path: Path, temporary: Path) -> None:
     with pytest.raises(DataError, match="there is no file"):
         run_demo(tmp_path / "missing.parquet")
     assert list(temporary.iterdir()) == []

@@ -17,7 +17,16 @@ from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _InOrder(click.Group):
+    """A group that lists its commands in the order of the pipeline."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="adacompute", message="%(prog)s %(version)s")
 def cli() -> None:
     """Spend an LLM inference budget where it buys accuracy."""
@@ -25,6 +34,7 @@ def cli() -> None:
 
 for command in (
     pipeline.demo,
+    pipeline.fit,
     pipeline.import_,
     live.collect,
     live.probe,

@@ -222,6 +222,7 @@ COLLECTING = (
         "--arm",
         "arms",
         type=ArmOption(),
+        metavar="name=NAME,KEY=VALUE",
         multiple=True,
         help="An arm to sample: name=big,model=…,effort=high; may be repeated.",
     ),
@@ -262,3 +263,18 @@ def collecting(function: F) -> F:
     for option in reversed(COLLECTING):
         function = option(function)
     return function
+
+
+@click.command
+@collecting
+def _collect() -> None:
+    """Take the options of a collection."""
+
+
+COLLECTING_NAMES = tuple(option.name or "" for option in _collect.params)
+"""Names under which a command receives these options."""
+
+
+def is_given(ctx: click.Context, name: str) -> bool:
+    """Return whether an option was set on the command line or in a TOML file."""
+    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from adacompute.cli.options import (
+    COLLECTING_NAMES,
     FEATURES,
     GRADER,
     LEVELS,
@@ -28,13 +29,16 @@ from adacompute.cli.options import (
     UNIT,
     WHOLE_NUMBERS,
     Limit,
+    collecting,
     common,
+    is_given,
 )
 from adacompute.cli.output import progress, show
 from adacompute.cli.results import (
     print_calibration,
     print_demo,
     print_estimate,
+    print_fit,
     print_grades,
     print_import,
     print_report,
@@ -53,7 +57,7 @@ from adacompute.cli.results import (
 @common
 def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Import recorded samples into a run: a file, logs or 'example'."""
-    from adacompute.stages.import_samples import import_samples
+    from adacompute.stages.import_samples import import_samples  # noqa: PLC0415
 
     show(import_samples(source, run, **options), print_import, as_json=as_json)
 
@@ -64,7 +68,7 @@ def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None: 
 @common
 def grade(*, run: Path, grader: str, as_json: bool) -> None:
     """Grade the samples of a run, for the first time or again."""
-    from adacompute.stages.grade import grade_run
+    from adacompute.stages.grade import grade_run  # noqa: PLC0415
 
     with progress("Grading") as report:
         result = grade_run(run, grader=grader, progress=report)
@@ -99,7 +103,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
 @common
 def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Estimate the accuracy of every level on every question."""
-    from adacompute.stages.estimate import estimate_run
+    from adacompute.stages.estimate import estimate_run  # noqa: PLC0415
 
     show(estimate_run(run, **options), print_estimate, as_json=as_json)
 
@@ -133,7 +137,7 @@ def solve(
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
     """Compute the best allocation of a budget, with an upper bound."""
-    from adacompute.stages.solve import solve_run
+    from adacompute.stages.solve import solve_run  # noqa: PLC0415
 
     if len(dict(limits)) < len(limits):
         raise click.UsageError("a limit is given twice: name each cost once")
@@ -171,7 +175,7 @@ def solve(
 @common
 def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Fit a policy to a run and write its bundle."""
-    from adacompute.stages.train import train_run
+    from adacompute.stages.train import train_run  # noqa: PLC0415
 
     with progress("Training") as report:
         report(options["policy"])
@@ -200,8 +204,8 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @RESORT
 @common
 def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
-    """Set the price of a bundle on held-out questions; give a verdict."""
-    from adacompute.stages.calibrate import calibrate_run
+    """Set a bundle's price on held-out questions and give a verdict."""
+    from adacompute.stages.calibrate import calibrate_run  # noqa: PLC0415
 
     with progress("Calibrating") as report:
         result = calibrate_run(run, progress=report, **options)
@@ -237,7 +241,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @common
 def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Score policies on questions they were not fitted to."""
-    from adacompute.stages.evaluate import evaluate_run
+    from adacompute.stages.evaluate import evaluate_run  # noqa: PLC0415
 
     with progress("Evaluating") as report:
         result = evaluate_run(run, progress=report, **options)
@@ -262,11 +266,60 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
     """Write a page that shows what a budget buys, and why."""
-    from adacompute.stages.report import report_run
+    from adacompute.stages.report import report_run  # noqa: PLC0415
 
     with progress("Reporting") as status:
         result = report_run(run, progress=status, **options)
     show(result, print_report, as_json=as_json)
+
+
+@click.command("fit")
+@click.argument("source", metavar="SOURCE")
+@click.option("--budget", required=True, type=float, help="Mean cost per question.")
+@click.option("--out", required=True, type=RUN, help="Directory of the bundle.")
+@click.option("--run", type=RUN, help="Run directory (default: OUT.run).")
+@click.option(
+    "--policy", help="Kind of policy (default: sequential, if the extra train is installed)."
+)
+@LEVELS
+@UNIT
+@TOKEN_PRICES
+@TIE_BREAK
+@MODEL
+@GRADER
+@click.option("--gold", help="Question set with reference answers (default: the column gold).")
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Confidence level of all intervals.",
+)
+@SEED
+@click.option("--base-url", help="Collect first: SOURCE is questions for this server (…/v1).")
+@collecting
+@common
+@click.pass_context
+def fit(
+    ctx: click.Context,
+    /,
+    *,
+    source: str,
+    base_url: str | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - as declared above
+) -> None:
+    """Go from samples to a calibrated bundle, a report and a verdict."""
+    from adacompute.stages.fit import fit_run  # noqa: PLC0415
+
+    collection = {name: options.pop(name) for name in COLLECTING_NAMES}
+    given = [f"--{name.replace('_', '-')}" for name in collection if is_given(ctx, name)]
+    if base_url is None and given:
+        raise click.UsageError(f"{', '.join(given)} need --base-url, to collect samples first")
+    options["collection"] = None if base_url is None else {"base_url": base_url, **collection}
+    with progress("Fitting") as status:
+        result = fit_run(source, progress=status, **options)
+    show(result, print_fit, as_json=as_json)
 
 
 @click.command("demo")
@@ -274,7 +327,7 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 @common
 def demo(*, samples: Path | None, as_json: bool) -> None:
     """Run the pipeline on the example samples, or on your own file."""
-    from adacompute.stages.demo import run_demo
+    from adacompute.stages.demo import run_demo  # noqa: PLC0415
 
     with progress("Demo") as report:
         result = run_demo(samples, progress=report)

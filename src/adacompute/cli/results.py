@@ -225,6 +225,18 @@ def _print_kept_accuracy(result: Result) -> None:
     )
 
 
+def print_fit(result: Result) -> None:
+    """Print the verdict of a fitted policy, where everything is, and the next command."""
+    for note in result["notes"]:
+        print_text(note)
+    if result["steps_skipped"]:
+        print_text(f"Skipped, as nothing changed: {', '.join(result['steps_skipped'])}.")
+    print_calibration(result)
+    print_values("Files", {"Run": result["run"], "Report": result["report"]})
+    print_text("Next:")
+    print_text(f"  {result['next']}", "bold", wrap=False)
+
+
 def print_scores(result: Result) -> None:
     """Print the accuracy of each policy at each budget, with its difference to the mixture."""
     rows = result["rows"]
@@ -319,5 +331,7 @@ def print_demo(result: Result) -> None:
         describe[name](result[name])
         print_text("")
     for what, reason in result["skipped"].items():
-        print_text(f"No {what}: {reason}", wrap=False)
+        print_text(f"Not shown: {what}, because {reason}.", wrap=False)
     print_text(f"The run is in {result['run']}", wrap=False)
+    if "calibrate" in result:
+        print_text(f"Verdict on {result['calibrate']['policy']}: {result['calibrate']['verdict']}.")

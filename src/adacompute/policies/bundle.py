@@ -132,8 +132,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "notes": bundle.notes,
     }
     path = path.resolve()
-    if path.exists() and not _is_bundle(path):
-        raise BundleError(f"{path} exists and contains other files than a bundle: use another path")
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
         new, old = Path(directory, "new"), Path(directory, "old")
@@ -151,11 +150,15 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
             raise
 
 
-def _is_bundle(path: Path) -> bool:
-    """Whether a directory contains a bundle and nothing else."""
-    return (path / FILE).is_file() and all(
+def check_replaceable(path: Path) -> None:
+    """Refuse a path that holds anything but a bundle, because a new bundle would replace it."""
+    if not path.exists():
+        return
+    is_bundle = (path / FILE).is_file() and all(
         file.name in (FILE, TABLES) or file.match("model-*.onnx") for file in path.iterdir()
     )
+    if not is_bundle:
+        raise BundleError(f"{path} exists and contains other files than a bundle: use another path")
 
 
 def load_bundle(path: Path) -> Bundle:

@@ -1,96 +1,106 @@
-"""Demo: the whole line, offline, on the samples that ship with the package or on others.
+"""Demo: the whole pipeline, offline, on the example samples or on a file of yours.
 
-Each step is one command of the line, with the options that it would be given; a step that is added
-to `steps` is run, and shown with its command.
+Each step is one command with the options that a user would give it. Steps that need an extra or
+more data than there is are skipped, with the reason. It ends in a verdict where one is possible.
 """
 
 from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import MissingExtra
+from adacompute.core.errors import DataError, MissingExtra
 from adacompute.datasets.example import NAME
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
+from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
-from adacompute.stages.inputs import DEFAULT_LEVELS, no_progress
-from adacompute.stages.report import check_extra, report_run
+from adacompute.stages.inputs import BEST_POLICY, DEFAULT_LEVELS, choose_policy, no_progress
+from adacompute.stages.report import report_run
 from adacompute.stages.solve import solve_run
+from adacompute.stages.train import train_run
 from adacompute.storage.store import encode_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from adacompute.core.answers import Answers
 
-BUDGETS = (1.5, 2.0, 3.0, 4.0)
-PAGE = "report.html"
+Stage = Callable[..., dict[str, Any]]
+
+BUDGET, BUDGETS = 2.0, (1.5, 2.0, 3.0, 4.0)
+BUNDLE, PAGE = "policy", "report.html"
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
+OPTIONAL = ("train", "calibrate", "report")
+"""Steps that are skipped if the samples do not suffice for them."""
 
 
 def run_demo(
     samples: Path | None = None, *, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
-    """Take every step into a temporary run: the result of each, and the commands that do it."""
+    """Run every step in a temporary run; return their results and their commands."""
     source = Path(NAME) if samples is None else samples
-    answers = encode_samples(read_source(source)).answers  # before anything is made
+    answers = encode_samples(read_source(source)).answers  # refuse a bad file before any step
     run = Path(tempfile.mkdtemp(prefix="adacompute-demo-"))
     progress("import")
     results = {"import": import_samples(source, run)}
     commands = {"import": shlex.join(["adacompute", "import", str(source), "--run", str(run)])}
-    taken, missing = steps(answers, progress), _missing()
-    if missing is None:
-        taken["report"] = (
-            partial(report_run, progress=progress),
-            {"out": run / PAGE, "budget": 2.0},
-        )
-    for name, (take, options) in taken.items():
+    policy, missing = choose_policy()
+    skipped = {} if missing is None else {BEST_POLICY: f"{missing} ({policy} was fitted instead)"}
+    for name, (stage, options) in _steps(answers, run, policy, progress).items():
         progress(name)
-        results[name] = take(run, **options)
-        commands[name] = shlex.join(["adacompute", name, str(run), *_spell(options)])
-    skipped = {} if missing is None else {"report": missing}
-    return {"run": str(run), "budget": 2.0, "commands": commands, "skipped": skipped, **results}
+        try:
+            results[name] = stage(run, **options)
+        except (DataError, MissingExtra) as error:
+            if name not in OPTIONAL:
+                raise
+            skipped[name] = skipped.get("train", str(error))
+            continue
+        commands[name] = shlex.join(["adacompute", name, str(run), *_format_options(options)])
+    known = {"run": str(run), "budget": BUDGET, "commands": commands, "skipped": skipped}
+    return {**known, **results}
 
 
-def _missing() -> str | None:
-    """What a page lacks here, in one sentence."""
-    try:
-        check_extra()
-    except MissingExtra as error:
-        return str(error)
-    return None
+def _steps(
+    answers: Answers, run: Path, policy: str, progress: Callable[[str], None]
+) -> dict[str, tuple[Stage, dict[str, Any]]]:
+    """Return the steps after the import: name of the command, stage function and options.
 
-
-def steps(
-    answers: Answers, progress: Callable[[str], None]
-) -> dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]]:
-    """The steps after the import: commands, what they call, and their options.
-
-    Every question is estimated, by the samples of the one with fewest; few with fewer than others
-    are left out of the scores.
+    Estimate uses levels that every question has samples for. The other steps exclude the few
+    questions with fewer samples than usual.
     """
     fewest, usual = int(answers.n_samples.min()), common_sample_count(answers.n_samples)
-    levels, scored_levels = (
-        tuple(level for level in DEFAULT_LEVELS if level <= most) for most in (fewest, usual)
+    estimated, scored = (
+        tuple(level for level in DEFAULT_LEVELS if level <= limit) for limit in (fewest, usual)
     )
-    scored = {"budgets": BUDGETS, "levels": scored_levels, "policies": POLICIES}
+    bundle = run / BUNDLE
     return {
-        "estimate": (estimate_run, {"levels": levels}),
-        "solve": (solve_run, {"budget": 2.0}),
-        "evaluate": (partial(evaluate_run, progress=progress), scored),
+        "estimate": (estimate_run, {"levels": estimated}),
+        "solve": (solve_run, {"budget": BUDGET}),
+        "evaluate": (
+            partial(evaluate_run, progress=progress),
+            {"budgets": BUDGETS, "levels": scored, "policies": POLICIES},
+        ),
+        "train": (train_run, {"policy": policy, "out": bundle, "levels": scored}),
+        "calibrate": (
+            partial(calibrate_run, progress=progress),
+            {"bundle": bundle, "budget": BUDGET},
+        ),
+        "report": (
+            partial(report_run, progress=progress),
+            {"out": run / PAGE, "budget": BUDGET},
+        ),
     }
 
 
-def _spell(options: dict[str, Any]) -> list[str]:
-    """Spell options as on the command line.
+def _format_options(options: dict[str, Any]) -> list[str]:
+    """Format options as on the command line.
 
-    >>> _spell({"budget": 2.0, "levels": (1, 2)})
+    >>> _format_options({"budget": 2.0, "levels": (1, 2)})
     ['--budget', '2', '--levels', '1,2']
     """
     words = []

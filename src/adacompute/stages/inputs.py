@@ -42,6 +42,9 @@ LEARNED = (*ROUTERS, "sequential")
 TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
 """What learned policies need beyond the base install."""
 
+BEST_POLICY, BASE_POLICY = "sequential", "adaptive-consistency"
+"""The default policy, and the default where the extra `train` is not installed."""
+
 
 def no_progress(_: str) -> None:
     """Report nothing."""
@@ -175,6 +178,12 @@ def hash_run(place: Run) -> str:
 def hash_resort(resort: Path | None) -> str | None:
     """Hash the samples of a last resort, where there is one."""
     return None if resort is None else hash_run(Run(resort))
+
+
+def choose_policy() -> tuple[str, str | None]:
+    """Return the best policy that the installed extras can fit, and why it is not the usual one."""
+    missing = missing_extra()
+    return (BASE_POLICY if missing else BEST_POLICY), missing
 
 
 def missing_extra() -> str | None:

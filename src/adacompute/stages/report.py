@@ -29,6 +29,7 @@ from adacompute.stages.inputs import (
     LEARNED,
     check_levels,
     check_seed,
+    choose_policy,
     describe_source,
     missing_extra,
     no_progress,
@@ -49,9 +50,6 @@ FORMAT = 4
 """Version of the document that is kept in the run."""
 
 PERMUTATIONS = 20
-BEST, SIMPLE = "sequential", "adaptive-consistency"
-"""The policy that a page is about, and the one without what learned policies need."""
-
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
 UNIFORM = ("fixed", "mixture", "random")
 """What others are compared with."""
@@ -175,7 +173,7 @@ def _choose(
     """Choose the policy that the page is about and those beside it, and say what is left out."""
     missing = missing_extra()
     if policy is None:
-        policy = SIMPLE if missing else BEST
+        policy, _ = choose_policy()
     main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
     if policy not in main:
         raise ConfigError(f"a page is about one of {', '.join(main)}, not {policy!r}")

@@ -1,0 +1,216 @@
+"""Fit: the stage that goes from samples or questions to a calibrated bundle and a verdict.
+
+It runs import or collect, train, calibrate and report on one run directory. Each of these commands
+can still be run alone. A second call skips every step that finished with the same options on the
+same samples. It decides nothing itself: the verdict is that of calibrate.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adacompute.collection.plan import read_plan
+from adacompute.core.errors import AdaComputeError, ConfigError, DataError
+from adacompute.evaluation.costs import check_budgets
+from adacompute.evaluation.factories import find_factory
+from adacompute.policies.bundle import check_replaceable, load_bundle
+from adacompute.policies.episode import FIRST_SEEN
+from adacompute.stages.calibrate import calibrate_run, check_confidence
+from adacompute.stages.collect import collect_run, describe_missing
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.inputs import (
+    DEFAULT_LEVELS,
+    check_levels,
+    check_seed,
+    check_tie_break,
+    choose_policy,
+    no_progress,
+)
+from adacompute.stages.report import check_extra, report_run
+from adacompute.stages.train import train_run
+from adacompute.storage.manifest import hash_path
+from adacompute.storage.store import GRADES, SAMPLES, Run
+
+PAGE = "report.html"
+TRAINED, CALIBRATED = "fit-train", "fit-calibrate"
+"""Manifests of the two steps that write the bundle, which is outside the run directory."""
+
+
+@dataclass
+class _Steps:
+    """Which steps ran and which were skipped, and why a step was left out."""
+
+    progress: Callable[[str], None]
+    done: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, step: str, *, is_skipped: bool) -> None:
+        """Note that a step ran, or that it was skipped because it had finished before."""
+        (self.skipped if is_skipped else self.done).append(step)
+
+
+def fit_run(
+    source: str,
+    *,
+    budget: float,
+    out: Path,
+    run: Path | None = None,
+    policy: str | None = None,
+    levels: Sequence[int] = DEFAULT_LEVELS,
+    unit: str = "samples",
+    token_prices: Path | None = None,
+    tie_break: str = FIRST_SEEN,
+    model: str | None = None,
+    grader: str | None = None,
+    gold: str | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+    collection: Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] = no_progress,
+) -> dict[str, Any]:
+    """Fit and calibrate a policy, write its report, and return its verdict.
+
+    ``source`` holds recorded samples, or questions if ``collection`` gives the options of
+    `read_plan` to sample them with. Without ``policy`` it is the best one that the installed
+    extras can fit. Everything is checked before the first sample is paid for.
+    """
+    check_budgets([budget])
+    check_confidence(confidence, None)
+    check_tie_break(tie_break)
+    check_replaceable(out)
+    steps = _Steps(progress)
+    if policy is None:
+        policy, reason = choose_policy()
+        if reason:
+            steps.notes.append(f"{reason}. Fitted {policy}, which needs no extra.")
+    find_factory(policy)
+    training = {
+        "policy": policy,
+        "levels": check_levels(levels),
+        "unit": unit,
+        "tie_break": tie_break,
+        "model": model,
+        "grader": grader,
+        "seed": check_seed(seed),
+    }
+    run = run or out.with_name(f"{out.name}.run")
+    plan_options = {"token_prices": token_prices, "seed": seed, **(collection or {})}
+    if collection is None:
+        _import(source, run, steps, model=model, grader=grader, gold=gold)
+    else:
+        _collect(source, run, steps, model=model, grader=grader, **plan_options)
+    trained = _train(run, out, steps, {**training, "token_prices": token_prices})
+    result = _calibrate(run, out, steps, trained, {"budget": budget, "confidence": confidence})
+    options = {"unit": unit, "token_prices": token_prices, "levels": levels, "seed": seed}
+    page = _report(run, steps, budget=budget, policy=policy, **options)
+    return {
+        **result,
+        "run": str(run),
+        "report": None if page is None else str(page),
+        "steps": steps.done,
+        "steps_skipped": steps.skipped,
+        "notes": steps.notes,
+        "next": _next_command(result, run, out, (collection or {}).get("base_url")),
+    }
+
+
+def _import(source: str, run: Path, steps: _Steps, **options: str | None) -> None:
+    steps.progress("import")
+    before = Run(run).manifest("import")
+    import_samples(Path(source), run, **options)
+    steps.note("import", is_skipped=before is not None and before == Run(run).manifest("import"))
+
+
+def _collect(
+    source: str,
+    run: Path,
+    steps: _Steps,
+    *,
+    model: str | None,
+    grader: str | None,
+    **options: Any,  # noqa: ANN401 - those of read_plan
+) -> None:
+    if model is None or grader is None:
+        raise ConfigError("collecting samples needs --model and --grader")
+    plan = read_plan(source, model=model, grader=grader, **options)
+    result = collect_run(plan, run, report=lambda arm, now: steps.progress(f"collect {arm}: {now}"))
+    if missing := describe_missing(result):
+        raise DataError(f"{missing}: run the same command again")
+    steps.note("collect", is_skipped=not any(arm["new_samples"] for arm in result["arms"]))
+
+
+def _train(run: Path, out: Path, steps: _Steps, options: dict[str, Any]) -> str:
+    """Train the bundle unless it is there already; return the hash of the trained bundle."""
+    store = Run(run)
+    inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
+    hashed = None if prices is None else hash_path(prices)
+    arguments = {**options, "token_prices": hashed, "out": str(out.resolve())}
+    finished = store.find_finished(TRAINED, arguments, inputs)
+    if finished and _holds(out, store, str(finished.result["bundle_hash"])):
+        steps.note("train", is_skipped=True)
+        return str(finished.result["bundle_hash"])
+    steps.progress(f"train {options['policy']}")
+    train_run(run, out=out, **options)
+    result = {"bundle_hash": hash_path(out)}
+    store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
+    steps.note("train", is_skipped=False)
+    return result["bundle_hash"]
+
+
+def _holds(out: Path, store: Run, trained: str) -> bool:
+    """Whether a bundle is as it was trained, or as it was calibrated after that."""
+    calibrated = store.manifest(CALIBRATED)
+    known = [trained]
+    if calibrated and calibrated.arguments["trained"] == trained:
+        known.append(calibrated.result["bundle_hash"])
+    return out.is_dir() and hash_path(out) in known
+
+
+def _calibrate(
+    run: Path, out: Path, steps: _Steps, trained: str, options: dict[str, Any]
+) -> dict[str, Any]:
+    store = Run(run)
+    arguments, inputs = {**options, "trained": trained}, store.hashes([SAMPLES, GRADES])
+    finished = store.find_finished(CALIBRATED, arguments, inputs)
+    if finished and hash_path(out) == finished.result["bundle_hash"]:
+        steps.note("calibrate", is_skipped=True)
+        return dict(finished.result["calibration"])
+    steps.progress("calibrate")
+    result = calibrate_run(run, bundle=out, progress=steps.progress, **options)
+    kept = {"calibration": result, "bundle_hash": hash_path(out)}
+    store.finish(CALIBRATED, arguments=arguments, inputs=inputs, outputs={}, result=kept)
+    steps.note("calibrate", is_skipped=False)
+    return result
+
+
+def _report(run: Path, steps: _Steps, **options: Any) -> Path | None:  # noqa: ANN401 - of report_run
+    """Write the report, or note why there is none: the bundle is complete without it."""
+    page = run / PAGE
+    before = Run(run).manifest("report")
+    try:
+        check_extra()
+        steps.progress("report")
+        report_run(run, out=page, progress=steps.progress, **options)
+    except AdaComputeError as error:
+        steps.notes.append(f"No report: {error}.")
+        return None
+    steps.note("report", is_skipped=before is not None and before == Run(run).manifest("report"))
+    return page
+
+
+def _next_command(result: dict[str, Any], run: Path, out: Path, base_url: str | None) -> str:
+    """Return the command that serves a policy with a gain, or that scores all policies."""
+    if result["verdict"] != "gain":
+        return shlex.join(["adacompute", "evaluate", str(run)])
+    bundle = load_bundle(out)
+    words = ["adacompute", "serve", "--bundle", str(out), "--base-url", base_url or "URL"]
+    words += ["--budget", f"{result['budget']:g}"]
+    for name in ("model", "grader"):
+        if getattr(bundle, name) is None:
+            words += [f"--{name}", name.upper()]
+    return shlex.join(words)

@@ -1,0 +1,223 @@
+"""One command from samples or questions to a calibrated bundle, a report and a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from adacompute.cli.main import cli
+from adacompute.core.errors import BundleError, ConfigError, DataError, MissingExtra
+from adacompute.policies.bundle import load_bundle
+from adacompute.stages import inputs, report
+from adacompute.stages.calibrate import calibrate_run
+from adacompute.stages.fit import fit_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.train import train_run
+
+Rows = list[dict[str, Any]]
+STEPS = ["import", "train", "calibrate", "report"]
+QUICK: dict[str, Any] = {"budget": 2.0, "policy": "early-stopping", "levels": (1, 2, 4)}
+
+
+@pytest.fixture
+def many(tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]) -> Path:
+    """Return 48 questions with 8 samples each: enough to calibrate on."""
+    copies = [
+        {
+            **row,
+            "question_id": f"{i}/{row['question_id']}",
+            "question": f"Part {i}: {row['question']}",
+        }
+        for i in range(2)
+        for row in rows
+    ]
+    return write(tmp_path / "many.parquet", copies)
+
+
+def test_samples_become_a_calibrated_bundle_and_a_report(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    progress: list[str] = []
+    result = fit_run(str(many), out=out, **QUICK, progress=progress.append)
+    bundle = load_bundle(out)
+    assert (result["steps"], result["steps_skipped"], result["notes"]) == (STEPS, [], [])
+    assert (result["bundle"], result["run"]) == (str(out), str(tmp_path / "bundle.run"))
+    assert bundle.price_for(2.0) == pytest.approx(result["price"], rel=0.5)
+    assert bundle.notes["calibration"]["verdict"] == result["verdict"]
+    assert Path(result["report"]).read_text(encoding="utf-8").startswith("<!")
+    assert result["gain_low"] <= result["gain"] <= result["gain_high"]
+    assert {"import", "train early-stopping", "calibrate", "report"} <= set(progress)
+
+
+def test_result_equals_that_of_the_single_commands(many: Path, tmp_path: Path) -> None:
+    found = fit_run(str(many), out=tmp_path / "bundle", **QUICK)
+    run, out = tmp_path / "by-hand", tmp_path / "other"
+    import_samples(many, run)
+    train_run(run, policy="early-stopping", out=out, levels=(1, 2, 4))
+    alone = calibrate_run(run, bundle=out, budget=2.0)
+    assert {**alone, "bundle": None} == {
+        **{name: found[name] for name in alone},
+        "bundle": None,
+    }
+    files = sorted(path.name for path in out.iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "bundle").iterdir())
+    for name in files:
+        assert (out / name).read_bytes() == (tmp_path / "bundle" / name).read_bytes()
+
+
+def test_second_call_skips_finished_steps(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    first = fit_run(str(many), out=out, **QUICK)
+    again = fit_run(str(many), out=out, **QUICK)
+    assert (again["steps"], again["steps_skipped"]) == ([], STEPS)
+    assert {**again, "steps": [], "steps_skipped": []} == {
+        **first,
+        "steps": [],
+        "steps_skipped": [],
+    }
+
+
+def test_only_steps_with_changed_inputs_run_again(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    fit_run(str(many), out=out, **QUICK)
+    other_budget = fit_run(str(many), out=out, **{**QUICK, "budget": 3.0})
+    assert (other_budget["steps"], other_budget["budget"]) == (["calibrate", "report"], 3.0)
+    other_levels = fit_run(str(many), out=out, **{**QUICK, "levels": (1, 2)})
+    assert other_levels["steps"] == ["train", "calibrate", "report"]
+    (out / "bundle.json").write_text("{}")
+    damaged = fit_run(str(many), out=out, **{**QUICK, "levels": (1, 2)})
+    assert damaged["steps"] == ["train", "calibrate"]
+    assert load_bundle(out).notes["policy"] == "early-stopping"
+
+
+def test_base_install_fits_what_it_can(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_module(module: str, *, extra: str) -> None:
+        raise MissingExtra(f"this needs {module}: pip install 'adacompute[{extra}]'")
+
+    def no_report() -> None:
+        no_module("jinja2", extra="report")
+
+    monkeypatch.setattr(inputs, "find_spec", lambda _: None)
+    monkeypatch.setattr(inputs, "require", no_module)
+    monkeypatch.setattr(report, "check_extra", no_report)
+    monkeypatch.setattr("adacompute.stages.fit.check_extra", no_report)
+    result = fit_run(str(many), out=tmp_path / "bundle", budget=2.0)
+    assert result["policy"] == "adaptive-consistency"
+    assert result["report"] is None
+    assert result["steps"] == ["import", "train", "calibrate"]
+    assert len(result["notes"]) == 2
+    assert "adacompute[train]" in result["notes"][0]
+    assert "adacompute[report]" in result["notes"][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "keyword"),
+    [
+        ({"budget": 0.0}, ConfigError, "0"),
+        ({"policy": "psychic"}, ConfigError, "psychic"),
+        ({"levels": (2, 1)}, ConfigError, "levels"),
+        ({"confidence": 2.0}, ConfigError, "confidence"),
+        ({"seed": -1}, ConfigError, "seed"),
+        ({"tie_break": "luck"}, ConfigError, "luck"),
+        ({"collection": {"base_url": "http://127.0.0.1:9/v1"}}, ConfigError, "--model"),
+    ],
+)
+def test_invalid_options_are_refused_before_anything_is_written(
+    many: Path, tmp_path: Path, options: dict[str, Any], kind: type[Exception], keyword: str
+) -> None:
+    with pytest.raises(kind, match=keyword):
+        fit_run(str(many), out=tmp_path / "bundle", **{**QUICK, **options})
+    assert not (tmp_path / "bundle").exists()
+    assert not (tmp_path / "bundle.run").exists()
+
+
+def test_other_directories_are_not_overwritten(many: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(BundleError, match="thesis"):
+        fit_run(str(many), out=tmp_path / "thesis", **QUICK)
+
+
+def test_command_line_prints_the_verdict_and_the_next_command(many: Path, tmp_path: Path) -> None:
+    words = ["fit", str(many), "--out", str(tmp_path / "b"), "--budget", "2", "--levels", "1,2,4"]
+    words += ["--policy", "early-stopping", "--run", str(tmp_path / "run")]
+    shown = CliRunner().invoke(cli, words)
+    assert shown.exit_code == 0, shown.output
+    assert "Verdict: " in shown.output
+    assert "95 % interval" in shown.output
+    document = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
+    assert document["next"] in shown.output
+    assert document["steps_skipped"] == STEPS
+    wrong = CliRunner().invoke(cli, [*words, "--samples", "3"])
+    assert (wrong.exit_code, "--samples" in wrong.output) == (2, True)
+
+
+def test_next_command_serves_a_gain_and_evaluates_without_one(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(verdict: str) -> Callable[..., dict[str, Any]]:
+        def judge(run: Path, **options: Any) -> dict[str, Any]:
+            return {**calibrate_run(run, **options), "verdict": verdict}
+
+        return judge
+
+    for verdict, words in {
+        "gain": ["serve", "--bundle", "--base-url", "--budget 2", "--grader GRADER"],
+        "no gain": ["evaluate", str(tmp_path / "no gain.run")],
+    }.items():
+        monkeypatch.setattr("adacompute.stages.fit.calibrate_run", judged(verdict))
+        result = fit_run(str(many), out=tmp_path / verdict, **QUICK)
+        assert all(word in result["next"] for word in words)
+
+
+def test_questions_are_collected_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
+    from adacompute.testing.arithmetic import generate  # noqa: PLC0415
+    from adacompute.testing.fake_openai import FakeSettings, serve_fake  # noqa: PLC0415
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    questions = [
+        {"question_id": q.id, "question": q.question, "gold": q.gold} for q in generate(45, seed=1)
+    ]
+    source, out = tmp_path / "questions.parquet", tmp_path / "bundle"
+    pq.write_table(pa.Table.from_pylist(questions), source)
+    with serve_fake(FakeSettings()) as fake:
+        collection = {"base_url": fake.base_url, "samples": 8}
+        options = {**QUICK, "model": "fake", "grader": "numeric", "collection": collection}
+        result = fit_run(str(source), out=out, **options)
+        assert result["steps"] == ["collect", "train", "calibrate", "report"]
+        assert load_bundle(out).model == "fake"
+        served = fake.stats()["choices"]
+        again = fit_run(str(source), out=out, **options)
+        assert again["steps_skipped"] == ["collect", "train", "calibrate", "report"]
+        assert fake.stats()["choices"] == served
+
+
+def test_incomplete_collection_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "questions.jsonl"
+    source.write_text('{"question_id": "a", "question": "1 + 1?", "gold": "2"}', encoding="utf-8")
+    arm = {"missing": 3, "unscored": 0, "new_samples": 5}
+    monkeypatch.setattr("adacompute.stages.fit.collect_run", lambda *_, **__: {"arms": [arm]})
+    named: dict[str, Any] = {
+        "model": "m",
+        "grader": "numeric",
+        "collection": {"base_url": "http://h/v1"},
+    }
+    with pytest.raises(DataError, match="3 samples are missing"):
+        fit_run(str(source), out=tmp_path / "bundle", **QUICK, **named)
+
+
+@pytest.mark.slow
+def test_example_has_a_gain(tmp_path: Path) -> None:
+    result = fit_run("example", budget=2.0, out=tmp_path / "bundle", grader="numeric")
+    assert (result["policy"], result["verdict"]) == ("sequential", "gain")
+    assert result["gain_low"] > 0.02
+    assert result["next"].startswith("adacompute serve --bundle ")
