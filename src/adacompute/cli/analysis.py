@@ -23,6 +23,16 @@ from adacompute.cli.output import (
 
 Result = dict[str, Any]
 
+COLUMNS = (
+    "run",
+    "mixture",
+    "static oracle (cross-fitted)",
+    "router (paper)",
+    "router (held out)",
+    "sequential",
+)
+"""Columns of the comparison that fit a terminal."""
+
 
 @click.command("replay")
 @click.argument("log", metavar="LOG", type=RUN)
@@ -100,13 +110,8 @@ def _print_reproduction(result: Result) -> None:
             "Left out": len(result["excluded"]) or None,
         },
     )
-    columns = {
-        "run": "Run",
-        "mixture": "Mixture",
-        "oracle (cross-fitted)": "Oracle, cross-fitted",
-        "router (paper)": "Router, the paper's protocol",
-        "router (held out)": "Router, held out",
-        "sequential": "Sequential",
-    }
-    rows = [{title: row[name] for name, title in columns.items()} for row in result["comparison"]]
+    rows = [
+        {name: row[name] if name == "run" else format_percent(row[name]) for name in COLUMNS}
+        for row in result["comparison"]
+    ]
     print_rows("Accuracy at 2 samples per question", rows)

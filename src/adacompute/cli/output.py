@@ -11,9 +11,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
 
 NOTHING = "–"
 DIGITS = 4
@@ -95,8 +98,9 @@ def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cel
     from rich.text import Text
 
     table = Table(show_header=bool(columns))
-    for i, column in enumerate(columns):
-        table.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
+    for i, column in enumerate(columns or [""] * len(rows[0])):
+        justify: JustifyMethod = "right" if columns and i else "left"
+        table.add_column(Text(column), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row))
     console = Console()

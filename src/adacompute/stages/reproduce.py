@@ -37,15 +37,6 @@ FULL_RUNS = 4
 """Runs that get every table and figure: the paper shows four."""
 
 INDEX = "index.md"
-NARROW = (
-    "run",
-    "mixture",
-    "static oracle (cross-fitted)",
-    "router (paper)",
-    "router (held out)",
-    "sequential",
-)
-"""Columns of the comparison that fit a terminal."""
 
 
 @dataclass
@@ -247,10 +238,3 @@ def _index(made: Made, runs: int, complete: Sequence[str]) -> Path:
     path = made.out / INDEX
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
-
-
-def narrow(result: dict[str, Any]) -> dict[str, Any]:
-    """Keep what a person reads in a terminal."""
-    rows = [{name: row[name] for name in NARROW} for row in result["comparison"]]
-    kept = {name: value for name, value in result.items() if name != "paths"}
-    return {**kept, "files": len(result["paths"]), "comparison": rows}
