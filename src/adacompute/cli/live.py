@@ -42,7 +42,7 @@ Result = dict[str, Any]
 @common
 def probe(*, base_url: str, model: str, api_key_env: str, as_json: bool) -> None:
     """Find out what a server does with n, seed, logprobs and usage."""
-    from adacompute.stages.probe import probe_run  # noqa: PLC0415
+    from adacompute.stages.probe import probe_run
 
     with progress("Probing") as report:
         report(base_url)
@@ -71,8 +71,8 @@ def collect(
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
     """Sample what a run lacks from any OpenAI-compatible server."""
-    from adacompute.collection.plan import estimate_cost, read_plan  # noqa: PLC0415
-    from adacompute.stages.collect import collect_run, describe_missing  # noqa: PLC0415
+    from adacompute.collection.plan import estimate_cost, read_plan
+    from adacompute.stages.collect import collect_run, describe_missing
 
     plan = read_plan(questions, **options)
     if dry_run:
@@ -102,7 +102,7 @@ def collect(
 @API_KEY_ENV
 def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
     """Run an OpenAI-compatible gateway that holds a mean budget."""
-    from adacompute.stages.serve import check_serving, configure, start_serving  # noqa: PLC0415
+    from adacompute.stages.serve import check_serving, configure, start_serving
 
     config = configure(**options)
     if check:

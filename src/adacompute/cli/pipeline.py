@@ -57,7 +57,7 @@ from adacompute.cli.results import (
 @common
 def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Import recorded samples into a run: a file, logs or 'example'."""
-    from adacompute.stages.import_samples import import_samples  # noqa: PLC0415
+    from adacompute.stages.import_samples import import_samples
 
     show(import_samples(source, run, **options), print_import, as_json=as_json)
 
@@ -68,7 +68,7 @@ def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None: 
 @common
 def grade(*, run: Path, grader: str, as_json: bool) -> None:
     """Grade the samples of a run, for the first time or again."""
-    from adacompute.stages.grade import grade_run  # noqa: PLC0415
+    from adacompute.stages.grade import grade_run
 
     with progress("Grading") as report:
         result = grade_run(run, grader=grader, progress=report)
@@ -103,7 +103,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
 @common
 def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Estimate the accuracy of every level on every question."""
-    from adacompute.stages.estimate import estimate_run  # noqa: PLC0415
+    from adacompute.stages.estimate import estimate_run
 
     show(estimate_run(run, **options), print_estimate, as_json=as_json)
 
@@ -137,7 +137,7 @@ def solve(
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
     """Compute the best allocation of a budget, with an upper bound."""
-    from adacompute.stages.solve import solve_run  # noqa: PLC0415
+    from adacompute.stages.solve import solve_run
 
     if len(dict(limits)) < len(limits):
         raise click.UsageError("a limit is given twice: name each cost once")
@@ -175,7 +175,7 @@ def solve(
 @common
 def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Fit a policy to a run and write its bundle."""
-    from adacompute.stages.train import train_run  # noqa: PLC0415
+    from adacompute.stages.train import train_run
 
     with progress("Training") as report:
         report(options["policy"])
@@ -205,7 +205,7 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @common
 def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Set a bundle's price on held-out questions and give a verdict."""
-    from adacompute.stages.calibrate import calibrate_run  # noqa: PLC0415
+    from adacompute.stages.calibrate import calibrate_run
 
     with progress("Calibrating") as report:
         result = calibrate_run(run, progress=report, **options)
@@ -241,7 +241,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @common
 def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Score policies on questions they were not fitted to."""
-    from adacompute.stages.evaluate import evaluate_run  # noqa: PLC0415
+    from adacompute.stages.evaluate import evaluate_run
 
     with progress("Evaluating") as report:
         result = evaluate_run(run, progress=report, **options)
@@ -266,7 +266,7 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
     """Write a page that shows what a budget buys, and why."""
-    from adacompute.stages.report import report_run  # noqa: PLC0415
+    from adacompute.stages.report import report_run
 
     with progress("Reporting") as status:
         result = report_run(run, progress=status, **options)
@@ -310,7 +310,7 @@ def fit(
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
     """Go from samples to a calibrated bundle, a report and a verdict."""
-    from adacompute.stages.fit import fit_run  # noqa: PLC0415
+    from adacompute.stages.fit import fit_run
 
     collection = {name: options.pop(name) for name in COLLECTING_NAMES}
     given = [f"--{name.replace('_', '-')}" for name in collection if is_given(ctx, name)]
@@ -327,7 +327,7 @@ def fit(
 @common
 def demo(*, samples: Path | None, as_json: bool) -> None:
     """Run the pipeline on the example samples, or on your own file."""
-    from adacompute.stages.demo import run_demo  # noqa: PLC0415
+    from adacompute.stages.demo import run_demo
 
     with progress("Demo") as report:
         result = run_demo(samples, progress=report)
