@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from adacompute.report.plot_style import COLOURS, QUIET, panels
+from adacompute.report.plot_style import COLOURS, GREY, panels
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "_static" / "curve.svg"
@@ -16,7 +16,7 @@ CURVES = {
     "sequential": ("sequential: one price for every sample", COLOURS[0], "-", 2.6),
     "adaptive-consistency": ("Adaptive-Consistency", COLOURS[1], "-", 1.6),
     "early-stopping": ("early stopping (ESC)", COLOURS[4], "-", 1.6),
-    "mixture": ("best mixture of uniform n", QUIET, "-", 1.6),
+    "mixture": ("best mixture of uniform n", GREY, "-", 1.6),
     "router": ("the paper's router", COLOURS[3], "--", 1.6),
     "oracle, cross-fitted": ("oracle that knows every question's curve", "#222222", ":", 1.4),
 }

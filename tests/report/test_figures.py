@@ -1,4 +1,4 @@
-"""Figures show all that the document says, also where it says hardly anything."""
+"""Figures: everything stays inside the axes, also for documents without variation."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def point(cost: float, accuracy: float, half: float) -> dict[str, float]:
 def document(accuracy: float = 0.5, *, half: float = 0.3, budget: float = 2.0) -> dict[str, Any]:
     """Two policies on few questions; the operating point's interval is wider than the bands."""
     narrow = [point(cost, accuracy, half / 2) for cost in (1.0, 4.0)]
-    stops = [
+    points = [
         {"budget": at, "price": 1e-9, **point(min(at, 3.5), accuracy, half)} for at in (1, budget)
     ]
     return {
         "policy": "sequential",
         "unit": "samples",
         "levels": [1, 2, 4],
-        "at": 1,
-        "stops": stops,
-        "lines": [{"policy": name, "points": narrow} for name in ("mixture", "sequential")],
+        "selected": 1,
+        "operating_points": points,
+        "curves": [{"policy": name, "points": narrow} for name in ("mixture", "sequential")],
         "frontier": [
             {
                 "price": price,
@@ -47,22 +47,22 @@ def document(accuracy: float = 0.5, *, half: float = 0.3, budget: float = 2.0) -
 
 
 @pytest.mark.parametrize("budget", [2.0, 100.0])
-def test_every_stop_lies_inside_the_figure_with_its_interval(budget: float) -> None:
-    told = document(budget=budget)
+def test_every_operating_point_is_inside_the_figure_with_its_interval(budget: float) -> None:
+    content = document(budget=budget)
     with panels() as (figure, axes):
         figure.set_dpi(72)
-        figures._curves(told, axes[0])
+        figures._curves(content, axes[0])
         figure.draw_without_rendering()
-        spots = figures._spots(told, figure, axes[0])
+        markers = figures._markers(content, figure, axes[0])
         box, height = axes[0].get_window_extent(), figure.get_figheight() * 72
-        assert axes[0].get_xlim()[1] < 5  # what nobody can spend is not drawn
-    for spot in spots:
-        assert box.x0 <= spot.x <= box.x1
-        assert all(box.y0 <= height - y <= box.y1 for y in (spot.low, spot.y, spot.high))
+        assert axes[0].get_xlim()[1] < 5  # costs that no policy reaches are not drawn
+    for marker in markers:
+        assert box.x0 <= marker.x <= box.x1
+        assert all(box.y0 <= height - y <= box.y1 for y in (marker.low, marker.y, marker.high))
 
 
 @pytest.mark.parametrize("accuracy", [0.0, 1.0])
-def test_an_axis_of_accuracies_ends_where_they_do(accuracy: float) -> None:
+def test_accuracy_axis_stays_close_to_0_and_100_percent(accuracy: float) -> None:
     with panels() as (_, axes):
         figures._curves(document(accuracy, half=0.0), axes[0])
         low, high = axes[0].get_ylim()
@@ -70,10 +70,10 @@ def test_an_axis_of_accuracies_ends_where_they_do(accuracy: float) -> None:
     assert high - low > 4
 
 
-def test_the_dot_of_the_frontier_is_where_prices_still_matter() -> None:
-    told = figures._turning(document()["frontier"])
-    assert [round(point["price"], 3) for point in told] == [0.5, 0.1, 0.01]
-    drawn = ET.fromstring(figures.draw_frontier(document()).wide)  # noqa: S314 - drawn by us
+def test_frontier_is_trimmed_and_its_dot_is_inside() -> None:
+    content = figures._trim_frontier(document()["frontier"])
+    assert [round(point["price"], 3) for point in content] == [0.5, 0.1, 0.01]
+    drawn = ET.fromstring(figures.draw_frontier(document()).wide)  # noqa: S314 - made by matplotlib
     boxes = [box for clip in drawn.iter("clipPath") for box in clip.iter("rect")]
     marks = [mark for mark in drawn.iter("use") if mark.get("stroke") == "currentColor"]
     dots = [mark for mark in marks if mark.get("stroke-width") is None]  # the others are ticks
@@ -84,10 +84,10 @@ def test_the_dot_of_the_frontier_is_where_prices_still_matter() -> None:
         assert left <= x <= left + width
 
 
-def test_the_legend_of_the_bars_covers_none_of_them() -> None:
-    kinds = [{"name": "hopeless", "share": 1.0, "budget_share": 1.0}]
+def test_legend_does_not_cover_the_bars() -> None:
+    types = [{"name": "hopeless", "share": 1.0, "budget_share": 1.0}]
     with panels() as (figure, axes):
-        figures._bars(axes[0], kinds)
+        figures._bars(axes[0], types)
         figure.draw_without_rendering()
         legend = axes[0].get_legend()
         assert legend is not None

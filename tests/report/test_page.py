@@ -1,4 +1,4 @@
-"""The page holds all it shows, asks nothing of anyone, and keeps the texts of others as text."""
+"""The page is self-contained and accessible, and escapes the texts of others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.report.page import render
-from adacompute.report.wording import clean
+from adacompute.report.wording import clean_text
 from adacompute.stages import report as reports
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
@@ -49,19 +49,19 @@ ALLOWED = frozenset(
 )
 
 
-def write(path: Path, questions: int, kinds: str, seed: int = 0) -> Path:
-    """Write 8 samples each of questions that are right as often as their kind says."""
+def write(path: Path, questions: int, types: str, seed: int = 0) -> Path:
+    """Write 8 samples of each question, which are correct as often as its type says."""
     rng = np.random.default_rng(seed)
     rows = []
     for q in range(questions):
         chance = {"easy": 0.97, "fair": 0.62, "hopeless": 0.03, "coin": 0.5}
         chance |= {"sure": 1.0, "never": 0.0, "blank": 0.5}
-        kind = kinds.split()[q % len(kinds.split())]
+        kind = types.split()[q % len(types.split())]
         text = f"{HOSTILE[q % len(HOSTILE)]} {q}" if "hostile" in path.name else f"What is {q}?"
         for sample in range(8):
             right = bool(rng.random() < chance[kind])
             answer = "7" if right else str(rng.integers(8, 10))
-            unread = kind == "blank" or (sample == 3 and q % 4 == 0 and kind not in "sure never")
+            unparsed = kind == "blank" or (sample == 3 and q % 4 == 0 and kind not in "sure never")
             rows.append(
                 {
                     "question_id": f"{text[:40]}/{q}",
@@ -70,8 +70,8 @@ def write(path: Path, questions: int, kinds: str, seed: int = 0) -> Path:
                     "model": f"{HOSTILE[0]} {HOSTILE[4]}",
                     "gold": "7",
                     "sample": sample,
-                    "answer": None if unread else answer,
-                    "correct": right and not unread,
+                    "answer": None if unparsed else answer,
+                    "correct": right and not unparsed,
                     "completion_tokens": 5 + q % 3,
                     "cost": 1e-7 if "cheap" in path.name else 0.001,
                 }
@@ -134,7 +134,7 @@ def test_hostile_texts_stay_text(page: str) -> None:
     assert "x" * 1000 not in page
 
 
-def test_nothing_outside_is_referred_to(page: str) -> None:
+def test_page_refers_to_nothing_outside(page: str) -> None:
     for _, attributes in read(page).tags:
         assert (attributes.get("href") or "#").startswith("#")
     assert not re.search(r"url\((?!#)", page)
@@ -143,7 +143,7 @@ def test_nothing_outside_is_referred_to(page: str) -> None:
     assert "<link" not in page
 
 
-def test_the_security_policy_allows_its_own_style_and_script_alone(page: str) -> None:
+def test_security_policy_allows_only_its_own_style_and_script(page: str) -> None:
     reader = read(page)
     (policy,) = [
         attributes["content"]
@@ -160,22 +160,22 @@ def test_the_security_policy_allows_its_own_style_and_script_alone(page: str) ->
         assert f"'sha256-{digest}'" in policy
 
 
-def test_the_data_of_the_slider_is_json_and_every_field_is_in_it(page: str) -> None:
+def test_slider_data_contains_every_field(page: str) -> None:
     reader = read(page)
     (data,) = [text for attributes, text in reader.scripts if attributes.get("id") == "data"]
     found = json.loads(data)
     fields = {a["data-field"] for _, a in reader.tags if "data-field" in a}
     levels = sum("data-level" in attributes for _, attributes in reader.tags)
     (slider,) = [a for tag, a in reader.tags if tag == "input"]
-    assert int(slider["max"] or 0) == len(found["stops"]) - 1
-    for stop in found["stops"]:
-        assert fields <= stop["text"].keys()
-        assert len(stop["text"]["level_shares"]) == levels
-        assert stop["spots"].keys() == {"wide", "narrow"}
-    assert f'data-field="gain">{found["stops"][found["at"]]["text"]["gain"]}' in page
+    assert int(slider["max"] or 0) == len(found["points"]) - 1
+    for point in found["points"]:
+        assert fields <= point["text"].keys()
+        assert len(point["text"]["level_shares"]) == levels
+        assert point["markers"].keys() == {"wide", "narrow"}
+    assert f'data-field="gain">{found["points"][found["selected"]]["text"]["gain"]}' in page
 
 
-def test_identifiers_are_unique_and_all_that_is_referred_to_is_there(page: str) -> None:
+def test_identifiers_are_unique_and_references_resolve(page: str) -> None:
     tags = read(page).tags
     names = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(names) == len(set(names))
@@ -215,8 +215,8 @@ def test_text_has_contrast(page: str, theme: int) -> None:
             assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (name, ground)
     for name in [name for name in colours if re.fullmatch(r"c\d|quiet", name)]:
         pair = sorted((luminance(colours[name]), luminance(colours["paper"])))
-        least = 3.0 if name == "quiet" else 4.5  # kinds of questions are named in their colours
-        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= least, name
+        lowest = 3.0 if name == "quiet" else 4.5  # question types are written in their colours
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= lowest, name
 
 
 def test_the_same_run_gives_the_same_bytes(place: Path, page: str) -> None:
@@ -227,43 +227,43 @@ def test_the_same_run_gives_the_same_bytes(place: Path, page: str) -> None:
     assert (place / "anew.html").read_text(encoding="utf-8") == page
 
 
-def test_the_page_is_small_and_says_what_it_counts(page: str) -> None:
+def test_page_is_small_and_names_its_units(page: str) -> None:
     assert len(page.encode()) < 1_000_000
     text = "".join(read(page).words)
-    for said in ("64 held-out questions", "tokens", "of money", "Samples that could not be read"):
-        assert said in text
+    for words in ("64 held-out questions", "tokens", "currency units", "could not be parsed"):
+        assert words in text
 
 
-def test_an_evaluation_that_the_run_holds_is_shown(place: Path, page: str) -> None:
+def test_a_stored_evaluation_is_shown(place: Path, page: str) -> None:
     assert "longest-first" not in page
     run = place / "run"
     evaluate_run(run, budgets=(1.5, 2.0), levels=(1, 2, 4), policies=("longest-first", "oracle"))
-    report_run(run, out=place / "held.html", **FAST)
-    shown = (place / "held.html").read_text(encoding="utf-8")
+    report_run(run, out=place / "stored.html", **FAST)
+    shown = (place / "stored.html").read_text(encoding="utf-8")
     assert "longest-first" in shown
-    assert "from the evaluation that the run holds" in shown
+    assert "evaluation that is stored in the run" in shown
     for left in ("evaluation.json", "evaluate.manifest.json"):
         (run / left).unlink()
 
 
 @pytest.fixture
-def tell(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def report_on(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def report(
-        questions: int, kinds: str, *, name: str = "source", **options: Any
+        questions: int, types: str, *, name: str = "source", **options: Any
     ) -> dict[str, Any]:
-        source = write(tmp_path / f"{name}.parquet", questions, kinds, seed=3)
+        source = write(tmp_path / f"{name}.parquet", questions, types, seed=3)
         import_samples(source, tmp_path / "run")
         return report_run(tmp_path / "run", out=tmp_path / "page.html", **{**FAST, **options})
 
     return report
 
 
-def test_where_there_is_no_gain_it_says_nothing(
-    tell: Callable[..., dict[str, Any]], tmp_path: Path
+def test_no_gain_is_reported_with_advice(
+    report_on: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    result = tell(60, "coin")
+    result = report_on(60, "coin")
     assert result["verdict"] == "no gain"
-    assert "you gain nothing" in result["sentence"]
+    assert "60 questions show no gain" in result["sentence"]
     assert "use n = " in result["sentence"]
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert result["sentence"] in page
@@ -272,54 +272,54 @@ def test_where_there_is_no_gain_it_says_nothing(
 
 @pytest.mark.parametrize("policy", ["early-stopping", "sequential"])
 @pytest.mark.parametrize("kind", ["sure", "never"])
-def test_where_nothing_varies_there_is_a_page_that_says_so(
-    tell: Callable[..., dict[str, Any]], tmp_path: Path, kind: str, policy: str
+def test_samples_without_variation_have_a_page(
+    report_on: Callable[..., dict[str, Any]], tmp_path: Path, kind: str, policy: str
 ) -> None:
-    result = tell(48, kind, policy=policy)
+    result = report_on(48, kind, policy=policy)
     assert (result["verdict"], result["gain"]) == ("no gain", 0.0)
-    assert result["sentence"].endswith("nothing that 48 questions can show: use n = 1.")
+    assert result["sentence"].endswith("48 questions show no gain: use n = 1.")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "The policy spends 1 at most" in page
+    assert "at most 1 sample per question" in page
     assert "None" not in page
 
 
-def test_where_nothing_can_be_read_the_reading_is_to_be_mended(
-    tell: Callable[..., dict[str, Any]], tmp_path: Path
+def test_unparsed_samples_lead_to_the_grader(
+    report_on: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    result = tell(48, "blank", policy="sequential")
-    assert result["verdict"] == "no verdict"
-    assert "100 % of the samples could not be read" in result["sentence"]
+    result = report_on(48, "blank", policy="sequential")
+    assert result["verdict"] == "not judged"
+    assert "100 % of the samples could not be parsed" in result["sentence"]
     page = re.sub("</?span>", "", (tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "adacompute grade" in page
-    assert "collect and grade more" not in page
+    assert "collect and grade" not in page
 
 
-def test_tiny_costs_are_told_apart(tell: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    result = tell(60, "easy fair hopeless", name="cheap", unit="money")
+def test_tiny_costs_stay_distinct(report_on: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    result = report_on(60, "easy fair hopeless", name="cheap", unit="money")
     assert result["budget"] == pytest.approx(2e-7)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     text = "".join(read(page).words)
-    assert not re.search(r"0\.00 of money|one money|&lt; 0|\[0\.00,|\[0, 0\]", page)
-    assert "right answers for one unit of money" in text
+    assert not re.search(r"0\.00 currency|one money|&lt; 0|\[0\.00,|\[0, 0\]", page)
+    assert "correct answers per currency unit" in text
     costs = re.findall(r'<th scope="row">([\d.]+)</th><td class="extra">', page)
     assert len(set(costs)) == len(costs) > 5
 
 
-def test_too_few_questions_have_no_verdict(tell: Callable[..., dict[str, Any]]) -> None:
-    result = tell(12, "easy fair hopeless")
-    assert result["verdict"] == "no verdict"
+def test_too_few_questions_are_not_judged(report_on: Callable[..., dict[str, Any]]) -> None:
+    result = report_on(12, "easy fair hopeless")
+    assert result["verdict"] == "not judged"
     assert "12 different questions are too few" in result["sentence"]
 
 
-def test_a_bill_in_another_unit(tell: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    result = tell(60, "easy fair hopeless", unit="money")
+def test_a_bill_in_another_unit(report_on: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    result = report_on(60, "easy fair hopeless", unit="money")
     assert result["budget"] == pytest.approx(0.002)
-    assert "of money a question" in result["sentence"]
+    assert "currency units per question" in result["sentence"]
     assert "--unit money" in re.sub("</?span>", "", (tmp_path / "page.html").read_text())
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "words"),
     [
         ({"policy": "mixture"}, ConfigError, "a page is about one of"),
         ({"policies": ("nobody",)}, ConfigError, "there is no policy 'nobody'"),
@@ -329,33 +329,29 @@ def test_a_bill_in_another_unit(tell: Callable[..., dict[str, Any]], tmp_path: P
         ({"levels": (8, 16)}, DataError, "collect more samples"),
     ],
 )
-def test_what_cannot_be_reported_is_refused(
-    place: Path, options: dict[str, Any], error: type[Exception], said: str
+def test_invalid_options_are_refused(
+    place: Path, options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=words):
         report_run(place / "run", out=place / "refused.html", **{**FAST, **options})
     assert not (place / "refused.html").exists()
 
 
-def test_a_page_is_a_file(place: Path) -> None:
+def test_a_directory_as_output_is_refused(place: Path) -> None:
     with pytest.raises(ConfigError, match="is a directory"):
         report_run(place / "run", out=place, **FAST)
 
 
-def test_without_what_learned_policies_need_it_says_so(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skipped_policies_are_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "missing_extra", lambda: "this needs sklearn")
-    told = reports._choose(None, None, None)
-    assert told["policy"] == "adaptive-consistency"
-    assert told["skipped"]["sequential"] == "this needs sklearn"
+    chosen = reports._choose(None, None, None)
+    assert chosen["policy"] == "adaptive-consistency"
+    assert chosen["skipped"]["sequential"] == "this needs sklearn"
     report_run(place / "run", out=place / "base.html", permutations=2)
-    assert "sequential was left out: this needs sklearn" in (place / "base.html").read_text()
+    assert "sequential was skipped: this needs sklearn" in (place / "base.html").read_text()
 
 
-def test_without_the_extra_it_is_refused_first(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_extra_is_refused_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(module: str, *, extra: str) -> None:
         raise MissingExtra(f"{module} of {extra}")
 
@@ -364,8 +360,8 @@ def test_without_the_extra_it_is_refused_first(
         report_run(place / "run", out=place / "none.html")
 
 
-def test_a_document_needs_no_samples_to_be_drawn(place: Path, page: str) -> None:
+def test_stored_document_renders_the_same_page(place: Path, page: str) -> None:
     document = json.loads((place / "run" / "report.json").read_text())
     if document["policy"] == FAST["policy"]:
         assert render(document) == page
-    assert clean("a" * 10**6) == "a" * 239 + "…"
+    assert clean_text("a" * 10**6) == "a" * 239 + "…"

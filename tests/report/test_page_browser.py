@@ -1,4 +1,4 @@
-"""The page in a real browser: the slider moves, nothing fails, nothing is asked of any server."""
+"""The page in a real browser: the slider works, and the page sends no requests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def served(page: str) -> Iterator[tuple[dict[str, str], str, list[str]]]:
-    """Serve pages by their paths, and note what is asked for."""
+    """Serve pages by their paths, and record the requests."""
     pages, asked = {"/": page}, list[str]()
 
     class Handler(BaseHTTPRequestHandler):
@@ -78,7 +78,7 @@ def served(page: str) -> Iterator[tuple[dict[str, str], str, list[str]]]:
 
 
 def browse(address: str, profile: Path, *options: str) -> tuple[str, str]:
-    """Load a page: what it has become, and what the console says."""
+    """Load a page, and return its final HTML and the messages of its console."""
     done = subprocess.run(
         [
             CHROMIUM,
@@ -96,7 +96,7 @@ def browse(address: str, profile: Path, *options: str) -> tuple[str, str]:
     return done.stdout, "\n".join(said)
 
 
-def test_it_loads_without_a_complaint_and_asks_for_nothing_else(
+def test_page_loads_without_errors_and_sends_no_requests(
     served: tuple[dict[str, str], str, list[str]], tmp_path: Path
 ) -> None:
     _, address, asked = served
@@ -107,7 +107,7 @@ def test_it_loads_without_a_complaint_and_asks_for_nothing_else(
 
 
 @pytest.mark.parametrize("width", [1280, 500])
-def test_the_slider_moves_the_operating_point(
+def test_slider_moves_the_operating_point(
     page: str, served: tuple[dict[str, str], str, list[str]], tmp_path: Path, width: int
 ) -> None:
     pages, address, _ = served
@@ -120,17 +120,19 @@ def test_the_slider_moves_the_operating_point(
     assert found
     seen = json.loads(html.unescape(found[1]))
     (data,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page)
-    first, last = (json.loads(data)["stops"][i] for i in (json.loads(data)["at"], -1))
-    assert seen["budget"] == seen["label"] == "16 samples a question"
+    first, last = (json.loads(data)["points"][i] for i in (json.loads(data)["selected"], -1))
+    assert seen["budget"] == seen["label"] == "16 samples per question"
     for field in ("cost", "gain", "price", "bill", "accuracy"):
         assert seen[field] == last["text"][field]
         assert seen[field] != first["text"][field]
-    assert seen["dot"] == last["spots"]["wide"]["dot"]["cx"] != first["spots"]["wide"]["dot"]["cx"]
+    assert (
+        seen["dot"] == last["markers"]["wide"]["dot"]["cx"] != first["markers"]["wide"]["dot"]["cx"]
+    )
     assert seen["styled"] == "3px"
     assert seen["width"]
 
 
-def test_without_javascript_it_still_tells_the_story(
+def test_page_works_without_javascript(
     page: str, served: tuple[dict[str, str], str, list[str]], tmp_path: Path
 ) -> None:
     pages, address, _ = served

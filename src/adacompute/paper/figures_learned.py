@@ -20,14 +20,14 @@ from adacompute.paper.ablations import (
 from adacompute.paper.comparison import BudgetCurve, Frontiers, HeatMap
 from adacompute.paper.feature_importance import FeatureImportance
 from adacompute.paper.panels import add_legend_below, draw_matrix, shorten
-from adacompute.report.plot_style import COLOURS, MARKERS, QUIET, panels
+from adacompute.report.plot_style import COLOURS, GREY, MARKERS, panels
 
 if TYPE_CHECKING:
     from adacompute.report.plot_style import Axes, Figure
 
 STYLES = {
-    "fixed": (QUIET, "-", MARKERS[0]),
-    "mixture": (QUIET, "-", MARKERS[0]),
+    "fixed": (GREY, "-", MARKERS[0]),
+    "mixture": (GREY, "-", MARKERS[0]),
     "random": (COLOURS[1], ":", MARKERS[1]),
     "longest-first": (COLOURS[4], "-.", MARKERS[2]),
     "router": (COLOURS[0], "-", MARKERS[3]),
@@ -125,7 +125,7 @@ def _draw_imitation(axis: Axes, data: Ablation, names: list[str]) -> None:
         height = [data.mean(name, split, "imitation") for name in names]
         axis.bar(x + 0.4 * i - 0.2, height, width=0.38, color=COLOURS[i], label=label)
     label = "always the most common level"
-    axis.axhline(data.constant_imitation, color=QUIET, linestyle="--", label=label)
+    axis.axhline(data.constant_imitation, color=GREY, linestyle="--", label=label)
     axis.set_xticks(x, names)
     axis.set_ylim(0, 1)
     axis.set_ylabel("imitation of the oracle")
@@ -141,10 +141,10 @@ def _draw_regret(axis: Axes, data: Ablation, names: list[str]) -> None:
         axis.plot([t.regret_bound for t in own], [t.regret for t in own], MARKERS[i], **style)
     bounds, gaps = [t.mean_bound for t in data.trials], [t.oracle_gap for t in data.trials]
     label = "the paper's gap and bound"
-    axis.plot(bounds, gaps, "x", color=QUIET, markersize=4.5, label=label, zorder=1)
+    axis.plot(bounds, gaps, "x", color=GREY, markersize=4.5, label=label, zorder=1)
     largest = max([t.regret_bound for t in data.trials] + bounds + gaps, default=0.0)
     limit = largest * 1.08 or 1.0
-    axis.plot([0, limit], [0, limit], color=QUIET, linestyle="--", lw=1.2)
+    axis.plot([0, limit], [0, limit], color=GREY, linestyle="--", lw=1.2)
     axis.set_xlim(0, limit)
     axis.set_ylim(0, limit)
     axis.text(0.62 * limit, 0.7 * limit, "bound", color="#555555", rotation=38, fontsize=9)
@@ -171,7 +171,7 @@ def draw_efficiency(data: Efficiency) -> Figure:
         for i in range(len(data.budgets)):
             paper.axhline(data.fixed[i], color=COLOURS[i], linestyle=":", lw=1.2)
             paper.axhline(data.oracle[i], color=COLOURS[i], linestyle="--", lw=1.2)
-        held_out.axhline(0, color=QUIET, lw=1.2)
+        held_out.axhline(0, color=GREY, lw=1.2)
         paper.set_ylabel("accuracy")
         paper.set_title("All questions (dashed: static oracle, dotted: Fixed-b)")
         held_out.set_ylabel("gain over Fixed-b (points)")

@@ -26,7 +26,7 @@ from adacompute.paper.panels import (
     shorten,
     stack_bars,
 )
-from adacompute.report.plot_style import COLOURS, MARKERS, QUIET, panels
+from adacompute.report.plot_style import COLOURS, GREY, MARKERS, panels
 
 if TYPE_CHECKING:
     from adacompute.report.plot_style import Axes, Figure
@@ -223,7 +223,7 @@ def draw_bisection(data: Bisection) -> Figure:
     """Draw how the bisection converges: prices, costs, deviations, and the prices it tried."""
     with panels(2, 2, width=5.0, height=3.5) as (figure, (prices, costs, deviations, tried)):
         curve = data.cost_by_price
-        tried.step(curve.price, curve.windows, where="post", color=QUIET, lw=1.2)
+        tried.step(curve.price, curve.windows, where="post", color=GREY, lw=1.2)
         for i, (budget, trace) in enumerate(zip(data.budgets, data.traces, strict=True)):
             colour, steps = COLOURS[i], np.arange(1, len(trace.middle) + 1)[:MAX_STEPS]
             shown = slice(0, MAX_STEPS)
@@ -243,7 +243,7 @@ def draw_bisection(data: Bisection) -> Figure:
         costs.set_ylabel("mean cost (samples)")
         costs.set_title("Costs at both ends of the bracket")
         deviations.set_yscale("log")
-        deviations.axhline(0.05, color=QUIET, linestyle=":", label="0.05")
+        deviations.axhline(0.05, color=GREY, linestyle=":", label="0.05")
         deviations.set_ylabel("|cost − B| (samples)")
         deviations.set_title("Deviation from the budget")
         for axis in (prices, costs, deviations):

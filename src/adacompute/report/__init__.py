@@ -1,1 +1,1 @@
-"""Report: what people look at: pages, figures and tables made from results."""
+"""Report: pages, figures and tables for people, made from results."""

@@ -4,18 +4,18 @@
   var slider = document.getElementById("budget");
   var fields = document.querySelectorAll("[data-field]");
   var rows = document.querySelectorAll("[data-level]");
-  function set(element, attributes) {
+  function setAttributes(element, attributes) {
     Object.keys(attributes).forEach(function (key) {
       element.setAttribute(key, attributes[key]);
     });
   }
   function show(index) {
-    var stop = data.stops[index];
+    var point = data.points[index];
     fields.forEach(function (field) {
-      field.textContent = stop.text[field.dataset.field];
+      field.textContent = point.text[field.dataset.field];
     });
     rows.forEach(function (row) {
-      var level = stop.text.level_shares[Number(row.dataset.level)];
+      var level = point.text.level_shares[Number(row.dataset.level)];
       row.querySelectorAll("[data-share]").forEach(function (cell) {
         cell.textContent = level[cell.dataset.share];
       });
@@ -23,17 +23,17 @@
         bar.setAttribute("width", level[bar.dataset.width]);
       });
     });
-    ["wide", "narrow"].forEach(function (shape) {
-      document.querySelectorAll("#curves ." + shape + " [data-part]").forEach(function (part) {
-        set(part, stop.spots[shape][part.dataset.part]);
+    ["wide", "narrow"].forEach(function (layout) {
+      document.querySelectorAll("#curves ." + layout + " [data-part]").forEach(function (part) {
+        setAttributes(part, point.markers[layout][part.dataset.part]);
       });
     });
-    slider.setAttribute("aria-valuetext", stop.text.budget);
+    slider.setAttribute("aria-valuetext", point.text.budget);
   }
   slider.addEventListener("input", function () {
     show(Number(slider.value));
   });
   document.documentElement.classList.add("live");
-  slider.value = String(data.at);
-  show(data.at);
+  slider.value = String(data.selected);
+  show(data.selected);
 })();

@@ -1,8 +1,8 @@
-"""Page: the document of a report as one HTML file that needs nothing else; the only door to jinja2.
+"""Page: a report as one self-contained HTML file, and the only use of jinja2.
 
-All text is escaped where it is written. The page's security policy allows its own style sheet and
-its own script, by their hashes, and nothing from anywhere: no request can leave it. The same
-document makes the same bytes.
+All text is escaped by the template. The content security policy of the page allows only its own
+style sheet and its own script, by their hashes, so the page cannot send a request. The same
+document gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,44 +14,51 @@ from importlib import resources
 from typing import Any
 
 from adacompute.core.errors import require
-from adacompute.report.breakdown import KINDS
+from adacompute.report.breakdown import QUESTION_TYPES
 from adacompute.report.figures import (
     Drawing,
-    Spot,
+    Marker,
     draw_curves,
     draw_frontier,
-    draw_kinds,
     draw_sensitivity,
+    draw_types,
 )
 from adacompute.report.wording import (
-    UNITS,
-    between,
-    counted,
+    UNIT_NOUNS,
+    describe_next,
+    explain_headline,
+    explain_retry,
+    explain_verdict,
+    format_budget,
+    format_count,
+    format_interval,
+    format_number,
+    format_percent,
+    format_points,
     headline,
+    name_policy,
+    name_unit,
     next_steps,
-    number,
-    one_of,
-    outlook,
-    per_question,
-    percent,
-    points,
-    redrawing,
-    support,
-    verdict,
 )
 
-SHOWN = 10
-CENTS = 0.1
-"""Money from which two places say it well enough."""
+N_TABLE_ROWS = 10
+MIN_CENTS = 0.1
+"""Amount of money from which two decimal places are enough."""
 
 TEMPLATE, STYLE, SCRIPT = "page.html.jinja", "page.css", "page.js"
-FILTERS = {"number": number, "percent": percent, "points": points, "counted": counted}
+FILTERS = {
+    "number": format_number,
+    "percent": format_percent,
+    "points": format_points,
+    "count": format_count,
+    "policy": name_policy,
+}
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-"""What could end a script or start markup, as JSON spells it harmlessly."""
+"""Characters that could end a script or start markup, and how JSON can write them."""
 
 
 def render(document: dict[str, Any]) -> str:
-    """Make the page of a document."""
+    """Return the page of a document."""
     jinja2 = require("jinja2", extra="report")
     environment = jinja2.Environment(
         autoescape=True,
@@ -61,117 +68,117 @@ def render(document: dict[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(FILTERS)
-    environment.globals["between"] = between
+    environment.globals["interval"] = format_interval
     markup = environment.filters["safe"]
     style, script = _read(STYLE), _read(SCRIPT)
-    curves, spots = draw_curves(document)
-    drawings = [curves, draw_kinds(document), draw_frontier(document), draw_sensitivity(document)]
+    curves, markers = draw_curves(document)
+    drawings = [curves, draw_types(document), draw_frontier(document), draw_sensitivity(document)]
     page: str = environment.from_string(_read(TEMPLATE)).render(
         report=document,
-        here=document["stops"][document["at"]],
+        point=document["operating_points"][document["selected"]],
         headline=headline(document),
-        support=support(document),
+        explanation=explain_headline(document),
         steps=next_steps(document),
-        outlook=outlook(document),
-        verdict=verdict(document),
-        budget=per_question(document["budget"], document["unit"]),
-        noun=UNITS[document["unit"]],
-        one=one_of(document["unit"]),
-        redrawing=redrawing(document),
-        shown=_thin(document),
-        kinds=KINDS,
-        readings=[read_stop(document, stop) for stop in document["stops"]],
+        next=describe_next(document),
+        verdict=explain_verdict(document),
+        budget=format_budget(document["budget"], document["unit"]),
+        units=UNIT_NOUNS[document["unit"]],
+        unit=name_unit(document["unit"]),
+        retry=explain_retry(document),
+        rows=_thin(document),
+        types=QUESTION_TYPES,
+        panels=[format_panel(document, one) for one in document["operating_points"]],
         figures={drawing.name: _markup(drawing, markup) for drawing in drawings},
-        policy=markup(_security(style, script)),
+        security=markup(_security_policy(style, script)),
         style=markup(style),
         script=markup(script),
-        data=markup(_embed(document, spots)),
+        data=markup(_slider_data(document, markers)),
     )
     return page
 
 
 def _thin(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return about so many stops as a table holds, the one asked for among them."""
-    stops, at = document["stops"], document["at"]
-    every = max(1, round(len(stops) / SHOWN))
-    return [stop for i, stop in enumerate(stops) if (i - at) % every == 0]
+    """Return about N_TABLE_ROWS operating points, the selected one among them."""
+    points, selected = document["operating_points"], document["selected"]
+    step = max(1, round(len(points) / N_TABLE_ROWS))
+    return [point for i, point in enumerate(points) if (i - selected) % step == 0]
 
 
 def _read(name: str) -> str:
     return resources.files("adacompute.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _markup(drawing: Drawing, markup: Any) -> dict[str, Any]:  # noqa: ANN401 - jinja2's own
-    """Return the SVG of a figure as markup, and its words as text."""
+def _markup(drawing: Drawing, markup: Any) -> dict[str, Any]:  # noqa: ANN401 - a type of jinja2
+    """Return the SVG of a figure as markup, and its description as text."""
     return {
         "wide": markup(drawing.wide),
         "narrow": markup(drawing.narrow),
-        "label": drawing.label,
+        "description": drawing.description,
     }
 
 
-def _security(style: str, script: str) -> str:
-    """Return a security policy that allows this style and this script, and nothing else."""
+def _security_policy(style: str, script: str) -> str:
+    """Return a content security policy that allows only this style and this script."""
     return "; ".join(
         [
             "default-src 'none'",
-            f"style-src 'sha256-{_digest(style)}'",
-            f"script-src 'sha256-{_digest(script)}'",
+            f"style-src 'sha256-{_hash(style)}'",
+            f"script-src 'sha256-{_hash(script)}'",
             "base-uri 'none'",
             "form-action 'none'",
         ]
     )
 
 
-def _digest(text: str) -> str:
+def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def read_stop(document: dict[str, Any], stop: dict[str, Any]) -> dict[str, Any]:
-    """Say what a stop reads, word for word: the page's script only puts it in place."""
-    unit = document["unit"]
+def format_panel(document: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts of the panel for an operating point; the script only shows them."""
     return {
-        "budget": per_question(stop["budget"], unit),
-        "cost": number(stop["cost"]),
-        "gain": f"{points(stop['gain'])} points",
-        "gain_interval": between(stop["gain_low"], stop["gain_high"]),
-        "accuracy": percent(stop["accuracy"]),
-        "accuracy_interval": between(stop["accuracy_low"], stop["accuracy_high"]),
-        "price": number(stop["price"]),
-        "bill": ", ".join(_bill(name, amount) for name, amount in stop["bill"].items()),
+        "budget": format_budget(point["budget"], document["unit"]),
+        "cost": format_number(point["cost"]),
+        "gain": f"{format_points(point['gain'])} points",
+        "gain_interval": format_interval(point["gain_low"], point["gain_high"]),
+        "accuracy": format_percent(point["accuracy"]),
+        "accuracy_interval": format_interval(point["accuracy_low"], point["accuracy_high"]),
+        "price": format_number(point["price"]),
+        "bill": ", ".join(_format_bill(unit, amount) for unit, amount in point["bill"].items()),
         "level_shares": [
             {
-                "share": percent(level["share"], 0),
+                "share": format_percent(level["share"], 0),
                 "width": f"{100 * level['share']:.1f}",
-                "budget_share": percent(level["budget_share"], 0),
+                "budget_share": format_percent(level["budget_share"], 0),
                 "budget_width": f"{100 * level['budget_share']:.1f}",
             }
-            for level in stop["level_shares"]
+            for level in point["level_shares"]
         ],
     }
 
 
-def _bill(name: str, amount: float) -> str:
-    """Say an amount of a bill; money is in the currency of the recorded costs or the token prices.
+def _format_bill(unit: str, amount: float) -> str:
+    """Write an amount; money is in the currency of the recorded costs or of the token prices.
 
-    >>> _bill("samples", 2010.4), _bill("money", 0.5), _bill("money", 0.000597)
-    ('2,010 samples', '0.50 of money', '0.000597 of money')
+    >>> _format_bill("samples", 2010.4), _format_bill("money", 0.5), _format_bill("money", 0.00059)
+    ('2,010 samples', '0.50 currency units', '0.00059 currency units')
     """
-    if name != "money":
-        return f"{number(amount)} {name}"
-    return f"{amount:,.2f} of money" if amount >= CENTS else f"{number(amount)} of money"
+    has_cents = unit == "money" and amount >= MIN_CENTS
+    text = f"{amount:,.2f}" if has_cents else format_number(amount)
+    return f"{text} {UNIT_NOUNS[unit]}"
 
 
-def _embed(document: dict[str, Any], spots: dict[str, list[Spot]]) -> str:
+def _slider_data(document: dict[str, Any], markers: dict[str, list[Marker]]) -> str:
     """Return the data of the slider as JSON that is safe inside a script element."""
-    stops = [
+    points = [
         {
-            "text": read_stop(document, stop),
-            "spots": {shape: found[i].attributes for shape, found in spots.items()},
+            "text": format_panel(document, point),
+            "markers": {layout: found[i].attributes for layout, found in markers.items()},
         }
-        for i, stop in enumerate(document["stops"])
+        for i, point in enumerate(document["operating_points"])
     ]
-    text = json.dumps({"at": document["at"], "stops": stops}, separators=(",", ":"))
-    for character, spelled in UNSAFE.items():
-        text = text.replace(character, spelled)
+    data = {"selected": document["selected"], "points": points}
+    text = json.dumps(data, separators=(",", ":"))
+    for character, escaped in UNSAFE.items():
+        text = text.replace(character, escaped)
     return text

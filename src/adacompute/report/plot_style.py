@@ -1,8 +1,8 @@
-"""Canvas: how every figure looks, and the only door to matplotlib.
+"""Plot style: how all figures look, and the only use of matplotlib.
 
-One palette that is told apart in print and by colour-blind readers, one set of sizes, text that
-stays text in SVG. A figure is made without any global state and saved as SVG or PDF that does not
-change from one day to the next. It knows nothing of what is drawn.
+One palette that colour-blind readers and readers of a printed page can tell apart, one set of
+sizes, and text that stays text in SVG. Figures use no global state, and the same figure gives the
+same bytes. It knows nothing about what is drawn.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure  # noqa: PLC0414 - for other modules
 
 COLOURS = ("#0b6e99", "#d1495b", "#4f772d", "#8d6a9f", "#c77700", "#30638e", "#7a7a7a", "#00798c")
-"""Of lines, in this order; each has a marker of its own too."""
+"""Colours of lines, in this order; MARKERS has one marker for each."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-QUIET = "#8a8f98"
+GREY = "#8a8f98"
 SETTINGS = {
     "svg.fonttype": "none",
     "svg.hashsalt": "adacompute",
@@ -48,7 +48,7 @@ SETTINGS = {
 def panels(
     rows: int = 1, columns: int = 1, *, width: float = 6.4, height: float = 3.8
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Give a figure and its axes, row by row, in our style; width and height are of one panel."""
+    """Yield a figure and its axes, row by row; width and height are those of one panel."""
     matplotlib = require("matplotlib", extra="report")
     figure_module = require("matplotlib.figure", extra="report")
     with matplotlib.rc_context(SETTINGS):
@@ -58,27 +58,27 @@ def panels(
 
 
 def to_svg(figure: Figure) -> str:
-    """Write a figure as SVG that can stand inside a page."""
+    """Return a figure as SVG without a date, for use inside a page."""
     return _save(figure, "svg", {"Date": None, "Creator": None}).decode()
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:
-    """Save a figure as SVG and PDF beside each other; returns their paths."""
+    """Save a figure as SVG and as PDF, and return the two paths."""
     saved = []
-    kinds: tuple[tuple[str, dict[str, Any]], ...] = (
+    formats: tuple[tuple[str, dict[str, Any]], ...] = (
         ("svg", {"Date": None, "Creator": None}),
         ("pdf", {"CreationDate": None, "Creator": None, "Producer": None}),
     )
-    for kind, about in kinds:
-        place = path.with_suffix(f".{kind}")
-        place.write_bytes(_save(figure, kind, about))
-        saved.append(place)
+    for extension, metadata in formats:
+        file = path.with_suffix(f".{extension}")
+        file.write_bytes(_save(figure, extension, metadata))
+        saved.append(file)
     return saved
 
 
-def _save(figure: Figure, kind: str, about: dict[str, Any]) -> bytes:
+def _save(figure: Figure, extension: str, metadata: dict[str, Any]) -> bytes:
     matplotlib = require("matplotlib", extra="report")
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     with matplotlib.rc_context(SETTINGS):
-        figure.savefig(held, format=kind, metadata=about, transparent=True)
-    return held.getvalue()
+        figure.savefig(buffer, format=extension, metadata=metadata, transparent=True)
+    return buffer.getvalue()

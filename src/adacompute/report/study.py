@@ -1,12 +1,12 @@
-"""Study: one policy at every budget, beside other policies, on questions it has not seen.
+"""Study: one policy at every budget, and other policies for comparison, on held-out questions.
 
-The policy is fitted anew for each fold and followed along prices on the questions held out, as
-calibration does. A stop is what a budget buys: the lowest price whose mean cost stays within it
-with confidence, mixed of the two prices next to it; cost, accuracy and gain are what the held-out
-questions had there. Intervals are by bootstrap over questions, copies of a text together. It knows
-nothing of files, nor of how anything is shown.
+The policy is fitted for each fold and scored along prices on the held-out questions, as in
+calibration. An operating point is what a budget buys: the lowest price whose mean cost stays within
+the budget with confidence, interpolated between two neighbouring prices. Intervals come from a
+bootstrap over questions, with copies of a text kept together. It reads no files and formats
+nothing.
 
-R resamplings, N questions, A aims of a curve, G budgets.
+R resamplings, N questions, T target costs of a curve, G operating points.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from adacompute.evaluation.verdict import MIN_QUESTIONS
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
 
-PRICES = 48
-PARTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Numbers of questions that the gain's interval is shown for, as parts of those there are."""
+N_PRICES = 48
+QUESTION_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Numbers of questions for which the interval of the gain is shown, relative to the real number."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResampledCurve:
-    """A curve under every resampling of the questions, row 0 as they are: (R, A)."""
+    """A curve under every resampling of the questions, (R, T); row 0 is the original."""
 
     cost: FloatArray
     accuracy: FloatArray
 
     @staticmethod
     def of(cost: FloatArray, accuracy: FloatArray, weights: FloatArray) -> ResampledCurve:
-        """Average each question's cost and accuracy, (N, A), by weights, (R, N)."""
+        """Average the cost and accuracy of each question, (N, T), with weights, (R, N)."""
         total = weights.sum(axis=1, keepdims=True)
-        spent = np.maximum.accumulate(weights @ cost / total, axis=1)
-        return ResampledCurve(spent, weights @ accuracy / total)
+        mean = np.maximum.accumulate(weights @ cost / total, axis=1)
+        return ResampledCurve(mean, weights @ accuracy / total)
 
     def at(self, cost: FloatArray) -> FloatArray:
-        """Accuracy at costs, (R, G), by interpolating in realised cost."""
+        """Return the accuracy at costs, (R, G), by interpolating in the realised cost."""
         return np.stack(
             [np.interp(*row) for row in zip(cost, self.cost, self.accuracy, strict=True)]
         )
@@ -66,80 +66,82 @@ class ResampledCurve:
 
 @dataclass(frozen=True, eq=False)
 class OperatingPoint:
-    """What a budget buys: its price, and cost, accuracy and samples of each question, (N,)."""
+    """What a budget buys: its price, and the cost, accuracy and samples of each question, (N,)."""
 
     budget: float
     price: float
     cost: FloatArray
     accuracy: FloatArray
-    samples: FloatArray
+    n_samples: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A policy followed along prices, the best uniform mixture, and the resamplings of both."""
+    """A policy along its prices, the best uniform mixture, and the bootstrap weights."""
 
     experiment: Experiment
     name: str
     sweep: PriceSweep
-    base: Curve
+    uniform: Curve
     weights: FloatArray
 
     @cached_property
     def mixture(self) -> ResampledCurve:
         """The best mixture of uniform levels, under every resampling."""
-        return ResampledCurve.of(self.base.cost, self.base.accuracy, self.weights)
+        return ResampledCurve.of(self.uniform.cost, self.uniform.accuracy, self.weights)
 
     @cached_property
-    def own(self) -> ResampledCurve:
+    def policy(self) -> ResampledCurve:
         """The policy along its prices, under every resampling."""
-        cost, accuracy, _ = self._every
+        cost, accuracy, _ = self._columns
         return ResampledCurve.of(cost, accuracy, self.weights)
 
     @cached_property
     def retry(self) -> ResampledCurve | None:
-        """What only redraws unreadable samples; None where all could be read."""
+        """The policy that only resamples unparsed answers; None if all samples were parsed."""
         if not (self.experiment.pool.answers.answer == UNPARSED).any():
             return None
-        curve = cross_validate(self.experiment, find_factory("retry"), split_folds(self.sweep.fold))
+        splits = split_folds(self.sweep.fold)
+        curve = cross_validate(self.experiment, find_factory("retry"), splits)
         return ResampledCurve.of(curve.cost, curve.accuracy, self.weights)
 
     @cached_property
     def cost_high(self) -> FloatArray:
-        """Upper bound of the mean cost at each price: what a budget is held against."""
+        """Upper bound of the mean cost at each price, which a budget is compared with."""
         means = [mean_cost(self.sweep, result) for result in self.sweep.results]
         high = np.array([mean.value + mean.margin(CONFIDENCE) for mean in means])
         return np.asarray(np.maximum.accumulate(high), dtype=np.float64)
 
     @property
-    def enough(self) -> bool:
-        """Whether there are questions enough for a verdict."""
-        return self.groups >= MIN_QUESTIONS
+    def has_enough_questions(self) -> bool:
+        """Whether there are enough different questions for a verdict."""
+        return self.n_groups >= MIN_QUESTIONS
 
     @cached_property
-    def groups(self) -> int:
-        """How many different questions there are."""
+    def n_groups(self) -> int:
+        """Number of different questions."""
         return len(np.unique(self.experiment.pool.group))
 
     @cached_property
-    def _every(self) -> list[FloatArray]:
-        """Cost, accuracy and samples along the prices, (N, prices) each."""
-        names, runs = ("cost", "accuracy", "n_samples"), self.sweep.results
-        return [np.stack([getattr(result, name) for result in runs], axis=1) for name in names]
+    def _columns(self) -> list[FloatArray]:
+        """Cost, accuracy and number of samples along the prices, (N, prices) each."""
+        names, results = ("cost", "accuracy", "n_samples"), self.sweep.results
+        return [np.stack([getattr(one, name) for one in results], axis=1) for name in names]
 
-    def stop(self, budget: float) -> OperatingPoint:
+    def operating_point(self, budget: float) -> OperatingPoint:
         """Return what a budget buys."""
         high = self.cost_high
         if budget < high[0] * (1 - 1e-9):
             raise ConfigError(
-                f"a budget of {budget:g} cannot be held with {CONFIDENCE:.0%} confidence: the "
-                f"least that {self.name} costs is {high[0]:.6g}; allow more"
+                f"a budget of {budget:g} cannot be held with {CONFIDENCE:.0%} confidence: "
+                f"{self.name} costs at least {high[0]:.6g}; use a larger budget"
             )
-        place = float(np.interp(budget, high, np.arange(len(high))))
-        first = min(int(place), len(high) - 2)
-        share = place - first
+        position = float(np.interp(budget, high, np.arange(len(high))))
+        first = min(int(position), len(high) - 2)
+        share = position - first
         mixed = [
-            column[:, first] * (1 - share) + column[:, first + 1] * share for column in self._every
+            column[:, first] * (1 - share) + column[:, first + 1] * share
+            for column in self._columns
         ]
         prices = np.log(self.sweep.prices)
         price = float(np.exp(prices[first] * (1 - share) + prices[first + 1] * share))
@@ -147,55 +149,59 @@ class Study:
 
     def gains(
         self,
-        stops: Sequence[OperatingPoint],
+        points: Sequence[OperatingPoint],
         weights: FloatArray | None = None,
         *,
         of: ResampledCurve | None = None,
     ) -> FloatArray:
-        """Gain over the mixture at the cost of each stop, (R, G); of another curve if given."""
-        own = weights is None
-        weights = self.weights if weights is None else weights
+        """Return the gain over the mixture at the cost of each operating point, (R, G).
+
+        The gain is that of the curve ``of`` if it is given.
+        """
+        mixture = self.mixture
+        if weights is None:
+            weights = self.weights
+        else:
+            mixture = ResampledCurve.of(self.uniform.cost, self.uniform.accuracy, weights)
         total = weights.sum(axis=1, keepdims=True)
-        spent = weights @ np.stack([stop.cost for stop in stops], axis=1) / total
-        base = (
-            self.mixture if own else ResampledCurve.of(self.base.cost, self.base.accuracy, weights)
-        )
+        cost = weights @ np.stack([point.cost for point in points], axis=1) / total
         if of is not None:
-            return of.at(spent) - base.at(spent)
-        right = weights @ np.stack([stop.accuracy for stop in stops], axis=1) / total
-        return np.asarray(right - base.at(spent))
+            return of.at(cost) - mixture.at(cost)
+        accuracy = weights @ np.stack([point.accuracy for point in points], axis=1) / total
+        return np.asarray(accuracy - mixture.at(cost))
 
-    def interval(self, values: FloatArray) -> Interval:
-        """Interval of a value, row 0, by its spread over the other rows, as calibration's."""
-        return refit_interval(float(values[0]), values[1:], self.groups)
+    def gain_interval(self, gains: FloatArray) -> Interval:
+        """Return the gain in row 0 with its interval, computed as in calibration."""
+        return refit_interval(float(gains[0]), gains[1:], self.n_groups)
 
-    def accuracy(self, stop: OperatingPoint) -> Interval:
-        """Mean accuracy at a stop, with its interval."""
-        mean = Mean.of(stop.accuracy, 0.0, self.experiment.pool.group)
+    def accuracy_interval(self, point: OperatingPoint) -> Interval:
+        """Return the mean accuracy at an operating point with its interval."""
+        mean = Mean.of(point.accuracy, 0.0, self.experiment.pool.group)
         return mean.interval(CONFIDENCE).clip(0.0, 1.0)
 
-    def by_number(self, stop: OperatingPoint) -> list[tuple[int, Interval]]:
-        """Gain with the interval that so many questions of this kind would give it."""
+    def gain_by_question_count(self, point: OperatingPoint) -> list[tuple[int, Interval]]:
+        """Return the gain with the intervals that other numbers of questions would give it."""
         group, seed = self.experiment.pool.group, self.experiment.seed
-        known = float(self.gains([stop])[0, 0])
-        found = []
-        for number in sorted({max(2, round(self.groups * part)) for part in PARTS}):
-            weights = resample_questions(group, N_RESAMPLES // 2, seed=seed, n_groups=number)
-            found.append((number, refit_interval(known, self.gains([stop], weights)[:, 0], number)))
-        return found
+        gain = float(self.gains([point])[0, 0])
+        rows = []
+        for count in sorted({max(2, round(self.n_groups * part)) for part in QUESTION_FACTORS}):
+            weights = resample_questions(group, N_RESAMPLES // 2, seed=seed, n_groups=count)
+            resampled = self.gains([point], weights)[:, 0]
+            rows.append((count, refit_interval(gain, resampled, count)))
+        return rows
 
 
 def study_policy(experiment: Experiment, name: str) -> Study:
-    """Follow a policy along its prices on held-out questions, beside the mixture."""
-    sweep = sweep_prices(experiment, find_factory(name), PRICES)
-    base = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
+    """Score a policy along its prices on held-out questions, and the mixture beside it."""
+    sweep = sweep_prices(experiment, find_factory(name), N_PRICES)
+    uniform = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
     weights = bootstrap_weights(experiment.pool.group, N_RESAMPLES, seed=experiment.seed)
-    return Study(experiment, name, sweep, base, weights)
+    return Study(experiment, name, sweep, uniform, weights)
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """A policy's accuracy along costs, with its difference to the mixture, (R, G) each."""
+class PolicyCurve:
+    """The accuracy of a policy at costs (G,), and its difference to the mixture, (R, G) each."""
 
     name: str
     cost: FloatArray
@@ -203,51 +209,54 @@ class Line:
     difference: FloatArray
 
 
-def draw_lines(
+def score_curves(
     study: Study,
     names: Sequence[str],
     budgets: Sequence[float],
     progress: Callable[[str], None],
-) -> list[Line]:
-    """Score other policies at budgets, and the two of the study before them."""
+) -> list[PolicyCurve]:
+    """Return the curves of the mixture and the studied policy, then those of other policies."""
     splits = split_folds(study.sweep.fold)
-    lines = [_line("mixture", study.mixture, study, budgets)]
-    lines.append(_line(study.name, study.own, study, budgets))
+    curves = [_read_curve("mixture", study.mixture, study, budgets)]
+    curves.append(_read_curve(study.name, study.policy, study, budgets))
     for name in names:
         progress(name)
         if name == "oracle":
-            lines.append(_oracle(study, budgets))
+            curves.append(_read_oracle(study, budgets))
             continue
         if name == "retry":
             if study.retry is not None:
-                lines.append(_line(name, study.retry, study, budgets))
+                curves.append(_read_curve(name, study.retry, study, budgets))
             continue
         curve = cross_validate(study.experiment, find_factory(name), splits)
-        bent = ResampledCurve.of(curve.cost, curve.accuracy, study.weights)
-        steps = np.unique(np.round(bent.cost[0], 12)) if curve.is_stepped else budgets
-        lines.append(_line(name, bent, study, list(steps)))
-    return lines
+        resampled = ResampledCurve.of(curve.cost, curve.accuracy, study.weights)
+        costs = np.unique(np.round(resampled.cost[0], 12)) if curve.is_stepped else budgets
+        curves.append(_read_curve(name, resampled, study, list(costs)))
+    return curves
 
 
-def _line(name: str, bent: ResampledCurve, study: Study, budgets: Sequence[float]) -> Line:
-    """Read a curve where it reaches, and at both of its ends."""
-    least, most = bent.cost[0, 0], bent.cost[0, -1]
-    inside = [budget for budget in budgets if least < budget < most]
-    cost = np.unique([least, *inside, most])
-    every = np.tile(cost, (len(bent.cost), 1))
-    accuracy = bent.at(every)
-    return Line(name, cost, accuracy, accuracy - study.mixture.at(every))
+def _read_curve(
+    name: str, curve: ResampledCurve, study: Study, budgets: Sequence[float]
+) -> PolicyCurve:
+    """Read a curve at the budgets within its range, and at both ends."""
+    lowest, highest = curve.cost[0, 0], curve.cost[0, -1]
+    inside = [budget for budget in budgets if lowest < budget < highest]
+    cost = np.unique([lowest, *inside, highest])
+    costs = np.tile(cost, (len(curve.cost), 1))
+    accuracy = curve.at(costs)
+    return PolicyCurve(name, cost, accuracy, accuracy - study.mixture.at(costs))
 
 
-def _oracle(study: Study, budgets: Sequence[float]) -> Line:
-    """The cross-fitted oracle at budgets: it knows each question's curve."""
+def _read_oracle(study: Study, budgets: Sequence[float]) -> PolicyCurve:
+    """Return the cross-fitted oracle, which knows the curve of each question, at budgets."""
     experiment, weights = study.experiment, study.weights
-    found = cross_fitted_oracle(
+    scores = cross_fitted_oracle(
         experiment.pool, experiment.levels, tuple(budgets), seed=experiment.seed
     )
     total = weights.sum(axis=1)
-    accuracy = np.stack([weights @ value / total for _, value in found.values()], axis=1)
-    cost, first = np.unique([spent for spent, _ in found.values()], return_index=True)
-    accuracy = accuracy[:, first]  # once all is bought, a larger budget buys no more
-    base = study.mixture.at(np.tile(cost, (len(weights), 1)))
-    return Line("oracle", cost, accuracy, accuracy - base)
+    accuracy = np.stack([weights @ utility / total for _, utility in scores.values()], axis=1)
+    # Beyond the cost of the largest levels a larger budget buys nothing: keep each cost once.
+    cost, first = np.unique([cost for cost, _ in scores.values()], return_index=True)
+    accuracy = accuracy[:, first]
+    mixture = study.mixture.at(np.tile(cost, (len(weights), 1)))
+    return PolicyCurve("oracle", cost, accuracy, accuracy - mixture)

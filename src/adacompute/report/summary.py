@@ -1,7 +1,7 @@
-"""Summary: all that the page says, as one document of plain numbers and cut texts.
+"""Summary: everything that the page shows, as one document of numbers and shortened texts.
 
-It puts a study into the form that is kept in the run and drawn by the page. Nothing is computed
-after it, and nothing of it needs the samples again.
+The document is stored in the run, and the page is made from it alone: nothing is computed after
+this module, and the samples are not needed again.
 """
 
 from __future__ import annotations
@@ -17,206 +17,215 @@ from adacompute.evaluation.price_search import list_frontier
 from adacompute.evaluation.verdict import MAX_UNPARSED, MIN_QUESTIONS, judge
 from adacompute.report.breakdown import (
     by_difficulty,
-    by_kind,
+    by_type,
     count_unparsed,
     pick_examples,
-    share_levels,
+    share_by_level,
 )
-from adacompute.report.study import Line, OperatingPoint, Study, draw_lines
-from adacompute.report.wording import clean, percent
+from adacompute.report.study import OperatingPoint, PolicyCurve, Study, score_curves
+from adacompute.report.wording import clean_text, format_percent
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
 
-BILLED = 1000
-"""Questions that a bill is for."""
+BILLED_QUESTIONS = 1000
 
-DENSE = ((2.0, 0.1), (4.0, 0.2), (8.0, 0.5), (16.0, 1.0), (np.inf, 4.0))
-"""How far the slider's stops lie apart up to so many draws."""
+SLIDER_STEPS = ((2.0, 0.1), (4.0, 0.2), (8.0, 0.5), (16.0, 1.0), (np.inf, 4.0))
+"""Distance between budgets of the slider up to each number of samples per question."""
 
-DRAWN = 12
-"""Budgets at which other policies are read."""
+N_COMPARED = 12
+"""Approximate number of budgets at which the other policies are scored."""
 
-NAME = 80
+MAX_NAME = 80
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
-    """What is known of the questions beside their samples, in their order.
+class QuestionData:
+    """What the report knows about the questions besides their samples, in their order.
 
-    ``rates`` are mean amounts a sample of each question, by what is counted: tokens, money.
+    ``rates`` are the mean amounts per sample of each question: samples, tokens, money and so on.
+    ``run`` describes the run, and becomes part of the document.
     """
 
     id: Sequence[str]
     text: Sequence[str | None]
     difficulty: Sequence[str | None]
     rates: dict[str, FloatArray]
-    about: dict[str, Any]
+    run: dict[str, Any]
 
 
-def place_stops(study: Study, budget: float) -> list[float]:
-    """Budgets that the slider stops at: dense where they are small, and the one asked for."""
+def slider_budgets(study: Study, budget: float) -> list[float]:
+    """Return the budgets of the slider, in small steps where they are small, and the given one."""
     experiment = study.experiment
-    draw = experiment.sample_cost(np.arange(len(experiment.pool)))
-    most, level, found = experiment.levels[-1], float(experiment.levels[0]), []
-    while level < most:
-        found.append(level * draw)
-        level = round(level + next(step for end, step in DENSE if level < end), 6)
-    least = float(study.cost_high[0])
-    close = 1e-6 * draw
-    kept = [b for b in [*found, most * draw] if b > least and abs(b - budget) > close]
+    sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
+    largest, size, found = experiment.levels[-1], float(experiment.levels[0]), []
+    while size < largest:
+        found.append(size * sample_cost)
+        size = round(size + next(step for end, step in SLIDER_STEPS if size < end), 6)
+    lowest, tolerance = float(study.cost_high[0]), 1e-6 * sample_cost
+    kept = [
+        b for b in [*found, largest * sample_cost] if b > lowest and abs(b - budget) > tolerance
+    ]
     return sorted([*kept, budget])
 
 
 def summarise(
     study: Study,
-    material: Material,
+    data: QuestionData,
     *,
     budget: float,
     policies: Sequence[str],
     evaluation: dict[str, Any] | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Say all of a study at a budget; ``sweep`` is an evaluation that the run has already."""
-    budgets = place_stops(study, budget)
-    stops = [study.stop(b) for b in budgets]
-    at = budgets.index(budget)
-    here, gains = stops[at], study.gains(stops)
-    told = [_stop(study, material, stop, gains[:, i]) for i, stop in enumerate(stops)]
-    thin = budgets[:: max(1, len(budgets) // DRAWN)]
-    unread = count_unparsed(study) | _redrawing(study, here)
-    lines = draw_lines(study, () if evaluation else policies, thin, progress)
+    """Return the document of a study at a budget.
+
+    ``evaluation`` is the stored evaluation of the run, if it fits; its policies replace
+    ``policies``.
+    """
+    budgets = slider_budgets(study, budget)
+    points = [study.operating_point(b) for b in budgets]
+    selected = budgets.index(budget)
+    point, gains = points[selected], study.gains(points)
+    unparsed = count_unparsed(study) | _retry_gain(study, point)
+    compared = budgets[:: max(1, len(budgets) // N_COMPARED)]
+    curves = score_curves(study, () if evaluation else policies, compared, progress)
     return {
-        **material.about,
+        **data.run,
         "policy": study.name,
         "levels": list(study.experiment.levels),
-        "orders": study.experiment.n_permutations,
+        "permutations": study.experiment.n_permutations,
         "confidence": CONFIDENCE,
         "questions": len(study.experiment.pool),
-        "groups": study.groups,
+        "different_questions": study.n_groups,
         "excluded": study.experiment.pool.n_excluded,
         "samples": int(study.experiment.pool.answers.n_samples[0]),
         "budget": budget,
-        "at": at,
-        **_judge(study, here, gains[:, at], unread["share"]),
-        "stops": told,
-        "lines": [_describe(line) for line in lines] + _evaluation_lines(evaluation, study.name),
-        "evaluation": evaluation is not None,
-        "kinds": by_kind(study, here),
-        "difficulties": _names(by_difficulty(study, here, material.difficulty)),
-        "examples": _examples(study, here, material),
-        "unparsed": unread,
+        "selected": selected,
+        **_judge(study, point, gains[:, selected], unparsed["share"]),
+        "operating_points": [
+            _describe_point(study, data, one, gains[:, i]) for i, one in enumerate(points)
+        ],
+        "curves": [_describe_curve(curve) for curve in curves]
+        + _evaluation_curves(evaluation, study.name),
+        "has_evaluation": evaluation is not None,
+        "question_types": by_type(study, point),
+        "difficulties": _clean_names(by_difficulty(study, point, data.difficulty)),
+        "examples": _add_texts(pick_examples(study, point), data),
+        "unparsed": unparsed,
         "frontier": list_frontier(study.sweep, CONFIDENCE),
         "sensitivity": [
-            {"questions": number, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
-            for number, gain in study.by_number(here)
+            {"questions": count, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+            for count, gain in study.gain_by_question_count(point)
         ],
     }
 
 
-def _stop(
-    study: Study, material: Material, stop: OperatingPoint, gains: FloatArray
+def _describe_point(
+    study: Study, data: QuestionData, point: OperatingPoint, gains: FloatArray
 ) -> dict[str, Any]:
-    """Describe one stop of the slider."""
-    gain, right = study.interval(gains), study.accuracy(stop)
-    bill = {name: float((stop.samples * rate).mean()) for name, rate in material.rates.items()}
+    gain, accuracy = study.gain_interval(gains), study.accuracy_interval(point)
+    means = {name: float((point.n_samples * rate).mean()) for name, rate in data.rates.items()}
     return {
-        "budget": stop.budget,
-        "price": stop.price,
-        "cost": float(stop.cost.mean()),
-        "accuracy": right.value,
-        "accuracy_low": right.low,
-        "accuracy_high": right.high,
+        "budget": point.budget,
+        "price": point.price,
+        "cost": float(point.cost.mean()),
+        "accuracy": accuracy.value,
+        "accuracy_low": accuracy.low,
+        "accuracy_high": accuracy.high,
         "gain": gain.value,
         "gain_low": gain.low,
         "gain_high": gain.high,
-        "level_shares": share_levels(stop, study.experiment.levels),
-        "bill": {name: BILLED * amount for name, amount in bill.items()},
+        "level_shares": share_by_level(point, study.experiment.levels),
+        "bill": {name: BILLED_QUESTIONS * mean for name, mean in means.items()},
     }
 
 
-def _judge(study: Study, stop: OperatingPoint, gains: FloatArray, unread: float) -> dict[str, Any]:
-    """Judge as calibration does, and refuse to where it would."""
-    gain = study.interval(gains)
-    known = judge(study.experiment, gain, stop.budget)
-    told = {name: known[name] for name in ("verdict", "advice", "questions_needed")}
-    if not study.enough:
-        why = f"{study.groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
-        more = MIN_QUESTIONS - study.groups
-        return told | {"verdict": "no verdict", "why": why, "questions_needed": more}
-    if unread > MAX_UNPARSED:
-        share = percent(unread, 0)
-        why = f"{share} of the samples could not be read, so look at the grader first"
-        return told | {"verdict": "no verdict", "why": why, "questions_needed": None}
-    return told | {"why": None}
+def _judge(
+    study: Study, point: OperatingPoint, gains: FloatArray, unparsed: float
+) -> dict[str, Any]:
+    """Return the verdict of calibration, or the reason why there is none."""
+    judged = judge(study.experiment, study.gain_interval(gains), point.budget)
+    found = {name: judged[name] for name in ("verdict", "advice", "questions_needed")}
+    if not study.has_enough_questions:
+        return found | {
+            "verdict": "not judged",
+            "reason": f"{study.n_groups} different questions are too few, at least {MIN_QUESTIONS} "
+            "are needed",
+            "questions_needed": MIN_QUESTIONS - study.n_groups,
+        }
+    if unparsed > MAX_UNPARSED:
+        return found | {
+            "verdict": "not judged",
+            "reason": f"{format_percent(unparsed, 0)} of the samples could not be parsed, so check "
+            "the grader first",
+            "questions_needed": None,
+        }
+    return found | {"reason": None}
 
 
-def _redrawing(study: Study, stop: OperatingPoint) -> dict[str, float]:
-    """What only redrawing unreadable samples gains at the cost of a stop."""
+def _retry_gain(study: Study, point: OperatingPoint) -> dict[str, float]:
+    """Return what resampling unparsed answers alone gains at the cost of an operating point."""
     if study.retry is None:
         return {"gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}
-    gain = study.interval(study.gains([stop], of=study.retry)[:, 0])
+    gain = study.gain_interval(study.gains([point], of=study.retry)[:, 0])
     return {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
 
 
-def _describe(line: Line) -> dict[str, Any]:
-    """Points of a line with their intervals."""
+def _describe_curve(curve: PolicyCurve) -> dict[str, Any]:
+    """Return the points of a curve with their intervals."""
     tails = [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2]
-    low, high = np.quantile(line.accuracy[1:], tails, axis=0)
-    less, more = np.quantile(line.difference[1:], tails, axis=0)
+    accuracy_low, accuracy_high = np.quantile(curve.accuracy[1:], tails, axis=0)
+    difference_low, difference_high = np.quantile(curve.difference[1:], tails, axis=0)
     columns = {
-        "cost": line.cost,
-        "accuracy": line.accuracy[0],
-        "accuracy_low": low,
-        "accuracy_high": high,
-        "difference": line.difference[0],
-        "difference_low": less,
-        "difference_high": more,
+        "cost": curve.cost,
+        "accuracy": curve.accuracy[0],
+        "accuracy_low": accuracy_low,
+        "accuracy_high": accuracy_high,
+        "difference": curve.difference[0],
+        "difference_low": difference_low,
+        "difference_high": difference_high,
     }
     lists = [column.tolist() for column in columns.values()]
     points = [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
-    return {"policy": line.name, "points": points}
+    return {"policy": curve.name, "points": points}
 
 
-def _evaluation_lines(evaluation: dict[str, Any] | None, own: str) -> list[dict[str, Any]]:
-    """Lines of an evaluation that the run holds, besides those of the study."""
+def _evaluation_curves(evaluation: dict[str, Any] | None, studied: str) -> list[dict[str, Any]]:
+    """Return the curves of a stored evaluation, except those of the study."""
     rows = evaluation["rows"] if evaluation else []
     names = dict.fromkeys(row["policy"] for row in rows)
-    kept = (
-        "cost",
-        "accuracy",
-        "accuracy_low",
-        "accuracy_high",
-        "difference",
-        "difference_low",
-        "difference_high",
-    )
+    kept = ["cost"] + [f"{n}{end}" for n in ("accuracy", "difference") for end in ENDS]
     return [
         {
             "policy": name,
             "points": [{key: row[key] for key in kept} for row in rows if row["policy"] == name],
         }
         for name in names
-        if name not in ("mixture", own)
+        if name not in ("mixture", studied)
     ]
 
 
-def _names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**group, "name": clean(group["name"], NAME)} for group in groups]
+ENDS = ("", "_low", "_high")
+"""Endings of a value's key and of the keys of its interval."""
 
 
-def _examples(
-    study: Study, stop: OperatingPoint, material: Material
+def _clean_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**group, "name": clean_text(group["name"], MAX_NAME)} for group in groups]
+
+
+def _add_texts(
+    examples: dict[str, list[dict[str, Any]]], data: QuestionData
 ) -> dict[str, list[dict[str, Any]]]:
-    """Examples with their texts, cut."""
+    """Return the examples with the shortened ids and texts of their questions."""
     return {
-        kind: [
+        name: [
             {
                 **example,
-                "id": clean(material.id[example["question"]], NAME),
-                "text": clean(material.text[example["question"]] or ""),
+                "id": clean_text(data.id[example["question"]], MAX_NAME),
+                "text": clean_text(data.text[example["question"]] or ""),
             }
-            for example in examples
+            for example in group
         ]
-        for kind, examples in pick_examples(study, stop).items()
+        for name, group in examples.items()
     }

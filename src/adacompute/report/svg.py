@@ -1,9 +1,9 @@
-"""Inline: a figure's SVG made fit to stand inside a page.
+"""SVG: turns the SVG of matplotlib into an element for a page.
 
-Styles become attributes, which a strict security policy allows and a page can restyle; colours of
-the palette become classes, so that the page chooses them for light and dark; black becomes the
-colour of the text around. Identifiers get the figure's name before them, since a page holds several
-figures. Nothing in it refers to anything outside.
+Styles become attributes, which a strict content security policy allows. Colours of the palette
+become classes, so the page can set them for light and dark mode, and black becomes the colour of
+the surrounding text. Identifiers get the name of the figure as a prefix, because a page has several
+figures. The result refers to nothing outside of itself.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from adacompute.report.plot_style import COLOURS, QUIET
+from adacompute.report.plot_style import COLOURS, GREY
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
-CLASSES = {colour: str(i) for i, colour in enumerate(COLOURS)} | {QUIET: "q"}
-CURRENT = {"#000000", "#262626", "black"}
-GRID = {"#b0b0b0": "g"}
-ANCHORS = {"text-anchor", "fill", "stroke", "opacity", "display"}
-"""Beside those of lines: properties that are attributes too."""
+CLASSES = {colour: str(i) for i, colour in enumerate(COLOURS)} | {GREY: "q", "#b0b0b0": "g"}
+"""Class of each colour of the palette, and of the grid."""
+
+TEXT_COLOURS = {"#000000", "#262626", "black"}
+OTHER_ATTRIBUTES = {"text-anchor", "fill", "stroke", "opacity", "display"}
+"""Style properties that are also SVG attributes, besides those of strokes and fonts."""
 
 
 def inline_svg(svg: str, *, name: str, extra: str = "") -> str:
-    """Return an SVG element for a page; ``extra`` is markup of ours that goes into its end."""
-    root = ET.fromstring(svg)  # noqa: S314 - drawn by us
+    """Return an SVG element for a page; ``extra`` is trusted markup to append inside it."""
+    root = ET.fromstring(svg)  # noqa: S314 - made by matplotlib
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{SVG}metadata", f"{SVG}style"):
                 parent.remove(child)
     for element in root.iter():
         element.tag = element.tag.removeprefix(SVG)
-        _restyle(element)
-        _rename(element, name)
+        _convert_style(element)
+        _prefix_ids(element, name)
     box = root.attrib["viewBox"]
     root.attrib.clear()
     root.attrib.update({"viewBox": box, "aria-hidden": "true", "focusable": "false"})
@@ -41,8 +42,8 @@ def inline_svg(svg: str, *, name: str, extra: str = "") -> str:
     return f"{head}{extra}</svg>"
 
 
-def _restyle(element: ET.Element) -> None:
-    """Turn a style into attributes and classes."""
+def _convert_style(element: ET.Element) -> None:
+    """Turn the style of an element into attributes and classes."""
     style = element.attrib.pop("style", "")
     pairs = [part.split(":", 1) for part in style.split(";") if ":" in part]
     for key, value in ((key.strip(), value.strip()) for key, value in pairs):
@@ -51,24 +52,23 @@ def _restyle(element: ET.Element) -> None:
             element.set("font-size", size[1] if size else "10")
             if "bold" in value or "700" in value:
                 element.set("font-weight", "bold")
-        elif key.startswith(("stroke", "fill", "font-size")) or key in ANCHORS:
+        elif key.startswith(("stroke", "fill", "font-size")) or key in OTHER_ATTRIBUTES:
             element.set(key, value)
     classes = []
     for key, letter in (("stroke", "s"), ("fill", "f")):
         colour = element.get(key, "").lower()
-        known = CLASSES | GRID
-        if colour in CURRENT:
+        if colour in TEXT_COLOURS:
             element.set(key, "currentColor")
-        elif colour in known:
-            classes.append(f"{letter}{known[colour]}")
+        elif colour in CLASSES:
+            classes.append(f"{letter}{CLASSES[colour]}")
     if element.tag == "text" and not element.get("fill"):
         element.set("fill", "currentColor")
     if classes:
         element.set("class", " ".join(classes))
 
 
-def _rename(element: ET.Element, name: str) -> None:
-    """Put the figure's name before identifiers and what refers to them."""
+def _prefix_ids(element: ET.Element, name: str) -> None:
+    """Prefix identifiers, and references to them, with the name of the figure."""
     if "id" in element.attrib:
         element.set("id", f"{name}-{element.attrib['id']}")
     if LINK in element.attrib:

@@ -1,9 +1,8 @@
-"""Tables out: rows of plain values as CSV, Markdown and LaTeX.
+"""Table files: rows of plain values as CSV, Markdown and LaTeX.
 
-CSV keeps every digit that matters, the other two are for reading: the numbers of a column are
-written alike, to three places, or where they may be of any size, to three digits. What comes from
-data stays text: signs that mean something to Markdown or LaTeX are escaped. It knows nothing of
-what is told, but that prices and duality gaps are of any size.
+CSV keeps ten digits. Markdown and LaTeX are for reading: all numbers of a column have the same
+format, three decimal places, or three digits for columns of any size such as prices and duality
+gaps. Characters that mean something to Markdown or LaTeX are escaped.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ Row: TypeAlias = dict[str, Value]
 
 PLACES = 3
 NOISE = 1e-9
-"""Smaller numbers are rounding errors of a sum."""
+"""Numbers up to this size are rounding errors of a sum."""
 
 ANY_SIZE = ("price", "duality")
-"""Words in the names of columns whose numbers may be of any size."""
+"""Words in the names of columns whose numbers can have any size."""
 
 DIGITS = 10
 LATEX = {
@@ -48,13 +47,13 @@ LATEX = {
 }
 
 
-def say(value: Value, *, any_size: bool = False) -> str:
-    """Write a value for people: three places or three digits, and a dash where there is none.
+def format_value(value: Value, *, any_size: bool = False) -> str:
+    """Write a value with three decimal places or three digits, and None as a dash.
 
-    >>> say(0.12345), say(2), say(None), say(0.00082), say(2.0)
-    ('0.123', '2', '–', '0.001', '2.000')
-    >>> say(0.00082, any_size=True), say(1.5e-7, any_size=True), say(0.25, any_size=True)
-    ('0.00082', '1.5e-07', '0.25')
+    >>> [format_value(value) for value in (0.12345, 2, None, 0.00082, 2.0)]
+    ['0.123', '2', '–', '0.001', '2.000']
+    >>> [format_value(value, any_size=True) for value in (0.00082, 1.5e-7, 0.25)]
+    ['0.00082', '1.5e-07', '0.25']
     """
     if value is None:
         return "–"
@@ -66,63 +65,63 @@ def say(value: Value, *, any_size: bool = False) -> str:
     return str(value)
 
 
-def say_rows(rows: Sequence[Row]) -> list[list[str]]:
-    """Write rows for people, the numbers of each column alike.
+def format_rows(rows: Sequence[Row]) -> list[list[str]]:
+    """Write rows, with the same format for all numbers of a column.
 
-    A column of which all numbers are too small for three places is told by three digits too.
+    A column whose numbers are all too small for three decimal places gets three digits.
 
-    >>> say_rows([{"gain": 0.00082, "price": 0.00082}, {"gain": 0.0071, "price": 0.12}])
+    >>> format_rows([{"gain": 0.00082, "price": 0.00082}, {"gain": 0.0071, "price": 0.12}])
     [['0.001', '0.00082'], ['0.007', '0.12']]
     """
     columns = []
-    for name in name_columns(rows):
+    for name in column_names(rows):
         values = [row.get(name) for row in rows]
         sizes = [abs(value) for value in values if isinstance(value, float)]
         small = NOISE < max(sizes, default=0.0) < 10**-PLACES
         any_size = small or any(word in name for word in ANY_SIZE)
-        columns.append([say(value, any_size=any_size) for value in values])
+        columns.append([format_value(value, any_size=any_size) for value in values])
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def name_columns(rows: Sequence[Row]) -> list[str]:
-    """Columns of all rows, in the order in which they first appear."""
+def column_names(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of all rows, in the order in which they first appear."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    r"""Write rows as CSV; what is missing is empty.
+    r"""Return rows as CSV; missing values are empty.
 
     >>> to_csv([{"a": 1, "b": 0.5}, {"a": None}])
     'a,b\n1,0.5\n,\n'
     """
-    held = io.StringIO()
-    columns = name_columns(rows)
-    writer = csv.writer(held, lineterminator="\n")
+    buffer = io.StringIO()
+    columns = column_names(rows)
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([_exact(row.get(name)) for name in columns])
-    return held.getvalue()
+        writer.writerow([_format_exact(row.get(name)) for name in columns])
+    return buffer.getvalue()
 
 
-def _exact(value: Value) -> str:
+def _format_exact(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.{DIGITS}g}"
     return "" if value is None else str(value)
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    r"""Write rows as a Markdown table.
+    r"""Return rows as a Markdown table.
 
     >>> print(to_markdown([{"set": "a|b", "share": 0.25}]), end="")
     | set | share |
     |---|---:|
     | a\|b | 0.250 |
     """
-    columns = name_columns(rows)
+    columns = column_names(rows)
     lines = [
         _line(escape_markdown(name) for name in columns),
         "|" + "|".join("---:" if _is_number(rows, name) else "---" for name in columns) + "|",
-        *(_line(escape_markdown(cell) for cell in row) for row in say_rows(rows)),
+        *(_line(escape_markdown(cell) for cell in row) for row in format_rows(rows)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -140,7 +139,7 @@ def _is_number(rows: Sequence[Row], name: str) -> bool:
 
 
 def escape_markdown(text: str) -> str:
-    r"""Keep a text from being markup.
+    r"""Escape the characters of a text that are Markdown markup.
 
     >>> escape_markdown("a*b <i> [x](y)")
     'a\\*b \\<i\\> \\[x\\](y)'
@@ -149,25 +148,25 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""Keep a text from being markup.
+    r"""Escape the characters of a text that are LaTeX markup.
 
     >>> print(escape_latex("5% of_a & b ≤ c"))
     5\% of\_a \& b $\leq$ c
     """
-    return "".join(LATEX.get(sign, sign) for sign in " ".join(text.split()))
+    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
 
 
 def to_latex(rows: Sequence[Row], *, caption: str, label: str) -> str:
-    """Write rows as a LaTeX table in the form of booktabs."""
-    columns = name_columns(rows)
-    places = "".join("r" if _is_number(rows, name) else "l" for name in columns)
-    body = [" & ".join(escape_latex(cell) for cell in row) for row in say_rows(rows)]
+    """Return rows as a LaTeX table with booktabs."""
+    columns = column_names(rows)
+    alignment = "".join("r" if _is_number(rows, name) else "l" for name in columns)
+    body = [" & ".join(escape_latex(cell) for cell in row) for row in format_rows(rows)]
     lines = [
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape_latex(caption)}}}",
         rf"\label{{tab:{label}}}",
-        rf"\begin{{tabular}}{{{places}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
         " & ".join(escape_latex(name) for name in columns) + r" \\",
         r"\midrule",
@@ -180,15 +179,15 @@ def to_latex(rows: Sequence[Row], *, caption: str, label: str) -> str:
 
 
 def save_table(rows: Sequence[Row], path: Path, *, caption: str) -> list[Path]:
-    """Save rows in all three forms beside each other; returns their paths."""
+    """Save rows in all three formats, and return the paths."""
     texts = {
         "csv": to_csv(rows),
         "md": to_markdown(rows),
         "tex": to_latex(rows, caption=caption, label=path.name),
     }
     saved = []
-    for kind, text in texts.items():
-        place = path.with_name(f"{path.name}.{kind}")
-        place.write_text(text, encoding="utf-8")
-        saved.append(place)
+    for extension, text in texts.items():
+        file = path.with_name(f"{path.name}.{extension}")
+        file.write_text(text, encoding="utf-8")
+        saved.append(file)
     return saved

@@ -1,7 +1,7 @@
-"""Wording: how the page says numbers, and its sentences; and how it cuts texts of others.
+"""Wording: how the page writes numbers and sentences, and how it shortens texts of others.
 
-Every gain is said with its interval. Texts of others are cut, and characters that steer a line's
-direction or a terminal are replaced: what is left still has to be escaped by whoever writes it.
+Every gain is written with its interval. In texts of others, characters that control the direction
+of a line or a terminal are replaced; the caller still has to escape the result.
 """
 
 from __future__ import annotations
@@ -13,78 +13,86 @@ from typing import Any
 
 import numpy as np
 
-CUT = 240
-STEERING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+MAX_TEXT = 240
+CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories whose characters are replaced: controls, formats, surrogates, separators."""
 
-MANY, FEW = 1000, 0.0001
-MUCH = 0.2
-"""Share of a gain that redrawing must have to be named beside it."""
+LARGE, SMALL = 1000, 0.0001
+MIN_RETRY_SHARE = 0.2
+"""Share of a gain from which the part that comes from resampling is mentioned beside it."""
 
-UNITS = {
+UNIT_NOUNS = {
     "samples": "samples",
     "tokens": "tokens",
     "characters": "characters",
-    "money": "of money",
+    "money": "currency units",
     "seconds": "seconds",
 }
+POLICY_LABELS = {
+    "mixture": "best uniform mixture",
+    "oracle": "static oracle",
+    "oracle-in-sample": "static oracle, in-sample",
+}
+"""Names for people, where they differ from those in JSON."""
 
 
-def clean(text: str, most: int = CUT) -> str:
-    r"""Cut a text of others and replace what would steer the line it stands in.
+def clean_text(text: str, max_length: int = MAX_TEXT) -> str:
+    r"""Shorten a text of others and replace its control characters.
 
-    >>> clean("a\u202eb\n  c")
+    >>> clean_text("a\u202eb\n  c")
     'a�b c'
-    >>> clean("long" * 100, 6)
+    >>> clean_text("long" * 100, 6)
     'longl…'
     """
-    cut = text[: 4 * most]
-    words = " ".join(cut.split())
-    shown = "".join("�" if unicodedata.category(c) in STEERING else c for c in words)
-    whole = len(cut) == len(text) and len(shown) <= most
-    return shown if whole else shown[: most - 1] + "…"
+    start = text[: 4 * max_length]
+    words = " ".join(start.split())
+    cleaned = "".join("�" if unicodedata.category(c) in CONTROL_CATEGORIES else c for c in words)
+    is_complete = len(start) == len(text) and len(cleaned) <= max_length
+    return cleaned if is_complete else cleaned[: max_length - 1] + "…"
 
 
-def number(value: float | None) -> str:
-    """Say a number by three or four digits.
+def format_number(value: float | None) -> str:
+    """Write a number with three or four digits.
 
-    >>> number(2.0), number(1234.5), number(0.01234), number(4e-6), number(None)
-    ('2', '1,234', '0.0123', '0.000004', '–')
+    >>> format_number(2.0), format_number(1234.5), format_number(0.01234), format_number(4e-6)
+    ('2', '1,234', '0.0123', '0.000004')
+    >>> format_number(None)
+    '–'
     """
     if value is None or not math.isfinite(value):
         return "–"
-    if abs(value) >= MANY - 0.5:  # what three digits would round to as many
+    if abs(value) >= LARGE - 0.5:  # three digits would round it up to LARGE
         return _minus(f"{value:,.0f}")
-    if 0 < abs(value) < FEW:
+    if 0 < abs(value) < SMALL:
         return _minus(np.format_float_positional(value, 2, fractional=False, trim="-"))
     return _minus(f"{value:.3g}")
 
 
-def percent(value: float | None, places: int = 1) -> str:
-    r"""Say a fraction in per cent.
+def format_percent(value: float | None, places: int = 1) -> str:
+    r"""Write a fraction in per cent.
 
-    >>> percent(0.6216), percent(None)
+    >>> format_percent(0.6216), format_percent(None)
     ('62.2\xa0%', '–')
     """
     return "–" if value is None else _minus(f"{100 * value:.{places}f}\u00a0%")
 
 
-def points(value: float | None) -> str:
-    """Say a difference of fractions in points, with its sign.
+def format_points(value: float | None) -> str:
+    """Write a difference of fractions in points, with its sign.
 
-    >>> points(0.0123), points(-0.0004), points(-0.02)
+    >>> format_points(0.0123), format_points(-0.0004), format_points(-0.02)
     ('+1.2', '0.0', '−2.0')
     """
     if value is None:
         return "–"
-    said = f"{100 * value:+.1f}"
-    return "0.0" if float(said) == 0 else _minus(said)
+    text = f"{100 * value:+.1f}"
+    return "0.0" if float(text) == 0 else _minus(text)
 
 
-def between(low: float | None, high: float | None) -> str:
-    r"""Say an interval of fractions, in points.
+def format_interval(low: float | None, high: float | None) -> str:
+    r"""Write an interval of fractions in points.
 
-    >>> between(-0.001, 0.023), between(None, None)
+    >>> format_interval(-0.001, 0.023), format_interval(None, None)
     ('[−0.1,\xa02.3]', '–')
     """
     if low is None or high is None:
@@ -92,171 +100,195 @@ def between(low: float | None, high: float | None) -> str:
     return _minus(f"[{100 * low:z.1f},\u00a0{100 * high:z.1f}]")
 
 
+def format_gain(gain: dict[str, Any]) -> str:
+    r"""Write a gain in points with its interval.
+
+    >>> format_gain({"gain": 0.0123, "gain_low": -0.001, "gain_high": 0.023})
+    '+1.2 points [−0.1,\xa02.3]'
+    """
+    interval = format_interval(gain["gain_low"], gain["gain_high"])
+    return f"{format_points(gain['gain'])} points {interval}"
+
+
 def _minus(text: str) -> str:
     return text.replace("-", "−")
 
 
-def per_question(budget: float, unit: str) -> str:
-    """Say a budget.
+def format_budget(budget: float, unit: str) -> str:
+    """Write a budget.
 
-    >>> per_question(2.0, "samples"), per_question(1.0, "samples")
-    ('2 samples a question', '1 sample a question')
+    >>> format_budget(2.0, "samples"), format_budget(1.0, "samples"), format_budget(0.5, "money")
+    ('2 samples per question', '1 sample per question', '0.5 currency units per question')
     """
-    noun = UNITS.get(unit, unit)
-    if budget == 1 and noun.endswith("s"):
-        noun = noun[:-1]
-    return f"{number(budget)} {noun} a question"
+    noun = UNIT_NOUNS.get(unit, unit)
+    return f"{format_number(budget)} {noun.removesuffix('s') if budget == 1 else noun} per question"
 
 
-def one_of(unit: str) -> str:
-    """Say one of a unit.
+def name_unit(unit: str) -> str:
+    """Return the name of one of a unit.
 
-    >>> one_of("samples"), one_of("money")
-    ('sample', 'unit of money')
+    >>> name_unit("samples"), name_unit("money")
+    ('sample', 'currency unit')
     """
-    return "unit of money" if unit == "money" else unit.removesuffix("s")
+    return UNIT_NOUNS.get(unit, unit).removesuffix("s")
+
+
+def name_policy(policy: str) -> str:
+    """Return the name of a policy for people.
+
+    >>> name_policy("oracle"), name_policy("sequential")
+    ('static oracle', 'sequential')
+    """
+    return POLICY_LABELS.get(policy, policy)
+
+
+def format_count(amount: float, noun: str) -> str:
+    """Write a number of things.
+
+    >>> format_count(1.0, "sample"), format_count(2.5, "sample")
+    ('1 sample', '2.5 samples')
+    """
+    text = format_number(amount)
+    return f"{text} {noun}" if text == "1" else f"{text} {noun}s"
+
+
+def _selected(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the operating point of the budget that the page is about."""
+    point: dict[str, Any] = document["operating_points"][document["selected"]]
+    return point
 
 
 def headline(document: dict[str, Any]) -> str:
-    """Say in one sentence what the policy gains at the budget, or that it is nothing."""
-    at, groups = document["stops"][document["at"]], document["groups"]
-    here = f"At your budget of {per_question(document['budget'], document['unit'])}"
-    if document["verdict"] == "no verdict":
-        return f"{here} nothing can be said yet: {document['why']}."
+    """Return one sentence: what the policy gains at the budget, or that it gains nothing."""
+    point, count = _selected(document), document["different_questions"]
+    budget = f"At a budget of {format_budget(document['budget'], document['unit'])}"
+    if document["verdict"] == "not judged":
+        return f"{budget}, no verdict is possible: {document['reason']}."
     if document["verdict"] == "gain":
-        gained = points(at["gain"]).removeprefix("+")
-        inside = between(at["gain_low"], at["gain_high"])
-        return f"{here} you gain {gained} points, {inside}, over the best uniform mixture."
-    if at["gain_high"] < 0:
-        return f"{here} you gain nothing, and lose accuracy: {document['advice']}."
-    return f"{here} you gain nothing that {groups:,} questions can show: {document['advice']}."
+        gain = format_points(point["gain"]).removeprefix("+")
+        interval = format_interval(point["gain_low"], point["gain_high"])
+        return (
+            f"{budget}, this policy is {gain} points {interval} more accurate than the best "
+            "uniform mixture."
+        )
+    if point["gain_high"] < 0:
+        return f"{budget}, this policy loses accuracy: {document['advice']}."
+    return f"{budget}, {count:,} questions show no gain: {document['advice']}."
 
 
-def support(document: dict[str, Any]) -> str:
-    """Say what the sentence rests on."""
-    at = document["stops"][document["at"]]
-    measured = f"{points(at['gain'])} points, {between(at['gain_low'], at['gain_high'])}"
-    said = "" if document["verdict"] == "gain" else f"Measured: {measured}. "
+def explain_headline(document: dict[str, Any]) -> str:
+    """Return what the gain in the headline is, and what it was measured on."""
+    point, unparsed = _selected(document), document["unparsed"]
+    first = "" if document["verdict"] == "gain" else f"Measured gain: {format_gain(point)}. "
     model = f" of {document['model']}" if document["model"] else ""
-    unread = document["unparsed"]
-    if document["verdict"] == "gain" and unread["gain"] > MUCH * at["gain"]:
-        said = (
-            f"Of this, {points(unread['gain'])} points, "
-            f"{between(unread['gain_low'], unread['gain_high'])}, come from "
-            "resampling answers that could not be parsed. "
+    if document["verdict"] == "gain" and unparsed["gain"] > MIN_RETRY_SHARE * point["gain"]:
+        first = (
+            f"Of this gain, {format_gain(unparsed)} come from resampling answers that could not "
+            "be parsed. "
         )
     return (
-        f"{said}Accuracy of the policy “{document['policy']}” less that of the best mixture of "
-        f"uniform numbers of samples at equal cost, on {document['questions']:,} held-out "
-        f"questions × {document['samples']:,} recorded samples{model}; brackets are 95\u00a0% "
-        f"intervals.{_spare(document)}"
+        f"{first}The gain is the accuracy of the policy “{document['policy']}” minus that of the "
+        f"best mixture of uniform numbers of samples at equal cost, on {document['questions']:,} "
+        f"held-out questions × {document['samples']:,} recorded samples{model}. Brackets are "
+        f"95\u00a0% intervals.{_explain_unspent(document)}"
     )
 
 
-def _spare(document: dict[str, Any]) -> str:
-    """Say so where the budget is more than the policy can spend."""
+def _explain_unspent(document: dict[str, Any]) -> str:
+    """Return a sentence if the budget is more than the policy can spend."""
     if max(point["cost_high"] for point in document["frontier"]) >= document["budget"]:
         return ""
-    spent = number(document["stops"][document["at"]]["cost"])
-    return f" The policy spends {spent} at most, so that a smaller budget buys as much."
+    cost = format_budget(_selected(document)["cost"], document["unit"])
+    return f" The policy spends at most {cost}, so a smaller budget gives the same result."
 
 
-def verdict(document: dict[str, Any]) -> str:
-    """Say why the verdict is what it is."""
-    at, groups = document["stops"][document["at"]], f"{document['groups']:,} different questions"
-    gain = f"{points(at['gain'])} points, {between(at['gain_low'], at['gain_high'])}, on {groups}"
-    if document["verdict"] == "no verdict":
-        return f"{document['why']}. Measured: {gain}."
+def explain_verdict(document: dict[str, Any]) -> str:
+    """Return the reason for the verdict."""
+    point = _selected(document)
+    gain = f"{format_gain(point)} on {document['different_questions']:,} different questions"
+    if document["verdict"] == "not judged":
+        return f"{document['reason']}. Measured gain: {gain}."
     if document["verdict"] == "gain":
-        return f"the interval of the gain lies above zero ({gain})."
-    more, end = document["questions_needed"], ""
-    if more and at["gain"] > 0:
-        end = f" If the gain is as large as it looks, about {more:,} more questions settle it."
-    return f"the interval of the gain does not lie above zero ({gain}).{end}"
+        return f"the interval of the gain is above zero ({gain})."
+    needed, end = document["questions_needed"], ""
+    if needed and point["gain"] > 0:
+        end = f" If the gain is as large as measured, about {needed:,} more questions can show it."
+    return f"the interval of the gain is not above zero ({gain}).{end}"
 
 
-def redrawing(document: dict[str, Any]) -> str:
-    """Say how much of the gain is drawing again what could not be read."""
-    gain, redrawn = document["stops"][document["at"]]["gain"], document["unparsed"]["gain"]
-    if redrawn <= 0:
+def explain_retry(document: dict[str, Any]) -> str:
+    """Return how much of the gain comes from resampling unparsed answers."""
+    gain, retry = _selected(document)["gain"], document["unparsed"]["gain"]
+    if retry <= 0:
         return ""
-    merit = "not an allocation’s merit: a better extraction would bring it too."
     if gain <= 0:
-        return "A better extraction would bring that too."
-    if redrawn < gain:
-        return f"That part of the gain of {points(gain)} is {merit}"
-    return f"The whole gain of {points(gain)} is {merit}"
+        return "Better answer extraction would give this gain too."
+    part = "This part" if retry < gain else "All"
+    return (
+        f"{part} of the gain of {format_points(gain)} points does not come from allocation: better "
+        "answer extraction would give it too."
+    )
 
 
-def outlook(document: dict[str, Any]) -> str:
-    """Say in a few words what to do next; the steps are below."""
+def describe_next(document: dict[str, Any]) -> str:
+    """Return what to do next in a few words; the steps follow on the page."""
     if document["verdict"] == "gain":
-        return "fit the policy, calibrate it for this budget, serve it."
+        return "fit the policy, calibrate it for this budget, and serve it."
     if document["verdict"] == "no gain":
-        return f"spend without looking: {document['advice']}."
+        return f"spend the budget uniformly: {document['advice']}."
     if document["questions_needed"] is None:
-        return "mend how answers are read before anything is decided."
-    return "collect and grade more before anything is decided."
-
-
-def counted(amount: float, noun: str) -> str:
-    """Say how many.
-
-    >>> counted(1.0, "sample"), counted(2.5, "sample")
-    ('1 sample', '2.5 samples')
-    """
-    said = number(amount)
-    return f"{said} {noun}" if said == "1" else f"{said} {noun}s"
+        return "fix the answer extraction first."
+    return "collect and grade more questions first."
 
 
 def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Say what to do next, with the commands that do it."""
+    """Return what to do next, with the commands that do it."""
     run, policy = document["path"], document["policy"]
-    budget, more = f"{document['budget']:g}", document["questions_needed"]
-    same = _options(document)
-    train = ("adacompute", "train", run, "--policy", policy, "--out", "BUNDLE", *same)
+    budget, needed = f"{document['budget']:g}", document["questions_needed"]
+    options = _options(document)
+    train = ("adacompute", "train", run, "--policy", policy, "--out", "BUNDLE", *options)
     calibrate = ("adacompute", "calibrate", run, "--bundle", "BUNDLE", "--budget", budget)
     serve = ("adacompute", "serve", "--bundle", "BUNDLE", "--budget", budget, "--base-url", "URL")
     if document["verdict"] == "gain":
         return [
             ("Fit the policy to all of these questions.", shlex.join(train)),
-            ("Set its price on held-out questions, for this budget.", shlex.join(calibrate)),
-            ("Put it in front of your model.", shlex.join(serve)),
+            ("Find its price for this budget on held-out questions.", shlex.join(calibrate)),
+            ("Serve it in front of your model.", shlex.join(serve)),
         ]
-    if document["verdict"] == "no verdict" and more is None:
+    if document["verdict"] == "not judged" and needed is None:
         grade = ("adacompute", "grade", run, "--grader", document["grader"] or "GRADER")
-        mend = "Look at samples that could not be read, mend the prompt or the grader, grade again."
-        return [(mend, shlex.join(grade))]
+        fix = "Look at the unparsed samples, fix the prompt or the grader, and grade again."
+        return [(fix, shlex.join(grade))]
     steps: list[tuple[str, str | None]] = []
     if document["verdict"] == "no gain":
-        steps.append((f"Spend without looking: {document['advice']}.", None))
-    if better := _better(document):
+        steps.append((f"Spend the budget uniformly: {document['advice']}.", None))
+    if better := _suggest_budget(document):
         steps.append((better, None))
-    if more and (document["stops"][document["at"]]["gain"] > 0 or document["why"]):
-        settle = f"To settle it, grade about {more:,} more questions like these and report again."
-        steps.append((settle, None))
-    other = ("adacompute", "evaluate", run, *same)
-    return [*steps, ("Look at every policy, the learned routers too.", shlex.join(other))]
+    if needed and (_selected(document)["gain"] > 0 or document["reason"]):
+        more = f"For a clear verdict, grade about {needed:,} more questions like these."
+        steps.append((more, None))
+    evaluate = ("adacompute", "evaluate", run, *options)
+    return [*steps, ("Compare all policies, including the routers.", shlex.join(evaluate))]
 
 
 def _options(document: dict[str, Any]) -> list[str]:
-    """Options by which other commands see the costs and levels of this page."""
+    """Return the options that give other commands the costs and levels of this page."""
     words = [] if document["unit"] == "samples" else ["--unit", document["unit"]]
-    if document["priced"]:
+    if document["has_token_prices"]:
         words += ["--token-prices", "TOKEN_PRICES"]
     if document["custom_levels"]:
         words += ["--levels", ",".join(map(str, document["custom_levels"]))]
     return words
 
 
-def _better(document: dict[str, Any]) -> str | None:
-    """Name another budget where there is a gain, when there is none at the one asked for."""
-    sure = [stop for stop in document["stops"] if stop["gain_low"] > 0]
-    if document["verdict"] != "no gain" or not sure:
+def _suggest_budget(document: dict[str, Any]) -> str | None:
+    """Return a sentence about the budget with the clearest gain, if the chosen one has none."""
+    gains = [point for point in document["operating_points"] if point["gain_low"] > 0]
+    if document["verdict"] != "no gain" or not gains:
         return None
-    best = max(sure, key=lambda stop: float(stop["gain_low"]))
+    best = max(gains, key=lambda point: float(point["gain_low"]))
     return (
-        f"Consider another budget: at {per_question(best['budget'], document['unit'])} the policy "
-        f"gains {points(best['gain'])} points, {between(best['gain_low'], best['gain_high'])}. "
-        "It is the best of those looked at, so expect a little less."
+        f"Consider another budget: at {format_budget(best['budget'], document['unit'])} the policy "
+        f"gains {format_gain(best)}. This is the best of all budgets on this page, so expect "
+        "slightly less."
     )

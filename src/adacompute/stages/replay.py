@@ -20,7 +20,7 @@ from adacompute.datasets.example import locate_policy
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import SampleMatrix
-from adacompute.report.wording import counted
+from adacompute.report.wording import format_count
 from adacompute.storage.decisions import read_decisions
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]
         "price": price,
         "cost": float(cost.mean()),
         "served_cost": served_cost,
-        "counterfactual": f"{counted(bundle.max_samples, 'sample')} for every request",
+        "counterfactual": f"{format_count(bundle.max_samples, 'sample')} for every request",
         **_interval("saved", np.asarray(1.0 - cost / max_cost, dtype=np.float64)),
         "saved_of_served": 1.0 - float(cost.mean()) / served_cost if served_cost else None,
         **_interval("agreement", _agreements(rows, n_samples)),

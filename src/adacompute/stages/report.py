@@ -8,7 +8,6 @@ policies is scored beside the one that the page is about.
 from __future__ import annotations
 
 import json
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,8 @@ from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_pric
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.report.page import render
 from adacompute.report.study import study_policy
-from adacompute.report.summary import Material, summarise
-from adacompute.report.wording import clean, headline
+from adacompute.report.summary import MAX_NAME, QuestionData, summarise
+from adacompute.report.wording import clean_text, headline
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.inputs import (
     DEFAULT_BUDGETS,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
-FORMAT = 4
+FORMAT = 5
 """Version of the document that is kept in the run."""
 
 PERMUTATIONS = 20
@@ -56,8 +55,6 @@ UNIFORM = ("fixed", "mixture", "random")
 
 DRAWS = 2.0
 """Draws a question that a budget is for unless it is named."""
-
-NAME = 80
 
 
 def report_run(
@@ -117,18 +114,18 @@ def check_extra() -> None:
 
 def _result(document: dict[str, Any]) -> dict[str, Any]:
     """Return what the command says of a page."""
-    at = document["stops"][document["at"]]
+    point = document["operating_points"][document["selected"]]
     return {
         "sentence": headline(document).replace("\u00a0", " "),
         "verdict": document["verdict"],
         "policy": document["policy"],
         "budget": document["budget"],
         "unit": document["unit"],
-        "gain": at["gain"],
-        "gain_low": at["gain_low"],
-        "gain_high": at["gain_high"],
-        "price": at["price"],
-        "cost": at["cost"],
+        "gain": point["gain"],
+        "gain_low": point["gain_low"],
+        "gain_high": point["gain_high"],
+        "price": point["price"],
+        "cost": point["cost"],
         "questions": document["questions"],
         "skipped": document["skipped"],
     }
@@ -214,9 +211,14 @@ def _document(
     if budget is None:
         budget = DRAWS * experiment.sample_cost(np.arange(len(pool)))
     study = study_policy(experiment, arguments["policy"])
-    material = _material(place, recorded, pool, arguments)
-    say = partial(summarise, study, material, budget=float(budget), progress=progress)
-    return say(policies=arguments["policies"], evaluation=evaluation)
+    return summarise(
+        study,
+        _question_data(place, recorded, pool, arguments),
+        budget=float(budget),
+        policies=arguments["policies"],
+        evaluation=evaluation,
+        progress=progress,
+    )
 
 
 def _within(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
@@ -234,23 +236,25 @@ def _within(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
     return kept
 
 
-def _material(place: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, Any]) -> Material:
-    """Return what is known of the questions that are scored, and of the run."""
+def _question_data(
+    place: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, Any]
+) -> QuestionData:
+    """Return what is known about the scored questions and about the run."""
     rows = np.flatnonzero(np.isin(recorded.key, pool.key))
     known = describe_source(place)
-    about = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
-    about["priced"] = arguments["token_prices"] is not None
+    run = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
+    run["has_token_prices"] = arguments["token_prices"] is not None
     usual = arguments["levels"] == list(DEFAULT_LEVELS)
-    about["custom_levels"] = None if usual else arguments["levels"]
-    about["name"] = clean(place.path.resolve().name, NAME)
+    run["custom_levels"] = None if usual else arguments["levels"]
+    run["name"] = clean_text(place.path.resolve().name, MAX_NAME)
     for name in ("model", "grader"):
-        about[name] = clean(str(known[name]), NAME) if known.get(name) else None
-    return Material(
+        run[name] = clean_text(str(known[name]), MAX_NAME) if known.get(name) else None
+    return QuestionData(
         id=[recorded.id[q] for q in rows],
         text=[recorded.text[q] for q in rows],
         difficulty=[recorded.difficulty[q] for q in rows],
         rates={"samples": np.ones(len(rows)), **_rates(recorded, pool, arguments["unit"], rows)},
-        about=about,
+        run=run,
     )
 
 

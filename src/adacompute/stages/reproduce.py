@@ -25,7 +25,7 @@ from adacompute.paper.figures_oracle import draw_compositions
 from adacompute.paper.run_data import RunData
 from adacompute.report.plot_style import save_figure
 from adacompute.report.table_files import escape_markdown, save_table, to_csv
-from adacompute.report.wording import counted
+from adacompute.report.wording import format_count
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import no_progress, read_pool
 from adacompute.storage.store import SAMPLES, Run, encode_samples
@@ -222,7 +222,7 @@ def _across(
 def _index(made: Made, runs: int, complete: Sequence[str]) -> Path:
     """Write the list of everything, last."""
     said = (
-        f"{counted(runs, 'run')}, {len(complete)} of them with every table and figure "
+        f"{format_count(runs, 'run')}, {len(complete)} of them with every table and figure "
         "(`--full-runs N` sets how many); the others are in the comparison only. "
         "Budgets are mean samples per question."
     )
