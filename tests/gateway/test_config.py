@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -28,73 +29,55 @@ def write(place: Path, *lines: str) -> Path:
     return path
 
 
+def contains_words(message: str, words: str) -> bool:
+    """Whether a message contains these words in this order."""
+    return re.search(".*".join(map(re.escape, words.split())), message) is not None
+
+
 WRONG = {
-    "unknown": ([GOOD, "portt = 1"], "serve has no 'portt'; it has base_url, body_timeout_s"),
-    "unknown-in-model": ([GOOD, MODEL, "budge = 1"], "models.m has no 'budge'"),
-    "unknown-in-log": ([GOOD, "[serve.log]", 'directory = "x"', "tekst = 1"], "log has no 'tekst'"),
-    "text-for-port": ([GOOD, 'port = "8000"'], "serve.port must be int, not '8000'"),
-    "yes-for-port": ([GOOD, "port = true"], "serve.port must be int, not True"),
-    "far-port": ([GOOD, "port = 70000"], "port is a number from 0 to 65535, not 70000"),
-    "fraction": ([GOOD, "workers = 1.5"], "serve.workers must be int, not 1.5"),
-    "number-for-flag": ([GOOD, "forward_key = 1"], "serve.forward_key must be bool, not 1"),
-    "list-for-host": ([GOOD, "host = []"], "serve.host must be str, not []"),
-    "date": ([GOOD, "body_timeout_s = 2026-01-01"], "serve.body_timeout_s must be float"),
-    "zero": ([GOOD, "body_timeout_s = 0"], "body_timeout_s must be a number above 0, not 0.0"),
-    "endless": ([GOOD, "max_body_mb = inf"], "max_body_mb must be a number above 0, not inf"),
-    "no-number": ([GOOD, "drain_s = nan"], "drain_s must be a number above 0, not nan"),
-    "no-pause": (
-        [GOOD, "shutdown_delay_s = -1"],
-        "shutdown_delay_s must be a number from 0 on, not -1",
-    ),
-    "negative": ([GOOD, "workers = -1"], "workers must be a number above 0, not -1"),
-    "no-url": ([], "serve lacks 'base_url'"),
+    "unknown": ([GOOD, "portt = 1"], "serve 'portt' base_url body_timeout_s"),
+    "unknown-in-model": ([GOOD, MODEL, "budge = 1"], "models.m 'budge'"),
+    "unknown-in-log": ([GOOD, "[serve.log]", 'directory = "x"', "tekst = 1"], "log 'tekst'"),
+    "text-for-port": ([GOOD, 'port = "8000"'], "serve.port int '8000'"),
+    "yes-for-port": ([GOOD, "port = true"], "serve.port int True"),
+    "far-port": ([GOOD, "port = 70000"], "port 65535 70000"),
+    "fraction": ([GOOD, "workers = 1.5"], "serve.workers int 1.5"),
+    "number-for-flag": ([GOOD, "forward_key = 1"], "serve.forward_key bool 1"),
+    "list-for-host": ([GOOD, "host = []"], "serve.host str []"),
+    "date": ([GOOD, "body_timeout_s = 2026-01-01"], "serve.body_timeout_s float"),
+    "zero": ([GOOD, "body_timeout_s = 0"], "body_timeout_s above 0 0.0"),
+    "endless": ([GOOD, "max_body_mb = inf"], "max_body_mb above 0 inf"),
+    "no-number": ([GOOD, "drain_s = nan"], "drain_s above 0 nan"),
+    "no-delay": ([GOOD, "shutdown_delay_s = -1"], "shutdown_delay_s 0 -1"),
+    "negative": ([GOOD, "workers = -1"], "workers above 0 -1"),
+    "no-url": ([], "serve 'base_url'"),
     "bad-url": (['base_url = "ftp://x"'], "http://host:port/v1"),
-    "key-in-url": (['base_url = "http://a:secret@b/v1"'], "a base URL holds no credentials"),
-    "no-policy": ([GOOD, "[serve.models.m]", "budget = 2"], "models.m lacks 'bundle'"),
-    "no-both": ([GOOD, "[serve.models.m]"], "models.m lacks 'bundle' and 'budget'"),
-    "no-budget": ([GOOD, MODEL.replace("budget = 2", "")], "models.m lacks 'budget'"),
-    "bad-budget": ([GOOD, MODEL.replace("= 2", "= -2")], "models.m: budget must be a number above"),
-    "text-budget": ([GOOD, MODEL.replace("= 2", '= "2"')], "models.m.budget must be float"),
-    "bad-audit-share": (
-        [GOOD, MODEL, "audit_share = 2"],
-        "models.m: audit_share is a share from 0 to 1",
-    ),
-    "bad-rounds": ([GOOD, MODEL, "max_rounds = 0"], "models.m: max_rounds must be a number above"),
-    "no-table": ([GOOD, "models = 3"], "models must be a table, not 3"),
-    "no-model": ([GOOD, "[serve.models]", "m = 3"], "models.m must be a table, not 3"),
-    "no-keys": ([GOOD, 'client_keys = "x"'], "client_keys must be a table"),
-    "no-log": ([GOOD, "log = 3"], "log must be a table, not 3"),
-    "bad-log": ([GOOD, "[serve.log]", 'directory = "x"', "keep_mb = 0"], "log: keep_mb must be"),
-    "name": ([GOOD, MODEL.replace("models.m", 'models."a@b"')], "without spaces, quotes and '@'"),
-    "plain-key": (
-        [GOOD, "[serve.client_keys]", 'ann = "sk-plain-1"'],
-        "the key of 'ann' must be its SHA",
-    ),
-    "short-key": (
-        [GOOD, "[serve.client_keys]", f'ann = "{DIGEST[:-1]}"'],
-        "the key of 'ann' must be",
-    ),
-    "number-key": ([GOOD, "[serve.client_keys]", "ann = 5"], "the key of 'ann' must be"),
-    "public": (
-        [GOOD, 'host = "0.0.0.0"'],
-        "host 0.0.0.0 can be reached from outside and no client keys",
-    ),
-    "public-6": ([GOOD, 'host = "::"'], "host :: can be reached from outside"),
-    "public-name": ([GOOD, 'host = "example.org"'], "host example.org can be reached"),
-    "no-host": ([GOOD, 'host = ""'], "can be reached from outside and no client keys are set"),
-    "variable": (
-        [GOOD, 'upstream_api_key = "${NOT_SET_9}"'],
-        "the environment variable NOT_SET_9 is not set",
-    ),
-    "key-type": (
-        [GOOD, "upstream_api_key = 123456789"],
-        "serve.upstream_api_key must be str, not int",
-    ),
-    "key-lines": (
-        [GOOD, 'upstream_api_key = "sk-1\\nX: sk-plain-1"'],
-        "upstream_api_key holds characters that no header",
-    ),
+    "key-in-url": (['base_url = "http://a:secret@b/v1"'], "credentials"),
+    "no-policy": ([GOOD, "[serve.models.m]", "budget = 2"], "models.m 'bundle'"),
+    "no-both": ([GOOD, "[serve.models.m]"], "models.m 'bundle' 'budget'"),
+    "no-budget": ([GOOD, MODEL.replace("budget = 2", "")], "models.m 'budget'"),
+    "bad-budget": ([GOOD, MODEL.replace("= 2", "= -2")], "models.m budget above 0 -2"),
+    "text-budget": ([GOOD, MODEL.replace("= 2", '= "2"')], "models.m.budget float"),
+    "bad-audit-share": ([GOOD, MODEL, "audit_share = 2"], "models.m audit_share 0 1 2"),
+    "bad-rounds": ([GOOD, MODEL, "max_rounds = 0"], "models.m max_rounds above 0"),
+    "no-table": ([GOOD, "models = 3"], "models table 3"),
+    "no-model": ([GOOD, "[serve.models]", "m = 3"], "models.m table 3"),
+    "no-keys": ([GOOD, 'client_keys = "x"'], "client_keys table"),
+    "no-log": ([GOOD, "log = 3"], "log table 3"),
+    "bad-log": ([GOOD, "[serve.log]", 'directory = "x"', "keep_mb = 0"], "log keep_mb"),
+    "name": ([GOOD, MODEL.replace("models.m", 'models."a@b"')], "spaces quotes '@'"),
+    "plain-key": ([GOOD, "[serve.client_keys]", 'ann = "sk-plain-1"'], "'ann' SHA-256"),
+    "short-key": ([GOOD, "[serve.client_keys]", f'ann = "{DIGEST[:-1]}"'], "'ann' SHA-256"),
+    "number-key": ([GOOD, "[serve.client_keys]", "ann = 5"], "'ann' SHA-256"),
+    "public": ([GOOD, 'host = "0.0.0.0"'], "host 0.0.0.0 [serve.client_keys]"),
+    "public-6": ([GOOD, 'host = "::"'], "host :: [serve.client_keys]"),
+    "public-name": ([GOOD, 'host = "example.org"'], "host example.org [serve.client_keys]"),
+    "no-host": ([GOOD, 'host = ""'], "host [serve.client_keys]"),
+    "variable": ([GOOD, 'upstream_api_key = "${NOT_SET_9}"'], "NOT_SET_9"),
+    "key-type": ([GOOD, "upstream_api_key = 123456789"], "serve.upstream_api_key str int"),
+    "key-lines": ([GOOD, 'upstream_api_key = "sk-1\\nX: sk-plain-1"'], "upstream_api_key header"),
 }
+"""Lines of a file, and words that the error must contain in this order."""
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -104,7 +87,7 @@ def test_a_wrong_configuration_is_refused_by_name(name: str, tmp_path: Path) -> 
     with pytest.raises(ConfigError) as refused:
         read_config(path, {})
     said = str(refused.value)
-    assert why in said
+    assert contains_words(said, why)
     assert said.startswith(f"{path}: ")
     assert said.isprintable()
     assert not any(secret in said for secret in ("secret", "sk-plain-1", "123456789"))
@@ -215,23 +198,23 @@ def test_a_check_says_what_would_be_served_and_starts_nothing(
 
 LOADED = {
     "missing": (MODEL.replace('"two"', '"none"'), "none"),
-    "budget": (MODEL.replace("budget = 2", "budget = 0.5"), "a budget of 0.5 is below 2"),
+    "budget": (MODEL.replace("budget = 2", "budget = 0.5"), "budget 0.5 2"),
     "grader": (MODEL.replace("numeric", "nonsense"), "nonsense"),
-    "no-model": (MODEL.replace('model = "real"', ""), "does not say which model it is for"),
-    "no-grader": (MODEL.replace('grader = "numeric"', ""), "does not say how answers are read"),
+    "no-model": (MODEL.replace('model = "real"', ""), "two model"),
+    "no-grader": (MODEL.replace('grader = "numeric"', ""), "two grader"),
     "token_prices": (f'{MODEL}token_prices = "none.toml"', "none.toml"),
 }
 
 
 @pytest.mark.parametrize("name", LOADED)
 def test_a_model_that_cannot_be_served_is_refused_by_name(name: str, policies: Path) -> None:
-    from adacompute.gateway.server import load_models
+    from adacompute.gateway.server import load_models  # noqa: PLC0415 - needs the extra
 
     model, why = LOADED[name]
     config = read_config(write(policies, GOOD, model), {})
     with pytest.raises(AdaComputeError) as refused:
         load_models(config)
-    assert why in str(refused.value)
+    assert contains_words(str(refused.value), why)
     assert "models.m" in str(refused.value)
 
 
@@ -246,6 +229,6 @@ def test_the_command_refuses_in_one_sentence(option: str, policies: Path) -> Non
 
 
 def test_a_gateway_is_not_put_in_front_of_itself() -> None:
-    with pytest.raises(ConfigError, match="itself would listen"):
+    with pytest.raises(ConfigError, match=r"base_url.*port"):
         make_config({"base_url": "http://127.0.0.1:8000/v1"})
     assert make_config({"base_url": "http://127.0.0.1:8000/v1", "port": 8001}).port == 8001

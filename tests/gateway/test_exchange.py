@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.gateway.exchange import EVENTS, JSON, ClientDisconnected, Exchange, TooLarge
+from adacompute.gateway.exchange import EVENT_STREAM, JSON, ClientDisconnected, Exchange, TooLarge
 
 Message = MutableMapping[str, Any]
 GONE: Message = {"type": "http.disconnect"}
@@ -43,7 +43,7 @@ def test_who_leaves_ends_what_is_done_for_them() -> None:
     async def use() -> None:
         wire = Wire(GONE)
         with pytest.raises(ClientDisconnected):
-            async with wire.exchange().watched():
+            async with wire.exchange().cancel_on_disconnect():
                 await asyncio.sleep(60)
         assert wire.sent == []
 
@@ -56,7 +56,7 @@ def test_who_has_the_whole_reply_may_leave_and_the_accounts_are_still_made() -> 
     async def use() -> None:
         wire = Wire()
         exchange = wire.exchange()
-        async with exchange.watched():
+        async with exchange.cancel_on_disconnect():
             await exchange.reply(200, [JSON], b"{}")
             wire.coming.put_nowait(GONE)
             await asyncio.sleep(0.01)
@@ -68,7 +68,7 @@ def test_who_has_the_whole_reply_may_leave_and_the_accounts_are_still_made() -> 
 
 def test_being_stopped_is_not_taken_for_a_client_that_left() -> None:
     async def wait(exchange: Exchange) -> None:
-        async with exchange.watched():
+        async with exchange.cancel_on_disconnect():
             await asyncio.sleep(60)
 
     async def use() -> None:
@@ -83,7 +83,7 @@ def test_being_stopped_is_not_taken_for_a_client_that_left() -> None:
 
 def test_an_error_is_added_to_events_and_to_nothing_else() -> None:
     async def use() -> None:
-        for headers, added in ((EVENTS, 1), ([JSON], 0)):
+        for headers, added in ((EVENT_STREAM, 1), ([JSON], 0)):
             wire = Wire()
             exchange = wire.exchange()
             await exchange.start(200, headers)
@@ -98,7 +98,7 @@ def test_nothing_is_said_after_the_end() -> None:
     async def use() -> None:
         wire = Wire()
         exchange = wire.exchange()
-        await exchange.start(200, EVENTS)
+        await exchange.start(200, EVENT_STREAM)
         await exchange.write(b"all", more=False)
         await exchange.fail(502, "it broke", "upstream_error")
         assert len(wire.sent) == 2
@@ -111,14 +111,14 @@ def test_a_body_is_read_within_its_limits() -> None:
         parts = [
             {"type": "http.request", "body": b"ab", "more_body": more} for more in (True, False)
         ]
-        assert await Wire(*parts).exchange().read(most=4, within_s=1) == b"abab"
+        assert await Wire(*parts).exchange().read(max_bytes=4, timeout_s=1) == b"abab"
         with pytest.raises(TooLarge):
-            await Wire(*parts).exchange(headers=[]).read(most=3, within_s=1)
+            await Wire(*parts).exchange(headers=[]).read(max_bytes=3, timeout_s=1)
         with pytest.raises(TooLarge):
-            await Wire().exchange().read(most=3, within_s=1)
+            await Wire().exchange().read(max_bytes=3, timeout_s=1)
         with pytest.raises(TimeoutError):
-            await Wire(parts[0]).exchange().read(most=4, within_s=0.01)
+            await Wire(parts[0]).exchange().read(max_bytes=4, timeout_s=0.01)
         with pytest.raises(ClientDisconnected):
-            await Wire(parts[0], GONE).exchange().read(most=4, within_s=1)
+            await Wire(parts[0], GONE).exchange().read(max_bytes=4, timeout_s=1)
 
     run(use)

@@ -23,18 +23,22 @@ from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import Receive, Scope, Send
-from adacompute.gateway.openai_api import (
+from adacompute.gateway.openai_replies import add_models
+from adacompute.gateway.openai_requests import (
     BadRequest,
-    add_models,
-    clean_usage,
     has_dot_segments,
     parse_request,
     passthrough_reason,
-    sum_usage,
 )
-from adacompute.gateway.passthrough import KEPT, UNPACKED_PIECE, WHOLE, _Reading
+from adacompute.gateway.passthrough import (
+    DECOMPRESSED_CHUNK,
+    MAX_BUFFERED,
+    MAX_KEPT,
+    _UsageReader,
+)
 from adacompute.graders.grader import load_grader
 from adacompute.models.failures import Failure
+from adacompute.models.model import CallUsage, clean_usage, sum_usage
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import MalformedReply, parse_event
 from adacompute.models.streams import parse_stream
@@ -133,7 +137,7 @@ def raws(body: Body) -> list[tuple[str, str]]:
 @example(b'{"a" 1}')
 @example(b'\xef\xbb\xbf{"a":1}')
 def test_any_bytes_are_an_object_or_nothing(data: bytes) -> None:
-    body = Body.read(data)
+    body = Body.parse(data)
     if body is not None:
         assert body.edit({}) == data
         assert isinstance(json.loads(data), dict)
@@ -145,9 +149,9 @@ def test_an_edit_keeps_every_other_byte(
     changes: dict[str, Any],
     ascii_only: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    body = Body.read(spell(parts, ascii_only=ascii_only))
+    body = Body.parse(spell(parts, ascii_only=ascii_only))
     assert body is not None
-    edited = Body.read(body.edit(changes))
+    edited = Body.parse(body.edit(changes))
     assert edited is not None
     assert [one for one in raws(edited) if one[0] not in changes] == [
         one for one in raws(body) if one[0] not in changes
@@ -193,8 +197,8 @@ def test_any_request_is_decided_on_passed_or_refused(
     try:
         asked = parse_request(path, json.dumps(content).encode(), ["thrifty"], header or None)
         if asked is not None and passthrough_reason(asked) is None:
-            decision, episode = engine.open(asked)
-            assert engine.settled(episode) is False
+            decision = engine.open(asked)
+            assert engine.ends_after_one_sample(decision) is False
             assert decision.budget >= 2
     except BadRequest as error:
         refused = str(error)
@@ -253,7 +257,7 @@ bills = st.dictionaries(
 @given(st.lists(bills, max_size=3))
 def test_any_bills_add_up(given_bills: list[dict[str, Any]]) -> None:
     cleaned = [clean_usage(bill) for bill in given_bills]
-    total = sum_usage(cleaned)
+    total = sum_usage([CallUsage(tokens) for tokens in cleaned])
     assert total["total_tokens"] >= 0
     assert total["num_calls"] == len(given_bills)
     assert clean_usage(total) == total
@@ -627,7 +631,7 @@ def test_an_upstream_that_says_its_key_in_an_event_does_not_give_it_away(
 def test_an_error_that_is_too_large_to_be_searched_is_not_shown(
     strict: int, upstream: ScriptedServer
 ) -> None:
-    upstream.answer(ScriptedReply(500, [JSON], [b"x" * WHOLE, UPSTREAM.encode()]))
+    upstream.answer(ScriptedReply(500, [JSON], [b"x" * MAX_BUFFERED, UPSTREAM.encode()]))
     answer = send(strict, "POST", CHAT, headers=[BEARER], body=b"{}")
     assert is_error(answer, 502)
     assert UPSTREAM.encode() not in answer.body
@@ -756,10 +760,10 @@ def test_nesting_fails_nobody(depth: int, strict: int, upstream: ScriptedServer)
 
 
 def test_what_is_packed_a_thousandfold_is_not_unpacked_to_the_end() -> None:
-    reading = _Reading([(b"content-encoding", b"gzip")], keep=True)
+    reader = _UsageReader([(b"content-encoding", b"gzip")], keep_body=True)
     begun = time.monotonic()
-    reading.feed(gzip.compress(bytes(200_000_000), compresslevel=1))
-    assert len(reading.kept) <= KEPT + UNPACKED_PIECE
+    reader.feed(gzip.compress(bytes(200_000_000), compresslevel=1))
+    assert len(reader.kept) <= MAX_KEPT + DECOMPRESSED_CHUNK
     assert time.monotonic() - begun < 20
 
 
@@ -848,8 +852,8 @@ def impatient(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     from adacompute.gateway.timeout_protocol import TimeoutProtocol
 
     class Impatient(TimeoutProtocol):
-        seconds = 0.3
-        unread_s = 1.0
+        headers_timeout_s = 0.3
+        send_timeout_s = 1.0
 
     port = free_port()
     settings = uvicorn.Config(

@@ -21,7 +21,7 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.config import make_config, read_config
-from adacompute.gateway.metrics import COUNTERS, GAUGES, HISTOGRAMS, PREFIX, SHARED, names
+from adacompute.gateway.metrics import COUNTERS, GAUGES, HISTOGRAMS, PREFIX, SHARED_DIRECTORY, names
 from adacompute.gateway.server import load_models, run
 from adacompute.testing import gateways
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
@@ -95,7 +95,7 @@ def test_an_address_that_is_taken_is_refused_in_one_sentence() -> None:
         port = plug.getsockname()[1]
         config = make_config({"base_url": "http://127.0.0.1:9/v1", "port": port, "probe": False})
         said: list[str] = []
-        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 .*in use"):
+        with pytest.raises(ConfigError, match=f"port {port}.*in use"):
             run(config, said.append)
     assert said == []
 
@@ -105,12 +105,12 @@ def test_requests_of_a_worker_that_was_killed_are_no_longer_under_way(tmp_path: 
         "import sys\n"
         "from adacompute.gateway.metrics import Metrics\n"
         "metrics = Metrics()\n"
-        "metrics.enter(int(sys.argv[1]))\n"
+        "metrics.add_in_flight(int(sys.argv[1]))\n"
         "shown = metrics.scrape().decode()\n"
         "print(shown.rpartition('requests_in_flight ')[2].strip(), flush=True)\n"
         "sys.stdin.read()\n"
     )
-    own = {**os.environ, SHARED: str(tmp_path)}
+    own = {**os.environ, SHARED_DIRECTORY: str(tmp_path)}
     seen = []
     for count in (5, 2):
         process = subprocess.Popen(

@@ -26,7 +26,7 @@ from adacompute.core.types import make_levels
 from adacompute.gateway.body import Body
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine
-from adacompute.gateway.openai_api import VirtualRequest
+from adacompute.gateway.openai_requests import VirtualRequest
 from adacompute.gateway.request_model import RequestModel
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -351,7 +351,7 @@ def test_a_waiting_client_is_kept_awake(three: Path) -> None:
     with serving(three, sse_keepalive_s=0.1) as (upstream, port):
         upstream.answer(slow)
         answer = ask(port, stream=True)
-    assert answer.body.count(b": still drawing") >= 2
+    assert answer.body.count(b": still sampling") >= 2
     assert answer.body.endswith(b"data: [DONE]\n\n")
 
 
@@ -449,7 +449,7 @@ def test_a_policy_of_another_model_than_the_logs_is_warned_of(tmp_path: Path) ->
 def test_draws_that_were_never_made_come_from_the_audit_alone(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(3))
     log_of(policy, tmp_path / "none", ["4"])
-    with pytest.raises(Exception, match="never made"):
+    with pytest.raises(DataError, match="audit_share"):
         replay_log(tmp_path / "none", policy, budget=2.0)
     log_of(policy, tmp_path / "none", ["4", "5"], audit_share=1.0, audit_max_share=1.0)
     found = replay_log(tmp_path / "none", policy, budget=2.0)
@@ -661,19 +661,20 @@ def test_a_gateway_has_decided_once_before_it_is_ready(
         assert "adacompute_samples_total{" not in metrics(port)
 
 
-def buy(upstream: ScriptedServer, known: Capabilities, count: int, **options: Any) -> RequestModel:
-    """Draws of a request, without a gateway around them."""
+def sample(
+    upstream: ScriptedServer, known: Capabilities, n: int, **options: Any
+) -> tuple[list[str], RequestModel]:
+    """Texts of the samples of a request, without a gateway around it."""
     content = {"model": "virtual", "messages": [], **options.pop("body", {})}
-    body = Body.read(json.dumps(content).encode())
+    body = Body.parse(json.dumps(content).encode())
     assert body is not None
     asked = VirtualRequest(body, "chat/completions", "virtual", None, debug=False)
 
-    async def main() -> RequestModel:
+    async def main() -> tuple[list[str], RequestModel]:
         async with Upstream(upstream.base_url, "real", capabilities=known) as server:
-            purse = RequestModel(server, asked, "real", **options)
-            async for _ in purse.buy(count):
-                pass
-            return purse
+            model = RequestModel(server, asked, "real", **options)
+            samples = model.sample("", n, on_usage=model.calls.append)
+            return [one.text async for one in samples], model
 
     return asyncio.run(main())
 
@@ -681,10 +682,10 @@ def buy(upstream: ScriptedServer, known: Capabilities, count: int, **options: An
 def test_choices_that_a_reply_lacks_are_drawn_one_by_one() -> None:
     with scripted.serve_scripted() as upstream:
         upstream.answer(reply("4", "5"), reply("6"))
-        purse = buy(upstream, Capabilities(n="native"), 4)
-    assert [one.draw.text for one in purse.drawn] == ["4", "5", "6", "6"]
+        texts, model = sample(upstream, Capabilities(n="native"), 4)
+    assert texts == ["4", "5", "6", "6"]
     assert [json.loads(one.body).get("n") for one in upstream.received] == [4, None, None]
-    assert len(purse.bills) == 3
+    assert (len(model.calls), model.n_received) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -696,7 +697,7 @@ def test_log_probabilities_are_asked_for_where_they_are_given(
 ) -> None:
     with scripted.serve_scripted() as upstream:
         upstream.answer(reply("4"))
-        buy(upstream, Capabilities(logprobs=known), 1, likely=True)
+        sample(upstream, Capabilities(logprobs=known), 1, want_logprobs=True)
     assert json.loads(upstream.received[0].body).get("logprobs") is asked
 
 
@@ -708,6 +709,6 @@ def test_draws_have_seeds_of_their_own_where_a_seed_is_one(
 ) -> None:
     with scripted.serve_scripted() as upstream:
         upstream.answer(reply("4"))
-        buy(upstream, Capabilities(), 2, body={} if seed is None else {"seed": seed})
+        sample(upstream, Capabilities(), 2, body={} if seed is None else {"seed": seed})
     found = [json.loads(one.body).get("seed") for one in upstream.received]
     assert sorted(found, key=str) == sorted(sent, key=str)

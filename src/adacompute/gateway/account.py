@@ -1,8 +1,8 @@
-"""Account: what became of every request, in metrics and in the log of decisions.
+"""Account: what became of every request, in the metrics and in the decision log.
 
-Everything that is spent is counted once, when it is known. Texts are written down only where that
-was asked for. It decides nothing, and a full disk or a slow one never holds up an answer for longer
-than one write.
+Everything that is spent is counted once, when it is known. Texts are logged only if the
+configuration says so. It decides nothing, and a full or slow disk delays an answer by no more than
+one write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
     from adacompute.gateway.engine import Decision, Engine, Outcome, VirtualModel
     from adacompute.gateway.passthrough import Forwarded
-    from adacompute.gateway.request_model import CallUsage, RequestModel
+    from adacompute.gateway.request_model import RequestModel
     from adacompute.gateway.tracing import Spans
     from adacompute.models.endpoint import OnEvent
+    from adacompute.models.model import CallUsage
     from adacompute.policies.bundle import Baseline
 
 LOG = logging.getLogger("adacompute.gateway")
-LAST = 1000
+WINDOW = 1000
 """Requests that means and drifts are taken over."""
 
-SPREADS = 1e-3
+MIN_STD = 1e-3
+MAX_SQUARED_DISTANCE = 25.0
 
 
 class Account:
@@ -42,7 +44,7 @@ class Account:
     def __init__(self, log: LogConfig | None, spans: Spans | None = None) -> None:
         self.metrics = Metrics()
         self._spans = spans
-        self._texts = log is not None and log.texts
+        self._log_texts = log is not None and log.texts
         self._log = None
         if log is not None:
             self._log = DecisionLog(
@@ -51,225 +53,233 @@ class Account:
                 keep_days=log.keep_days,
                 keep_bytes=int(log.keep_mb * MB),
             )
-        self._rolling: asyncio.Task[None] | None = None
-        self._spent: dict[str, deque[float]] = {}
-        self._away: dict[str, deque[float]] = {}
-        self._pairs: dict[str, deque[float]] = {}
-        self._draws: dict[str, int] = {}
-        self._held: dict[str, int] = {}
-        self._puzzled: set[str] = set()
+        self._compacting: asyncio.Task[None] | None = None
+        self._request_costs: dict[str, deque[float]] = {}
+        self._feature_distances: dict[str, deque[float]] = {}
+        self._first_pairs_agree: dict[str, deque[float]] = {}
+        self._n_samples: dict[str, int] = {}
+        self._n_audit_samples: dict[str, int] = {}
+        self._warned_models: set[str] = set()
 
-    def introduce(self, engine: Engine) -> None:
-        """Show what a model begins with."""
+    def register(self, engine: Engine) -> None:
+        """Show the budget and the price of a model."""
         virtual = engine.virtual
-        self.metrics.show("budget", virtual.name, virtual.budget)
-        self.metrics.show("price", virtual.name, virtual.bundle.price_for(virtual.budget))
+        self.metrics.set_gauge("budget", virtual.name, virtual.budget)
+        self.metrics.set_gauge("price", virtual.name, virtual.bundle.price_for(virtual.budget))
 
-    def listen(self, model: str) -> OnEvent:
-        """What hears of an upstream's retries and failures."""
+    def event_counter(self, model: str) -> OnEvent:
+        """Return a function that counts an upstream's retries and failures."""
         names = {"retry": "retries_total", "failed": "upstream_failures_total"}
 
-        def hear(event: str, fields: Mapping[str, object]) -> None:
+        def on_event(event: str, fields: Mapping[str, object]) -> None:
             if event in names:
                 self.metrics.count(names[event], model)
                 LOG.info("%s: %s %s", model, event, fields.get("cause"))
 
-        return hear
+        return on_event
 
-    def passed(self, model: str, why: str) -> Callable[[Forwarded], None]:
-        """What accounts a request that is passed on."""
-        count = self.metrics.count
+    def passthrough_counter(self, model: str, reason: str) -> Callable[[Forwarded], None]:
+        """Return a function that counts a request that was forwarded unchanged."""
 
-        def tell(passed: Forwarded) -> None:
-            count("passthrough_requests_total", model, why)
-            usage = {"prompt": passed.prompt_tokens, "completion": passed.completion_tokens}
-            self._count_tokens(model, usage, estimated=passed.estimated)
+        def on_done(forwarded: Forwarded) -> None:
+            self.metrics.count("passthrough_requests_total", model, reason)
+            tokens = {
+                "prompt": forwarded.prompt_tokens,
+                "completion": forwarded.completion_tokens,
+            }
+            self._count_tokens(model, tokens, is_estimated=forwarded.is_estimated)
 
-        return tell
+        return on_done
 
-    def decided(self, engine: Engine, outcome: Outcome) -> None:
-        """Account a request that was voted on."""
-        decision, model = outcome.decision, outcome.decision.model
-        metrics = self.metrics
-        self._bill(engine, outcome.purse.bills, model)
+    def record_decision(self, engine: Engine, outcome: Outcome) -> None:
+        """Record a request that was decided on."""
+        decision, session = outcome.decision, outcome.decision.session
+        metrics, model = self.metrics, decision.model
+        self._count_calls(engine, outcome.model.calls)
         metrics.count("samples_total", model, by=decision.samples_used)
-        if unread := decision.answers.count(-1):
-            metrics.count("unparsed_samples_total", model, by=unread)
-        if decision.incomplete:
+        if n_unparsed := session.answers.count(-1):
+            metrics.count("unparsed_samples_total", model, by=n_unparsed)
+        if decision.is_incomplete:
             metrics.count("incomplete_requests_total", model)
         if decision.scorer_error is not None:
             metrics.count("scorer_failures_total", model)
         if decision.question_source == "none":
-            if model not in self._puzzled:
-                self._puzzled.add(model)
-                LOG.warning(
-                    "%s: a prompt does not fit the bundle's template; its text is unused", model
-                )
             metrics.count("unmatched_prompts_total", model)
+            self._warn_of_template(model)
         metrics.observe("decision_duration_seconds", model, decision.decision_s)
         metrics.observe("request_duration_seconds", model, decision.latency_s)
         metrics.observe("samples_per_request", model, decision.samples_used)
-        if decision.agreement is not None:
-            metrics.observe("agreement", model, decision.agreement)
-        self._draws[model] = self._draws.get(model, 0) + decision.samples_used
-        self._drift(engine, decision)
+        if session.agreement is not None:
+            metrics.observe("agreement", model, session.agreement)
+        self._n_samples[model] = self._n_samples.get(model, 0) + decision.samples_used
+        self._show_drift(engine, decision)
         self._write(engine, outcome)
         if self._spans is not None:
-            usage = _total(outcome.purse.bills)
-            self._spans.tell(decision, usage, upstream_model=engine.virtual.model)
+            tokens = _sum_tokens(outcome.model.calls)
+            self._spans.record(decision, tokens, upstream_model=engine.virtual.model)
 
-    def lost(self, engine: Engine, purse: RequestModel) -> None:
-        """Account draws that nobody was given."""
-        self._bill(engine, purse.bills, engine.virtual.name)
-        self.metrics.count("samples_total", engine.virtual.name, by=len(purse.drawn))
+    def record_abandoned(self, engine: Engine, model: RequestModel) -> None:
+        """Record calls and samples of a request that got no answer."""
+        self._count_calls(engine, model.calls)
+        self.metrics.count("samples_total", engine.virtual.name, by=model.n_received)
 
-    def held(self, engine: Engine, outcome: Outcome, before: int) -> None:
-        """Account what an audit drew beyond what was served."""
+    def record_audit(self, engine: Engine, outcome: Outcome, n_calls: int) -> None:
+        """Record what an audit sampled after the first ``n_calls`` calls, which served the client.
+
+        An incomplete audit is paid for, but it measures nothing.
+        """
         decision, model = outcome.decision, outcome.decision.model
-        more = len(decision.answers) - decision.samples_used
-        self._bill(engine, outcome.purse.bills[before:], model)
-        self._held[model] = self._held.get(model, 0) + more
-        self.metrics.count("audit_samples_total", model, by=more)
+        answers = decision.session.answers
+        n_extra = len(answers) - decision.samples_used
+        self._count_calls(engine, outcome.model.calls[n_calls:])
+        self._n_audit_samples[model] = self._n_audit_samples.get(model, 0) + n_extra
+        self.metrics.count("audit_samples_total", model, by=n_extra)
         if not decision.is_audit:
-            return  # half an audit is paid for and says nothing
+            return
         self.metrics.count("audit_requests_total", model)
-        read = [answer for answer in decision.answers if answer >= 0]
-        if read:
-            votes = np.bincount(read)
-            given = decision.answers[decision.chosen] if decision.chosen >= 0 else -1
+        parsed = [answer for answer in answers if answer >= 0]
+        if parsed:
+            votes = np.bincount(parsed)
+            given = answers[decision.chosen] if decision.chosen >= 0 else -1
             if given >= 0 and votes[given] == votes.max():
                 self.metrics.count("audit_agreements_total", model)
         self._write(engine, outcome)
 
-    def may_hold(self, virtual: VirtualModel) -> bool:
-        """Whether audits have not yet taken their share of all draws."""
-        so_far = self._draws.get(virtual.name, 0) + virtual.bundle.max_samples
-        allowed = virtual.audit_max_share * so_far
-        return self._held.get(virtual.name, 0) <= allowed
+    def can_audit(self, virtual: VirtualModel) -> bool:
+        """Whether audits have not yet used their share of all samples."""
+        n_samples = self._n_samples.get(virtual.name, 0) + virtual.bundle.max_samples
+        return self._n_audit_samples.get(virtual.name, 0) <= virtual.audit_max_share * n_samples
 
     def close(self) -> None:
-        """Roll what is in the log, and send the last spans; slow."""
+        """Compact the log and send the last spans; this is slow."""
         if self._spans is not None:
             self._spans.close()
         if self._log is not None:
             self._log.rotate()
             _compact(self._log)
 
-    def _bill(self, engine: Engine, bills: list[CallUsage], model: str) -> None:
-        count = self.metrics.count
-        count("calls_total", model, by=len(bills))
-        for bill in bills:
-            kinds = ("prompt", "completion")
-            usage = {kind: int(bill.usage.get(f"{kind}_tokens") or 0) for kind in kinds}
-            self._count_tokens(model, usage, estimated=bill.estimated)
-        money = engine.money(bills)
-        if money is not None:
-            count("cost_total", model, by=money)
+    def _count_calls(self, engine: Engine, calls: Sequence[CallUsage]) -> None:
+        model = engine.virtual.name
+        self.metrics.count("calls_total", model, by=len(calls))
+        for call in calls:
+            tokens = {"prompt": call.prompt_tokens, "completion": call.completion_tokens}
+            self._count_tokens(model, tokens, is_estimated=call.is_estimated)
+        cost = engine.cost(calls)
+        if cost is not None:
+            self.metrics.count("cost_total", model, by=cost)
 
-    def _count_tokens(self, model: str, usage: Mapping[str, int], *, estimated: bool) -> None:
-        for kind, tokens in usage.items():
-            self.metrics.count("tokens_total", model, kind, by=tokens)
-            if estimated:
-                self.metrics.count("estimated_tokens_total", model, kind, by=tokens)
+    def _count_tokens(self, model: str, tokens: Mapping[str, int], *, is_estimated: bool) -> None:
+        for kind, n in tokens.items():
+            self.metrics.count("tokens_total", model, kind, by=n)
+            if is_estimated:
+                self.metrics.count("estimated_tokens_total", model, kind, by=n)
 
-    def _drift(self, engine: Engine, decision: Decision) -> None:
-        """Show how far the last requests are from what the policy was trained on."""
+    def _warn_of_template(self, model: str) -> None:
+        if model not in self._warned_models:
+            self._warned_models.add(model)
+            LOG.warning(
+                "%s: a prompt does not match the bundle's template; its text is not used", model
+            )
+
+    def _show_drift(self, engine: Engine, decision: Decision) -> None:
+        """Show how far the last requests are from the training questions."""
         virtual, model = engine.virtual, decision.model
-        spent = self._spent.setdefault(model, deque(maxlen=LAST))
-        spent.append(decision.samples_used * virtual.bundle.sample_cost)
-        self.metrics.show("request_cost_mean", model, sum(spent) / len(spent))
+        costs = self._request_costs.setdefault(model, deque(maxlen=WINDOW))
+        costs.append(decision.samples_used * virtual.bundle.sample_cost)
+        self.metrics.set_gauge("request_cost_mean", model, sum(costs) / len(costs))
         baseline = virtual.bundle.baseline
         if baseline is None or decision.question_source == "none":
             return
-        away = self._away.setdefault(model, deque(maxlen=LAST))
-        away.append(_distance(decision.features, baseline))
-        self.metrics.show("feature_drift", model, sum(away) / len(away))
-        first = [answer for answer in decision.answers if answer >= 0][:2]
+        distances = self._feature_distances.setdefault(model, deque(maxlen=WINDOW))
+        distances.append(_feature_distance(decision.features, baseline))
+        self.metrics.set_gauge("feature_drift", model, sum(distances) / len(distances))
+        first = [answer for answer in decision.session.answers if answer >= 0][:2]
         if len(first) == 2 and baseline.agreement > 0:  # noqa: PLR2004 - a pair
-            pairs = self._pairs.setdefault(model, deque(maxlen=LAST))
-            pairs.append(float(first[0] == first[1]))
-            share = sum(pairs) / len(pairs)
-            self.metrics.show("agreement_drift", model, share / baseline.agreement)
+            agree = self._first_pairs_agree.setdefault(model, deque(maxlen=WINDOW))
+            agree.append(float(first[0] == first[1]))
+            share = sum(agree) / len(agree)
+            self.metrics.set_gauge("agreement_drift", model, share / baseline.agreement)
 
     def _write(self, engine: Engine, outcome: Outcome) -> None:
         if self._log is None:
             return
         try:
-            full = self._log.append(_describe(engine, outcome, texts=self._texts))
-            if full and (self._rolling is None or self._rolling.done()):
+            is_full = self._log.append(_describe(engine, outcome, texts=self._log_texts))
+            if is_full and (self._compacting is None or self._compacting.done()):
                 self._log.rotate()
-                self._rolling = asyncio.ensure_future(asyncio.to_thread(_compact, self._log))
+                self._compacting = asyncio.ensure_future(asyncio.to_thread(_compact, self._log))
         except OSError:
-            LOG.exception("a decision could not be written down")
+            LOG.exception("a decision could not be logged")
 
 
 def _compact(log: DecisionLog) -> None:
-    """Roll what is sealed; what cannot be rolled stays where it is."""
+    """Turn full files of the log into tables; a file that cannot be turned stays as it is."""
     try:
         log.compact()
     except (OSError, ValueError):  # Arrow's errors are ValueErrors
-        LOG.exception("the log of decisions could not be rolled")
+        LOG.exception("the decision log could not be compacted")
 
 
 def _writable(text: str | None) -> str | None:
-    """A text without halves of characters, which no file can hold."""
+    """Replace halves of surrogate pairs, which no file can hold."""
     return None if text is None else text.encode("utf-8", "replace").decode()
 
 
-def _distance(features: Float32Array, baseline: Baseline) -> float:
-    mean, spread = np.asarray(baseline.feature_mean), np.asarray(baseline.feature_std)
-    told = spread > SPREADS
-    away = (features[told] - mean[told]) / spread[told]
-    return float(np.mean(np.minimum(away**2, 25.0))) if told.any() else 1.0
+def _feature_distance(features: Float32Array, baseline: Baseline) -> float:
+    """Mean squared distance from the training questions, in standard deviations."""
+    mean, std = np.asarray(baseline.feature_mean), np.asarray(baseline.feature_std)
+    varies = std > MIN_STD
+    distance = (features[varies] - mean[varies]) / std[varies]
+    return float(np.mean(np.minimum(distance**2, MAX_SQUARED_DISTANCE))) if varies.any() else 1.0
 
 
-def _total(bills: list[CallUsage]) -> dict[str, int]:
+def _sum_tokens(calls: Sequence[CallUsage]) -> dict[str, int]:
     """Tokens of all calls of a request."""
     return {
-        name: sum(int(bill.usage.get(name) or 0) for bill in bills)
-        for name in ("prompt_tokens", "completion_tokens")
+        "prompt_tokens": sum(call.prompt_tokens for call in calls),
+        "completion_tokens": sum(call.completion_tokens for call in calls),
     }
 
 
 def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any]:
     """Everything that is needed to decide again, and what it cost."""
-    decision, purse = outcome.decision, outcome.purse
+    decision, session, calls = outcome.decision, outcome.decision.session, outcome.model.calls
     samples = [
         {
-            "answer": _writable(answer),
-            "completion": _writable(drawn.draw.text) if texts else None,
-            "completion_chars": len(drawn.draw.text),
-            "completion_tokens": drawn.draw.completion_tokens,
-            "mean_logprob": drawn.draw.mean_logprob,
+            "answer": _writable(value),
+            "completion": _writable(sample.text) if texts else None,
+            "completion_chars": len(sample.text),
+            "completion_tokens": sample.completion_tokens,
+            "mean_logprob": sample.mean_logprob,
         }
-        for drawn, answer in zip(purse.drawn, decision.canonical_answers, strict=False)
+        for sample, value in zip(session.samples, session.values, strict=True)
     ]
     return {
         "id": decision.id,
-        "time": decision.begun,
+        "time": decision.started_at,
         "model": decision.model,
         "upstream_model": engine.virtual.model,
-        "key": decision.key,
-        "question": decision.question if texts else None,
+        "key": session.progress.key,
+        "question": session.question if texts else None,
         "features": decision.features.tolist(),
         "budget": decision.budget,
-        "price": decision.price,
+        "price": session.price,
         "max_rounds": engine.virtual.max_rounds,
-        "answers": decision.answers,
+        "answers": session.answers,
         "samples_used": decision.samples_used,
         "samples_planned": decision.samples_planned,
         "chosen": decision.chosen,
-        "rounds": decision.rounds,
-        "calls": len(purse.bills),
-        **_total(purse.bills),
-        "estimated": any(bill.estimated for bill in purse.bills),
-        "cost": engine.money(purse.bills),
+        "rounds": session.rounds,
+        "calls": len(calls),
+        **_sum_tokens(calls),
+        "estimated": any(call.is_estimated for call in calls),
+        "cost": engine.cost(calls),
         "latency_s": decision.latency_s,
         "decision_s": decision.decision_s,
         "question_source": decision.question_source,
-        "incomplete": decision.incomplete,
+        "incomplete": decision.is_incomplete,
         "audit": decision.is_audit,
-        "shadow": decision.shadow,
+        "shadow": decision.is_shadow,
         "scorer_error": decision.scorer_error,
         "samples": samples,
     }

@@ -1,8 +1,8 @@
 """App: the gateway as an ASGI application, built from its configuration.
 
-A request is let in, read, and either voted on or passed on; whatever goes wrong leaves in OpenAI's
-shape with a true status. It keeps the account: metrics, and the log of decisions. It makes no
-decision and touches no body itself.
+A request is authorised, parsed, and either voted on or forwarded unchanged. Every failure is
+answered in OpenAI's error format with the correct status. It makes no decision and changes no body
+itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from adacompute.gateway.config import MB, Config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import (
     JSON,
-    UNNAMED,
+    NO_MODEL,
     ClientDisconnected,
     Exchange,
     Receive,
@@ -40,17 +40,16 @@ from adacompute.gateway.exchange import (
     Send,
     TooLarge,
 )
-from adacompute.gateway.openai_api import (
+from adacompute.gateway.openai_replies import add_models, write_error
+from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
-    VOTED,
+    VOTED_PATHS,
     BadRequest,
-    add_models,
     has_dot_segments,
     parse_request,
     passthrough_reason,
-    write_error,
 )
-from adacompute.gateway.passthrough import forward, shown, unpack, without_coding
+from adacompute.gateway.passthrough import decompress, forward, redact_error, without_coding
 from adacompute.gateway.request_model import UpstreamRejected
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.voting import Voting
@@ -59,22 +58,21 @@ from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
+"""Failures that are answered with a message of their own."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-OK = 200
-WRONG = 400
-ABSENT = 404
+OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
 
 
 class Gateway:
-    """Everything that requests share, from the first to the last."""
+    """Everything that requests share: connections, models, limits and the account."""
 
     def __init__(self, config: Config, models: Mapping[str, VirtualModel]) -> None:
         self.config = config
         self.models = models
         self.account = Account(config.log, Spans() if config.traces else None)
-        self.stopping = False
-        self._open = 0
+        self.is_stopping = False
+        self._n_in_flight = 0
         self._names = tuple(models)
         self._keys = [bytes.fromhex(digest) for digest in config.client_keys.values()]
         self._stack = AsyncExitStack()
@@ -82,13 +80,12 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         config = self.config
-        limits = config.timeouts
         self.relay = await self._stack.enter_async_context(
             Relay(
                 config.base_url,
                 api_key=config.upstream_api_key,
                 forward_key=config.forward_key,
-                timeouts=limits,
+                timeouts=config.timeouts,
             )
         )
         for name, virtual in self.models.items():
@@ -97,10 +94,10 @@ class Gateway:
                 virtual.model,
                 capabilities=virtual.capabilities,
                 api_key=config.upstream_api_key,
-                timeouts=limits,
+                timeouts=config.timeouts,
                 retries=config.retries,
                 max_connections=config.max_concurrency,
-                on_event=self.account.listen(name),
+                on_event=self.account.event_counter(name),
             )
             await self._stack.enter_async_context(upstream)
             if virtual.scorer is not None:
@@ -108,7 +105,7 @@ class Gateway:
             engine = Engine(virtual, upstream)
             await engine.warm_up()
             self._voting[name] = Voting(engine, self.relay, self.account, config.sse_keepalive_s)
-            self.account.introduce(engine)
+            self.account.register(engine)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -118,128 +115,130 @@ class Gateway:
         await asyncio.to_thread(self.account.close)
 
     def announce_stops(self) -> None:
-        """Say at /ready that it stops, and go on for a while: a balancer may hear of it first."""
+        """On SIGTERM, answer 503 at /ready for a while before stopping, for load balancers."""
         loop, stop = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
 
-        def pause() -> None:
-            if callable(stop) and not self.stopping:
+        def delay_stop() -> None:
+            if callable(stop) and not self.is_stopping:
                 loop.call_later(self.config.shutdown_delay_s, stop, signal.SIGTERM, None)
-            self.stopping = True
+            self.is_stopping = True
 
-        if (
-            self.config.shutdown_delay_s > 0
-            and threading.current_thread() is threading.main_thread()
-        ):
-            signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(pause))
+        is_main = threading.current_thread() is threading.main_thread()
+        if self.config.shutdown_delay_s > 0 and is_main:
+            signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(delay_stop))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
-        self._open += 1
-        self.account.metrics.enter(1)
+        self._n_in_flight += 1
+        self.account.metrics.add_in_flight(1)
         try:
             await self._serve(exchange)
         except ClientDisconnected:
-            exchange.status = exchange.status or 499
+            exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except EXPECTED as error:
-            await self._explain(exchange, error)
+            await self._send_error(exchange, error)
         except BaseException as error:
-            if isinstance(error, Exception):  # a client is never shown a traceback
-                await exchange.fail(500, "the gateway failed; its log says why", "server_error")
+            if isinstance(error, Exception):  # clients get no traceback
+                await exchange.fail(500, "internal error, see the gateway's log", "server_error")
             raise
         finally:
-            self._open -= 1
-            self.account.metrics.enter(-1)
-            path = VOTED.get(exchange.path, "other")
+            self._n_in_flight -= 1
+            self.account.metrics.add_in_flight(-1)
+            path = VOTED_PATHS.get(exchange.path, "other")
             self.account.metrics.count("requests_total", exchange.model, path, str(exchange.status))
 
     async def _serve(self, exchange: Exchange) -> None:
-        """Let a request in, and vote on it or pass it on."""
-        if (wrong := self._wrong(exchange)) is not None:
-            await self._refuse(exchange, *wrong)
+        """Authorise a request, and vote on it or forward it."""
+        if (rejection := self._rejection(exchange)) is not None:
+            await self._reject(exchange, *rejection)
             return
         body = await exchange.read(
-            most=int(self.config.max_body_mb * MB), within_s=self.config.body_timeout_s
+            max_bytes=int(self.config.max_body_mb * MB), timeout_s=self.config.body_timeout_s
         )
-        asked = None
-        if exchange.method == "POST" and exchange.path in VOTED:
+        request = None
+        if exchange.method == "POST" and exchange.path in VOTED_PATHS:
             budget = exchange.header(BUDGET_HEADER)
-            asked = parse_request(exchange.path, body, self._names, budget)
-        async with exchange.watched():
+            request = parse_request(exchange.path, body, self._names, budget)
+        async with exchange.cancel_on_disconnect():
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
                 return
-            if asked is None:
-                await forward(exchange, self.relay, body, self.account.passed(UNNAMED, "model"))
+            if request is None:
+                on_done = self.account.passthrough_counter(NO_MODEL, "model")
+                await forward(exchange, self.relay, body, on_done)
                 return
-            exchange.model = asked.model
-            voting = self._voting[asked.model]
-            if why := passthrough_reason(asked):
-                tell = self.account.passed(asked.model, why)
-                await forward(exchange, self.relay, voting.plain(asked), tell)
+            exchange.model = request.model
+            voting = self._voting[request.model]
+            if reason := passthrough_reason(request):
+                on_done = self.account.passthrough_counter(request.model, reason)
+                await forward(exchange, self.relay, voting.body_for_upstream(request), on_done)
             else:
-                await voting.serve(exchange, asked)
+                await voting.serve(exchange, request)
 
-    def _wrong(self, exchange: Exchange) -> tuple[int, str, str] | None:
-        """What keeps a request out before it is read: a status, a sentence and a code."""
-        if not self._let_in(exchange):
-            return 401, "the API key is not known here", "invalid_api_key"
-        if self._open > self.config.max_concurrency:
-            return 503, "too many requests are under way", "overloaded"
+    def _rejection(self, exchange: Exchange) -> tuple[int, str, str] | None:
+        """Return why a request is rejected before its body is read: a status, message and code."""
+        if not self._is_authorized(exchange):
+            return 401, "the API key is not valid", "invalid_api_key"
+        if self._n_in_flight > self.config.max_concurrency:
+            return 503, "too many requests are in flight", "overloaded"
         if exchange.method not in METHODS:
-            return 405, "this method is not served", "invalid_method"
+            return 405, "the method is not supported", "invalid_method"
         if has_dot_segments(exchange.path):
-            return 400, "a path holds no '..'", "invalid_path"
+            return 400, "the path must not contain '..'", "invalid_path"
         return None
 
-    def _let_in(self, exchange: Exchange) -> bool:
-        """Whether a request carries a key that is known; all are compared, in constant time."""
+    def _is_authorized(self, exchange: Exchange) -> bool:
+        """Whether a request has a valid key; it is compared with all keys, in constant time."""
         if not self._keys:
             return True
         kind, _, key = (exchange.header("authorization") or "").partition(" ")
         given = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
-        known = [hmac.compare_digest(given, digest) for digest in self._keys]
-        return kind.lower() == "bearer" and any(known)
+        matches = [hmac.compare_digest(given, digest) for digest in self._keys]
+        return kind.lower() == "bearer" and any(matches)
 
-    async def _refuse(self, exchange: Exchange, status: int, message: str, code: str) -> None:
+    async def _reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:
         self.account.metrics.count("rejected_requests_total", code)
         kind = {401: "authentication_error", 503: "server_error"}.get(
             status, "invalid_request_error"
         )
         headers = {
             503: [(b"retry-after", b"1")],
-            # The rest of the body is not waited for.
+            # The rest of the body is not read.
             408: [(b"connection", b"close")],
             413: [(b"connection", b"close")],
         }.get(status, [])
         await exchange.fail(status, message, kind, code=code, headers=headers)
 
-    async def _explain(self, exchange: Exchange, error: Exception) -> None:
-        """Tell a client what went wrong, by the error's kind."""
-        if isinstance(error, UpstreamRejected) and error.reply and error.reply.status >= WRONG:
+    async def _send_error(self, exchange: Exchange, error: Exception) -> None:
+        """Send a failure with the status of its type."""
+        if (
+            isinstance(error, UpstreamRejected)
+            and error.reply
+            and error.reply.status >= BAD_REQUEST
+        ):
             document = error.reply.document
-            shaped = isinstance(document, dict) and "error" in document
+            has_error = isinstance(document, dict) and "error" in document
             data = (
                 self.relay.redact(json.dumps(document).encode())
-                if shaped
+                if has_error
                 else write_error(str(error), "upstream_error")
             )
             if exchange.status == 0:
                 await exchange.reply(error.reply.status, [JSON], data)
                 return
-        bad = "invalid_request_error"
         limit = f"{self.config.max_body_mb:g} MB"
         match error:
             case BadRequest():
-                await exchange.fail(400, str(error), bad, param=error.param)
+                await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
             case TooLarge():
-                await self._refuse(exchange, 413, f"a body holds {limit} at most", "too_large")
+                await self._reject(exchange, 413, f"the body is larger than {limit}", "too_large")
             case TimeoutError():
-                await self._refuse(exchange, 408, "the request took too long to arrive", "slow")
+                await self._reject(exchange, 408, "the request took too long to arrive", "slow")
             case RateLimited():
                 after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
-                failed = isinstance(error, Unavailable)
-                status, kind = (503, "upstream_error") if failed else (429, "rate_limit_error")
+                is_down = isinstance(error, Unavailable)
+                status, kind = (503, "upstream_error") if is_down else (429, "rate_limit_error")
                 await exchange.fail(status, str(error), kind, headers=after)
             case ModelTimeout():
                 await exchange.fail(504, str(error), "upstream_error", code="timeout")
@@ -251,16 +250,18 @@ class Gateway:
     async def _list_models(self, exchange: Exchange) -> None:
         """Answer with the upstream's models and the virtual ones.
 
-        An upstream that lists none has none of its own to show; any other failure is shown.
+        An upstream without a list of models adds none; any other failure is forwarded.
         """
-        async with self.relay.send("GET", exchange.target, exchange.unpacked, b"") as relayed:
+        async with self.relay.send(
+            "GET", exchange.target, exchange.headers_without_compression, b""
+        ) as relayed:
             data = b"".join([chunk async for chunk in relayed.chunks])
         status, headers = relayed.status, relayed.headers
-        if status == ABSENT:
+        if status == NOT_FOUND:
             status, headers, data = OK, [JSON], add_models(b"{}", self._names)
-        elif status >= WRONG:
-            headers, data = shown(relayed, headers, data)
-        elif status == OK and (plain := unpack(headers, data)) is not None:
+        elif status >= BAD_REQUEST:
+            headers, data = redact_error(relayed, headers, data)
+        elif status == OK and (plain := decompress(headers, data)) is not None:
             headers, data = without_coding(headers), add_models(plain, self._names)
         await exchange.reply(status, headers, data)
 
@@ -318,7 +319,7 @@ def _make_operator(gateway: Gateway, lifespan: Callable[[object], Any]) -> Any: 
         return replies.JSONResponse({"status": "ok"})
 
     async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        state, status = ("stopping", 503) if gateway.stopping else ("ready", 200)
+        state, status = ("stopping", 503) if gateway.is_stopping else ("ready", 200)
         return replies.JSONResponse({"status": state, "models": list(gateway.models)}, status)
 
     async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
@@ -326,8 +327,8 @@ def _make_operator(gateway: Gateway, lifespan: Callable[[object], Any]) -> Any: 
         return replies.Response(gateway.account.metrics.scrape(), media_type=kind)
 
     async def missing(request: Any, _: object) -> Any:  # noqa: ANN401 - Starlette's
-        said = write_error(f"there is no {request.url.path}", "invalid_request_error")
-        return replies.Response(said, 404, media_type="application/json")
+        error = write_error(f"there is no {request.url.path}", "invalid_request_error")
+        return replies.Response(error, 404, media_type="application/json")
 
     return applications.Starlette(
         routes=[

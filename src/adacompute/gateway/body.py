@@ -1,10 +1,10 @@
 r"""Body: a JSON object as its sender wrote it, of which single members can be changed.
 
-A gateway must send on what it got: members it does not know, numbers in their own spelling, the
-order of everything. So a body is never written anew; the members that must change are cut out of
-the text and replaced, and every other byte stays. It knows nothing of what the members mean.
+A gateway must forward what it received: members it does not know, numbers as they were written, the
+order of everything. So a body is never serialised again. Members that must change are replaced in
+the text, and every other byte stays. It knows nothing of what the members mean.
 
->>> Body.read(b'{"model": "a@2",  "seed": 1.50}').edit({"model": "a", "n": 2})
+>>> Body.parse(b'{"model": "a@2",  "seed": 1.50}').edit({"model": "a", "n": 2})
 b'{"model": "a",  "seed": 1.50, "n": 2}'
 """
 
@@ -18,16 +18,16 @@ from json.decoder import JSONDecodeError
 from typing import Any, Final
 
 DROP: Final = object()
-"""In place of a member's new value: leave the member out."""
+"""As the new value of a member: leave the member out."""
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
-_MOST_MEMBERS = 1000
+_MAX_MEMBERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Where a member stands: from its name to the end of its value."""
+    """Positions of a member in the text: its name, its value and the end of its value."""
 
     name: str
     begin: int
@@ -37,15 +37,15 @@ class _Member:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A JSON object: its text, what it says, and where each member stands."""
+    """A JSON object: its text, its content and the positions of its members."""
 
     text: str
     content: Mapping[str, Any]
     _members: tuple[_Member, ...]
 
     @staticmethod
-    def read(data: bytes) -> Body | None:
-        """Read a body; None for what is no JSON object, or has more members than any request."""
+    def parse(data: bytes) -> Body | None:
+        """Parse a body; None if it is not a JSON object or has more than 1000 members."""
         try:
             text = data.decode("utf-8")
             content, members = _scan(text)
@@ -54,10 +54,9 @@ class Body:
         return Body(text, content, members)
 
     def edit(self, changes: Mapping[str, Any]) -> bytes:
-        """Write the body with some members changed, left out, or added at its end.
+        """Return the body with some members changed, left out, or added at its end.
 
-        A name that stands in it twice means different things to different readers: where it is
-        changed, one stays.
+        Parsers differ on a name that occurs twice: if it is changed, only one occurrence stays.
         """
         last = {member.name: member for member in self._members}
         after = self._members[0].begin if self._members else self.text.index("{") + 1
@@ -81,13 +80,13 @@ def _write(value: Any) -> str:  # noqa: ANN401 - JSON
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a pair of surrogates, which only an escape can spell
+    except UnicodeEncodeError:  # half of a surrogate pair can only be written escaped
         return json.dumps(value, separators=(",", ":"))
     return text
 
 
 def _scan(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
-    """Read an object member by member; what is wrong raises ValueError or IndexError."""
+    """Parse an object member by member; errors are ValueError or IndexError."""
     at = _skip(text, 0)
     if text[at] != "{":
         raise JSONDecodeError("no object", text, at)
@@ -95,7 +94,7 @@ def _scan(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
     members: list[_Member] = []
     at = _skip(text, at + 1)
     while text[at] != "}":
-        if len(members) == _MOST_MEMBERS:
+        if len(members) == _MAX_MEMBERS:
             raise JSONDecodeError("too many members", text, at)
         if members:
             at = _skip(text, _expect(text, at, ","))

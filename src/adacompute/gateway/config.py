@@ -1,9 +1,9 @@
-"""Configuration: everything a gateway is told, checked before it starts.
+"""Configuration: all settings of a gateway, checked before it starts.
 
-A TOML file has one table, ``[serve]``, with a table of its own for each virtual model, for clients'
-keys and for the log. ``${NAME}`` in a text stands for an environment variable. What is not known is
-refused with the list of what is, and every value is checked here, so that a gateway that starts can
-run. It opens no connection and loads no policy.
+A TOML file has one table, ``[serve]``, with a table of its own for each virtual model, for the keys
+of clients and for the log. ``${NAME}`` in a value is replaced by an environment variable. An
+unknown setting is an error that lists the known ones, and every value is checked here. It opens no
+connection and loads no policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.openai_api import check_name
+from adacompute.gateway.openai_requests import check_name
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_PORTS = 65_535
-_LONGEST_WAIT_S = 10.0
+_MAX_PORT = 65_535
+_MAX_WAIT_S = 10.0
 _POSITIVE = (
     "workers",
     "max_body_mb",
@@ -44,12 +44,12 @@ _POSITIVE = (
 )
 
 MB = 1_000_000
-"""Bytes of what settings count in MB."""
+"""Bytes in the unit of settings that end in _mb."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A virtual model: its policy, what it may spend, and how its answers are read.
+    """A virtual model: its policy, its budget and its grader.
 
     ``model`` is the upstream's name for the model. ``audit_share`` is the share of requests that
     are sampled to the largest level after the answer; ``audit_max_share`` limits what that may
@@ -69,18 +69,18 @@ class ModelConfig:
     scorer: str | None = None
 
     def __post_init__(self) -> None:
-        _above(self.budget, "budget")
+        _check_positive(self.budget, "budget")
         for name in ("max_rounds", "deadline_s"):
             if (value := getattr(self, name)) is not None:
-                _above(value, name)
+                _check_positive(value, name)
         for name in ("audit_share", "audit_max_share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is a share from 0 to 1, not {getattr(self, name)}")
+                raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    """Where decisions are kept, how long, and whether with texts."""
+    """Where decisions are logged, for how long, and whether with texts."""
 
     directory: str
     texts: bool = False
@@ -90,14 +90,14 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         for name in ("rotate_mb", "keep_days", "keep_mb"):
-            _above(getattr(self, name), name)
+            _check_positive(getattr(self, name), name)
 
 
 @dataclass(frozen=True)
 class Config:
-    """A gateway: its upstream, its models, who may use it, and its limits.
+    """A gateway: its upstream, its models, its clients and its limits.
 
-    ``client_keys`` are SHA-256 digests of clients' keys by the client's name.
+    ``client_keys`` maps names of clients to SHA-256 digests of their keys.
     """
 
     base_url: str
@@ -125,15 +125,15 @@ class Config:
         check_url(self.base_url)
         key = self.upstream_api_key
         if key and not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError("upstream_api_key holds characters that no header can carry")
+            raise ConfigError("upstream_api_key contains characters that no header can carry")
         for name in _POSITIVE:
-            _above(getattr(self, name), name)
+            _check_positive(getattr(self, name), name)
         if not 0 <= self.shutdown_delay_s < math.inf:
             raise ConfigError(
-                f"shutdown_delay_s must be a number from 0 on, not {self.shutdown_delay_s}"
+                f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
             )
-        if not 0 <= self.port <= _PORTS:
-            raise ConfigError(f"port is a number from 0 to {_PORTS}, not {self.port}")
+        if not 0 <= self.port <= _MAX_PORT:
+            raise ConfigError(f"port must be a number from 0 to {_MAX_PORT}, not {self.port}")
         for name in self.models:
             check_name(name)
         for client, digest in self.client_keys.items():
@@ -145,28 +145,28 @@ class Config:
         upstream = urlsplit(self.base_url)
         if upstream.port == self.port and is_loopback(upstream.hostname or ""):
             raise ConfigError(
-                f"base_url {self.base_url} is where this gateway itself would listen: "
-                "name the server behind it, or another port"
+                f"base_url {self.base_url} is the address of this gateway itself: "
+                "give the address of the upstream, or another port"
             )
         if not self.client_keys and not is_loopback(self.host):
             raise ConfigError(
-                f"host {self.host} can be reached from outside and no client keys are set: "
+                f"host {self.host} can be reached from outside and there are no client keys: "
                 "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
 
     @property
     def timeouts(self) -> Timeouts:
-        """How long one attempt of a call may take."""
+        """Time limits of one attempt of a call."""
         return Timeouts(first_byte_s=self.first_byte_timeout_s, total_s=self.timeout_s)
 
     @property
     def retries(self) -> RetryPolicy:
-        """How often a call is attempted while a client waits."""
-        return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_LONGEST_WAIT_S)
+        """Retries of a call while a client waits."""
+        return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_MAX_WAIT_S)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -176,7 +176,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_config(path: Path, given: Mapping[str, Any]) -> Config:
-    """Read a file, what was given on the command line going before it."""
+    """Read a file; options of the command line take precedence over it."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -191,11 +191,13 @@ def read_config(path: Path, given: Mapping[str, Any]) -> Config:
 
 
 def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
-    """Build a configuration from plain values; paths are taken from the file that names them."""
+    """Make a configuration from plain values; relative paths start at ``beside``."""
     values = {name.replace("-", "_"): value for name, value in content.items()}
     models = _table(values.get("models", {}), "models")
     values["models"] = {
-        name: _build(ModelConfig, _place(table, where, ("bundle", "token_prices"), beside), where)
+        name: _build(
+            ModelConfig, _resolve_paths(table, where, ("bundle", "token_prices"), beside), where
+        )
         for name, table in models.items()
         for where in [f"models.{name}"]
     }
@@ -205,12 +207,14 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
     }
     if values.get("log") is not None:
         values["log"] = _build(
-            LogConfig, _place(values["log"], "log", ("directory",), beside), "log"
+            LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"
         )
     return _build(Config, values, "serve")
 
 
-def _place(table: object, where: str, names: tuple[str, ...], beside: Path) -> dict[str, Any]:
+def _resolve_paths(
+    table: object, where: str, names: tuple[str, ...], beside: Path
+) -> dict[str, Any]:
     found = dict(_table(table, where))
     for name in names:
         if isinstance(found.get(name), str):
@@ -225,12 +229,12 @@ def _table(value: object, name: str) -> Mapping[str, Any]:
 
 
 def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make a dataclass of values whose names and types are checked."""
+    """Make a dataclass after checking the names and types of its values."""
     values = {name.replace("-", "_"): value for name, value in values.items()}
     types = get_type_hints(kind)
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    if strange := sorted(set(values) - known):
-        raise ConfigError(f"{where} has no {strange[0]!r}; it has {', '.join(sorted(known))}")
+    if unknown := sorted(set(values) - known):
+        raise ConfigError(f"{where} has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
     for name, value in values.items():
         values = {**values, name: _check(value, types[name], f"{where}.{name}")}
     try:
@@ -244,24 +248,24 @@ def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
 def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value of any type
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    plain = tuple(one for one in allowed if isinstance(one, type))
-    if not plain:
-        return value  # tables, which were built before
-    if float in plain and type(value) is int:
+    types = tuple(one for one in allowed if isinstance(one, type))
+    if not types:
+        return value  # tables, which were made before
+    if float in types and type(value) is int:
         return float(value)
-    if isinstance(value, plain) and not (isinstance(value, bool) and bool not in plain):
+    if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
         return value
-    expected = " or ".join(one.__name__ for one in plain if one is not type(None))
+    expected = " or ".join(one.__name__ for one in types if one is not type(None))
     shown = type(value).__name__ if name.endswith(".upstream_api_key") else repr(value)
     raise ConfigError(f"{name} must be {expected}, not {shown}")
 
 
 def _expand(value: Any) -> Any:  # noqa: ANN401 - whatever TOML holds
-    """Replace ``${NAME}`` in every text."""
+    """Replace ``${NAME}`` in every string."""
     if isinstance(value, dict):
-        return {name: _expand(held) for name, held in value.items()}
+        return {name: _expand(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_expand(held) for held in value]
+        return [_expand(item) for item in value]
     return _VARIABLE.sub(_variable, value) if isinstance(value, str) else value
 
 
@@ -272,6 +276,6 @@ def _variable(match: re.Match[str]) -> str:
     return os.environ[name]
 
 
-def _above(value: float, name: str) -> None:
+def _check_positive(value: float, name: str) -> None:
     if not 0 < value < math.inf:
         raise ConfigError(f"{name} must be a number above 0, not {value}")

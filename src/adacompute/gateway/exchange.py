@@ -1,8 +1,8 @@
-"""Exchange: one HTTP request of a client and its reply, in ASGI's terms.
+"""Exchange: one HTTP request of a client and its reply, over ASGI.
 
-It reads a body within limits, writes whole replies and events, and notices when the client is gone.
-Headers of ours in a request are taken off here, so that nothing behind can be told what to do by
-them. It knows nothing of models but the name that it is counted under.
+It reads a body within limits, writes replies and events, and notices when the client disconnects.
+Our own headers are removed from the request here, so that nothing behind is controlled by them. It
+knows nothing of models except the name that requests are counted under.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from adacompute.gateway.openai_api import OWN_HEADERS, write_error
+from adacompute.gateway.openai_replies import write_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,13 +23,15 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
-UNNAMED = "-"
-"""Model of requests that name no virtual one: clients must not choose the names of metrics."""
+NO_MODEL = "-"
+"""Model label of other requests: clients must not choose the labels of metrics."""
+
+OWN_HEADERS = b"x-adacompute-"
 
 BODILESS = (204, 304)
-"""Statuses of replies that have no body, whose length is not told."""
+"""Statuses of replies without a body and without a length."""
 
-EVENTS = [
+EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -37,15 +39,15 @@ EVENTS = [
 
 
 class TooLarge(Exception):  # noqa: N818 - it names the state
-    """A body of more bytes than are allowed."""
+    """A body that is larger than allowed."""
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - it names what happened
-    """The client left before its request was complete."""
+    """The client disconnected before its request was answered."""
 
 
 class Exchange:
-    """One request under way."""
+    """One request in flight."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -55,81 +57,80 @@ class Exchange:
         self._headers: Headers = list(scope["headers"])
         self._receive = receive
         self._send = send
-        self.model = UNNAMED
+        self.model = NO_MODEL
         self.status = 0
-        self._events = False
-        self._complete = False
+        self._is_stream = False
+        self._is_complete = False
 
     @property
     def target(self) -> str:
-        """The path as it was sent, below /v1/, with its query."""
+        """The path below /v1/ as it was sent, with its query."""
         return self.path.removeprefix("/v1/") + self.query
 
     @property
     def query(self) -> str:
-        """The query as it was sent, with its mark."""
+        """The query as it was sent, with its question mark."""
         return "?" + self._query.decode("latin-1") if self._query else ""
 
     @property
     def headers(self) -> Headers:
-        """The request's headers, without those that are for the gateway."""
-        own = OWN_HEADERS.encode()
-        return [(name, value) for name, value in self._headers if not name.startswith(own)]
+        """The request's headers without our own."""
+        return [(name, value) for name, value in self._headers if not name.startswith(OWN_HEADERS)]
 
     @property
-    def unpacked(self) -> Headers:
-        """The request's headers, asking for a reply that can be read here."""
+    def headers_without_compression(self) -> Headers:
+        """The request's headers, asking for a reply without compression."""
         kept = [(name, value) for name, value in self.headers if name != b"accept-encoding"]
         return [*kept, (b"accept-encoding", b"identity")]
 
     def header(self, name: str) -> str | None:
-        """One header's value."""
+        """Return the value of a header."""
         wanted = name.encode()
         for known, value in self._headers:
             if known == wanted:
                 return value.decode("latin-1")
         return None
 
-    async def read(self, *, most: int, within_s: float) -> bytes:
-        """Read the whole body; a slow one raises TimeoutError."""
-        told = self.header("content-length")
-        if told is not None and told.isdecimal() and int(told) > most:
+    async def read(self, *, max_bytes: int, timeout_s: float) -> bytes:
+        """Read the whole body; raise TimeoutError if it takes too long."""
+        length = self.header("content-length")
+        if length is not None and length.isdecimal() and int(length) > max_bytes:
             raise TooLarge
         parts: list[bytes] = []
         size, more = 0, True
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(timeout_s):
             while more:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnected
                 parts.append(message.get("body", b""))
                 size, more = size + len(parts[-1]), message.get("more_body", False)
-                if size > most:
+                if size > max_bytes:
                     raise TooLarge
         return b"".join(parts)
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Cancel what is done inside when the client leaves; that ends in Gone.
+    async def cancel_on_disconnect(self) -> AsyncIterator[None]:
+        """Cancel the block when the client disconnects, and raise ClientDisconnected.
 
-        Who has the whole reply may leave: what is still done inside, such as accounts, goes on.
+        A client that disconnects after the full reply cancels nothing.
         """
         task = asyncio.current_task()
-        left = False
+        has_left = False
 
         async def listen() -> None:
-            nonlocal left
+            nonlocal has_left
             while (await self._receive())["type"] != "http.disconnect":
                 pass
-            if task is not None and not self._complete:
-                left = True
+            if task is not None and not self._is_complete:
+                has_left = True
                 task.cancel()
 
         listener = asyncio.ensure_future(listen())
         try:
             yield
         except asyncio.CancelledError:
-            if not left:
+            if not has_left:
                 raise
             if task is not None:
                 task.uncancel()
@@ -140,22 +141,23 @@ class Exchange:
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Begin a reply."""
         self.status = status
-        told = list(headers)
-        self._events = any(n == b"content-type" and b"event-stream" in v for n, v in told)
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+        listed = list(headers)
+        kinds = [value for name, value in listed if name == b"content-type"]
+        self._is_stream = any(b"event-stream" in kind for kind in kinds)
+        await self._send({"type": "http.response.start", "status": status, "headers": listed})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send a part of the reply, or with ``more=False`` its last."""
-        self._complete = not more
+        self._is_complete = not more
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def reply(self, status: int, headers: Iterable[tuple[bytes, bytes]], data: bytes) -> None:
         """Send a whole reply."""
-        told = list(headers)
+        listed = list(headers)
         if status not in BODILESS:
-            told = [(name, value) for name, value in told if name != b"content-length"]
-            told.append((b"content-length", b"%d" % len(data)))
-        await self.start(status, told)
+            listed = [(name, value) for name, value in listed if name != b"content-length"]
+            listed.append((b"content-length", b"%d" % len(data)))
+        await self.start(status, listed)
         await self.write(data, more=False)
 
     async def fail(
@@ -168,9 +170,9 @@ class Exchange:
         param: str | None = None,
         headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Send an error, as an event where events have begun; any other reply is cut off."""
+        """Send an error, as an event if a stream has begun; any other begun reply is cut off."""
         data = write_error(message, kind, code=code, param=param)
         if self.status == 0:
             await self.reply(status, [JSON, *headers], data)
-        elif self._events and not self._complete:
+        elif self._is_stream and not self._is_complete:
             await self.write(b"data: " + data + b"\n\n", more=False)

@@ -1,8 +1,8 @@
-"""Metrics: what an operator watches, in Prometheus's words.
+"""Metrics: the numbers that an operator watches, for Prometheus.
 
-The only door to prometheus-client. Every name is declared in one table, which the dashboard and the
-documentation are checked against. Several worker processes share one account through a directory
-of the server's making. It knows nothing of requests: it is told numbers.
+This is the only module that uses prometheus-client. Every name is declared in the tables below,
+against which the dashboard and the documentation are checked. Several worker processes share their
+numbers through a directory that the server makes. It knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -15,76 +15,78 @@ from typing import Any, Final
 from adacompute.core.errors import require
 
 PREFIX: Final = "adacompute_"
-SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"
+SHARED_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable that names the directory shared by the workers."""
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-QUICK = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+DECISION_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99, 1.0)
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "requests_total": ("Requests by model, path and status.", ("model", "path", "status")),
     "passthrough_requests_total": (
-        "Requests passed on as they were, by reason.",
+        "Requests forwarded unchanged, by reason.",
         ("model", "reason"),
     ),
-    "samples_total": ("Samples drawn.", ("model",)),
-    "calls_total": ("Calls made to the upstream for draws.", ("model",)),
-    "tokens_total": ("Tokens billed, by kind: prompt or completion.", ("model", "kind")),
+    "rejected_requests_total": ("Requests that the gateway rejected, by reason.", ("reason",)),
+    "samples_total": ("Samples drawn, audits excluded.", ("model",)),
+    "calls_total": ("Calls to the upstream for samples, audits included.", ("model",)),
+    "tokens_total": ("Tokens used, by kind: prompt or completion.", ("model", "kind")),
     "estimated_tokens_total": (
-        "Those of them that the upstream did not account: at most so many.",
+        "Tokens estimated because the upstream sent no usage (an upper bound).",
         ("model", "kind"),
     ),
     "cost_total": ("Money spent, by the token prices.", ("model",)),
-    "unparsed_samples_total": ("Draws whose answer could not be read.", ("model",)),
+    "unparsed_samples_total": ("Samples whose answer could not be parsed.", ("model",)),
     "incomplete_requests_total": (
-        "Requests answered with fewer draws than were wanted.",
+        "Requests answered with fewer samples than the policy asked for.",
         ("model",),
     ),
-    "unmatched_prompts_total": ("Requests whose question could not be told.", ("model",)),
+    "unmatched_prompts_total": ("Requests in which no question was found.", ("model",)),
     "audit_samples_total": ("Samples drawn only for audits.", ("model",)),
-    "audit_agreements_total": (
-        "Audited requests whose answer agrees with that of the largest level.",
-        ("model",),
-    ),
     "audit_requests_total": (
         "Requests audited: sampled to the largest level after the answer.",
         ("model",),
     ),
-    "scorer_failures_total": ("Requests whose draws the scorer failed to score.", ("model",)),
-    "rejected_requests_total": ("Requests refused by the gateway, by reason.", ("reason",)),
-    "upstream_failures_total": ("Calls that failed for good.", ("model",)),
-    "retries_total": ("Calls that were attempted again.", ("model",)),
+    "audit_agreements_total": (
+        "Audited requests whose answer agrees with that of the largest level.",
+        ("model",),
+    ),
+    "scorer_failures_total": ("Requests whose samples the scorer failed to score.", ("model",)),
+    "upstream_failures_total": ("Calls that failed after all retries.", ("model",)),
+    "retries_total": ("Calls that were retried.", ("model",)),
 }
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    "decision_duration_seconds": ("Time to decide, all decisions of a request together.", QUICK),
-    "request_duration_seconds": ("Time from a request to its answer.", SECONDS),
+    "decision_duration_seconds": ("Time for all decisions of a request.", DECISION_SECONDS),
+    "request_duration_seconds": ("Time from a request to its answer.", REQUEST_SECONDS),
     "samples_per_request": ("Samples drawn for a request.", COUNTS),
-    "agreement": ("Share of the readable answers that agree with the one given.", SHARES),
+    "agreement": ("Share of the parsed answers that agree with the most frequent one.", SHARES),
 }
 GAUGES: Mapping[str, str] = {
     "price": "Price of the default budget.",
     "budget": "Default budget, in the unit of the bundle.",
-    "request_cost_mean": "Mean cost of the last thousand requests, in the unit of the bundle.",
-    "feature_drift": "Mean squared distance of features from the training questions', 1 if none.",
-    "agreement_drift": "Agreement of two samples over that of the training questions, 1 if none.",
+    "request_cost_mean": "Mean cost of the last 1000 requests, in the unit of the bundle.",
+    "feature_drift": "Mean squared distance of features from the training questions; 1 is none.",
+    "agreement_drift": "Agreement of two samples, relative to the training questions; 1 is none.",
 }
+IN_FLIGHT: Final = "requests_in_flight"
 
 
 def names() -> list[str]:
-    """Every name as it is scraped, with the parts that histograms have."""
+    """Return every name as it is scraped, with the parts of histograms."""
     parts = [f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "sum", "count")]
-    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *parts, "requests_in_flight")]
+    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *parts, IN_FLIGHT)]
 
 
 class Metrics:
-    """Numbers of one process, or of all that share a directory."""
+    """The numbers of one process, or of all that share a directory."""
 
     def __init__(self) -> None:
         prometheus = require("prometheus_client", extra="serve")
         prometheus.disable_created_metrics()
-        if SHARED in os.environ:
-            _bury(Path(os.environ[SHARED]))
+        if SHARED_DIRECTORY in os.environ:
+            _remove_dead_workers(Path(os.environ[SHARED_DIRECTORY]))
         self._prometheus: Any = prometheus
         self._registry = prometheus.CollectorRegistry()
         own: dict[str, Any] = {"registry": self._registry}
@@ -102,8 +104,8 @@ class Metrics:
             )
             for name, text in GAUGES.items()
         }
-        self._open = prometheus.Gauge(
-            f"{PREFIX}requests_in_flight", "Requests under way.", multiprocess_mode="livesum", **own
+        self._in_flight = prometheus.Gauge(
+            PREFIX + IN_FLIGHT, "Requests in flight.", multiprocess_mode="livesum", **own
         )
         self._children: dict[tuple[str, ...], Any] = {}
 
@@ -121,28 +123,28 @@ class Metrics:
             child = self._children[name, model] = self._histograms[name].labels(model)
         child.observe(value)
 
-    def show(self, name: str, model: str, value: float) -> None:
+    def set_gauge(self, name: str, model: str, value: float) -> None:
         """Set a gauge."""
         self._gauges[name].labels(model).set(value)
 
-    def enter(self, by: int) -> None:
-        """Count requests that are under way."""
-        self._open.inc(by)
+    def add_in_flight(self, by: int) -> None:
+        """Change the number of requests in flight."""
+        self._in_flight.inc(by)
 
     def scrape(self) -> bytes:
-        """Write all numbers for Prometheus."""
+        """Return all numbers in the format of Prometheus."""
         registry = self._registry
-        if SHARED in os.environ:
+        if SHARED_DIRECTORY in os.environ:
             registry = self._prometheus.CollectorRegistry()
             require("prometheus_client.multiprocess", extra="serve").MultiProcessCollector(registry)
         return bytes(self._prometheus.generate_latest(registry))
 
 
-def _bury(shared: Path) -> None:
-    """Forget the requests under way of workers that were killed."""
+def _remove_dead_workers(directory: Path) -> None:
+    """Remove the requests in flight of workers that were killed."""
     prometheus = require("prometheus_client.multiprocess", extra="serve")
-    for left in shared.glob("gauge_livesum_*.db"):
-        process = int(left.stem.rpartition("_")[2])
+    for file in directory.glob("gauge_livesum_*.db"):
+        process = int(file.stem.rpartition("_")[2])
         try:
             os.kill(process, 0)
         except ProcessLookupError:

@@ -1,8 +1,8 @@
 """Server: from a configuration to processes that listen.
 
-Policies are loaded and the upstream is probed before anything listens, so that what cannot work
-fails at once and in one sentence. Workers are processes that share nothing but the port and the
-directory of the metrics. It ends by draining: no new requests, those under way are answered.
+Policies are loaded and the upstream is probed before anything listens, so that wrong settings fail
+at once with one sentence. Workers are processes that share only the port and the directory of the
+metrics. Stopping drains: no new requests are accepted, and those in flight are answered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from adacompute.datasets.example import locate_policy
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
-from adacompute.gateway.metrics import SHARED
+from adacompute.gateway.metrics import SHARED_DIRECTORY
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
 from adacompute.models.messages import Capabilities
@@ -34,15 +34,15 @@ from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.spending.token_prices import find_token_prices, parse_token_prices
 
-PASSED_DOWN = "ADACOMPUTE_GATEWAY"
-"""Environment variable through which workers learn their configuration."""
+CONFIG_VARIABLE = "ADACOMPUTE_GATEWAY"
+"""Environment variable that passes the configuration to the workers."""
 
-KEEP_ALIVE_S = 75
+KEEP_ALIVE_TIMEOUT_S = 75
 BACKLOG = 4096
 
 
 def load_models(config: Config) -> dict[str, VirtualModel]:
-    """Load the policy of every virtual model, and refuse what does not fit."""
+    """Load the policy of every virtual model; raise ConfigError if one does not fit."""
     models: dict[str, VirtualModel] = {}
     for name, model in config.models.items():
         try:
@@ -64,7 +64,7 @@ def make_model(
     bundle: Bundle,
     grader: Grader | None = None,
 ) -> VirtualModel:
-    """Make a virtual model from its settings and its policy, and refuse what does not fit.
+    """Make a virtual model from its settings and its policy, or raise an error if they do not fit.
 
     ``grader`` is one of the caller's own; otherwise it is made from its name.
     """
@@ -72,7 +72,7 @@ def make_model(
     if model is None:
         raise BundleError(f"{given.bundle} does not say which model it is for: give its name")
     if grader is None and graded_by is None:
-        raise BundleError(f"{given.bundle} does not say how answers are read: give a grader")
+        raise BundleError(f"{given.bundle} does not name a grader: give one")
     token_prices = None
     if given.token_prices is not None:
         token_prices = find_token_prices(parse_token_prices(Path(given.token_prices)), model)
@@ -94,38 +94,38 @@ def make_model(
         scorer=scorer,
         capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
     )
-    Engine(virtual, Upstream(config.base_url, model))  # refuses a budget that cannot be held
+    Engine(virtual, Upstream(config.base_url, model))  # checks the budget
     return virtual
 
 
 async def probe_models(
-    config: Config, models: Mapping[str, VirtualModel], tell: Callable[[str], None]
+    config: Config, models: Mapping[str, VirtualModel], report: Callable[[str], None]
 ) -> None:
-    """Find out what the upstream does, where that is not known yet; a dead one is only told of."""
+    """Probe upstreams that were not probed before; a failure is only reported."""
     for name, virtual in {virtual.model: virtual for virtual in models.values()}.items():
         if virtual.capabilities != Capabilities():
             continue
-        tell(f"probing {config.base_url} for {name}")
+        report(f"probing {config.base_url} for {name}")
         try:
             async with Upstream(config.base_url, name, api_key=config.upstream_api_key) as upstream:
                 found = await probe(upstream)
         except AdaComputeError as error:
-            tell(f"could not be probed, one call a draw: {error}")
+            report(f"the probe failed, so each call asks for one sample: {error}")
         else:
             save_cached(cache_path(), config.base_url, name, found)
 
 
-def run(config: Config, tell: Callable[[str], None]) -> None:
-    """Serve until told to stop."""
+def run(config: Config, report: Callable[[str], None]) -> None:
+    """Serve until a signal stops the process."""
     uvicorn = require("uvicorn", extra="serve")
     require("starlette", extra="serve")
     models = load_models(config)
     _check_port(config)
     if config.probe:
-        asyncio.run(probe_models(config, models, tell))
+        asyncio.run(probe_models(config, models, report))
     names = ", ".join(models) or "none"
-    tell(f"listening on http://{config.host}:{config.port}/v1, deciding for: {names}")
-    os.environ[PASSED_DOWN] = json.dumps(asdict(config))
+    report(f"listening on http://{config.host}:{config.port}/v1, deciding for: {names}")
+    os.environ[CONFIG_VARIABLE] = json.dumps(asdict(config))
     with _shared_metrics(config.workers):
         uvicorn.run(
             "adacompute.gateway.server:create",
@@ -138,7 +138,7 @@ def run(config: Config, tell: Callable[[str], None]) -> None:
             server_header=False,
             date_header=False,
             backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=int(config.drain_s),
             http=require("adacompute.gateway.timeout_protocol", extra="serve").TimeoutProtocol,
             proxy_headers=False,
@@ -146,37 +146,37 @@ def run(config: Config, tell: Callable[[str], None]) -> None:
 
 
 def _check_port(config: Config) -> None:
-    """Refuse an address that nobody can listen on, before anyone is told to go there."""
+    """Raise ConfigError if the address cannot be listened on."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         socket.create_server((config.host, config.port), family=family).close()
     except OSError as error:
         raise ConfigError(
-            f"port {config.port} of {config.host} cannot be listened on: {error.strerror}; "
-            "name another with --port"
+            f"cannot listen on port {config.port} of {config.host}: {error.strerror}; "
+            "choose another with --port"
         ) from None
 
 
 @contextmanager
 def _shared_metrics(workers: int) -> Iterator[None]:
-    """A directory for the metrics of several workers; a single one needs none.
+    """Make a directory for the metrics of several workers; a single one needs none.
 
-    A single worker ends by the signal that it was sent, and would leave it behind.
+    A single worker is ended by a signal and would not remove it.
     """
     if workers == 1:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="adacompute-metrics-") as shared:
-        os.environ[SHARED] = shared
+        os.environ[SHARED_DIRECTORY] = shared
         yield
 
 
 def create() -> Application:
-    """Make the application of one worker, from what its parent passed down."""
+    """Make the application of one worker, from the configuration that its parent passed."""
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
-        content: Mapping[str, Any] = json.loads(os.environ[PASSED_DOWN])
+        content: Mapping[str, Any] = json.loads(os.environ[CONFIG_VARIABLE])
     except (KeyError, ValueError):
-        raise ConfigError("a gateway is started by 'adacompute serve'") from None
+        raise ConfigError("start a gateway with 'adacompute serve'") from None
     config = make_config(content)
     return build(config, load_models(config))

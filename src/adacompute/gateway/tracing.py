@@ -1,8 +1,8 @@
-"""Tracing: one span for each request that was decided on, in OpenTelemetry's words for models.
+"""Tracing: one OpenTelemetry span for each request that was decided on, with GenAI attributes.
 
-The only door to OpenTelemetry, and an extra of its own. Spans are made when a request is over, from
-what its account says, so nothing is slowed down while it runs; where they go is told by the usual
-OTEL_ variables. A client's own trace goes on. It knows nothing of texts: spans hold none.
+This is the only module that uses OpenTelemetry, which is an extra of its own. A span is made when
+its request is over, so tracing slows nothing down while it runs. The usual OTEL_ variables say
+where spans go, and a client's own trace is continued. Spans contain no texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NANO = 1_000_000_000
 
 
 class Spans:
-    """Makes spans; ``exporter`` is where they go, by default what the environment names."""
+    """Makes spans; ``exporter`` receives them, by default the one that the environment names."""
 
     def __init__(self, exporter: Any = None) -> None:  # noqa: ANN401 - OpenTelemetry's
         trace = require("opentelemetry.sdk.trace", extra=EXTRA)
@@ -35,14 +35,14 @@ class Spans:
         propagation = "opentelemetry.trace.propagation.tracecontext"
         self._context = require(propagation, extra=EXTRA).TraceContextTextMapPropagator()
 
-    def tell(self, decision: Decision, usage: Mapping[str, int], *, upstream_model: str) -> None:
+    def record(self, decision: Decision, usage: Mapping[str, int], *, upstream_model: str) -> None:
         """Make the span of a request that is over."""
-        parent = self._context.extract({"traceparent": decision.parent or ""})
-        begun = int(decision.begun * _NANO)
+        parent = self._context.extract({"traceparent": decision.traceparent or ""})
+        start = int(decision.started_at * _NANO)
         span = self._tracer.start_span(
             f"chat {decision.model}",
             context=parent,
-            start_time=begun,
+            start_time=start,
             attributes={
                 "gen_ai.operation.name": "chat",
                 "gen_ai.request.model": decision.model,
@@ -51,13 +51,13 @@ class Spans:
                 "gen_ai.usage.output_tokens": usage["completion_tokens"],
                 "adacompute.decision": decision.id,
                 "adacompute.samples": decision.samples_used,
-                "adacompute.rounds": decision.rounds,
-                "adacompute.price": decision.price,
+                "adacompute.rounds": decision.session.rounds,
+                "adacompute.price": decision.session.price,
                 "adacompute.budget": decision.budget,
             },
         )
-        span.end(begun + int(decision.latency_s * _NANO))
+        span.end(start + int(decision.latency_s * _NANO))
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the last spans."""
         self._provider.shutdown()

@@ -1,9 +1,9 @@
-"""Voting: one request that is decided on, answered as JSON or as events.
+"""Voting: one request that is decided on, answered as JSON or as a stream of events.
 
-A stream is passed on live when one draw is all there will be; else the client is told at once that
-its answer is on the way, kept awake while draws are made, and then given the chosen draw's own
-events. In shadow mode every answer is a single draw, passed on as it comes, and what the policy
-would have done is written down. It knows nothing of how decisions are made.
+A stream is forwarded live if one sample is all there will be. Otherwise the client gets a first
+event at once and keep-alive comments while samples are drawn, and then the events of the chosen
+sample. In shadow mode every answer is a single sample, forwarded live, and the decision is only
+logged. It knows nothing of how decisions are made.
 """
 
 from __future__ import annotations
@@ -18,35 +18,33 @@ from adacompute.core.errors import ModelError
 from adacompute.gateway.account import Account
 from adacompute.gateway.body import DROP
 from adacompute.gateway.engine import Decision, Engine, Outcome
-from adacompute.gateway.exchange import EVENTS, JSON, Exchange, Headers
-from adacompute.gateway.openai_api import (
+from adacompute.gateway.exchange import EVENT_STREAM, JSON, Exchange, Headers
+from adacompute.gateway.openai_replies import (
     DONE,
-    FIELD,
     KEEP_ALIVE,
-    VirtualRequest,
     one_choice,
     role_event,
     strip_usage,
-    sum_usage,
     usage_event,
 )
+from adacompute.gateway.openai_requests import FIELD, VirtualRequest
 from adacompute.gateway.passthrough import Forwarded, forward
-from adacompute.gateway.request_model import CallUsage, RequestModel, SampledChoice
+from adacompute.gateway.request_model import RequestModel
 from adacompute.models.failures import Failure
 from adacompute.models.messages import Sample
+from adacompute.models.model import CallUsage, sum_usage
 from adacompute.models.openai_format import MalformedReply, parse_json, parse_samples
 from adacompute.models.relay import Relay
 from adacompute.models.streams import parse_stream
-from adacompute.policies.episode import Episode
 
-IDEMPOTENT = ("idempotency-key", "x-idempotency-key")
-"""Headers by which a server knows a request again, and answers as it did before."""
+IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
+"""Headers by which a server recognises a request and repeats its answer."""
 
 _AUDIT_SCALE = 2**32
 
 
 class Voting:
-    """Serves the requests of one virtual model that may be voted on."""
+    """Serves the requests of one virtual model that can be voted on."""
 
     def __init__(
         self, engine: Engine, relay: Relay, account: Account, sse_keepalive_s: float
@@ -54,84 +52,86 @@ class Voting:
         self.engine = engine
         self._relay = relay
         self._account = account
-        self._keep_alive_s = sse_keepalive_s
-        self._later: set[asyncio.Task[None]] = set()
+        self._sse_keepalive_s = sse_keepalive_s
+        self._audits: set[asyncio.Task[None]] = set()
 
-    def plain(self, asked: VirtualRequest) -> bytes:
-        """The client's body for the upstream: its own model's name, and nothing of ours."""
+    def body_for_upstream(self, request: VirtualRequest) -> bytes:
+        """Return the client's body with the upstream's model name and none of our options."""
         model = self.engine.virtual.model
-        if asked.body.content["model"] == model and FIELD not in asked.body.content:
-            return asked.body.text.encode()
-        return asked.body.edit({"model": model, FIELD: DROP})
+        if request.body.content["model"] == model and FIELD not in request.body.content:
+            return request.body.text.encode()
+        return request.body.edit({"model": model, FIELD: DROP})
 
-    async def serve(self, exchange: Exchange, asked: VirtualRequest) -> None:
-        """Decide, draw, and answer."""
-        decision, episode = await self.engine.begin(asked)
-        decision.parent = exchange.header("traceparent")
+    async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:
+        """Decide, sample and answer."""
+        decision = await self.engine.begin(request)
+        decision.traceparent = exchange.header("traceparent")
         if self.engine.virtual.shadow:
-            await self._pass(exchange, asked, decision, episode, shadow=True)
-        elif asked.stream and self.engine.settled(episode):
-            await self._pass(exchange, asked, decision, episode, shadow=False)
-        elif asked.stream:
-            await self._stream(exchange, asked, decision, episode)
+            await self._forward(exchange, request, decision, is_shadow=True)
+        elif request.stream and self.engine.ends_after_one_sample(decision):
+            await self._forward(exchange, request, decision, is_shadow=False)
+        elif request.stream:
+            await self._stream(exchange, request, decision)
         else:
-            outcome = await self._run(exchange, asked, decision, episode)
-            usage = sum_usage([bill.usage for bill in outcome.purse.bills])
-            reply = one_choice(outcome.drawn.document, outcome.drawn.choice, usage)
-            await exchange.reply(200, [JSON, *self._headers(asked, outcome)], reply)
+            outcome = await self._run(exchange, request, decision)
+            usage = sum_usage(outcome.model.calls)
+            reply = one_choice(outcome.choice.document, outcome.choice.choice, usage)
+            await exchange.reply(200, [JSON, *self._headers(request, outcome)], reply)
 
-    def _purse(self, exchange: Exchange, asked: VirtualRequest) -> RequestModel:
-        """Open a purse with what came beside the body, but for what makes draws alike."""
-        headers: dict[str, str] = {}
-        for name, value in self._relay.request_headers(exchange.unpacked):
-            if name not in IDEMPOTENT:
-                headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        return self.engine.purse(asked, headers, exchange.query)
-
-    async def finish(self, within_s: float) -> None:
-        """Wait for what goes on after answers were given."""
-        if self._later:
-            await asyncio.wait(self._later, timeout=within_s)
-        for task in self._later:
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for audits that are under way, and cancel those that take too long."""
+        if self._audits:
+            await asyncio.wait(self._audits, timeout=timeout_s)
+        for task in self._audits:
             task.cancel()
-        await asyncio.gather(*self._later, return_exceptions=True)
+        await asyncio.gather(*self._audits, return_exceptions=True)
+
+    def _request_model(self, exchange: Exchange, request: VirtualRequest) -> RequestModel:
+        """Return the model with the client's headers, except those that make samples equal."""
+        headers: dict[str, str] = {}
+        for name, value in self._relay.request_headers(exchange.headers_without_compression):
+            if name not in IDEMPOTENCY_HEADERS:
+                headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return self.engine.request_model(request, headers, exchange.query)
 
     async def _stream(
-        self, exchange: Exchange, asked: VirtualRequest, decision: Decision, episode: Episode
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
-        await exchange.start(200, [*EVENTS, *_known(decision)])
-        if asked.path == "completions":
+        await exchange.start(200, [*EVENT_STREAM, *_decision_headers(decision)])
+        if request.path == "completions":
             await exchange.write(KEEP_ALIVE)
         else:
             name = self.engine.virtual.model
-            await exchange.write(role_event(decision.id, name, int(decision.begun)))
-        outcome = await self._awake(exchange, self._run(exchange, asked, decision, episode))
-        usage = sum_usage([bill.usage for bill in outcome.purse.bills])
-        for event in outcome.drawn.events:
+            await exchange.write(role_event(decision.id, name, int(decision.started_at)))
+        outcome = await self._with_keepalive(exchange, self._run(exchange, request, decision))
+        for event in outcome.choice.events:
             await exchange.write(strip_usage(event))
-        if asked.wants_usage:
-            await exchange.write(usage_event(outcome.drawn.document, usage))
+        if request.wants_usage:
+            usage = sum_usage(outcome.model.calls)
+            await exchange.write(usage_event(outcome.choice.document, usage))
         await exchange.write(DONE, more=False)
 
     async def _run(
-        self, exchange: Exchange, asked: VirtualRequest, decision: Decision, episode: Episode
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> Outcome:
-        """Draw and decide; what was spent is accounted at once, even if it comes to nothing."""
-        purse = self._purse(exchange, asked)
+        """Sample and decide; what was spent is recorded even if it comes to nothing."""
+        model = self._request_model(exchange, request)
         try:
-            outcome = await self.engine.run(purse, decision, episode)
+            outcome = await self.engine.run(model, decision)
         except BaseException:
-            self._account.lost(self.engine, purse)
+            self._account.record_abandoned(self.engine, model)
             raise
-        self._close(outcome)
+        self._record(outcome)
         return outcome
 
-    async def _awake(self, exchange: Exchange, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Wait for an outcome, telling the client now and then that it is under way."""
+    async def _with_keepalive(
+        self, exchange: Exchange, work: Coroutine[Any, Any, Outcome]
+    ) -> Outcome:
+        """Wait for an outcome, and send keep-alive comments meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             while True:
-                done, _ = await asyncio.wait({task}, timeout=self._keep_alive_s)
+                done, _ = await asyncio.wait({task}, timeout=self._sse_keepalive_s)
                 if done:
                     return task.result()
                 await exchange.write(KEEP_ALIVE)
@@ -140,102 +140,93 @@ class Voting:
                 task.cancel()
                 await asyncio.wait({task})
 
-    async def _pass(
-        self,
-        exchange: Exchange,
-        asked: VirtualRequest,
-        decision: Decision,
-        episode: Episode,
-        *,
-        shadow: bool,
+    async def _forward(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision, *, is_shadow: bool
     ) -> None:
-        """Answer with one draw as it comes, and write down what it was."""
-        begun = time.perf_counter()
-        decision.shadow = shadow
-        purse, body = self._purse(exchange, asked), self.plain(asked)
+        """Forward one sample live as the answer, and record it."""
+        start = time.perf_counter()
+        decision.is_shadow = is_shadow
+        model, body = self._request_model(exchange, request), self.body_for_upstream(request)
 
-        def tell(passed: Forwarded) -> None:
-            prompt = passed.prompt_tokens or (len(body) if passed.estimated else 0)
-            usage = {"prompt_tokens": prompt, "completion_tokens": passed.completion_tokens}
-            purse.bills.append(CallUsage(usage, passed.estimated))
+        def on_done(forwarded: Forwarded) -> None:
+            prompt = forwarded.prompt_tokens or (len(body) if forwarded.is_estimated else 0)
+            tokens = {"prompt_tokens": prompt, "completion_tokens": forwarded.completion_tokens}
+            model.calls.append(CallUsage(tokens, forwarded.is_estimated))
 
+        headers = _decision_headers(decision)
         try:
-            passed = await forward(
-                exchange, self._relay, body, tell, headers=_known(decision), keep=True
+            forwarded = await forward(
+                exchange, self._relay, body, on_done, headers=headers, keep_body=True
             )
         except BaseException:
-            self._account.lost(self.engine, purse)
+            self._account.record_abandoned(self.engine, model)
             raise
-        decision.latency_s = time.perf_counter() - begun
-        drawn = _read_passed(passed)
-        if drawn is None:
-            self._account.lost(self.engine, purse)
+        decision.latency_s = time.perf_counter() - start
+        sample = _parse_forwarded(forwarded)
+        if sample is None:
+            self._account.record_abandoned(self.engine, model)
             return
-        purse.drawn.append(drawn)
-        await self.engine.look(decision, episode, drawn)
-        self._close(Outcome(drawn, decision, purse))
+        await self.engine.record_single_sample(decision, sample)
+        self._record(Outcome(sample, decision, model))
 
-    def _close(self, outcome: Outcome) -> None:
-        """Account a decision, and draw on where it is to be audited."""
+    def _record(self, outcome: Outcome) -> None:
+        """Record a decision, and audit the request if it was selected for it."""
         decision, virtual = outcome.decision, self.engine.virtual
-        chosen = int(decision.id[:8], 16) < virtual.audit_share * _AUDIT_SCALE
-        held = chosen and not decision.shadow and self._account.may_hold(virtual)
-        self._account.decided(self.engine, outcome)
-        if held:
-            task = asyncio.ensure_future(self._hold(outcome))
-            self._later.add(task)
-            task.add_done_callback(self._later.discard)
+        is_selected = int(decision.id[:8], 16) < virtual.audit_share * _AUDIT_SCALE
+        is_audited = is_selected and not decision.is_shadow and self._account.can_audit(virtual)
+        self._account.record_decision(self.engine, outcome)
+        if is_audited:
+            task = asyncio.ensure_future(self._audit(outcome))
+            self._audits.add(task)
+            task.add_done_callback(self._audits.discard)
 
-    async def _hold(self, outcome: Outcome) -> None:
-        """Draw to the largest level, and account that apart from what was served."""
-        before = len(outcome.purse.bills)
+    async def _audit(self, outcome: Outcome) -> None:
+        """Sample up to the largest level, and record that apart from what was served."""
+        n_calls = len(outcome.model.calls)
         try:
-            await self.engine.complete(outcome)
+            await self.engine.audit(outcome)
         except ModelError:
-            return  # half an audit says nothing; its bill is in the purse
+            return  # an incomplete audit measures nothing; its calls are recorded
         finally:
-            self._account.held(self.engine, outcome, before)
+            self._account.record_audit(self.engine, outcome, n_calls)
 
-    def _headers(self, asked: VirtualRequest, outcome: Outcome) -> Headers:
+    def _headers(self, request: VirtualRequest, outcome: Outcome) -> Headers:
         decision = outcome.decision
-        own = outcome.drawn.headers
         headers = [
-            *own,
-            *_known(decision),
+            *outcome.choice.headers,
+            *_decision_headers(decision),
             (b"x-adacompute-samples", b"%d" % decision.samples_used),
         ]
-        if asked.debug:
-            told = {
-                "answers": decision.canonical_answers,
-                "rounds": decision.rounds,
-                "calls": len(outcome.purse.bills),
+        if request.debug:
+            debug = {
+                "answers": decision.session.values,
+                "rounds": decision.session.rounds,
+                "calls": len(outcome.model.calls),
                 "budget": decision.budget,
                 "question_source": decision.question_source,
-                "incomplete": decision.incomplete,
+                "incomplete": decision.is_incomplete,
                 "decision_ms": round(decision.decision_s * 1e3, 3),
-                "cost": self.engine.money(outcome.purse.bills),
+                "cost": self.engine.cost(outcome.model.calls),
             }
-            headers.append((b"x-adacompute-debug", json.dumps(told).encode()))
+            headers.append((b"x-adacompute-debug", json.dumps(debug).encode()))
         return headers
 
 
-def _known(decision: Decision) -> Headers:
-    """What is known of a decision before the first draw."""
+def _decision_headers(decision: Decision) -> Headers:
+    """Headers that are known before the first sample."""
     return [
         (b"x-adacompute-decision", decision.id.encode()),
-        (b"x-adacompute-price", b"%.6g" % decision.price),
+        (b"x-adacompute-price", b"%.6g" % decision.session.price),
     ]
 
 
-def _read_passed(passed: Forwarded) -> SampledChoice | None:
-    """Read the draw out of a reply that was passed on; None when it was none."""
+def _parse_forwarded(forwarded: Forwarded) -> Sample | None:
+    """Parse the sample in a reply that was forwarded; None if there is none."""
     try:
-        if passed.events:
-            kind = {"Content-Type": "text/event-stream"}
-            streamed = parse_stream(passed.status, kind, passed.body)
-            return SampledChoice(streamed.to_sample(0.0), streamed.last_event, {}, streamed.events)
-        document = parse_json(passed.body)
-        draw: Sample = parse_samples(document)[0]
+        if forwarded.is_stream:
+            headers = {"Content-Type": "text/event-stream"}
+            stream = parse_stream(forwarded.status, headers, forwarded.body)
+            return stream.to_sample(0.0)
+        return parse_samples(parse_json(forwarded.body))[0]
     except (MalformedReply, Failure):
         return None
-    return SampledChoice(draw, document, document["choices"][0])

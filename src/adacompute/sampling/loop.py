@@ -115,8 +115,6 @@ class _Run:
             self.deadline = asyncio.get_running_loop().time() + deadline_s
         self.surplus: list[Sample | ParsedAnswer] = []
         self.is_complete = True
-        grader = session.grader
-        self._is_fast = grader is not None and grader.name in FAST_GRADERS
 
     def is_late(self) -> bool:
         """Whether the deadline has passed; it does not pass before there is a sample."""
@@ -163,7 +161,7 @@ class _Run:
             of_call.append(sample)
             if len(of_call) < sample.samples_per_call:
                 continue
-            if self._is_fast and all(len(one.text) <= LARGE for one in of_call):
+            if all(_is_fast(self.session, one) for one in of_call):
                 self._tell(of_call)
             else:
                 await self._parse_and_tell(of_call)
@@ -182,14 +180,25 @@ class _Run:
         self.surplus += samples[missing:]
 
     async def _parse_and_tell(self, samples: list[Sample]) -> None:
-        """Parse samples in a thread and tell each at once: what is parsed in time counts."""
+        """Parse samples and tell each at once: what is parsed in time counts."""
         for sample in samples:
-            self._tell([await self._parse(sample)])
+            self._tell([await parse_sample(self.session, sample)])
 
-    async def _parse(self, sample: Sample) -> ParsedAnswer:
-        """Extract an answer in a thread; one that takes too long is unparsed."""
-        try:
-            async with asyncio.timeout(GRADING_S):
-                return await asyncio.to_thread(self.session.parse, sample)
-        except (TimeoutError, GraderError):
-            return ParsedAnswer(None, sample)
+
+async def parse_sample(session: Session, sample: Sample) -> ParsedAnswer:
+    """Extract the answer of a sample, in a thread where that may be slow.
+
+    An answer that takes longer than ``GRADING_S``, or on which the grader fails, is unparsed.
+    """
+    if _is_fast(session, sample):
+        return session.parse(sample)
+    try:
+        async with asyncio.timeout(GRADING_S):
+            return await asyncio.to_thread(session.parse, sample)
+    except (TimeoutError, GraderError):
+        return ParsedAnswer(None, sample)
+
+
+def _is_fast(session: Session, sample: Sample) -> bool:
+    grader = session.grader
+    return grader is not None and grader.name in FAST_GRADERS and len(sample.text) <= LARGE

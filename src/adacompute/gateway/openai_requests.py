@@ -1,0 +1,197 @@
+"""OpenAI requests: what a request asks of the gateway, read by pure functions.
+
+A request is parsed only as far as a decision needs: which model it is for, whether it can be voted
+on, and what it may spend. It opens no connection and makes no decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from adacompute.core.errors import ConfigError
+from adacompute.gateway.body import Body
+from adacompute.models.messages import Prompt
+
+FIELD = "adacompute"
+"""Member of a body with options for the gateway; it is not sent to the upstream."""
+
+BUDGET_HEADER = "x-adacompute-budget"
+BUDGET_SEPARATOR = "@"
+"""A budget may follow the name of a model: ``name@2``."""
+
+OPTIONS = ("budget", "debug")
+
+VOTED_PATHS = {"/v1/chat/completions": "chat/completions", "/v1/completions": "completions"}
+"""Paths whose requests can be voted on, and the upstream's paths for them."""
+
+_SHOWN = 100
+_MAX_TEMPERATURE = 1000
+
+
+class BadRequest(Exception):  # noqa: N818 - it names what the client sent
+    """A request that is wrong; ``param`` names the wrong part."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True)
+class VirtualRequest:
+    """A request for a virtual model: its name without a budget, and the budget it sets, if any."""
+
+    body: Body
+    path: str
+    model: str
+    budget: float | None
+    debug: bool
+
+    @property
+    def stream(self) -> bool:
+        """Whether the reply is a stream of events."""
+        return bool(self.body.content.get("stream"))
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the stream ends with the usage."""
+        options = self.body.content.get("stream_options")
+        return isinstance(options, Mapping) and bool(options.get("include_usage"))
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt of the request."""
+        if self.path == "completions":
+            return Prompt(text=self.body.content["prompt"])
+        return Prompt(messages=tuple(self.body.content["messages"]))
+
+
+def parse_request(
+    path: str, data: bytes, names: Sequence[str], budget: str | None = None
+) -> VirtualRequest | None:
+    """Parse a request for one of the virtual models; return None for any other request.
+
+    ``budget`` is the value of the header. A body that contains none of the names is not parsed,
+    unless some of its letters may be escaped.
+    """
+    is_named = any(name.rpartition("/")[2].encode() in data for name in names)
+    if not is_named and b"\\u00" not in data:
+        return None
+    body = Body.parse(data)
+    if body is None:
+        return None
+    given = body.content.get("model")
+    if not isinstance(given, str):
+        return None
+    model, suffix = (given, "") if given in names else _split_budget(given)
+    if model not in names:
+        return None
+    options = body.content.get(FIELD, {})
+    if not isinstance(options, Mapping) or set(options) - set(OPTIONS):
+        raise BadRequest(f"{FIELD!r} is an object with {' and '.join(OPTIONS)}", FIELD)
+    budgets = (
+        (budget, BUDGET_HEADER),
+        (options.get("budget"), f"{FIELD}.budget"),
+        (suffix or None, "model"),
+    )
+    chosen = next((parse_budget(value, name) for value, name in budgets if value is not None), None)
+    return VirtualRequest(body, VOTED_PATHS[path], model, chosen, debug=bool(options.get("debug")))
+
+
+def _split_budget(model: str) -> tuple[str, str]:
+    name, _, suffix = model.rpartition(BUDGET_SEPARATOR)
+    return name, suffix
+
+
+def parse_budget(value: object, param: str) -> float:
+    """Parse a budget that a request sets for itself."""
+    try:
+        budget = float(value) if isinstance(value, str | int | float) else math.nan
+    except (ValueError, OverflowError):
+        budget = math.nan
+    if not 0 < budget < math.inf or isinstance(value, bool):
+        raise BadRequest(f"budget must be a number above 0, got {str(value)[:_SHOWN]!r}", param)
+    return budget
+
+
+def passthrough_reason(request: VirtualRequest) -> str | None:
+    """Return why a request cannot be voted on; None if it can.
+
+    Tools, images and other modes have no single answer to count. Samples at temperature 0 are all
+    equal. A client that asks for several choices wants all of them.
+    """
+    content = request.body.content
+    if reason := _settings_reason(content):
+        return reason
+    if request.path == "completions":
+        return None if isinstance(content.get("prompt"), str) else "prompt"
+    return _messages_reason(content.get("messages"))
+
+
+def _settings_reason(content: Mapping[str, Any]) -> str | None:
+    if content.get("tools") or content.get("functions"):
+        return "tools"
+    if content.get("n") not in (None, 1) or content.get("best_of") not in (None, 1):
+        return "n"
+    temperature = content.get("temperature")
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if temperature is not None and not (is_number and 0 < temperature < _MAX_TEMPERATURE):
+        return "temperature"
+    is_odd = content.get("stream") not in (None, False, True)
+    if is_odd or content.get("echo") or content.get("suffix") or content.get("audio"):
+        return "mode"
+    return None
+
+
+def _messages_reason(messages: object) -> str | None:
+    if not isinstance(messages, list) or not messages:
+        return "prompt"
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            return "prompt"
+        if message["role"] in {"tool", "function"} or message.get("tool_calls"):
+            return "tools"
+        parts = message.get("content")
+        if isinstance(parts, list) and not all(_is_text(part) for part in parts):
+            return "images"
+        if not isinstance(parts, list | str):
+            return "prompt"
+    return None
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text"
+
+
+def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the text of the last message of the user."""
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message["content"]
+            parts = content if isinstance(content, list) else [{"text": content}]
+            return "".join(str(part.get("text", "")) for part in parts)
+    return None
+
+
+def has_dot_segments(path: str) -> bool:
+    """Whether a path contains ``..``, however it is escaped.
+
+    >>> has_dot_segments("files/%2e%2E/admin"), has_dot_segments("files/a..b")
+    (True, False)
+    """
+    segments = unquote(unquote(path)).replace("\\", "/").split("/")
+    return ".." in {segment.partition(";")[0] for segment in segments}
+
+
+def check_name(name: str) -> str:
+    """Return the name of a virtual model, or raise ConfigError if it cannot be one."""
+    is_plain = name.isascii() and name.isprintable() and not set(name) & set(' "\\\t')
+    if not name or not is_plain or BUDGET_SEPARATOR in name or not name.rpartition("/")[2]:
+        raise ConfigError(
+            "a model name must be printable ASCII without spaces, quotes and "
+            f"{BUDGET_SEPARATOR!r}, got {name!r}"
+        )
+    return name
