@@ -208,7 +208,7 @@ LOADED = {
 
 @pytest.mark.parametrize("name", LOADED)
 def test_a_model_that_cannot_be_served_is_refused_by_name(name: str, policies: Path) -> None:
-    from adacompute.gateway.server import load_models  # noqa: PLC0415 - needs the extra
+    from adacompute.gateway.server import load_models
 
     model, why = LOADED[name]
     config = read_config(write(policies, GOOD, model), {})

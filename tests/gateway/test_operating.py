@@ -145,7 +145,7 @@ def test_who_leaves_is_not_waited_for_by_the_list_of_models(
 def test_a_connection_that_the_upstream_may_be_closing_is_not_used_again(
     upstream: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.models.relay.IDLE_S", 0.1)
+    monkeypatch.setattr("adacompute.models.http_session.IDLE_S", 0.1)
     upstream.answer(ScriptedReply(200, [], [b"{}"]))
     with gateways.serve_gateway(make_config({"base_url": upstream.base_url})) as port:
         before = upstream.connections
