@@ -58,13 +58,6 @@ def test_allocate() -> None:
     assert "0.600" in printed
 
 
-def test_ask_and_tell() -> None:
-    printed = run_program(ROOT / "examples" / "ask_and_tell.py")
-    found = re.findall(r"\? (\d+) \((\d+) samples\)", printed)
-    assert [answer for answer, _ in found] == ["42", "45", "36"]
-    assert all(1 <= int(samples) <= 16 for _, samples in found)
-
-
 @pytest.mark.slow
 def test_evaluate_samples() -> None:
     printed = run_program(ROOT / "examples" / "evaluate_samples.py")
