@@ -156,3 +156,16 @@ def test_samples_that_hold_their_reference_answers_need_no_key(
     assert import_samples(path, tmp_path / "run", grader="numeric") == found
     with pytest.raises(DataError, match=r"need --grader, .* a column 'gold' or, .* --gold FILE"):
         import_samples(path, tmp_path / "other")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_log_of_another_format_is_refused(
+    tmp_path: Path,
+    key: Path,
+    whole: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    log = tmp_path / "log"
+    path = logged(log, "2 + 2?")
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    with pytest.raises(DataError, match="format 1"):
+        import_samples(log if whole else path, tmp_path / "run", grader="numeric", gold=str(key))

@@ -22,7 +22,7 @@ from adacompute.models.relay import ConnectionInterrupted, Relay, RelayedRespons
 MAX_BUFFERED = 8_000_000
 """Replies up to this size are sent when they are complete: a partial one becomes an error."""
 
-UNREADABLE_ERROR = (
+COMPRESSED_ERROR = (
     "the upstream's error is compressed in a way that cannot be searched for secrets: "
     "accept gzip or no compression"
 )
@@ -213,7 +213,7 @@ def redact_error(relayed: RelayedResponse, headers: Headers, data: bytes) -> tup
     plain_headers = without_coding(headers)
     if plain is None:
         kept = [(name, value) for name, value in plain_headers if name != b"content-type"]
-        return [JSON, *kept], write_error(UNREADABLE_ERROR, "upstream_error")
+        return [JSON, *kept], write_error(COMPRESSED_ERROR, "upstream_error")
     redacted = relayed.redact(plain)
     return (headers, data) if redacted == plain else (plain_headers, redacted)
 

@@ -15,6 +15,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.sources import is_tidy, locate, read_question_source, read_source
 from adacompute.datasets.ungraded import find_logged, holds_key, read_ungraded
 from adacompute.graders.grader import Grader, grade, load_grader
+from adacompute.storage.decisions import check_format
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import SAMPLES, Run, encode_samples
 
@@ -78,6 +79,7 @@ def read_graded(
         return read_source(source, grade=grading), {}
     if grading is None:
         raise ConfigError("a key of reference answers needs --grader, to compare answers with it")
+    check_format(source)
     key = None if gold is None else read_question_source(gold)
     found = read_ungraded(source, key, grading)
     return found.samples, {"excluded": found.excluded, "excluded_samples": found.excluded_samples}

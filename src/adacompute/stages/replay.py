@@ -18,9 +18,9 @@ from adacompute.core import votes
 from adacompute.core.errors import DataError
 from adacompute.datasets.example import locate_policy
 from adacompute.policies.bundle import Bundle, load_bundle
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
-from adacompute.policies.policy import SampleMatrix
 from adacompute.report.wording import format_count
+from adacompute.sampling.blocks import decide
+from adacompute.sampling.session import ParsedAnswer, Session
 from adacompute.storage.decisions import read_decisions
 
 if TYPE_CHECKING:
@@ -102,29 +102,29 @@ def _warn_of_model(rows: list[dict[str, Any]], bundle: Bundle) -> str | None:
 
 def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]) -> IntArray:
     """Return the number of samples of each request; −1 where more are needed than were drawn."""
-    stopped = np.empty(len(rows), dtype=np.int64)
-    for i, (row, price) in enumerate(zip(rows, prices, strict=True)):
-        samples = SampleMatrix(np.array([row["answers"]], dtype=np.int64))
-        features = np.array([row["features"]], dtype=np.float32)
-        episode = Episode.start(
-            bundle.policy,
-            price,
-            key=np.array([row["key"]], dtype=np.uint64),
-            features=bundle.policy.prepare_features(features),
-            cost=bundle.level_cost,
-            samples=samples,
-            max_rounds=row["max_rounds"] or UNLIMITED_ROUNDS,
-        ).decide()
-        stopped[i] = _finish(episode, samples)
-    return stopped
-
-
-def _finish(episode: Episode, samples: SampleMatrix) -> int:
-    while len(episode.active):
-        if int(episode.target[0]) > samples.answer.shape[1]:
-            return -1
-        episode = episode.feed(samples).decide()
-    return int(episode.state.observed.n_samples[0])
+    n_samples = np.full(len(rows), -1, dtype=np.int64)
+    active = {
+        i: Session(
+            bundle,
+            None,
+            price=price,
+            key=row["key"],
+            features=np.array([row["features"]], dtype=np.float32),
+            max_rounds=row["max_rounds"],
+        )
+        for i, (row, price) in enumerate(zip(rows, prices, strict=True))
+    }
+    while active:
+        decide(session.progress for session in active.values())  # in blocks, which is fast
+        for i, session in list(active.items()):
+            if (request := session.ask()) is None:
+                n_samples[i] = active.pop(i).n_samples
+            elif session.n_planned > len(rows[i]["answers"]):
+                del active[i]
+            else:
+                drawn = rows[i]["answers"][session.n_samples :][: request.n]
+                session.tell(ParsedAnswer(None if one < 0 else str(one)) for one in drawn)
+    return n_samples
 
 
 def _agreements(rows: list[dict[str, Any]], n_samples: IntArray) -> FloatArray:

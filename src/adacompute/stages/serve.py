@@ -1,7 +1,6 @@
-"""Serving: from options, or a file of them, to a gateway that runs.
+"""Serve: the stage that configures and starts a gateway, from options or a file.
 
-It reads the upstream's key from the environment and puts the pieces together; the rest is the
-gateway's.
+It reads the upstream's API key from the environment. The rest is done by ``gateway``.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ def configure(
     api_key_env: str,
     **given: Any,  # noqa: ANN401 - host, port, base_url, workers
 ) -> Config:
-    """Put options and a file together; without a file there is one virtual model, the bundle's."""
-    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    """Combine options and a file; without a file, the bundle's model is the one virtual model."""
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if (key := read_api_key(api_key_env)) is not None:
-        told["upstream_api_key"] = key
+        values["upstream_api_key"] = key
     if log is not None:
-        told["log"] = {"directory": str(log.resolve())}
+        values["log"] = {"directory": str(log.resolve())}
     if bundle is not None:
-        told["models"] = _one_model(bundle, budget, model, grader)
+        values["models"] = _one_model(bundle, budget, model, grader)
     if config is not None:
         if bundle is not None:
             raise ConfigError("give --bundle, or a file that names bundles, not both")
-        return read_config(config, told)
-    if "base_url" not in told and os.environ.get("OPENAI_BASE_URL"):
-        told["base_url"] = os.environ["OPENAI_BASE_URL"]
-    if bundle is None or "base_url" not in told:
+        return read_config(config, values)
+    if "base_url" not in values and os.environ.get("OPENAI_BASE_URL"):
+        values["base_url"] = os.environ["OPENAI_BASE_URL"]
+    if bundle is None or "base_url" not in values:
         raise ConfigError("serve needs --bundle, --base-url and --budget, or --config FILE")
-    return make_config(told)
+    return make_config(values)
 
 
 def _one_model(
     bundle: Path, budget: float | None, model: str | None, grader: str | None
 ) -> dict[str, Any]:
     if budget is None:
-        raise ConfigError("serve needs --budget: the mean cost a request, such as 2 samples")
+        raise ConfigError("serve needs --budget: the mean cost per request, such as 2 samples")
     bundle = locate_policy(bundle)
     name = model or load_bundle(bundle).model
     if name is None:
@@ -62,7 +61,7 @@ def _one_model(
 
 
 def check_serving(config: Config) -> dict[str, Any]:
-    """Load everything that a gateway would, and say what it would do."""
+    """Load everything that the gateway would load, and return what it would serve."""
     models = load_models(config)
     return {
         "base_url": config.base_url,
@@ -85,6 +84,6 @@ def check_serving(config: Config) -> dict[str, Any]:
     }
 
 
-def start_serving(config: Config, tell: Callable[[str], None]) -> None:
-    """Serve until told to stop."""
-    run(config, tell)
+def start_serving(config: Config, report: Callable[[str], None]) -> None:
+    """Serve until a signal stops the process; ``report`` receives messages for the operator."""
+    run(config, report)

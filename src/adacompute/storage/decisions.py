@@ -191,8 +191,13 @@ def read_decisions(directory: Path) -> pa.Table:
 
 
 def check_format(log: Path) -> None:
-    """Raise DataError for a log, or one of its files, that another version of the format wrote."""
-    files = [log] if log.is_file() else sorted({*log.glob("*-*.jsonl"), *log.glob("*-*.parquet")})
+    """Raise DataError for a log, or one of its files, that another version of the format wrote.
+
+    A file that is not part of a log is not checked.
+    """
+    files = sorted({*log.glob("*-*.jsonl"), *log.glob("*-*.parquet")})
+    if log.suffix == ".parquet" and log.is_file():
+        files = [log] if "decision_id" in pq.read_schema(log).names else []
     for path in files:
         if (version := _read_format(path)) != FORMAT:
             raise DataError(
