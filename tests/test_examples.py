@@ -122,7 +122,7 @@ def test_quickstart() -> None:
         printed, _ = server.communicate(timeout=60)
     assert reply.status == 200
     assert 1 <= int(reply.values("x-adacompute-samples")[0]) <= 16
-    assert "sequential at 2 samples per question: gain" in printed
+    assert "Calibration of sequential at 2 samples per question\nverdict   gain" in printed
     names = re.findall(r"^(sequential|adaptive-consistency|mixture) ", printed, re.MULTILINE)
     assert len(names) == 9
     assert all(1 <= count <= 16 for count in find_counts(printed))

@@ -6,6 +6,7 @@ not fitted to it. It knows nothing of files.
 
 from __future__ import annotations
 
+import html
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,15 +59,22 @@ class Calibration(Tabular):
         return pa.Table.from_pylist([asdict(point) for point in self.frontier])
 
     def _title(self) -> str:
-        return (
-            f"Calibration of {self.policy} at {self.budget:g} {self.unit} per question: "
-            f"{self.verdict}, {100 * self.gain:+.1f} points "
-            f"({100 * self.gain_low:+.1f} to {100 * self.gain_high:+.1f}) over the best mixture, "
-            f"accuracy {self.accuracy:.3f}; {self.advice}"
-        )
+        return f"Calibration of {self.policy} at {self.budget:g} {self.unit} per question"
 
     def __repr__(self) -> str:
-        return f"<{self._title()}>"
+        low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
+        return "\n".join(
+            [
+                self._title(),
+                f"verdict   {self.verdict}: {self.advice}",
+                f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
+                f"accuracy  {self.accuracy:.3f} on {self.n_questions} held-out questions",
+                f"cost      {self.cost:.4g} {self.unit} per question, at price {self.price:.4g}",
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>{super()._repr_html_()}"
 
 
 def calibrate(

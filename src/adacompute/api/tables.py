@@ -14,6 +14,9 @@ from adacompute.core.errors import MissingExtra
 MAX_ROWS = 20
 """Rows that are shown; the table itself has all of them."""
 
+SMALL = 1e-3
+"""Below this, four decimals would hide too much."""
+
 
 class Tabular:
     """A result with rows, shown as a table in a terminal and in a notebook."""
@@ -70,11 +73,13 @@ class Tabular:
 
 
 def format_value(value: object) -> str:
-    """Return a value as a cell shows it: floats with four significant digits.
+    """Return a value as a cell shows it: floats with four decimals, small ones with three digits.
 
-    >>> [format_value(value) for value in (0.123456, 12, None, "a")]
-    ['0.1235', '12', '–', 'a']
+    >>> [format_value(value) for value in (0.123456, 2.0, 0.00001234, 12, None, "a")]
+    ['0.1235', '2', '1.23e-05', '12', '–', 'a']
     """
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if 0 < abs(value) < SMALL else f"{value:.4f}".rstrip("0").rstrip(".")
