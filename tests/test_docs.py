@@ -37,7 +37,8 @@ from adacompute.cli.main import cli
 from adacompute.testing.llama import missing
 
 ROOT = Path(__file__).resolve().parent.parent
-SHIPPED = ROOT / "src" / "adacompute" / "datasets" / "shipped"
+SOURCE = ROOT / "src" / "adacompute"
+SHIPPED = SOURCE / "datasets" / "shipped"
 GENERATED = {"cli.md"}
 PAGES = [
     ROOT / "README.md",
@@ -248,6 +249,14 @@ def test_commands_in_sentences_exist_and_have_these_options(page: Path) -> None:
         known = {option for one in cli.commands[name].params for option in one.opts}
         given = {word.split("=")[0] for word in words if word.startswith("--")}
         assert given <= known, f"adacompute {command}"
+
+
+def test_files_named_in_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    found = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py")]
+    assert len(named) > 20
+    assert {name for name in named if not any(path.match(name) for path in found)} == set()
 
 
 def test_the_blocks_of_the_pages_are_found() -> None:

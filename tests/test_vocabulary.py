@@ -160,7 +160,6 @@ IDENTIFIERS = {
     "_persist": "_with_retries",
     "_puzzled": "_warned_models",
     "_wrong": "_rejection",
-    "after_s": "retry_after_s",
     "at_once": "samples_per_call",
     "behave": "response_profile",
     "believe": "fit_posterior",
@@ -193,6 +192,7 @@ IDENTIFIERS = {
 """Identifiers of the source, as they are defined there."""
 
 IDENTIFIERS_BY_FOLDER = {
+    "core": {"after_s"},
     "gateway": {"buy", "likely", "look", "settled", "spelled", "_spell", "_known", "lost", "held"},
     "storage": {"seal", "roll"},
     "policies": {"reach"},
