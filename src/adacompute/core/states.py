@@ -1,6 +1,6 @@
 """Vote states: everything that the answer counts of up to 16 samples can look like.
 
-After n samples a question is in a vote state: the sorted counts of its answers, and the number of
+After n samples, a question is in a vote state: the sorted counts of its answers, and the number of
 samples that could not be parsed. There are 3,370 states of up to 16 samples, so any function of the
 votes is a table. Two facts make the tables exact:
 

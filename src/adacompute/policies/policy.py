@@ -45,12 +45,11 @@ def answers_alone(levels: tuple[Level, ...]) -> BoolArray:
 class SampleMatrix:
     """Samples in the order in which they are drawn, (M, n): one row per question.
 
-    ``answer`` holds answer classes, −1 if the answer could not be parsed. ``tokens`` and
-    ``logprob`` (the mean log-probability) are optional; unknown entries are NaN.
+    ``answer`` holds answer classes, −1 if the answer could not be parsed. ``logprob`` holds the
+    mean log-probability of each sample, if it is known; unknown entries are NaN.
     """
 
     answer: IntArray
-    tokens: FloatArray | None = None
     logprob: FloatArray | None = None
 
     @cached_property
