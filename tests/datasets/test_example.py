@@ -55,8 +55,8 @@ def test_counts_are_those_of_the_card(rows: list[dict[str, Any]]) -> None:
     cut = sum(row["finish_reason"] == "length" for row in rows)
     tokens = sum(row["completion_tokens"] for row in rows)
     assert f"{len(rows):,} samples" in CARD
-    assert f"{right:,} of them are right" in CARD
-    assert f"{unread} could not be read" in CARD
+    assert f"{right:,} of them are correct" in CARD
+    assert f"{unread} are unparsed" in CARD
     assert f"{cut} were cut off" in CARD
     assert f"{tokens:,} tokens" in CARD
 
