@@ -44,7 +44,7 @@ def prices(tmp_path: Path) -> Path:
     return tmp_path / "prices.toml"
 
 
-def test_tokens_cost_what_their_calls_did(make_run: Make, rows: Rows) -> None:
+def test_token_costs_add_up_to_the_cost_of_the_call(make_run: Make, rows: Rows) -> None:
     whole = TOKEN_PRICES.cost(Usage(prompt=100, completion=30, cached=40, reasoning=6)) / NANO
     apart = sample_costs(recorded(make_run(tokens(rows))), "money", {"small": TOKEN_PRICES})
     assert apart == pytest.approx(np.full(len(rows), whole))
@@ -80,13 +80,13 @@ def test_without_token_prices_money_is_what_was_paid(make_run: Make, rows: Rows)
 
 
 @pytest.mark.parametrize("cost", [None, 0.0])
-def test_without_prices_there_is_no_money(make_run: Make, rows: Rows, cost: float | None) -> None:
+def test_money_without_prices_is_refused(make_run: Make, rows: Rows, cost: float | None) -> None:
     unpaid = recorded(make_run(tokens(rows, cost=cost)))
     with pytest.raises(ConfigError, match="--token-prices"):
         sample_costs(unpaid, "money")
 
 
-def test_only_the_counts_that_have_a_price_are_needed(make_run: Make, rows: Rows) -> None:
+def test_only_token_counts_with_a_price_are_needed(make_run: Make, rows: Rows) -> None:
     bare = recorded(make_run([{**row, "completion_tokens": 5} for row in rows]))
     assert sample_costs(bare, "money", {"m": TokenPrices(output=1e6)}).tolist() == [5.0] * len(rows)
     with pytest.raises(DataError, match="192 of 192 samples have no prompt_tokens"):
@@ -96,7 +96,7 @@ def test_only_the_counts_that_have_a_price_are_needed(make_run: Make, rows: Rows
         sample_costs(wrong, "money", {"small": TOKEN_PRICES})
 
 
-def test_stages_count_in_money_and_notice_other_prices(
+def test_stages_use_token_prices_and_notice_changes(
     make_run: Make, rows: Rows, prices: Path
 ) -> None:
     run = make_run(tokens(rows))
@@ -111,7 +111,7 @@ def test_stages_count_in_money_and_notice_other_prices(
     assert limited["limits"]["money"]["cost"] <= 4e-3
 
 
-def test_policies_are_scored_in_money_and_another_price_is_noticed(
+def test_evaluation_uses_token_prices_and_notices_changes(
     make_run: Make, rows: Rows, prices: Path
 ) -> None:
     run = make_run(tokens(rows))
@@ -158,7 +158,7 @@ def test_with_native_n_a_prompt_is_paid_once_per_round(make_run: Make, rows: Row
     assert kept == costs
 
 
-def test_a_policy_is_trained_and_calibrated_for_the_token_prices_it_was_given(
+def test_a_bundle_records_its_token_prices(
     make_run: Make, rows: Rows, prices: Path, tmp_path: Path
 ) -> None:
     names = ("question_id", "question")

@@ -37,28 +37,28 @@ def fold(small: Pool) -> IntArray:
     return assign_folds(small.group, 5)
 
 
-def test_a_curve_is_read_by_interpolating_in_the_realised_mean_cost() -> None:
+def test_curve_is_interpolated_in_the_realised_cost() -> None:
     curve = curve_of([[1.0, 3.0], [1.0, 7.0]], [[0.0, 0.4], [0.2, 1.0]])
     read = read_curve(curve, 2.0, ONCE)
     assert read.cost == 2.0  # a quarter of the way from a mean cost of 1 to one of 5
     assert read.accuracy == pytest.approx(0.1 + 0.25 * 0.6)
 
 
-def test_a_resampled_curve_is_read_at_its_own_realised_cost() -> None:
+def test_each_resampling_is_read_at_its_own_cost() -> None:
     curve = curve_of([[1.0, 3.0], [1.0, 7.0]], [[0.0, 0.4], [0.2, 1.0]])
     weights = np.array([[1.0, 1.0], [2.0, 0.0], [0.0, 2.0]])
     read = read_curve(curve, 2.0, weights)
     assert read.resampled.tolist() == pytest.approx([0.2, 0.2 + 0.8 / 6])
 
 
-def test_beyond_its_ends_a_curve_is_read_at_its_end() -> None:
+def test_budget_beyond_the_curve_is_read_at_its_end() -> None:
     curve = curve_of([[1.0, 3.0], [1.0, 3.0]], [[0.2, 0.4], [0.2, 0.4]])
     below, above = (read_curve(curve, budget, ONCE) for budget in (0.5, 9.0))
     assert (below.cost, below.accuracy) == pytest.approx((1.0, 0.2))
     assert (above.cost, above.accuracy) == pytest.approx((3.0, 0.4))
 
 
-def test_a_stepped_curve_is_read_at_the_last_step_that_fits() -> None:
+def test_stepped_curve_is_read_at_the_last_step_within_the_budget() -> None:
     curve = curve_of([[1.0, 2.0, 4.0]] * 2, [[0.1, 0.2, 0.4]] * 2, is_stepped=True)
     for budget, step in ((0.5, 0), (1.0, 0), (1.99, 0), (2.0, 1), (3.9, 1), (4.0, 2), (9.0, 2)):
         read = read_curve(curve, budget, np.ones((3, 2)))
@@ -67,7 +67,7 @@ def test_a_stepped_curve_is_read_at_the_last_step_that_fits() -> None:
         assert read.resampled.tolist() == pytest.approx([read.accuracy] * 2)
 
 
-def test_where_more_was_aimed_at_and_less_was_spent_the_cost_does_not_fall() -> None:
+def test_realised_cost_never_falls_along_the_targets() -> None:
     curve = curve_of([[1.0, 3.0, 2.9, 4.0]] * 2, [[0.1, 0.5, 0.3, 0.6]] * 2)
     at = [read_curve(curve, budget, ONCE).accuracy for budget in (2.0, 3.5, 4.0)]
     assert at == pytest.approx([0.3, 0.45, 0.6])
@@ -90,7 +90,7 @@ def test_every_question_is_scored_by_a_policy_that_has_not_seen_it(
     assert np.isfinite(curve.accuracy).all()
 
 
-def test_the_fixed_curve_is_the_replay_of_each_level(
+def test_fixed_curve_equals_the_replay_of_each_level(
     experiment: Experiment, fold: IntArray
 ) -> None:
     curve = cross_validate(experiment, POLICY_FACTORIES["fixed"], split_folds(fold))
@@ -104,9 +104,7 @@ def test_the_fixed_curve_is_the_replay_of_each_level(
     assert between.cost == 2.0
 
 
-def test_at_a_level_the_random_mixture_is_that_level(
-    experiment: Experiment, fold: IntArray
-) -> None:
+def test_random_mixture_equals_a_level_at_its_cost(experiment: Experiment, fold: IntArray) -> None:
     curve = cross_validate(experiment, POLICY_FACTORIES["random"], split_folds(fold))
     _, accuracy = experiment.run_rules([FixedRule(n) for n in LEVELS])
     for k, samples in enumerate(LEVELS):
@@ -118,7 +116,7 @@ def test_at_a_level_the_random_mixture_is_that_level(
 
 
 @pytest.mark.parametrize("name", ["mixture", "fixed", "value-router"])
-def test_the_traced_price_spends_the_budget_on_the_training_questions(
+def test_traced_price_costs_the_budget_on_training_questions(
     experiment: Experiment, name: str
 ) -> None:
     fold = assign_folds(experiment.pool.group, 2)
@@ -135,7 +133,7 @@ def test_the_traced_price_spends_the_budget_on_the_training_questions(
             assert spent == pytest.approx(3.0, abs=0.35)  # whole questions are mixed
 
 
-def test_the_price_for_a_budget_lies_between_those_that_spend_less_and_more(
+def test_training_price_is_interpolated_between_prices(
     experiment: Experiment,
 ) -> None:
     fitted = POLICY_FACTORIES["mixture"](experiment, np.arange(len(experiment.pool)))
@@ -169,13 +167,13 @@ def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, f
     return row["difference_low"], row["difference_high"]
 
 
-def test_the_interval_of_the_difference_covers_the_truth_as_often_as_it_says() -> None:
+def test_interval_of_the_difference_has_its_coverage() -> None:
     intervals = [simulate(seed) for seed in range(100)]
     covered = np.mean([low <= 0.03 <= high for low, high in intervals])
     assert 0.88 <= covered < 1.0
 
 
-def test_copies_of_questions_are_resampled_together_and_so_tell_nothing_new() -> None:
+def test_copies_of_questions_do_not_narrow_the_interval() -> None:
     once, copied = simulate(7), simulate(7, copies=5)
     assert copied == pytest.approx(once)
     low, high = simulate(7, groups=600)

@@ -28,7 +28,7 @@ def experiment_of(pool: Pool, samples: tuple[int, ...] = LEVELS) -> Experiment:
 def bundle_bytes(
     experiment: Experiment, name: str, train: FloatArray, place: Path
 ) -> dict[str, bytes]:
-    """Fit a family and return every byte of its bundle, and the prices to look at."""
+    """Fit a policy, and return every byte of its bundle and its prices."""
     fitted = POLICY_FACTORIES[name](experiment, np.flatnonzero(train))
     save_bundle(Bundle(fitted.policy), place)
     files = {file.name: file.read_bytes() for file in place.iterdir()}
@@ -36,9 +36,7 @@ def bundle_bytes(
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
-def test_answers_of_held_out_questions_change_nothing_that_is_fitted(
-    small: Pool, name: str, tmp_path: Path
-) -> None:
+def test_held_out_answers_do_not_change_the_fit(small: Pool, name: str, tmp_path: Path) -> None:
     train = assign_folds(small.group, 5) != 0
     rng = np.random.default_rng(0)
     held = ~train[small.answers.question]
@@ -55,9 +53,7 @@ def test_answers_of_held_out_questions_change_nothing_that_is_fitted(
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
-def test_answers_of_training_questions_change_what_is_fitted(
-    small: Pool, name: str, tmp_path: Path
-) -> None:
+def test_training_answers_change_the_fit(small: Pool, name: str, tmp_path: Path) -> None:
     train = assign_folds(small.group, 5) != 0
     answer = np.random.default_rng(0).permutation(small.answers.answer)
     answers = replace(small.answers, answer=answer, correct=answer == 0)
@@ -68,7 +64,7 @@ def test_answers_of_training_questions_change_what_is_fitted(
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
-def test_prices_fall_from_the_cheapest_level_to_the_dearest_worth_having(
+def test_prices_fall_from_the_cheapest_to_the_most_expensive_setting(
     small: Pool, name: str
 ) -> None:
     experiment = experiment_of(small)
@@ -82,7 +78,7 @@ def test_prices_fall_from_the_cheapest_level_to_the_dearest_worth_having(
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
-def test_one_level_leaves_nothing_to_decide(small: Pool, name: str) -> None:
+def test_policies_with_one_level_use_it(small: Pool, name: str) -> None:
     cost = np.random.default_rng(0).random(len(small.sample_cost))
     experiment = experiment_of(replace(small, sample_cost=cost), (2,))
     fitted = find_factory(name)(experiment, np.arange(len(small)))
@@ -93,7 +89,7 @@ def test_one_level_leaves_nothing_to_decide(small: Pool, name: str) -> None:
         assert (result.n_samples == 2).all()
 
 
-def test_the_mixture_keeps_the_numbers_of_samples_on_the_training_hull(small: Pool) -> None:
+def test_mixture_keeps_the_efficient_numbers_of_samples(small: Pool) -> None:
     experiment = experiment_of(small, (1, 6))
     every = tuple(range(1, 7))
     policy = POLICY_FACTORIES["mixture"](experiment, np.arange(len(small))).policy
@@ -106,7 +102,7 @@ def test_the_mixture_keeps_the_numbers_of_samples_on_the_training_hull(small: Po
     assert not {2, 3, 4, 5}.isdisjoint(kept)
 
 
-def test_fixed_and_random_have_every_level_and_the_mixture_only_those_worth_having(
+def test_fixed_and_random_use_every_level_and_the_mixture_only_efficient_ones(
     pool_of: Callable[..., Pool],
 ) -> None:
     # Where the wrong answer is the likelier one, every further vote makes it surer.
@@ -123,7 +119,7 @@ def test_fixed_and_random_have_every_level_and_the_mixture_only_those_worth_havi
     assert not POLICY_FACTORIES["random"](experiment, every).is_stepped
 
 
-def test_longest_first_looks_at_the_column_that_holds_the_length(small: Pool) -> None:
+def test_longest_first_uses_the_length_column(small: Pool) -> None:
     moved = replace(small, features=small.features[:, [1, 0, 2]].copy(), length_feature=1)
     fitted, other = (
         POLICY_FACTORIES["longest-first"](experiment_of(pool), np.arange(len(pool)))
@@ -140,7 +136,7 @@ def test_longest_first_looks_at_the_column_that_holds_the_length(small: Pool) ->
     assert small.features[longest, 0].min() >= small.features[~longest, 0].max()
 
 
-def test_the_papers_router_has_a_classifier_for_each_budget_and_two_around(small: Pool) -> None:
+def test_router_has_a_classifier_per_budget_and_two_more(small: Pool) -> None:
     policy = POLICY_FACTORIES["router"](experiment_of(small), np.arange(len(small))).policy
     assert isinstance(policy, RouterPolicy)
     assert len(policy.models) == 4
@@ -150,7 +146,7 @@ def test_the_papers_router_has_a_classifier_for_each_budget_and_two_around(small
     assert len(policy.models) == 2
 
 
-def test_another_classifier_can_be_refitted_for_the_papers_router(small: Pool) -> None:
+def test_router_takes_another_classifier(small: Pool) -> None:
     experiment = replace(experiment_of(small), classifier="logistic", cost_sensitive=True)
     fitted = POLICY_FACTORIES["router"](experiment, np.arange(len(small)))
     cost = [experiment.replay.run(fitted.policy, price).cost.mean() for price in fitted.prices]
@@ -158,13 +154,13 @@ def test_another_classifier_can_be_refitted_for_the_papers_router(small: Pool) -
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
-def test_samples_that_cost_nothing_cannot_be_priced(small: Pool, name: str) -> None:
+def test_free_samples_are_refused(small: Pool, name: str) -> None:
     free = experiment_of(replace(small, sample_cost=np.zeros(len(small.sample_cost))))
     with pytest.raises(DataError, match="cost nothing"):
         cross_validate(free, POLICY_FACTORIES[name], split_folds(assign_folds(small.group, 5)))
 
 
-def test_an_unknown_family_is_refused_with_those_there_are() -> None:
+def test_unknown_policy_is_refused_with_the_known_names() -> None:
     with pytest.raises(ConfigError, match="there is no policy 'magic'; there are fixed, mixture"):
         find_factory("magic")
     assert set(ROUTERS) < set(POLICY_FACTORIES)
@@ -172,7 +168,7 @@ def test_an_unknown_family_is_refused_with_those_there_are() -> None:
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
 @pytest.mark.parametrize("share", [0.0, 1.0], ids=["none is right", "all are right"])
-def test_where_nothing_varies_every_family_can_still_be_scored(
+def test_every_policy_can_be_scored_without_variation(
     pool_of: Callable[..., Pool], name: str, share: float
 ) -> None:
     chance = np.tile([share, 1.0 - share], (20, 1))
@@ -183,7 +179,7 @@ def test_where_nothing_varies_every_family_can_still_be_scored(
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
-def test_at_its_dearest_price_a_family_draws_once_however_much_cannot_be_read(
+def test_highest_price_takes_one_sample_even_if_many_are_unparsed(
     pool_of: Callable[..., Pool], name: str
 ) -> None:
     population = Population(

@@ -28,7 +28,7 @@ def cases(draw: st.DrawFn) -> tuple[UtilityTable, IntArray, float, float]:
 
 
 @given(cases())
-def test_theorem_2_regret_is_at_most_the_mistakes_weighed_by_their_worst_cost(
+def test_theorem_2_regret_is_at_most_the_weighted_mistakes(
     case: tuple[UtilityTable, IntArray, float, float],
 ) -> None:
     table, choice, price, budget = case
@@ -42,7 +42,7 @@ def test_theorem_2_regret_is_at_most_the_mistakes_weighed_by_their_worst_cost(
 
 
 @given(cases())
-def test_the_corollary_regret_is_the_gap_less_the_price_of_the_cost_deviation(
+def test_corollary_regret_is_the_gap_minus_the_price_of_the_cost_deviation(
     case: tuple[UtilityTable, IntArray, float, float],
 ) -> None:
     table, choice, price, budget = case
@@ -55,7 +55,7 @@ def test_the_corollary_regret_is_the_gap_less_the_price_of_the_cost_deviation(
 
 
 @given(cases())
-def test_theorem_3_corrected_bounds_how_far_a_choice_is_below_the_best(
+def test_theorem_3_corrected_bounds_the_recovery_gap(
     case: tuple[UtilityTable, IntArray, float, float],
 ) -> None:
     table, choice, price, budget = case
@@ -67,7 +67,7 @@ def test_theorem_3_corrected_bounds_how_far_a_choice_is_below_the_best(
     assert found["recovery_gap"] == pytest.approx(best - table.utility_of(choice).mean(), abs=1e-9)
 
 
-def test_the_second_part_of_theorem_3_as_published_is_false() -> None:
+def test_theorem_3_second_part_as_published_is_false() -> None:
     # It prices the budget itself, and not the larger one that the mistakes may need.
     table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))
     found = measure_imitation(table, np.array([0]), 0.5, 1.0)
@@ -77,7 +77,7 @@ def test_the_second_part_of_theorem_3_as_published_is_false() -> None:
     assert found["recovery_gap"] == found["recovery_bound"]
 
 
-def test_the_mean_of_the_weights_times_the_error_rate_is_no_bound() -> None:
+def test_mean_weight_times_error_rate_is_not_a_bound() -> None:
     # The one question that is got wrong is the one on which a mistake costs most.
     table = UtilityTable(np.array([[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]]), np.array([1.0, 2.0]))
     found = measure_imitation(table, np.zeros(3, dtype=np.int64), 0.1, 2.0)
@@ -87,7 +87,7 @@ def test_the_mean_of_the_weights_times_the_error_rate_is_no_bound() -> None:
     assert found["regret"] == pytest.approx(found["regret_bound"])
 
 
-def test_a_choice_that_follows_the_oracle_has_no_regret() -> None:
+def test_following_the_oracle_has_no_regret() -> None:
     table = UtilityTable(np.array([[0.1, 0.9], [0.8, 0.85]]), np.array([1.0, 2.0]))
     found = measure_imitation(table, choose(table, 0.3), 0.3, 1.5)
     assert (found["imitation"], found["regret"], found["regret_bound"]) == (1.0, 0.0, 0.0)

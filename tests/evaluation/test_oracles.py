@@ -25,7 +25,7 @@ def best_truth(population: Population, budget: float) -> float:
     return solve(UtilityTable(truth, np.array(LEVELS, dtype=np.float64)), budget).mixed_utility
 
 
-def test_the_oracle_that_scores_what_it_chose_on_is_optimistic_and_the_cross_fitted_is_not(
+def test_in_sample_oracle_is_optimistic_and_cross_fitted_is_not(
     pool_of: Callable[..., Pool],
 ) -> None:
     population, _ = mix_archetypes(500, telling=0.0, null_rate=0.1, seed=3)
@@ -42,7 +42,7 @@ def test_the_oracle_that_scores_what_it_chose_on_is_optimistic_and_the_cross_fit
         assert cross_fitted[budget][0] <= budget + 1e-9
 
 
-def test_among_equal_questions_only_the_in_sample_oracle_claims_a_gain(
+def test_only_the_in_sample_oracle_gains_on_equal_questions(
     pool_of: Callable[..., Pool],
 ) -> None:
     chance = np.tile([0.46, 0.18, 0.18, 0.18], (500, 1))
@@ -62,7 +62,7 @@ def test_among_equal_questions_only_the_in_sample_oracle_claims_a_gain(
         assert mixture - 0.03 < cross_fitted[budget][1].mean() < mixture + 0.005
 
 
-def test_where_nothing_is_worth_buying_the_oracle_reports_what_it_really_spends(
+def test_oracle_reports_its_real_cost_below_the_budget(
     pool_of: Callable[..., Pool],
 ) -> None:
     certain = Population(np.tile([1.0, 0.0], (20, 1)), np.zeros((20, 1), dtype=np.float32))
@@ -76,7 +76,7 @@ def test_where_nothing_is_worth_buying_the_oracle_reports_what_it_really_spends(
         assert (value == 1.0).all()
 
 
-def test_the_in_sample_oracle_is_the_papers_five_levels_by_windows(small: Pool) -> None:
+def test_in_sample_oracle_uses_five_levels_and_windows(small: Pool) -> None:
     cost, value = in_sample_oracle(small, (2.0,))[2.0]
     samples = tuple(n for n in PAPER_LEVELS if n <= 12)
     expected = solve(small.table(samples, method="windows"), 2.0)
@@ -85,7 +85,7 @@ def test_the_in_sample_oracle_is_the_papers_five_levels_by_windows(small: Pool) 
     assert value.mean() == pytest.approx(expected.mixed_utility)
 
 
-def test_an_allocation_is_realised_with_its_split() -> None:
+def test_allocation_utility_includes_the_split() -> None:
     table = UtilityTable(np.array([[0.0, 1.0], [0.5, 0.6]]), np.array([1.0, 2.0]))
     found = solve(table, 1.25)
     assert found.choice.tolist() == [0, 0]
@@ -94,7 +94,7 @@ def test_an_allocation_is_realised_with_its_split() -> None:
     assert scored.tolist() == [[0.2, 0.4], [0.3, 0.9]]
 
 
-def test_the_same_seed_halves_the_samples_alike(small: Pool) -> None:
+def test_same_seed_gives_the_same_halves(small: Pool) -> None:
     first, again, other = (
         cross_fitted_oracle(small, (1, 2, 4), (2.0,), seed=seed)[2.0][1] for seed in (0, 0, 1)
     )

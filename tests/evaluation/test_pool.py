@@ -45,18 +45,18 @@ def test_a_fold_does_not_depend_on_the_order_of_questions(
 
 
 @given(groups, st.integers(2, 5))
-def test_folds_hold_equally_many_different_questions(group: list[int], folds: int) -> None:
+def test_folds_have_equal_sizes(group: list[int], folds: int) -> None:
     unique = np.unique(np.array(group, dtype=np.uint64))
     sizes = np.bincount(assign_folds(unique, folds), minlength=folds)
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_another_seed_makes_other_folds() -> None:
+def test_another_seed_gives_other_folds() -> None:
     key = np.arange(50, dtype=np.uint64)
     assert (assign_folds(key, 5, seed=0) != assign_folds(key, 5, seed=1)).any()
 
 
-def test_too_few_different_questions_cannot_be_held_out() -> None:
+def test_too_few_questions_for_folds_are_refused() -> None:
     copies = np.zeros(50, dtype=np.uint64)
     with pytest.raises(DataError, match=r"1 different questions are too few .* at least 10"):
         assign_folds(copies, 5)
@@ -64,7 +64,7 @@ def test_too_few_different_questions_cannot_be_held_out() -> None:
         assign_folds(np.arange(11, dtype=np.uint64), 12)
 
 
-def test_an_even_pool_keeps_the_first_samples_and_leaves_out_the_shortest_tenth() -> None:
+def test_equalise_keeps_the_first_samples_and_excludes_the_shortest_tenth() -> None:
     rows = [[0, 1, 2, 0, 1][: 3 + q % 3] for q in range(20)]
     rows[4], rows[9] = [0], []
     equal = pool_of_lists(rows).equalise()
@@ -77,7 +77,7 @@ def test_an_even_pool_keeps_the_first_samples_and_leaves_out_the_shortest_tenth(
     assert equal.sample_cost.tolist() == [100 * q + i for q in questions for i in range(3)]
 
 
-def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
+def test_drop_unparsed_counts_and_keeps_parsed_samples_only() -> None:
     rows = [[UNPARSED, 0, UNPARSED, 1, 2] if q % 2 else [3, 0, 1, 2, UNPARSED] for q in range(20)]
     rows[7] = [UNPARSED, UNPARSED, 1, UNPARSED, 0]
     rows[8] = [UNPARSED] * 5
@@ -94,7 +94,7 @@ def test_without_nulls_only_readable_samples_count_and_are_kept() -> None:
 
 
 @pytest.mark.parametrize("drop_unparsed", [False, True])
-def test_what_is_even_already_is_kept_as_it_is(small: Pool, drop_unparsed: bool) -> None:  # noqa: FBT001
+def test_equalise_leaves_an_equal_pool_unchanged(small: Pool, drop_unparsed: bool) -> None:  # noqa: FBT001
     readable = small.keep(small.answers.answer != UNPARSED).equalise() if drop_unparsed else small
     again = readable.equalise(drop_unparsed=drop_unparsed)
     assert again.n_excluded == 0
@@ -102,7 +102,7 @@ def test_what_is_even_already_is_kept_as_it_is(small: Pool, drop_unparsed: bool)
     assert (again.sample_cost == readable.sample_cost).all()
 
 
-def test_a_pool_that_could_hardly_be_read_is_refused() -> None:
+def test_equalise_refuses_a_pool_without_parsed_samples() -> None:
     rows = [[UNPARSED, UNPARSED] if q < 3 else [0, 1] for q in range(20)]
     with pytest.raises(DataError, match="more than a tenth of the questions"):
         pool_of_lists(rows).equalise(drop_unparsed=True)
@@ -110,7 +110,7 @@ def test_a_pool_that_could_hardly_be_read_is_refused() -> None:
         pool_of_lists([]).equalise()
 
 
-def test_questions_are_taken_with_their_samples_and_costs() -> None:
+def test_take_keeps_samples_and_costs() -> None:
     pool = pool_of_lists([[0], [1, 2], [], [3, 4, 5]])
     for rows in (np.array([1, 3]), np.array([False, True, False, True])):
         taken = pool.take(rows)
@@ -121,14 +121,14 @@ def test_questions_are_taken_with_their_samples_and_costs() -> None:
         pool.take(np.array([3, 1]))
 
 
-def test_a_level_costs_as_many_mean_draws_as_it_has_samples() -> None:
+def test_level_cost_is_the_mean_sample_cost_times_its_samples() -> None:
     pool = pool_of_lists([[0, 0, 0], [1, 1, 1]])
     assert pool.mean_sample_cost().tolist() == [1, 101]
     assert pool.level_cost((1, 3)).tolist() == [[1, 3], [101, 303]]
     assert pool.take(np.array([1])).level_cost((1, 3)).tolist() == [101, 303]
 
 
-def test_the_table_is_what_the_samples_are_worth(small: Pool) -> None:
+def test_table_equals_the_estimated_utility(small: Pool) -> None:
     table = small.table((1, 3))
     expected = estimate(small.answers, (1, 3), standard_errors=False).utility
     assert (table.utility == expected).all()

@@ -11,7 +11,7 @@ from adacompute.testing.populations import ARCHETYPES, Population, mix_archetype
 
 
 def enumerate_votes(chance: tuple[float, ...], null_rate: float, samples: int) -> float:
-    """Add up the chances of every sequence of answers, weighed by what its vote is worth."""
+    """Return the mean accuracy of the vote over all sequences of answers."""
     total = 0.0
     readable = [(1 - null_rate) * c for c in chance]
     for drawn in itertools.product([*range(len(chance)), -1], repeat=samples):
@@ -23,7 +23,7 @@ def enumerate_votes(chance: tuple[float, ...], null_rate: float, samples: int) -
 
 
 @pytest.mark.parametrize("null_rate", [0.0, 0.3])
-def test_the_true_utility_is_the_sum_over_all_sequences(null_rate: float) -> None:
+def test_true_utility_is_the_sum_over_all_sequences(null_rate: float) -> None:
     chance = np.array([[0.4, 0.35, 0.25], [0.2, 0.8, 0.0], [1.0, 0.0, 0.0]])
     population = Population(chance, np.zeros((3, 1), np.float32), null_rate)
     truth = population.true_utility((1, 2, 5))
@@ -32,13 +32,13 @@ def test_the_true_utility_is_the_sum_over_all_sequences(null_rate: float) -> Non
         assert utility == pytest.approx(expected, abs=1e-12)
 
 
-def test_without_nulls_two_samples_are_worth_one() -> None:
+def test_two_parsed_samples_are_worth_one() -> None:
     population, _ = mix_archetypes(20, telling=0.0)
     truth = population.true_utility((1, 2))
     assert truth[:, 1] == pytest.approx(truth[:, 0])
 
 
-def test_draws_come_as_often_as_their_chances_say() -> None:
+def test_answers_are_drawn_with_their_probabilities() -> None:
     population = Population(
         np.array([[0.5, 0.3, 0.2], [0.0, 0.0, 1.0]]), np.zeros((2, 1), np.float32), 0.1
     )
@@ -52,7 +52,7 @@ def test_draws_come_as_often_as_their_chances_say() -> None:
     assert (population.draw(5, seed=1).answer != population.draw(5, seed=2).answer).any()
 
 
-def test_the_exact_estimator_is_unbiased_for_the_truth() -> None:
+def test_exact_estimator_is_unbiased() -> None:
     population, archetype = mix_archetypes(4000, telling=0.0, null_rate=0.1)
     levels = (1, 2, 4, 8)
     found = estimate(population.draw(12, seed=0), levels, standard_errors=False).utility
@@ -62,7 +62,7 @@ def test_the_exact_estimator_is_unbiased_for_the_truth() -> None:
         assert (np.abs(rows.mean(axis=0)) < 4 * rows.std(axis=0) / np.sqrt(len(rows))).all()
 
 
-def test_archetypes_respond_to_samples_as_they_are_named() -> None:
+def test_archetypes_respond_as_named() -> None:
     population, archetype = mix_archetypes(1000, telling=1.0, seed=5)
     shares = [share for share, _ in ARCHETYPES.values()]
     assert (np.bincount(archetype) / 1000).tolist() == pytest.approx(shares)
@@ -74,9 +74,9 @@ def test_archetypes_respond_to_samples_as_they_are_named() -> None:
     assert hopeless[2] < hopeless[0] < 0.1
 
 
-@pytest.mark.parametrize(("telling", "least", "most"), [(0.0, 0.0, 0.1), (1.0, 0.99, 1.0)])
-def test_the_hint_says_as_much_as_it_should(telling: float, least: float, most: float) -> None:
+@pytest.mark.parametrize(("telling", "low", "high"), [(0.0, 0.0, 0.1), (1.0, 0.99, 1.0)])
+def test_hint_is_as_informative_as_asked(telling: float, low: float, high: float) -> None:
     population, archetype = mix_archetypes(2000, telling=telling, seed=2)
     related = np.abs(np.corrcoef(population.features.T, archetype)[-1, :-1])
-    assert least <= related[1] <= most + 1e-6
+    assert low <= related[1] <= high + 1e-6
     assert max(related[0], related[2]) < 0.1

@@ -1,4 +1,4 @@
-"""Reference figures on recorded samples of a real model, as other code has found them too."""
+"""Reference accuracies on recorded samples of a real model, confirmed by independent code."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def column(scores: HeldOutScores, policy: str, name: str) -> FloatArray:
     return np.array([row[name] for row in scores.rows if row["policy"] == policy])
 
 
-def test_accuracies_on_the_exams_are_what_they_were_found_to_be(exams: Pool) -> None:
+def test_accuracies_match_the_reference(exams: Pool) -> None:
     scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=list(AS_RECORDED))
     assert (scores.n_questions, scores.n_samples, scores.n_excluded) == (1000, 50, 0)
     assert scores.levels == LEVELS
@@ -74,7 +74,7 @@ def test_accuracies_on_the_exams_are_what_they_were_found_to_be(exams: Pool) -> 
     assert (noise < 0.6).all()
 
 
-def test_accuracy_and_headroom_without_nulls_are_what_they_were_found_to_be(exams: Pool) -> None:
+def test_accuracy_and_headroom_without_unparsed_samples_match_the_reference(exams: Pool) -> None:
     names = [*WITHOUT_NULLS, *HEADROOM]
     scores = evaluate(exams, budgets=BUDGETS, levels=LEVELS, policies=names, drop_unparsed=True)
     assert (scores.n_questions, scores.n_samples, scores.n_excluded) == (900, 41, 100)

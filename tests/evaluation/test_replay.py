@@ -23,12 +23,12 @@ def alone(rule: Rule) -> RulePolicy:
 
 
 def numbered(pool: Pool) -> Pool:
-    """Make every sample an answer of its own, so that a record shows which samples were taken."""
+    """Make every sample a different answer, so that the matrix shows which samples were used."""
     own = replace(pool.answers, answer=np.arange(len(pool.answers.answer)))
     return replace(pool, answers=own)
 
 
-def test_every_order_is_of_distinct_samples_of_its_own_question(small: Pool) -> None:
+def test_orders_contain_distinct_samples_of_their_question(small: Pool) -> None:
     for orders in (5, 30):  # fewer and more than there are samples
         drawn = Replay(numbered(small), orders, 8).samples.answer.reshape(len(small), orders, 8)
         assert (small.answers.question[drawn] == np.arange(len(small))[:, None, None]).all()
@@ -36,45 +36,45 @@ def test_every_order_is_of_distinct_samples_of_its_own_question(small: Pool) -> 
         assert len(np.unique(drawn[0], axis=0)) == orders
 
 
-def test_the_same_seed_replays_the_same_orders(small: Pool) -> None:
+def test_same_seed_gives_the_same_orders(small: Pool) -> None:
     first, again, other = (Replay(small, 5, 8, seed).samples.answer for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
 
 
 @pytest.mark.parametrize("samples", [1, 2, 5, 8])
-def test_a_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples: int) -> None:
+def test_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples: int) -> None:
     orders = 60
-    ran = Replay(small, orders, 8).run(alone(FixedRule(samples)), 1.0)
+    result = Replay(small, orders, 8).run(alone(FixedRule(samples)), 1.0)
     exact = estimate(small.answers, (samples,), standard_errors=False).utility[:, 0]
-    assert (ran.cost == samples).all()
-    assert (ran.n_samples == samples).all()
+    assert (result.cost == samples).all()
+    assert (result.n_samples == samples).all()
     # Independent orders have at most this error; the Latin design of the orders has less.
     error = np.sqrt(0.25 / orders)
-    assert np.abs(ran.accuracy - exact).max() < 4.5 * error
-    assert abs((ran.accuracy - exact).mean()) < 3 * error / np.sqrt(len(small))
+    assert np.abs(result.accuracy - exact).max() < 4.5 * error
+    assert abs((result.accuracy - exact).mean()) < 3 * error / np.sqrt(len(small))
 
 
-def test_in_every_place_each_sample_comes_equally_often(small: Pool) -> None:
+def test_every_sample_is_equally_likely_at_every_position(small: Pool) -> None:
     twelve = Replay(numbered(small), 12, 8).samples.answer.reshape(len(small), 12, 8)
     for place in range(8):
         assert (np.sort(twelve[:, :, place], axis=1) == np.arange(1440).reshape(120, 12)).all()
 
 
-def test_the_cost_is_the_sum_of_what_the_drawn_samples_cost(small: Pool) -> None:
+def test_cost_is_the_sum_of_the_sample_costs(small: Pool) -> None:
     rng = np.random.default_rng(0)
     pool = replace(small, sample_cost=np.rint(100 * rng.random(len(small.sample_cost))))
     for rule in (FixedRule(3), RetryRule(2, 8), EarlyStoppingRule(2, 6)):
         drawn = Replay(numbered(pool), 7, 8).samples.answer
-        ran = Replay(pool, 7, 8).run(alone(rule), 1.0, sample_cost=50.0)
+        result = Replay(pool, 7, 8).run(alone(rule), 1.0, sample_cost=50.0)
         sizes = [rows(rule, pool.answers.answer[row].tolist()) for row in drawn]
         cost = [pool.sample_cost[row[:n]].sum() for row, n in zip(drawn, sizes, strict=True)]
-        assert ran.n_samples == pytest.approx(np.reshape(sizes, (-1, 7)).mean(axis=1))
-        assert ran.cost == pytest.approx(np.reshape(cost, (-1, 7)).mean(axis=1))
+        assert result.n_samples == pytest.approx(np.reshape(sizes, (-1, 7)).mean(axis=1))
+        assert result.cost == pytest.approx(np.reshape(cost, (-1, 7)).mean(axis=1))
 
 
 def rows(rule: FixedRule | RetryRule | EarlyStoppingRule, answers: list[int]) -> int:
-    """Say in plain words where a rule stops."""
+    """Return where a rule stops, by its definition."""
     if isinstance(rule, FixedRule):
         return rule.n_samples
     for drawn in range(1, rule.max_samples):
@@ -87,7 +87,7 @@ def rows(rule: FixedRule | RetryRule | EarlyStoppingRule, answers: list[int]) ->
     return rule.max_samples
 
 
-def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
+def test_policy_decides_by_the_given_sample_cost(small: Pool) -> None:
     seen = []
 
     class Curious(RulePolicy):
@@ -102,7 +102,7 @@ def test_a_policy_is_told_what_a_draw_costs(small: Pool) -> None:
     assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]
 
 
-def test_ties_broken_by_log_probability_are_replayed_and_known_to_the_states(small: Pool) -> None:
+def test_ties_broken_by_log_probability_agree_between_replay_and_states(small: Pool) -> None:
     right = small.answers.correct
     telling = replace(small, logprob=np.where(right, -0.1, -0.9))
     plain, better = (Replay(p, 12, 6).run(alone(FixedRule(2)), 1.0) for p in (small, telling))

@@ -1,4 +1,4 @@
-"""Two recorded models over the same questions: replay follows the resort as an episode would."""
+"""Two recorded models on the same questions: replay and episodes agree on the last resort."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDERS = 6
 
 @pytest.fixture(scope="module")
 def both(small: Pool, pool_of: Callable[..., Pool]) -> Pool:
-    """A second model that costs 10 a draw and is better on average."""
+    """Return a pool with a second model that costs 10 per sample and is better on average."""
     population, _ = mix_archetypes(120, telling=1.0, null_rate=0.0, seed=9)
     strong = pool_of(population, 5).answers
     return replace(small, resort=Resort(STRONG, strong, np.full(len(strong.answer), 10.0)))
@@ -42,8 +42,8 @@ def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(experiment: 
     other = order_samples(pool.resort.answers, n_orders=ORDERS, length=1, seed=1).reshape(-1)
     shares = []
     for price in fitted.prices[::6]:
-        ran = experiment.replay.run(fitted.policy, price, features=fitted.prepared_features)
-        shares.append(ran.resorted.mean())
+        result = experiment.replay.run(fitted.policy, price, features=fitted.prepared_features)
+        shares.append(result.resorted.mean())
         for question in range(0, len(pool), 17):
             cost, resorted = [], []
             for row in range(question * ORDERS, (question + 1) * ORDERS):
@@ -54,8 +54,8 @@ def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(experiment: 
                 if asked:
                     assert ended.winner()[0] == drawn - 1
                 assert other[row] // 5 == question
-            assert np.mean(cost) == pytest.approx(ran.cost[question])
-            assert np.mean(resorted) == pytest.approx(ran.resorted[question])
+            assert np.mean(cost) == pytest.approx(result.cost[question])
+            assert np.mean(resorted) == pytest.approx(result.resorted[question])
     assert shares[0] == 0
     assert max(shares) > 0.3
 
@@ -80,21 +80,22 @@ def _feed(fitted: FittedPolicy, price: float, pool: Pool, row: int, samples: Int
     return episode
 
 
-def test_where_everything_is_resorted_on_it_is_as_right_as_the_other_model(
+def test_resorting_on_everything_is_as_accurate_as_the_other_model(
     experiment: Experiment,
 ) -> None:
     resort = experiment.pool.resort
     assert resort is not None
     fitted = make_sequential(experiment, np.arange(len(experiment.pool)))
     assert resort.utility.shape == resort.cost.shape == (120,)
-    ran = experiment.replay.run(fitted.policy, fitted.prices[-1], features=fitted.prepared_features)
-    alone = ran.resorted == 1
+    price, features = fitted.prices[-1], fitted.prepared_features
+    result = experiment.replay.run(fitted.policy, price, features=features)
+    alone = result.resorted == 1
     assert alone.any()
     error = np.sqrt(0.25 / ORDERS / alone.sum())
-    assert abs((ran.accuracy - resort.utility)[alone].mean()) < 4 * error
+    assert abs((result.accuracy - resort.utility)[alone].mean()) < 4 * error
 
 
-def test_questions_are_taken_with_their_resort(both: Pool) -> None:
+def test_take_keeps_the_resort(both: Pool) -> None:
     some = both.take(np.array([3, 5, 60]))
     assert some.resort is not None
     assert both.resort is not None

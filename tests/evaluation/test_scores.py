@@ -16,7 +16,7 @@ from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate
 from adacompute.testing.populations import Population, mix_archetypes
 
 BUDGETS = (1.5, 3.0)
-ASKED: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "budgets": BUDGETS,
     "levels": (1, 2, 4, 6, 8),
     "n_permutations": 6,
@@ -25,14 +25,14 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def said() -> list[str]:
+def progress() -> list[str]:
     return []
 
 
 @pytest.fixture(scope="module")
-def scores(small: Pool, said: list[str]) -> HeldOutScores:
-    """Score every policy there is on questions whose archetype the features give away."""
-    return evaluate(small, **ASKED, progress=said.append)
+def scores(small: Pool, progress: list[str]) -> HeldOutScores:
+    """Score every policy on questions whose features predict their archetype."""
+    return evaluate(small, **OPTIONS, progress=progress.append)
 
 
 def row_of(scores: HeldOutScores, policy: str, budget: float) -> dict[str, Any]:
@@ -40,21 +40,21 @@ def row_of(scores: HeldOutScores, policy: str, budget: float) -> dict[str, Any]:
     return row
 
 
-def test_every_policy_has_a_row_at_every_budget(scores: HeldOutScores, said: list[str]) -> None:
+def test_every_policy_has_a_row_at_every_budget(scores: HeldOutScores, progress: list[str]) -> None:
     names = [*POLICY_FACTORIES, *ORACLES]
     assert [(row["policy"], row["budget"]) for row in scores.rows] == [
         (name, budget) for name in names for budget in BUDGETS
     ]
-    assert said == ["oracle", "mixture", *names]
+    assert progress == ["oracle", "mixture", *names]
 
 
-def test_levels_above_half_of_the_samples_are_left_out(scores: HeldOutScores) -> None:
+def test_levels_above_half_of_the_samples_are_excluded(scores: HeldOutScores) -> None:
     assert scores.levels == (1, 2, 4, 6)
     assert scores.levels_excluded == (8,)
     assert (scores.n_questions, scores.n_excluded, scores.n_samples) == (120, 0, 12)
 
 
-def test_every_row_says_what_it_says_consistently(scores: HeldOutScores) -> None:
+def test_rows_are_consistent(scores: HeldOutScores) -> None:
     for row in scores.rows:
         assert row["cost"] <= row["budget"] + 1e-9
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
@@ -64,7 +64,7 @@ def test_every_row_says_what_it_says_consistently(scores: HeldOutScores) -> None
         assert row["relative_gain"] == pytest.approx(row["difference"] / mixture)
 
 
-def test_the_mixture_is_the_zero_of_every_difference(scores: HeldOutScores) -> None:
+def test_mixture_has_no_difference_to_itself(scores: HeldOutScores) -> None:
     for budget in BUDGETS:
         row = row_of(scores, "mixture", budget)
         assert (row["difference"], row["difference_low"], row["difference_high"]) == (0, 0, 0)
@@ -74,11 +74,11 @@ def test_the_mixture_is_the_zero_of_every_difference(scores: HeldOutScores) -> N
         assert fixed["difference"] == pytest.approx(0.0, abs=0.01)
 
 
-def test_headroom_is_the_share_of_what_the_oracle_gains(pool_of: Callable[..., Pool]) -> None:
+def test_headroom_is_a_share_of_the_gain_of_the_oracle(pool_of: Callable[..., Pool]) -> None:
     chance = np.tile([[1.0, 0.0, 0.0, 0.0], [0.46, 0.18, 0.18, 0.18]], (60, 1))
     halves = Population(chance, np.zeros((120, 1), np.float32))
     names = ["fixed", "mixture", "early-stopping", "oracle", "oracle-in-sample"]
-    scores = evaluate(pool_of(halves, 16), **{**ASKED, "policies": names})
+    scores = evaluate(pool_of(halves, 16), **{**OPTIONS, "policies": names})
     oracle = row_of(scores, "oracle", 3.0)
     assert oracle["difference_low"] > 0
     assert oracle["headroom"] == pytest.approx(1.0)
@@ -87,50 +87,51 @@ def test_headroom_is_the_share_of_what_the_oracle_gains(pool_of: Callable[..., P
         assert row["headroom"] == pytest.approx(row["difference"] / room)
 
 
-def test_the_bounds_of_theorems_2_and_3_hold_for_every_router(scores: HeldOutScores) -> None:
+def test_bounds_of_theorems_2_and_3_hold_for_every_router(scores: HeldOutScores) -> None:
     for row in (row_of(scores, name, budget) for name in ROUTERS for budget in BUDGETS):
         assert 0 <= row["imitation"] <= 1
         assert -1e-9 <= row["regret"] <= row["regret_bound"] + 1e-9
         assert row["recovery_gap"] <= row["recovery_bound"] + 1e-9
 
 
-def test_the_same_seed_gives_the_same_scores_and_another_one_does_not(small: Pool) -> None:
-    asked: dict[str, Any] = {**ASKED, "policies": ["early-stopping", "oracle"]}
-    first, again = evaluate(small, **asked), evaluate(small, **asked)
+def test_scores_depend_on_the_seed_only(small: Pool) -> None:
+    options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "oracle"]}
+    first, again = evaluate(small, **options), evaluate(small, **options)
     assert first.rows == again.rows
-    assert evaluate(small, **asked, seed=1).rows != first.rows
+    assert evaluate(small, **options, seed=1).rows != first.rows
 
 
-def test_where_no_headroom_is_left_none_is_reported(pool_of: Callable[..., Pool]) -> None:
+def test_headroom_is_none_without_a_gain_of_the_oracle(pool_of: Callable[..., Pool]) -> None:
     certain = Population(np.tile([1.0, 0.0], (40, 1)), np.zeros((40, 1), dtype=np.float32))
-    asked: dict[str, Any] = {**ASKED, "policies": ["early-stopping", "oracle"]}
-    for row in evaluate(pool_of(certain, 8), **asked).rows:
+    options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "oracle"]}
+    for row in evaluate(pool_of(certain, 8), **options).rows:
         assert row["accuracy"] == 1.0
         assert row["difference"] == 0.0
         assert row["headroom"] is None
     hopeless = Population(np.tile([0.0, 1.0], (40, 1)), np.zeros((40, 1), dtype=np.float32))
-    for row in evaluate(pool_of(hopeless, 8), **asked).rows:
+    for row in evaluate(pool_of(hopeless, 8), **options).rows:
         assert row["relative_gain"] is None
         assert row["cost"] <= row["budget"]
 
 
-def test_a_policy_that_does_worse_where_the_oracle_gains_nothing_has_no_headroom(
+def test_headroom_is_none_for_a_loss_without_a_gain_of_the_oracle(
     pool_of: Callable[..., Pool],
 ) -> None:
     # Equal questions: the cross-fitted oracle can only lose, and a ratio of losses says nothing.
     equal = Population(np.tile([0.46, 0.18, 0.18, 0.18], (60, 1)), np.zeros((60, 1), np.float32))
-    asked: dict[str, Any] = {**ASKED, "policies": ["early-stopping", "oracle", "oracle-in-sample"]}
-    rows = evaluate(pool_of(equal, 12), **asked).rows
+    names = ["early-stopping", "oracle", "oracle-in-sample"]
+    options: dict[str, Any] = {**OPTIONS, "policies": names}
+    rows = evaluate(pool_of(equal, 12), **options).rows
     assert row_of(HeldOutScores(rows, 0, 0, 0, (), ()), "oracle", 3.0)["difference"] < 0
     assert all(row["headroom"] is None for row in rows if row["budget"] == 3.0)
 
 
-def test_where_the_oracle_hardly_gains_there_is_no_headroom_to_speak_of(
+def test_headroom_is_none_if_the_gain_of_the_oracle_may_be_zero(
     pool_of: Callable[..., Pool],
 ) -> None:
     population, _ = mix_archetypes(60, telling=0.0, null_rate=0.1, seed=5)
-    asked: dict[str, Any] = {**ASKED, "policies": ["early-stopping", "retry", "oracle"]}
-    rows = evaluate(pool_of(population, 12), **asked).rows
+    options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "retry", "oracle"]}
+    rows = evaluate(pool_of(population, 12), **options).rows
     oracle = next(row for row in rows if row["policy"] == "oracle" and row["difference"] > 0)
     assert oracle["difference_low"] <= 0  # it gains, and may gain nothing
     beside = [row for row in rows if row["budget"] == oracle["budget"]]
@@ -139,7 +140,7 @@ def test_where_the_oracle_hardly_gains_there_is_no_headroom_to_speak_of(
 
 
 @pytest.mark.slow
-def test_a_router_gains_where_the_text_tells_and_nothing_where_it_does_not(
+def test_router_gains_only_with_informative_features(
     pool_of: Callable[..., Pool],
 ) -> None:
     found = {}
@@ -160,25 +161,25 @@ def test_a_router_gains_where_the_text_tells_and_nothing_where_it_does_not(
         assert row["difference_low"] > 0
 
 
-def test_unreadable_samples_are_no_gain_when_they_are_left_out(
+def test_retry_gains_nothing_without_unparsed_samples(
     pool_of: Callable[..., Pool],
 ) -> None:
     population, _ = mix_archetypes(100, telling=0.0, null_rate=0.4, seed=2)
     pool = pool_of(population, 20)
-    asked: dict[str, Any] = {**ASKED, "policies": ["retry"]}
-    with_nulls = evaluate(pool, **asked)
-    without = evaluate(pool, **asked, drop_unparsed=True)
+    options: dict[str, Any] = {**OPTIONS, "policies": ["retry"]}
+    with_nulls = evaluate(pool, **options)
+    without = evaluate(pool, **options, drop_unparsed=True)
     assert row_of(with_nulls, "retry", 1.5)["difference_low"] > 0
     assert row_of(without, "retry", 1.5)["difference"] == pytest.approx(0.0, abs=0.005)
     assert without.n_samples < with_nulls.n_samples
     assert without.n_excluded > 0
 
 
-def test_costs_in_another_unit_are_those_of_the_samples(small: Pool) -> None:
+def test_costs_in_another_unit_come_from_the_samples(small: Pool) -> None:
     scaled = replace(small, sample_cost=10 * small.sample_cost)
-    asked: dict[str, Any] = {**ASKED, "policies": ["retry", "oracle", "fixed"]}
-    plain = evaluate(small, **asked).rows
-    tens = evaluate(scaled, **{**asked, "budgets": (15.0, 30.0)}).rows
+    options: dict[str, Any] = {**OPTIONS, "policies": ["retry", "oracle", "fixed"]}
+    plain = evaluate(small, **options).rows
+    tens = evaluate(scaled, **{**options, "budgets": (15.0, 30.0)}).rows
     for one, ten in zip(plain, tens, strict=True):
         assert ten["cost"] == pytest.approx(10 * one["cost"])
         assert ten["accuracy"] == pytest.approx(one["accuracy"])
@@ -188,17 +189,17 @@ def test_costs_in_another_unit_are_those_of_the_samples(small: Pool) -> None:
 def test_copies_of_a_text_widen_the_interval(pool_of: Callable[..., Pool]) -> None:
     population, _ = mix_archetypes(120, telling=0.0, null_rate=0.1, seed=4)
     pool = pool_of(population, 12)
-    asked: dict[str, Any] = {**ASKED, "policies": ["mixture"]}
-    alone = row_of(evaluate(pool, **asked), "mixture", 3.0)
+    options: dict[str, Any] = {**OPTIONS, "policies": ["mixture"]}
+    alone = row_of(evaluate(pool, **options), "mixture", 3.0)
     by_kind = np.unique(population.chance, axis=0, return_inverse=True)[1].astype(np.uint64)
     groups = by_kind * np.uint64(10) + pool.key % np.uint64(3)  # ten in one are alike
-    together = row_of(evaluate(replace(pool, group=groups), **asked), "mixture", 3.0)
+    together = row_of(evaluate(replace(pool, group=groups), **options), "mixture", 3.0)
     assert together["accuracy_high"] - together["accuracy_low"] > 1.5 * (
         alone["accuracy_high"] - alone["accuracy_low"]
     )
 
 
-def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
+def test_bootstrap_weights_count_groups() -> None:
     group: KeyArray = np.array([3, 3, 8, 9, 9, 9], dtype=np.uint64)
     weights = bootstrap_weights(group, 500, seed=0)
     assert (weights[0] == 1).all()
@@ -221,9 +222,9 @@ def test_resampling_counts_every_question_once_and_then_whole_groups() -> None:
         ({"n_folds": 121}, DataError, "120 different questions are too few"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_in_one_sentence(
+def test_invalid_options_are_refused(
     small: Pool, changes: dict[str, Any], error: type[Exception], why: str
 ) -> None:
     with pytest.raises(error, match=why) as caught:
-        evaluate(small, **{**ASKED, "policies": ["mixture"], **changes})
+        evaluate(small, **{**OPTIONS, "policies": ["mixture"], **changes})
     assert "\n" not in str(caught.value)

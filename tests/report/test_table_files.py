@@ -1,4 +1,4 @@
-"""Tables: numbers of one kind read alike, and what comes from data stays text in every form."""
+"""Table files: number formats, and escaping in every format."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ROWS: list[Row] = [
 
 
 def columns(text: str) -> dict[str, list[str]]:
-    """Cells of a Markdown table by column."""
+    """Return the cells of a Markdown table by column."""
     lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
     return {name: [line[i] for line in lines[2:]] for i, name in enumerate(lines[0])}
 
 
-def test_numbers_of_a_column_are_written_alike() -> None:
+def test_numbers_of_a_column_have_the_same_format() -> None:
     cells = columns(to_markdown([row | {"policy": "x"} for row in ROWS]))
     assert cells["gain low"] == ["0.001", "0.000", "-0.012"]
     assert cells["gain high"] == ["0.007", "–", "0.000"]
     assert cells["n"] == ["3", "4", "5"]
 
 
-def test_prices_keep_their_digits_however_small() -> None:
+def test_small_prices_keep_their_digits() -> None:
     assert columns(to_markdown([row | {"policy": "x"} for row in ROWS]))["exact price"] == [
         "0.00041",
         "0.125",
@@ -36,12 +36,12 @@ def test_prices_keep_their_digits_however_small() -> None:
     ]
 
 
-def test_a_column_of_small_numbers_alone_keeps_its_digits() -> None:
+def test_a_column_of_small_numbers_keeps_its_digits() -> None:
     rows: list[Row] = [{"regret": 0.00012}, {"regret": 0.0}, {"regret": -0.000034}]
     assert columns(to_markdown(rows))["regret"] == ["0.00012", "0.000", "-3.4e-05"]
 
 
-def test_every_form_holds_the_same_rows(tmp_path: Path) -> None:
+def test_every_format_has_the_same_rows(tmp_path: Path) -> None:
     paths = save_table(ROWS, tmp_path / "main", caption="5 % of it")
     assert [path.name for path in paths] == ["main.csv", "main.md", "main.tex"]
     read = list(csv.DictReader(io.StringIO(paths[0].read_text(encoding="utf-8"))))
@@ -54,7 +54,7 @@ def test_every_form_holds_the_same_rows(tmp_path: Path) -> None:
     assert r"\label{tab:main}" in latex
 
 
-def test_no_rows_make_an_empty_table() -> None:
+def test_no_rows_give_an_empty_table() -> None:
     assert to_csv([]) == "\n"
     assert to_markdown([]).count("\n") == 2
     assert to_latex([], caption="", label="x").startswith(r"\begin{table}")
