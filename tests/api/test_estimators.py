@@ -194,3 +194,15 @@ def test_own_policies_cannot_be_saved(tmp_path: Path) -> None:
 
     with pytest.raises(ada.BundleError, match="One"):
         ada.Pretrained(One(), trained_on="nothing").save(tmp_path / "own")
+
+
+def test_an_own_estimator_may_have_any_parameters() -> None:
+    class Own(ada.Estimator):
+        def __init__(self, name: str = "mine", *rest: int, **more: int) -> None:
+            self.name = name
+            assert not rest
+            assert not more
+
+    assert Own("other").get_params() == {"name": "other"}
+    assert repr(Own()) == "Own(name='mine')"
+    assert clone(Own("other")).name == "other"

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import adacompute as ada
@@ -135,6 +136,24 @@ def test_an_estimator_of_the_users_own_runs_after_calibration(hundred: ada.Sampl
     session = own.start(QUESTION, budget=2.5)
     answer_with(session, ["= 42", "42"])
     assert session.answer == "42"
+    own.fit(hundred)
+    with pytest.raises(ada.NotFittedError, match="calibrate"):
+        own.start(QUESTION, budget=2.5)
+    assert not hasattr(own, "frontier_")
+
+
+def test_a_policy_with_more_samples_than_recorded_is_refused(hundred: ada.Samples) -> None:
+    table = hundred.to_arrow()
+    few = ada.read_samples(table.filter(pc.less(table["sample"], 8)))
+
+    class Sixteen(TwoSamples):
+        levels = ada.make_levels((1, 16))
+
+    policy = ada.Pretrained(Sixteen(), trained_on="nothing")
+    with pytest.raises(ada.AdaComputeError, match="16"):
+        ada.calibrate(policy, few, budget=2.0)
+    with pytest.raises(ada.AdaComputeError, match="16"):
+        ada.evaluate(policy, few, budgets=[2.0])
 
 
 def test_a_sampler_takes_estimators(policy: ada.Estimator) -> None:

@@ -108,5 +108,5 @@ def calibrate(
     estimator.keep_calibration(frontier, {"budget": budget, **found})
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
-    about: dict[str, Any] = {"policy": estimator.name, "budget": budget, "unit": samples.unit}
+    about: dict[str, Any] = {"policy": estimator.row_name, "budget": budget, "unit": samples.unit}
     return Calibration(**about, n_questions=found.pop("questions"), frontier=frontier, **found)

@@ -51,7 +51,7 @@ class Estimator:
     _bundle: Bundle
 
     @property
-    def name(self) -> str:
+    def row_name(self) -> str:
         """Name in tables and bundles."""
         return type(self).__name__
 
@@ -62,7 +62,9 @@ class Estimator:
     @classmethod
     def parameter_names(cls) -> list[str]:
         """Return the names of the parameters."""
-        return [name for name in inspect.signature(cls).parameters if name != "self"]
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        known = inspect.signature(cls).parameters.values()
+        return [parameter.name for parameter in known if parameter.kind not in variable]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002
         """Return the parameters by name. ``deep`` is accepted for scikit-learn and ignored."""
@@ -88,7 +90,7 @@ class Estimator:
         bundle = self.to_bundle()
         if not bundle.frontier:
             raise NotFittedError(
-                f"this {type(self).__name__} was not calibrated, so the price of a budget is not "
+                f"this {type(self).__name__} is not calibrated, so the price of a budget is not "
                 "known: call ada.calibrate(policy, samples, budget=...) first"
             )
         return bundle.price_for(budget)
@@ -111,9 +113,11 @@ class Estimator:
     def to_bundle(self) -> Bundle:
         """Return the policy with everything that running it needs."""
         check_fitted(self)
-        if "_bundle" not in vars(self):
+        if "_bundle" not in vars(self) or self._bundle.policy is not self.policy_:
+            # A fit of the user's own set another policy: what was known of the last one is void.
             self._bundle = Bundle(self.policy_, features=self.features, tie_break=self.tie_break)
-        return replace(self._bundle, policy=self.policy_, frontier=getattr(self, "frontier_", ()))
+            vars(self).pop("frontier_", None)
+        return self._bundle
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the policy to a directory that `load_policy`, `serve` and `calibrate` read.
@@ -125,7 +129,7 @@ class Estimator:
     def make_experiment(self, samples: Samples, budget: float) -> Experiment:
         """Return the samples as calibration replays them, at the levels of the fitted policy."""
         pool = samples.pool(tie_break=self.tie_break).equalise()
-        levels = tuple(level.n_samples for level in self.policy_.levels)
+        levels = self._check_levels(int(pool.answers.n_samples[0]))
         return Experiment(pool, levels, (budget,), ORDERS, seed=0)
 
     def make_factory(self, samples: Samples) -> PolicyFactory:
@@ -143,15 +147,20 @@ class Estimator:
 
     def as_fitted(self, samples: Samples, experiment: Experiment, train: IntArray) -> FittedPolicy:
         """Return the fitted policy with its prices and the features that it reads."""
-        highest = max(level.n_samples for level in self.policy_.levels)
-        if highest > (limit := max(experiment.levels)):
-            raise ConfigError(
-                f"{self!r} takes up to {highest} samples and only {limit} can be replayed: give it "
-                "smaller levels, pass larger levels=, or record more samples per question"
-            )
+        self._check_levels(max(experiment.levels))
         prices = getattr(self, "prices_", None) or price_grid(1.0 / experiment.sample_cost(train))
         rows = samples.positions(experiment.pool.key)
         return FittedPolicy(self.policy_, tuple(prices), samples.features(self.features)[rows])
+
+    def _check_levels(self, limit: int) -> tuple[int, ...]:
+        """Return the levels of the fitted policy, or refuse those that cannot be replayed."""
+        levels = tuple(level.n_samples for level in self.policy_.levels)
+        if max(levels) > limit:
+            raise ConfigError(
+                f"{self!r} takes up to {max(levels)} samples and only {limit} can be replayed: give "
+                "it smaller levels, pass larger levels=, or record more samples per question"
+            )
+        return levels
 
     def adopt(self, bundle: Bundle, grader: Grader | None) -> None:
         """Take over a policy that was fitted before, with what its bundle records."""
@@ -181,15 +190,14 @@ class Estimator:
 
     def keep_calibration(self, frontier: tuple[FrontierPoint, ...], result: dict[str, Any]) -> None:
         """Keep the price of every budget, and the verdict for the bundle."""
-        self._bundle = replace(
-            self._bundle, notes={**self._bundle.notes, "calibration": dict(result)}
-        )
+        notes = {**self._bundle.notes, "calibration": dict(result)}
+        self._bundle = replace(self._bundle, frontier=frontier, notes=notes)
         self.frontier_ = frontier
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
         """Return what a bundle records of how the policy was fitted."""
         return {
-            "policy": self.name,
+            "policy": self.row_name,
             "questions": len(experiment.pool),
             "features": self.features,
             "costs": samples.costs.to_dict(),
@@ -232,7 +240,7 @@ class Pretrained(Estimator):
         self.policy_ = policy
 
     @property
-    def name(self) -> str:
+    def row_name(self) -> str:
         """Name in tables and bundles: that of the policy."""
         return str(getattr(self.policy, "name", type(self.policy).__name__))
 
@@ -250,13 +258,13 @@ class Pretrained(Estimator):
             return
         if not isinstance(self.trained_on, Samples):
             raise DataError(
-                f"{self.name} cannot be refitted, and what it was trained on is not known, so it "
+                f"{self.row_name} cannot be refitted and does not say what it was trained on: it "
                 "cannot be scored: pass an estimator, or ada.Pretrained(policy, trained_on=...)"
             )
         seen = np.isin(samples.encoded.group, self.trained_on.encoded.group)
         if seen.any():
             raise DataError(
-                f"{self.name} cannot be refitted and was trained on {int(seen.sum())} of "
+                f"{self.row_name} cannot be refitted and was trained on {int(seen.sum())} of "
                 f"{len(samples)} questions: score it on other questions"
             )
 
@@ -285,7 +293,7 @@ class _Adapter(Estimator):
             self.policy_ = estimator.policy_
 
     @property
-    def name(self) -> str:
+    def row_name(self) -> str:
         """Name in tables: that of the class."""
         return str(getattr(self.estimator, "name", type(self.estimator).__name__))
 

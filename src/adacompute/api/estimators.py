@@ -37,7 +37,7 @@ class RegisteredEstimator(Estimator):
     cost_sensitive: bool = False
 
     @property
-    def name(self) -> str:
+    def row_name(self) -> str:
         """Name in tables and bundles: the kind of the policy."""
         return self.kind
 

@@ -114,7 +114,7 @@ def _name(
     values = [_read(value) for value in every]
     if not values:
         raise ConfigError("no policy is given: pass at least one")
-    names = [value if isinstance(value, str) else value.name for value in values]
+    names = [value if isinstance(value, str) else value.row_name for value in values]
     named: dict[str, Estimator | str] = {}
     for name, value in zip(names, values, strict=True):
         unique = name if names.count(name) == 1 or isinstance(value, str) else repr(value)
