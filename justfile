@@ -48,7 +48,7 @@ docs:
     {{python}} -m sphinx -W --keep-going -q -b html docs docs/_build/html
     {{python}} -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
 
-# Every benchmark, to the terminal
+# The fast benchmarks, to the terminal
 bench:
     {{python}} benchmarks/solver.py
     {{python}} benchmarks/estimator.py
@@ -56,6 +56,7 @@ bench:
     {{python}} benchmarks/features.py
     {{python}} benchmarks/clients.py
     {{python}} benchmarks/collection.py
+    {{python}} benchmarks/sampler.py
 
 # Resolve again the versions that CI installs
 pins:
