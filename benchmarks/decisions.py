@@ -16,7 +16,7 @@ import pyarrow as pa
 from adacompute import Answers
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.evaluation.pool import Pool
-from adacompute.features.text import extract
+from adacompute.features.text import extract_features
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 
@@ -76,7 +76,7 @@ def measure_after_samples(policy: Policy, price: float, rng: np.random.Generator
         start = time.perf_counter_ns()
         policy.decide(state, price)
         without_features[i] = time.perf_counter_ns() - start
-        extract(text, features="words")
+        extract_features(text, features="words")
         with_features[i] = time.perf_counter_ns() - start
     block_us = measure_block(policy, make_state(policy, LARGE_BLOCK_SIZE, rng, n_samples=4), price)
     print_row("  after 4 samples", without_features, block_us)

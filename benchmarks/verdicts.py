@@ -37,7 +37,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.price_search import sweep_prices
 from adacompute.evaluation.replay import Replay
 from adacompute.evaluation.verdict import calibrate, calibrate_share
-from adacompute.features.text import extract
+from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
 from adacompute.testing.populations import mix_archetypes
 
@@ -65,9 +65,9 @@ def make_pool(table: pa.Table) -> Pool:
         answers=recorded.answers,
         key=recorded.key,
         group=recorded.group,
-        features=extract(text),
+        features=extract_features(text),
         sample_cost=np.ones(len(recorded.answers.answer)),
-        sequential_features=extract(text, features="words"),
+        sequential_features=extract_features(text, features="words"),
     )
     return pool.equalise(drop_unparsed=True)
 

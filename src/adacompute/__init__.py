@@ -164,7 +164,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above, and report names 
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first used."""
-        from importlib import import_module, metadata
+        from importlib import import_module, metadata  # noqa: TID251 - our own modules
 
         if name == "__version__":
             return metadata.version("adacompute")

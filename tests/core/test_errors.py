@@ -19,8 +19,8 @@ from adacompute.core.errors import (
     NotFittedError,
     RateLimited,
     RequestRejected,
+    check_installed,
     needs_extra,
-    require,
 )
 
 TREE = {
@@ -65,25 +65,25 @@ def test_errors_can_be_pickled(error: type[AdaComputeError]) -> None:
     assert str(back) == "3 is below 4: raise it"
 
 
-def test_require_returns_the_module() -> None:
-    assert require("json.decoder", extra="train").JSONDecoder is not None
-
-
-def test_require_names_the_extra_of_a_missing_module() -> None:
-    with pytest.raises(MissingExtra, match=r"no_such.* pip install 'adacompute\[train\]'"):
-        require("no_such.part", extra="train")
-
-
-def test_require_names_the_library_that_our_module_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
-    monkeypatch.delitem(sys.modules, "adacompute.gateway.timeout_protocol", raising=False)
-    with pytest.raises(MissingExtra, match=r"uvicorn.* 'adacompute\[serve\]'"):
-        require("adacompute.gateway.timeout_protocol", extra="serve")
-
-
 def test_needs_extra_names_the_missing_library_and_the_extra() -> None:
     with (
         pytest.raises(MissingExtra, match=r"no_such.* pip install 'adacompute\[train\]'"),
         needs_extra("train"),
     ):
         import no_such.part  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_needs_extra_names_what_a_module_of_ours_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
+    monkeypatch.delitem(sys.modules, "adacompute.gateway.timeout_protocol", raising=False)
+    with (
+        pytest.raises(MissingExtra, match=r"uvicorn.* 'adacompute\[serve\]'"),
+        needs_extra("serve"),
+    ):
+        import adacompute.gateway.timeout_protocol  # noqa: F401
+
+
+def test_check_installed_names_the_missing_library_and_the_extra() -> None:
+    check_installed("json", "csv", extra="train")
+    with pytest.raises(MissingExtra, match=r"no_such.* 'adacompute\[train\]'"):
+        check_installed("json", "no_such", extra="train")

@@ -13,7 +13,7 @@ from adacompute.core.types import FloatArray
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import HeldOutScores, evaluate
-from adacompute.features.text import extract
+from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
 
 DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
@@ -51,7 +51,7 @@ def exams() -> Pool:
         answers=recorded.answers,
         key=recorded.key,
         group=recorded.group,
-        features=extract(pa.array(recorded.text, pa.string())),
+        features=extract_features(pa.array(recorded.text, pa.string())),
         sample_cost=np.ones(len(recorded.answers.answer)),
     )
 

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.features import block
 from adacompute.features import text as text_features
-from adacompute.features.text import EXTRA_FEATURES, FEATURE_SETS, FEATURES, VERSION, extract
+from adacompute.features.text import (
+    EXTRA_FEATURES,
+    FEATURE_SETS,
+    FEATURES,
+    VERSION,
+    extract_features,
+)
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
@@ -34,7 +40,7 @@ ANY = st.one_of(st.text(max_size=60), ASCII, PROSE, st.lists(st.one_of(WORDS, AS
 
 
 def named(text: str | None, features: str = "extended") -> dict[str, float]:
-    row = extract(pa.array([text], pa.string()), features=features)[0]
+    row = extract_features(pa.array([text], pa.string()), features=features)[0]
     return dict(zip(FEATURE_SETS[features], row.tolist(), strict=True))
 
 
@@ -91,22 +97,22 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
     texts: list[str], cuts: list[int], size: int
 ) -> None:
     array = pa.array(texts, pa.string())
-    whole = extract(array, features="extended")
+    whole = extract_features(array, features="extended")
     edges = sorted({0, len(texts), *(cut for cut in cuts if cut <= len(texts))})
     pieces = [array[low:high] for low, high in itertools.pairwise(edges)]
-    split = [extract(piece, features="extended") for piece in pieces]
+    split = [extract_features(piece, features="extended") for piece in pieces]
     assert np.array_equal(np.concatenate([whole[:0], *split]), whole)
     chunked = pa.chunked_array([*pieces, array[:0]], pa.string())
-    assert np.array_equal(extract(chunked, features="extended"), whole)
+    assert np.array_equal(extract_features(chunked, features="extended"), whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block, "BLOCK_BYTES", size)
-        assert np.array_equal(extract(array, features="extended"), whole)
+        assert np.array_equal(extract_features(array, features="extended"), whole)
 
 
 @given(ANY)
 def test_every_text_has_finite_features(text: str) -> None:
     for wide in (pa.string(), pa.large_string()):
-        row = extract(pa.array([text], wide), features="extended")
+        row = extract_features(pa.array([text], wide), features="extended")
         assert row.shape == (1, 26)
         assert np.isfinite(row).all()
         assert (row >= 0).all()
@@ -143,7 +149,7 @@ def test_a_hostile_text_is_read_quickly(name: str) -> None:
     assert time.process_time() - begun < 10.0
     assert all(math.isfinite(value) for value in found.values())
     assert found["prompt_length_chars"] == len(text)
-    beside = extract(pa.array(["x", text, "y"]), features="extended")
+    beside = extract_features(pa.array(["x", text, "y"]), features="extended")
     assert beside[1].tolist() == list(found.values())
 
 
@@ -197,32 +203,36 @@ def test_every_keyword_is_found_in_its_list() -> None:
     column |= {"step": "has_multi_step_word", "percent": "has_percentage"}
     column |= {"root": "has_square_roots", "negation": "negation_words"}
     for kind, words in text_features._KEYWORDS.items():
-        table = extract(
+        table = extract_features(
             pa.array([f"a {word.upper()}, b" for word in words.split()]), features="extended"
         )
         assert (table[:, FEATURE_SETS["extended"].index(column[kind])] == 1).all()
 
 
-def test_the_paper_lists_sixteen_and_the_larger_set_extends_them() -> None:
+def test_extended_adds_to_the_sixteen_of_the_paper() -> None:
     assert len(FEATURES) == 16
     assert FEATURE_SETS["extended"] == FEATURES + EXTRA_FEATURES
     assert len(set(FEATURE_SETS["extended"])) == len(FEATURE_SETS["extended"])
     assert isinstance(VERSION, int)
     texts = pa.array(["How many are 3/4 of $20 each hour?", None, "x"])
-    assert np.array_equal(extract(texts), extract(texts, features="extended")[:, :16])
+    assert np.array_equal(
+        extract_features(texts), extract_features(texts, features="extended")[:, :16]
+    )
 
 
 def test_the_matrix_is_float32_and_contiguous() -> None:
     for texts in (["a", "b"], ["a"], []):
-        matrix = extract(pa.array(texts, pa.string()))
+        matrix = extract_features(pa.array(texts, pa.string()))
         assert matrix.shape == (len(texts), 16)
         assert matrix.dtype == np.float32
         assert matrix.flags.c_contiguous
 
 
-def test_a_null_text_is_zero_but_for_the_draft() -> None:
+def test_a_null_text_has_only_the_draft_feature() -> None:
     for texts in (pa.array([None], pa.string()), pa.nulls(1), pa.chunked_array([pa.nulls(1)])):
-        row = extract(texts, features="extended", draft_logprob=np.array([-math.log(2)]))[0]
+        row = extract_features(texts, features="extended", draft_logprob=np.array([-math.log(2)]))[
+            0
+        ]
         assert row[FEATURES.index("entropy_estimate")] == pytest.approx(0.5)
         assert row.sum() == pytest.approx(0.5)
 
@@ -230,29 +240,29 @@ def test_a_null_text_is_zero_but_for_the_draft() -> None:
 @given(st.lists(st.floats(width=64), min_size=1))
 def test_the_entropy_estimate_is_a_share(logprob: list[float]) -> None:
     texts = pa.array(["x"] * len(logprob))
-    column = extract(texts, draft_logprob=np.array(logprob))[:, -1]
+    column = extract_features(texts, draft_logprob=np.array(logprob))[:, -1]
     assert ((column >= 0) & (column <= 1)).all()
     for value, estimate in zip(logprob, column.tolist(), strict=True):
         expected = 0.0 if math.isnan(value) else 1 - math.exp(min(value, 0.0))
         assert estimate == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_cannot_be_used_is_refused() -> None:
+def test_wrong_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"'papers'.*paper, extended"):
-        extract(pa.array(["a"]), features="papers")
+        extract_features(pa.array(["a"]), features="papers")
     with pytest.raises(DataError, match="int64"):
-        extract(pa.array([1]))
-    with pytest.raises(DataError, match="2 questions"):
-        extract(pa.array(["a", "b"]), draft_logprob=np.zeros(3))
+        extract_features(pa.array([1]))
+    with pytest.raises(DataError, match="draft_logprob"):
+        extract_features(pa.array(["a", "b"]), draft_logprob=np.zeros(3))
 
 
-def test_more_bytes_than_a_narrow_array_can_hold_are_read_wide(
+def test_large_arrays_use_64_bit_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     texts = pa.array(["How many are 3/4 of $20?", "x"])
-    expected = extract(texts)
-    monkeypatch.setattr(block, "_NARROW_BYTES", 1)
-    assert np.array_equal(extract(texts), expected)
+    expected = extract_features(texts)
+    monkeypatch.setattr(block, "_MAX_STRING_BYTES", 1)
+    assert np.array_equal(extract_features(texts), expected)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the question sets are not here")
@@ -260,10 +270,16 @@ def test_real_questions_agree_with_the_reference() -> None:
     texts: list[Any] = []
     for path in sorted((DATA / "questions").glob("*.parquet")):
         texts += pq.read_table(path, columns=["question"])["question"].to_pylist()[::40]
-    table = extract(pa.array(texts), features="extended")
+    table = extract_features(pa.array(texts), features="extended")
     assert np.isfinite(table).all()
     for text, row in zip(texts, table.tolist(), strict=True):
         if text.isascii():
             found = dict(zip(FEATURE_SETS["extended"], row, strict=True))
             expected = {k: v for k, v in reference(text).items() if not k.startswith("has_")}
             assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_list_of_strings_is_accepted() -> None:
+    texts = ["How many are 3/4 of $20?", None, "x"]
+    expected = extract_features(pa.array(texts, pa.string()), features="words")
+    assert np.array_equal(extract_features(texts, features="words"), expected)

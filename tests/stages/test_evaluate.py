@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from adacompute.core.errors import ConfigError, DataError, MissingExtra
+from adacompute.core import errors
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.policies.bundle import load_bundle
-from adacompute.stages import evaluate, inputs
+from adacompute.stages import evaluate
 from adacompute.stages.evaluate import PROTOCOLS, evaluate_run
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
@@ -146,12 +147,8 @@ def test_progress_names_every_policy(run: Path) -> None:
 def test_policies_of_a_missing_extra_are_skipped(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(module: str, *, extra: str) -> None:
-        raise MissingExtra(f"this needs {module}: pip install 'adacompute[{extra}]'")
-
     with monkeypatch.context() as patch:
-        patch.setattr(inputs, "find_spec", lambda _: None)
-        patch.setattr(inputs, "require", refuse)
+        patch.setattr(errors, "find_spec", lambda _: None)
         names, skipped = evaluate._contestants(None, "held-out")
     assert set(skipped) == {*ROUTERS, "sequential"}
     assert all("adacompute[train]" in sentence for sentence in skipped.values())

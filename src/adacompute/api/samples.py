@@ -26,7 +26,7 @@ from adacompute.datasets.rows import SAMPLES, finish_samples, read_columns, sele
 from adacompute.datasets.sources import locate, read_question_source
 from adacompute.datasets.ungraded import UNGRADED, grade_table
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel
-from adacompute.features.text import extract
+from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
@@ -133,7 +133,7 @@ class Samples(Tabular):
 
     def features(self, name: str = "paper") -> Float32Array:
         """Compute a set of text features of each question."""
-        return extract(pa.array(self.questions, pa.string()), features=name)
+        return extract_features(pa.array(self.questions, pa.string()), features=name)
 
     def utility_table(self, levels: Sequence[int] = (1, 2, 4, 8, 16)) -> UtilityTable:
         """Estimate the accuracy and the cost of each number of samples on each question."""

@@ -14,9 +14,8 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
-from adacompute.core.errors import require
+from adacompute.core.errors import needs_extra
 
 BACK_OFF = 0.67
 TOO_SLOW = 2.5
@@ -94,10 +93,12 @@ class RateLimiter:
     """A limit on requests and tokens per minute; None means no limit."""
 
     def __init__(self, *, requests: int | None = None, tokens: int | None = None) -> None:
-        limiter = require("aiolimiter", extra="serve").AsyncLimiter
+        with needs_extra("serve"):
+            from aiolimiter import AsyncLimiter
+
         self._max_tokens = tokens or 0
-        self._requests: Any = None if requests is None else limiter(requests, MINUTE_S)
-        self._tokens: Any = None if tokens is None else limiter(tokens, MINUTE_S)
+        self._requests = None if requests is None else AsyncLimiter(requests, MINUTE_S)
+        self._tokens = None if tokens is None else AsyncLimiter(tokens, MINUTE_S)
 
     async def acquire(self, tokens: int) -> None:
         """Wait until a request that is expected to use so many tokens may start."""

@@ -19,10 +19,9 @@ message says what is wrong, the value, the bound and the remedy.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from importlib.util import find_spec
 
 
 class AdaComputeError(Exception):
@@ -78,22 +77,6 @@ class RequestRejected(ModelError):  # noqa: N818 - it names what happened
     """A request that the upstream rejects and that retrying cannot fix."""
 
 
-def require(module: str, *, extra: str) -> Any:  # noqa: ANN401 - a module has no narrower type
-    """Import an optional module, or raise MissingExtra with the pip command that installs it.
-
-    ``module`` should be a library that the extra itself lists, not a dependency of one.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        ours = module.startswith("adacompute.")  # our module exists; a library it imports does not
-        name = (error.name or module if ours else module).partition(".")[0]
-        raise MissingExtra(
-            f"this needs {name}, which is not installed: run pip install 'adacompute[{extra}]' "
-            "(also if adacompute was installed from source)"
-        ) from error
-
-
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
     """Raise MissingExtra, with the pip command that installs the extra, if an import fails.
@@ -103,8 +86,18 @@ def needs_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        name = (error.name or "a library").partition(".")[0]
-        raise MissingExtra(
-            f"this needs {name}, which is not installed: run pip install 'adacompute[{extra}]' "
-            "(also if adacompute was installed from source)"
-        ) from error
+        raise _missing_extra(error.name or "a library", extra) from error
+
+
+def check_installed(*modules: str, extra: str) -> None:
+    """Raise MissingExtra if one of these modules is not installed; imports none of them."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise _missing_extra(module, extra)
+
+
+def _missing_extra(module: str, extra: str) -> MissingExtra:
+    return MissingExtra(
+        f"this needs {module.partition('.')[0]}, which is not installed: run pip install "
+        f"'adacompute[{extra}]' (also if adacompute was installed from source)"
+    )

@@ -1,1 +1,1 @@
-"""Features: what can be known of a question before it is asked."""
+"""Features: statistics of a question that are known before it is sampled."""

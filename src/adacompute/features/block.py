@@ -1,13 +1,13 @@
-r"""Block: the bytes of many texts, with the words, numbers and signs in them found.
+r"""Block: the bytes of many texts, and the positions of words, numbers and signs in them.
 
-N texts are read as one long run of bytes, each closed by a newline, so that every count is a
-handful of array operations over all of them: compiling a regular expression for each would cost
-more than reading a text does. The newline keeps what looks ahead or back within its own text, and
-leaves no text empty. Words are compared by a polynomial hash of their letters.
+N texts are joined into one byte array, each followed by a newline, so that every count is a few
+array operations over all texts; regular expressions per text would be slower. The newline keeps
+look-ahead and look-behind within a text, and makes every text non-empty. Words are compared by a
+polynomial hash of their letters.
 
-A sign is a byte that means something, told by itself and the byte after it (``$5``, ``\frac``).
-Only ASCII digits, marks, cases and white space are known: a character of another script is a
-letter. A block knows nothing of questions and of what its signs are good for.
+A sign is a byte with a meaning, determined by itself and the next byte (``$5``, ``\frac``). Only
+ASCII digits, punctuation, case and white space are recognised: a character of another script counts
+as a letter. A block knows nothing of questions or of how its signs are used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from adacompute.core.errors import DataError
 from adacompute.core.types import hash_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from adacompute.core.types import BoolArray, IntArray, KeyArray
 
@@ -36,9 +36,9 @@ LOWER = b"abcdefghijklmnopqrstuvwxyz"
 UPPER = LOWER.upper()
 SPACES = b" \t\n\v\f\r\x1c\x1d\x1e\x1f"
 _LETTERS = LOWER + UPPER
-_WORDLY = _LETTERS + DIGITS + b"'" + ANY[0x80:]
+_WORD_BYTES = _LETTERS + DIGITS + b"'" + ANY[0x80:]
 
-# Of two lines that fit, the later holds.
+# Name, first byte, second byte; if two lines match, the later one counts.
 _SIGNS = (
     ("space", SPACES, ANY),
     ("newline", b"\n", ANY),
@@ -55,7 +55,7 @@ _SIGNS = (
     ("ratio", b"/", DIGITS),
     ("paren", b"(", ANY),
     ("command", b"\\", _LETTERS),
-    ("frac", b"", b""),  # a command, told by its name
+    ("frac", b"", b""),  # a command, recognised by its name
     ("sqrt", b"", b""),
     ("money", b"\\", b"$"),
     ("money", b"\xc2", b"\xa3\xa5"),  # £ ¥
@@ -63,176 +63,181 @@ _SIGNS = (
     ("root", b"", b""),
     ("wide", b"\xe2", b"\x82\x85\x88"),
 )
-# What the second and the third byte make of a sign that is wide: € ⅐ to ⅞ √
+# Signs of three bytes, by their second and third byte: €, ⅐ to ⅞, √
 _WIDE_SIGNS = (
     ("money", 0x82, b"\xac"),
     ("fraction", 0x85, ANY[0x90:0x9F]),
     ("root", 0x88, b"\x9a"),
 )
 _CODE = {name: code for code, name in enumerate(dict.fromkeys(name for name, *_ in _SIGNS), 1)}
-_CODES = len(_CODE) + 1
+_N_CODES = len(_CODE) + 1
 
 
-def members(group: bytes) -> BoolArray:
-    """Tell of each of the 256 bytes whether it is in the group."""
+def byte_set(members: bytes) -> BoolArray:
+    """Return a table of the 256 bytes that is True for the members."""
     table = np.zeros(256, dtype=np.bool_)
-    table[list(group)] = True
+    table[list(members)] = True
     return table
 
 
-def _pairs() -> ByteArray:
-    """Return the code of the sign that two bytes begin, by 256 times the first plus the second."""
+def _pair_codes() -> ByteArray:
+    """Return the sign codes of all pairs of bytes, at 256 times the first plus the second."""
     table = np.zeros((256, 256), dtype=np.uint8)
     for name, first, second in _SIGNS:
         table[np.ix_(list(first), list(second))] = _CODE[name]
     return table.ravel()
 
 
-_PAIR = _pairs()
-# What a point, a comma or a stroke is when no digit comes before it.
-_LOOSE = np.arange(_CODES, dtype=np.uint8)
-_LOOSE[[_CODE["point"], _CODE["comma"], _CODE["ratio"]]] = 0, 0, _CODE["operator"]
-_IS_DIGIT = members(DIGITS)
+_PAIR_CODE = _pair_codes()
+# The code of a point, a comma or a slash that does not follow a digit.
+_CODE_WITHOUT_DIGIT = np.arange(_N_CODES, dtype=np.uint8)
+_CODE_WITHOUT_DIGIT[[_CODE["point"], _CODE["comma"], _CODE["ratio"]]] = 0, 0, _CODE["operator"]
+_IS_DIGIT = byte_set(DIGITS)
 
-# Bits of a byte's kind: it may be a sign, it is no white space, it is part of a folded word.
-_SIGN, _FILLED, _WORD = np.uint8(1), np.uint8(2), np.uint8(4)
-_KIND = np.zeros(256, dtype=np.uint8)
-_KIND[_PAIR.reshape(256, 256).any(axis=1)] |= _SIGN
-_KIND[~members(SPACES)] |= _FILLED
-_KIND[members(_WORDLY)] |= _WORD
-_KIND_BYTES = _KIND.tobytes()
+# Flags of a byte: it may begin a sign, it is no white space, it is part of a folded word.
+_SIGN, _NON_SPACE, _WORD = np.uint8(1), np.uint8(2), np.uint8(4)
+_FLAGS = np.zeros(256, dtype=np.uint8)
+_FLAGS[_PAIR_CODE.reshape(256, 256).any(axis=1)] |= _SIGN
+_FLAGS[~byte_set(SPACES)] |= _NON_SPACE
+_FLAGS[byte_set(_WORD_BYTES)] |= _WORD
+_FLAG_BYTES = _FLAGS.tobytes()
 
 BLOCK_BYTES = 1 << 16
-"""Enough to hide the cost of the calls, few enough to stay in the processor's cache."""
+"""Large enough that the overhead of calls is small, small enough for the processor's cache."""
 
-# Closing the texts must not push the offsets of a 32-bit string array over their limit.
-_NARROW_BYTES = 1 << 30
+# Adding the newlines must not push the offsets of a 32-bit string array over their limit.
+_MAX_STRING_BYTES = 1 << 30
 
-_NARROW, _WIDE = pa.string(), pa.large_string()
+_STRING, _LARGE_STRING = pa.string(), pa.large_string()
 _JOIN = pc.get_function("binary_join_element_wise")
 _JOIN_NULL = pc.JoinOptions(null_handling="replace", null_replacement="")
-_NARROW_CLOSING = [pa.scalar("", _NARROW), pa.scalar("\n", _NARROW)]
-_WIDE_CLOSING = [pa.scalar("", _WIDE), pa.scalar("\n", _WIDE)]
+_STRING_NEWLINE = [pa.scalar("", _STRING), pa.scalar("\n", _STRING)]
+_LARGE_STRING_NEWLINE = [pa.scalar("", _LARGE_STRING), pa.scalar("\n", _LARGE_STRING)]
+
+Texts: TypeAlias = "pa.Array | pa.ChunkedArray | Sequence[str | None]"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """The bytes of some texts, where each begins, and the signs in them.
+    """The bytes of some texts, the start of each, and the signs in them.
 
-    ``edge`` has one entry more than there are texts. ``kind`` has the bits of each byte, and
-    ``sign`` the codes of the signs at the ascending ``place``.
+    ``start`` has one entry more than there are texts. ``flags`` has the flags of each byte, and
+    ``sign`` the codes of the signs at the ascending ``position``.
     """
 
     data: ByteArray
-    edge: IntArray
-    kind: ByteArray
-    place: IntArray
+    start: IntArray
+    flags: ByteArray
+    position: IntArray
     sign: ByteArray
 
     def __len__(self) -> int:
-        return len(self.edge) - 1
+        return len(self.start) - 1
 
-    def count(self, place: IntArray) -> IntArray:
-        """How many of these ascending places lie in each text."""
-        cut = place.searchsorted(self.edge)
-        return np.asarray(cut[1:] - cut[:-1])
+    def count(self, position: IntArray) -> IntArray:
+        """Count how many of these ascending positions lie in each text."""
+        index = position.searchsorted(self.start)
+        return np.asarray(index[1:] - index[:-1])
 
-    def at(self, place: IntArray) -> ByteArray:
-        """Return the bytes at these places; beyond the last it is the last, a newline."""
-        return np.asarray(self.data.take(place, mode="clip"))
+    def at(self, position: IntArray) -> ByteArray:
+        """Return the bytes at these positions; beyond the end it is the final newline."""
+        return np.asarray(self.data.take(position, mode="clip"))
 
-    def places(self, sign: str) -> IntArray:
-        """Return where this sign is."""
-        return np.asarray(self.place[self.sign == _CODE[sign]])
+    def positions(self, sign: str) -> IntArray:
+        """Return the positions of this sign."""
+        return np.asarray(self.position[self.sign == _CODE[sign]])
 
     def signs(self) -> dict[str, IntArray]:
         """Count every sign in each text."""
-        cells = len(self) * _CODES
-        row = np.arange(0, cells, _CODES).repeat(self.count(self.place))
-        table = np.bincount(row + self.sign, minlength=cells).reshape(-1, _CODES)
+        n_cells = len(self) * _N_CODES
+        row = np.arange(0, n_cells, _N_CODES).repeat(self.count(self.position))
+        table = np.bincount(row + self.sign, minlength=n_cells).reshape(-1, _N_CODES)
         return dict(zip(_CODE, table.T[1:], strict=True))
 
     def words(self) -> tuple[IntArray, IntArray]:
-        """Return where words, which white space separates, begin and where they have ended."""
-        return runs(self.kind & _FILLED)
+        """Return the starts and ends of words, which are separated by white space."""
+        return find_runs(self.flags & _NON_SPACE)
 
     def folded_words(self) -> IntArray:
-        """Return where words begin when all but letters, digits and apostrophes is white space."""
-        return runs(self.kind & _WORD)[0]
+        """Return the starts of words of letters, digits and apostrophes only."""
+        return find_runs(self.flags & _WORD)[0]
 
 
-def runs(inside: ByteArray | BoolArray) -> tuple[IntArray, IntArray]:
-    """Return where runs begin, and where they have ended; the last byte must be outside."""
-    turn = (inside[1:] != inside[:-1]).nonzero()[0]
-    turn += 1
+def find_runs(inside: ByteArray | BoolArray) -> tuple[IntArray, IntArray]:
+    """Return the starts and ends of runs of non-zero bytes; the last byte must be zero."""
+    change = (inside[1:] != inside[:-1]).nonzero()[0]
+    change += 1
     if inside[0]:
-        turn = np.concatenate(([0], turn))
-    return turn[::2], turn[1::2]
+        change = np.concatenate(([0], change))
+    return change[::2], change[1::2]
 
 
-def blocks(text: pa.Array | pa.ChunkedArray) -> Iterator[Block]:
-    """Cut texts into blocks of whole texts, of about ``BLOCK_BYTES``; a null is an empty text."""
+def split_blocks(text: Texts) -> Iterator[Block]:
+    """Split texts into blocks of about ``BLOCK_BYTES``; a null is an empty text."""
+    if not isinstance(text, pa.Array | pa.ChunkedArray):
+        text = pa.array(text, _STRING)
     for chunk in text.chunks if isinstance(text, pa.ChunkedArray) else (text,):
-        data, edge = _close(chunk)
-        start = 0
-        while start < len(chunk):
-            low = int(edge[start])
-            stop = int(edge.searchsorted(low + BLOCK_BYTES, side="right")) - 1
-            stop = max(stop, start + 1)
-            yield _read(data[low : edge[stop]], edge[start : stop + 1] - low)
-            start = stop
+        data, start = _add_newlines(chunk)
+        first = 0
+        while first < len(chunk):
+            low = int(start[first])
+            stop = int(start.searchsorted(low + BLOCK_BYTES, side="right")) - 1
+            stop = max(stop, first + 1)
+            yield _make_block(data[low : start[stop]], start[first : stop + 1] - low)
+            first = stop
 
 
-def _close(text: pa.Array) -> tuple[ByteArray, IntArray]:
-    """Put a newline after each text."""
-    if text.type == pa.null() or (text.type == _NARROW and text.nbytes > _NARROW_BYTES):
-        text = text.cast(_WIDE)
-    if text.type not in (_NARROW, _WIDE):
+def _add_newlines(text: pa.Array) -> tuple[ByteArray, IntArray]:
+    """Join texts, with a newline after each; return the bytes and the start of each text."""
+    if text.type == pa.null() or (text.type == _STRING and text.nbytes > _MAX_STRING_BYTES):
+        text = text.cast(_LARGE_STRING)
+    if text.type not in (_STRING, _LARGE_STRING):
         raise DataError(f"texts must be strings, not of Arrow type {text.type}")
-    narrow = text.type == _NARROW
-    closed = _JOIN.call([text, *(_NARROW_CLOSING if narrow else _WIDE_CLOSING)], _JOIN_NULL)
-    _, offsets, buffer = closed.buffers()
+    is_narrow = text.type == _STRING
+    newline = _STRING_NEWLINE if is_narrow else _LARGE_STRING_NEWLINE
+    joined = _JOIN.call([text, *newline], _JOIN_NULL)
+    _, offsets, buffer = joined.buffers()
     if len(text) == 0:
         return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
-    edge = np.frombuffer(offsets, np.int32 if narrow else np.int64, len(text) + 1)
-    return np.frombuffer(buffer, np.uint8, int(edge[-1])), edge.astype(np.int64)
+    start = np.frombuffer(offsets, np.int32 if is_narrow else np.int64, len(text) + 1)
+    return np.frombuffer(buffer, np.uint8, int(start[-1])), start.astype(np.int64)
 
 
-def _read(data: ByteArray, edge: IntArray) -> Block:
-    """Find the signs."""
+def _make_block(data: ByteArray, start: IntArray) -> Block:
+    """Find the signs in the bytes of some texts."""
     # Translating bytes is far faster than indexing a table by them.
-    kind = np.frombuffer(data.tobytes().translate(_KIND_BYTES), dtype=np.uint8)
-    place = (kind & _SIGN).view(np.bool_).nonzero()[0]
-    after = data.take(place + 1, mode="clip")
-    sign = _PAIR.take(data[place] * np.uint16(256) + after)
-    sign = np.where(_IS_DIGIT.take(data[place - 1]), sign, _LOOSE.take(sign))
-    block = Block(data, edge, kind, place, sign)
+    flags = np.frombuffer(data.tobytes().translate(_FLAG_BYTES), dtype=np.uint8)
+    position = (flags & _SIGN).view(np.bool_).nonzero()[0]
+    after = data.take(position + 1, mode="clip")
+    sign = _PAIR_CODE.take(data[position] * np.uint16(256) + after)
+    sign = np.where(_IS_DIGIT.take(data[position - 1]), sign, _CODE_WITHOUT_DIGIT.take(sign))
+    block = Block(data, start, flags, position, sign)
     wide = (sign == _CODE["wide"]).nonzero()[0]
     if len(wide):
-        third = block.at(place[wide] + 2)
-        decided = np.zeros(len(wide), dtype=np.uint8)
+        third = block.at(position[wide] + 2)
+        code = np.zeros(len(wide), dtype=np.uint8)
         for name, second, group in _WIDE_SIGNS:
-            decided[(after[wide] == second) & members(group)[third]] = _CODE[name]
-        sign[wide] = decided
+            code[(after[wide] == second) & byte_set(group)[third]] = _CODE[name]
+        sign[wide] = code
     command = (sign == _CODE["command"]).nonzero()[0]
     if len(command):
         for name in ("frac", "sqrt"):
-            sign[command[_named(block, place[command], name.encode())]] = _CODE[name]
+            sign[command[_is_command(block, position[command], name.encode())]] = _CODE[name]
     return block
 
 
-def _named(block: Block, command: IntArray, name: bytes) -> BoolArray:
-    r"""Whether a LaTeX command begins with this name, or with one letter and it, as ``\dfrac``."""
-    plain = np.ones(len(command), dtype=np.bool_)
+def _is_command(block: Block, position: IntArray, name: bytes) -> BoolArray:
+    r"""Whether a LaTeX command begins with this name, or with a letter and it (``\dfrac``)."""
+    plain = np.ones(len(position), dtype=np.bool_)
     prefixed = plain.copy()
     for step, byte in enumerate(name, start=1):
-        plain &= block.at(command + step) == byte
-        prefixed &= block.at(command + step + 1) == byte
+        plain &= block.at(position + step) == byte
+        prefixed &= block.at(position + step + 1) == byte
     return plain | prefixed
 
 
 def _powers(radix: int, count: int) -> KeyArray:
-    """Return the first powers of a number, modulo 2**64."""
+    """Return the first ``count`` powers of a number, modulo 2**64."""
     powers = np.full(count, radix, dtype=np.uint64)
     powers[0] = 1
     return np.asarray(np.multiply.accumulate(powers))
@@ -243,13 +248,14 @@ _POWERS = _powers(_RADIX, BLOCK_BYTES)
 _INVERSE_POWERS = _powers(pow(_RADIX, -1, 1 << 64), BLOCK_BYTES)
 _LETTER_HASH = hash_keys(np.arange(256, dtype=np.uint64))
 _LETTER_HASH[list(UPPER)] = _LETTER_HASH[list(LOWER)]
-_LETTER_HASH[~members(_WORDLY)] = 0
+_LETTER_HASH[~byte_set(_WORD_BYTES)] = 0
 
 
 def hash_words(data: ByteArray, start: IntArray) -> KeyArray:
-    """Hash the folded words that begin here, without regard to their case and to where they stand.
+    """Hash the folded words that begin at these positions, ignoring case.
 
-    A word ends where the next begins: what is between them adds nothing. The upper bits are good.
+    A word extends to the start of the next; the bytes between them do not count. The upper bits of
+    the hash are mixed best.
     """
     power, inverse = _POWERS, _INVERSE_POWERS
     if len(data) > len(power):  # a block of one long text

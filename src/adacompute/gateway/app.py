@@ -25,7 +25,7 @@ from adacompute.core.errors import (
     ModelError,
     ModelTimeout,
     RateLimited,
-    require,
+    needs_extra,
 )
 from adacompute.gateway.account import Account
 from adacompute.gateway.config import MB, Config
@@ -311,31 +311,28 @@ def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
 
 def _make_operator(gateway: Gateway, lifespan: Callable[[object], Any]) -> Any:  # noqa: ANN401
     """Make the pages for operators, an application of Starlette."""
-    routing = require("starlette.routing", extra="serve")
-    applications = require("starlette.applications", extra="serve")
-    replies = require("starlette.responses", extra="serve")
+    with needs_extra("serve"):
+        from starlette.applications import Starlette
+        from starlette.responses import JSONResponse, Response
+        from starlette.routing import Route
 
     async def health(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        return replies.JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "ok"})
 
     async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
         state, status = ("stopping", 503) if gateway.is_stopping else ("ready", 200)
-        return replies.JSONResponse({"status": state, "models": list(gateway.models)}, status)
+        return JSONResponse({"status": state, "models": list(gateway.models)}, status)
 
     async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
         kind = "text/plain; version=0.0.4; charset=utf-8"
-        return replies.Response(gateway.account.metrics.scrape(), media_type=kind)
+        return Response(gateway.account.metrics.scrape(), media_type=kind)
 
     async def missing(request: Any, _: object) -> Any:  # noqa: ANN401 - Starlette's
         error = write_error(f"there is no {request.url.path}", "invalid_request_error")
-        return replies.Response(error, 404, media_type="application/json")
+        return Response(error, 404, media_type="application/json")
 
-    return applications.Starlette(
-        routes=[
-            routing.Route("/health", health),
-            routing.Route("/ready", ready),
-            routing.Route("/metrics", metrics),
-        ],
+    return Starlette(
+        routes=[Route("/health", health), Route("/ready", ready), Route("/metrics", metrics)],
         exception_handlers={404: missing},
         lifespan=lifespan,
     )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from adacompute.core.errors import require
+from adacompute.core.errors import needs_extra
 
 PREFIX: Final = "adacompute_"
 SHARED_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -83,11 +83,12 @@ class Metrics:
     """The numbers of one process, or of all that share a directory."""
 
     def __init__(self) -> None:
-        prometheus = require("prometheus_client", extra="serve")
-        prometheus.disable_created_metrics()
+        with needs_extra("serve"):
+            import prometheus_client as prometheus
+
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
         if SHARED_DIRECTORY in os.environ:
             _remove_dead_workers(Path(os.environ[SHARED_DIRECTORY]))
-        self._prometheus: Any = prometheus
         self._registry = prometheus.CollectorRegistry()
         own: dict[str, Any] = {"registry": self._registry}
         self._counters = {
@@ -133,19 +134,23 @@ class Metrics:
 
     def scrape(self) -> bytes:
         """Return all numbers in the format of Prometheus."""
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.multiprocess import MultiProcessCollector
+
         registry = self._registry
         if SHARED_DIRECTORY in os.environ:
-            registry = self._prometheus.CollectorRegistry()
-            require("prometheus_client.multiprocess", extra="serve").MultiProcessCollector(registry)
-        return bytes(self._prometheus.generate_latest(registry))
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return bytes(generate_latest(registry))
 
 
 def _remove_dead_workers(directory: Path) -> None:
     """Remove the requests in flight of workers that were killed."""
-    prometheus = require("prometheus_client.multiprocess", extra="serve")
+    from prometheus_client.multiprocess import mark_process_dead
+
     for file in directory.glob("gauge_livesum_*.db"):
         process = int(file.stem.rpartition("_")[2])
         try:
             os.kill(process, 0)
         except ProcessLookupError:
-            prometheus.mark_process_dead(process)
+            mark_process_dead(process)  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import AdaComputeError, BundleError, ConfigError, require
+from adacompute.core.errors import AdaComputeError, BundleError, ConfigError, needs_extra
 from adacompute.datasets.example import locate_policy
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, ModelConfig, make_config
@@ -117,8 +117,11 @@ async def probe_models(
 
 def run(config: Config, report: Callable[[str], None]) -> None:
     """Serve until a signal stops the process."""
-    uvicorn = require("uvicorn", extra="serve")
-    require("starlette", extra="serve")
+    with needs_extra("serve"):
+        import uvicorn
+
+        from adacompute.gateway.timeout_protocol import TimeoutProtocol
+
     models = load_models(config)
     _check_port(config)
     if config.probe:
@@ -140,7 +143,7 @@ def run(config: Config, report: Callable[[str], None]) -> None:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=int(config.drain_s),
-            http=require("adacompute.gateway.timeout_protocol", extra="serve").TimeoutProtocol,
+            http=TimeoutProtocol,
             proxy_headers=False,
         )
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import require
+from adacompute.core.errors import needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from adacompute.gateway.engine import Decision
 
-EXTRA = "otel"
 _NANO = 1_000_000_000
 
 
@@ -24,16 +23,19 @@ class Spans:
     """Makes spans; ``exporter`` receives them, by default the one that the environment names."""
 
     def __init__(self, exporter: Any = None) -> None:  # noqa: ANN401 - OpenTelemetry's
-        trace = require("opentelemetry.sdk.trace", extra=EXTRA)
-        export = require("opentelemetry.sdk.trace.export", extra=EXTRA)
-        if exporter is None:
-            http = require("opentelemetry.exporter.otlp.proto.http.trace_exporter", extra=EXTRA)
-            exporter = http.OTLPSpanExporter()
-        self._provider = trace.TracerProvider()
-        self._provider.add_span_processor(export.BatchSpanProcessor(exporter))
+        with needs_extra("otel"):
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+            if exporter is None:
+                from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+                exporter = OTLPSpanExporter()
+        self._provider = TracerProvider()
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("adacompute.gateway")
-        propagation = "opentelemetry.trace.propagation.tracecontext"
-        self._context = require(propagation, extra=EXTRA).TraceContextTextMapPropagator()
+        self._context = TraceContextTextMapPropagator()
 
     def record(self, decision: Decision, usage: Mapping[str, int], *, upstream_model: str) -> None:
         """Make the span of a request that is over."""

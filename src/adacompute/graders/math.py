@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import require
+from adacompute.core.errors import needs_extra
 from adacompute.graders.completion import (
     MAX_NUMBER,
     NUMBER,
@@ -79,7 +79,10 @@ class Math:
     name: str = "math"
 
     def __init__(self) -> None:
-        self._library = require("math_verify", extra="math")
+        with needs_extra("math"):
+            import math_verify
+
+        self._library = math_verify
         self._parse = lru_cache(maxsize=4096)(self._parse_once)
         # Without a handler of its own its warnings would be printed, even if nobody listens.
         log = logging.getLogger("math_verify")

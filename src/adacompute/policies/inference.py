@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from adacompute.core.errors import BundleError, require
+from adacompute.core.errors import BundleError, needs_extra
 from adacompute.core.types import Float32Array, FloatArray, IntArray
 
 OPSET, IR_VERSION = 3, 8  # of ai.onnx.ml and of the file: every onnxruntime reads these
@@ -38,7 +38,9 @@ class OnnxModel:
     n_outputs: int = field(init=False)
 
     def __post_init__(self) -> None:
-        runtime = require("onnxruntime", extra="train")
+        with needs_extra("train"):
+            import onnxruntime as runtime
+
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -77,7 +79,9 @@ def trees_to_onnx(raw: bytes, *, n_features: int, n_outputs: int, output_of: Int
     ``output_of[g]`` is the output that the booster's group g adds to. Outputs without a group score
     UNSEEN_LEVEL_SCORE.
     """
-    onnx = require("onnx", extra="train")
+    with needs_extra("train"):
+        import onnx
+
     learner = json.loads(raw)["learner"]
     model = learner["gradient_booster"]["model"]
     base = np.atleast_1d(json.loads(learner["learner_model_param"]["base_score"]))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError, DataError, require
+from adacompute.core.errors import ConfigError, DataError, needs_extra
 from adacompute.core.types import Float32Array, FloatArray, IntArray
 from adacompute.policies.inference import (
     UNSEEN_LEVEL_SCORE,
@@ -120,7 +120,9 @@ def _boost(
     weight: FloatArray | None,
     seed: int,
 ) -> bytes:
-    xgboost = require("xgboost", extra="train")
+    with needs_extra("train"):
+        import xgboost
+
     data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
     booster = xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, N_TREES)
     return bytes(booster.save_raw("json"))
@@ -128,9 +130,11 @@ def _boost(
 
 def single_threaded() -> AbstractContextManager[Any]:
     """Limit numerical libraries to one thread: for small problems that is ten times faster."""
-    require("sklearn", extra="train")  # it depends on threadpoolctl, and the error should name it
-    limits = require("threadpoolctl", extra="train").threadpool_limits
-    return cast("AbstractContextManager[Any]", limits(1))
+    with needs_extra("train"):
+        import sklearn  # noqa: F401 - it depends on threadpoolctl, and the error should name it
+        from threadpoolctl import threadpool_limits
+
+    return cast("AbstractContextManager[Any]", threadpool_limits(1))
 
 
 def fit_clusters(
@@ -138,8 +142,10 @@ def fit_clusters(
 ) -> tuple[IntArray, FloatArray]:
     """Return the cluster of each point, and the centres; fewer clusters if points coincide."""
     n_clusters = min(n_clusters, len(np.unique(points, axis=0)))
-    cluster = require("sklearn.cluster", extra="train")
-    model = cluster.KMeans(n_clusters, n_init=3, random_state=seed).fit(points)
+    with needs_extra("train"):
+        from sklearn.cluster import KMeans
+
+    model = KMeans(n_clusters, n_init=3, random_state=seed).fit(points)
     return model.labels_.astype(np.int64), model.cluster_centers_
 
 
@@ -214,23 +220,29 @@ def _held_out_gain(
 def _logistic_regression(
     points: FloatArray, label: IntArray, inverse_penalty: float, seed: int
 ) -> Any:  # noqa: ANN401 - scikit-learn has no types
-    linear = require("sklearn.linear_model", extra="train")
-    model = linear.LogisticRegression(C=inverse_penalty, max_iter=300, random_state=seed)
+    with needs_extra("train"):
+        from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=inverse_penalty, max_iter=300, random_state=seed)
     return model.fit(points, label)
 
 
 def _scikit_classifier(name: str, seed: int) -> Any:  # noqa: ANN401 - scikit-learn has no types
     """Return one of the paper's other classifiers, on standardised features."""
-    pipeline = require("sklearn.pipeline", extra="train")
-    scale = require("sklearn.preprocessing", extra="train").StandardScaler()
+    with needs_extra("train"):
+        from sklearn.ensemble import RandomForestClassifier
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.neural_network import MLPClassifier
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+        from sklearn.svm import SVC
+
     if name == "logistic":
-        model = require("sklearn.linear_model", extra="train").LogisticRegression(max_iter=2000)
+        model = LogisticRegression(max_iter=2000)
     elif name == "svm":
-        model = require("sklearn.svm", extra="train").SVC(kernel="rbf", random_state=seed)
+        model = SVC(kernel="rbf", random_state=seed)
     elif name == "forest":
-        ensemble = require("sklearn.ensemble", extra="train")
-        model = ensemble.RandomForestClassifier(n_estimators=N_TREES, random_state=seed)
+        model = RandomForestClassifier(n_estimators=N_TREES, random_state=seed)
     else:
-        network = require("sklearn.neural_network", extra="train")
-        model = network.MLPClassifier((64,), early_stopping=True, random_state=seed)
-    return pipeline.make_pipeline(scale, model)
+        model = MLPClassifier((64,), early_stopping=True, random_state=seed)
+    return make_pipeline(StandardScaler(), model)

@@ -13,7 +13,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from adacompute.core.errors import require
+from adacompute.core.errors import needs_extra
 from adacompute.report.breakdown import QUESTION_TYPES
 from adacompute.report.figures import (
     Drawing,
@@ -59,7 +59,9 @@ UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "
 
 def render(document: dict[str, Any]) -> str:
     """Return the page of a document."""
-    jinja2 = require("jinja2", extra="report")
+    with needs_extra("report"):
+        import jinja2
+
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

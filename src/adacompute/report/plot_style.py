@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import require
+from adacompute.core.errors import needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - for other modules
@@ -24,7 +24,7 @@ COLOURS = ("#0b6e99", "#d1495b", "#4f772d", "#8d6a9f", "#c77700", "#30638e", "#7
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#8a8f98"
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "adacompute",
     "pdf.fonttype": 42,
@@ -49,10 +49,12 @@ def panels(
     rows: int = 1, columns: int = 1, *, width: float = 6.4, height: float = 3.8
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Yield a figure and its axes, row by row; width and height are those of one panel."""
-    matplotlib = require("matplotlib", extra="report")
-    figure_module = require("matplotlib.figure", extra="report")
-    with matplotlib.rc_context(SETTINGS):
-        figure = figure_module.Figure(figsize=(width * columns, height * rows))
+    with needs_extra("report"):
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(width * columns, height * rows))
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, list(axes.ravel())
 
@@ -77,8 +79,9 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
 
 
 def _save(figure: Figure, extension: str, metadata: dict[str, Any]) -> bytes:
-    matplotlib = require("matplotlib", extra="report")
+    import matplotlib as mpl
+
     buffer = io.BytesIO()
-    with matplotlib.rc_context(SETTINGS):
+    with mpl.rc_context(SETTINGS):
         figure.savefig(buffer, format=extension, metadata=metadata, transparent=True)
     return buffer.getvalue()

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 
 from adacompute.core import votes
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import Float32Array
-from adacompute.features.text import FEATURE_SETS, extract
+from adacompute.features.text import FEATURE_SETS, extract_features
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix
@@ -81,7 +80,7 @@ class QuestionProgress:
 def question_features(bundle: Bundle, question: str | None) -> Float32Array:
     """Return the features of a question, (1, F); without its text, those of an average one."""
     if question is not None:
-        return extract(pa.array([question]), features=bundle.features)
+        return extract_features([question], features=bundle.features)
     mean = () if bundle.baseline is None else bundle.baseline.feature_mean
     width = len(FEATURE_SETS[bundle.features])
     return np.resize(np.asarray(mean or (0.0,), np.float32), (1, width))
@@ -168,8 +167,8 @@ def _prepare(block: list[QuestionProgress]) -> Float32Array:
     missing = [one for one in block if one.features is None]
     with_text = [one for one in missing if one.question is not None]
     if with_text:
-        text = pa.array([one.question for one in with_text])
-        prepared = bundle.policy.prepare_features(extract(text, features=bundle.features))
+        text = [one.question for one in with_text]
+        prepared = bundle.policy.prepare_features(extract_features(text, features=bundle.features))
         for i, one in enumerate(with_text):
             one.features = prepared[i : i + 1]
     for one in missing:

@@ -7,19 +7,18 @@ environment. It computes no result of its own.
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from adacompute.core.errors import ConfigError, DataError, MissingExtra, require
+from adacompute.core.errors import ConfigError, DataError, MissingExtra, check_installed
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool, Resort
-from adacompute.features.text import FEATURE_SETS, extract
+from adacompute.features.text import FEATURE_SETS, extract_features
 from adacompute.policies.bundle import read_template
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
@@ -98,13 +97,13 @@ def make_pool(
         answers=recorded.answers,
         key=recorded.key,
         group=recorded.group,
-        features=extract(text, features=features, draft_logprob=logprob),
+        features=extract_features(text, features=features, draft_logprob=logprob),
         sample_cost=sample_cost,
         round_cost=round_cost,
         resort=resort,
         logprob=likely,
         length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
-        sequential_features=extract(text, features="words"),
+        sequential_features=extract_features(text, features="words"),
     )
 
 
@@ -189,9 +188,7 @@ def choose_policy() -> tuple[str, str | None]:
 def missing_extra() -> str | None:
     """What a learned model lacks here, in one sentence."""
     try:
-        for module in TRAINING:
-            if find_spec(module) is None:  # importing them takes seconds
-                require(module, extra="train")
+        check_installed(*TRAINING, extra="train")
     except MissingExtra as error:
         return str(error)
     return None

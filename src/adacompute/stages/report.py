@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError, DataError, require
+from adacompute.core.errors import ConfigError, DataError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
 from adacompute.report.page import render
@@ -108,8 +108,7 @@ def report_run(
 
 def check_extra() -> None:
     """Refuse where a page cannot be made, before minutes are spent on what it says."""
-    for module in ("jinja2", "matplotlib"):
-        require(module, extra="report")
+    check_installed("jinja2", "matplotlib", extra="report")
 
 
 def _result(document: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import ConfigError, DataError, require
+from adacompute.core.errors import ConfigError, DataError, check_installed
 from adacompute.paper.archetypes import compose_runs
 from adacompute.paper.claims import judge_claims
 from adacompute.paper.comparison import compare_policies
@@ -69,7 +69,7 @@ def reproduce_runs(
     if full_runs < 0:
         raise ConfigError(f"figures are made for 0 runs or more, not for {full_runs}")
     if full_runs:
-        require("matplotlib", extra="report")
+        check_installed("matplotlib", extra="report")
     places = name_sources([place for source in sources for place in find_sources(source)])
     out.mkdir(parents=True, exist_ok=True)
     made, runs = Made(out), []

@@ -32,7 +32,7 @@ from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
-from adacompute.core.errors import ConfigError, require
+from adacompute.core.errors import ConfigError, needs_extra
 from adacompute.testing.fake_answers import (
     FAULTS,
     FakeRequest,
@@ -57,7 +57,10 @@ class FakeUpstream:
     def __init__(self, settings: FakeSettings) -> None:
         self.settings = settings
         self.port = 0
-        self._web: Any = require("aiohttp.web", extra="serve")
+        with needs_extra("serve"):
+            from aiohttp import web
+
+        self._web = web
         self._counts: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
         self._script = iter(settings.fault_script)
@@ -262,7 +265,8 @@ class FakeUpstream:
 @contextmanager
 def serve_fake(settings: FakeSettings | None = None) -> Iterator[FakeUpstream]:
     """Run a fake server in a background thread while the context is open."""
-    require("aiohttp.web", extra="serve")  # raise here rather than in the thread
+    with needs_extra("serve"):  # raise here rather than in the thread
+        import aiohttp.web  # noqa: F401
     started = threading.Event()
     stop: list[Callable[[], object]] = []
     fakes: list[FakeUpstream] = []

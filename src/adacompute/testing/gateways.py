@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adacompute.core.errors import ConfigError, require
+from adacompute.core.errors import ConfigError, needs_extra
 from adacompute.core.types import make_levels
 from adacompute.gateway.app import build
 from adacompute.gateway.config import Config
@@ -88,7 +88,9 @@ def serve_gateway(config: Config) -> Iterator[int]:
 @contextmanager
 def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     """Run an ASGI application in a thread, on a free port, for as long as the context lasts."""
-    uvicorn = require("uvicorn", extra="serve")
+    with needs_extra("serve"):
+        import uvicorn
+
     port = free_port()
     settings = uvicorn.Config(
         application,

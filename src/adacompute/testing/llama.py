@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import MissingExtra, ModelError, require
+from adacompute.core.errors import MissingExtra, ModelError
 
 _GRACE_S = 5.0
 
@@ -150,7 +150,8 @@ def _taken(port: int) -> str | None:
 
 
 def _start(options: argparse.Namespace) -> Any:  # noqa: ANN401 - xllamacpp has no types
-    llama = require("xllamacpp", extra="serve")
+    import xllamacpp as llama
+
     params = llama.CommonParams()
     params.model.path = str(find_weights())
     params.model_alias = {Llama.model}
