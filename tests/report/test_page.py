@@ -322,7 +322,7 @@ def test_a_bill_in_another_unit(report_on: Callable[..., dict[str, Any]], tmp_pa
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"policy": "mixture"}, ConfigError, "a page is about one of"),
+        ({"policy": "mixture"}, ConfigError, "'mixture'"),
         ({"policies": ("nobody",)}, ConfigError, "there is no policy 'nobody'"),
         ({"budget": 0.5}, ConfigError, "cannot be held"),
         ({"budget": float("nan")}, ConfigError, "finite number above 0"),

@@ -61,15 +61,15 @@ def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "name a budget, or the samples"),
+        ({}, "--budget"),
         ({"budget": 2.0, "accuracy_of": 4}, "not both"),
-        ({"budget": float("nan")}, "finite number above 0, not nan"),
-        ({"budget": float("inf")}, "finite number above 0, not inf"),
-        ({"budget": -1.0}, "finite number above 0, not -1"),
+        ({"budget": float("nan")}, "nan"),
+        ({"budget": float("inf")}, "inf"),
+        ({"budget": -1.0}, "-1"),
         ({"budget": 2.0, "confidence": 1.0}, "confidence"),
         ({"budget": 2.0, "confidence": 1 - 1e-16}, "confidence"),
         ({"budget": 2.0, "confidence": 0.3}, "confidence"),
-        ({"accuracy_of": 4, "share": 0.0}, "a share lies between 0 and 1"),
+        ({"accuracy_of": 4, "share": 0.0}, "share"),
         ({"budget": 2.0, "horizon": 0}, "horizon"),
     ],
 )
@@ -86,5 +86,5 @@ def test_a_bundle_of_other_samples_is_refused(
 ) -> None:
     _, policy = trained
     import_samples(write(tmp_path / "other.parquet", rows[:-1]), tmp_path / "run")
-    with pytest.raises(BundleError, match="trained on other samples"):
+    with pytest.raises(BundleError, match="other samples"):
         calibrate_run(tmp_path / "run", bundle=policy, budget=2.0)

@@ -138,7 +138,7 @@ def test_only_parsed_samples_need_scores(rows: Rows, make_run: Callable[[Rows], 
     unread = [{**row, "mean_logprob": None if row["answer"] is None else -0.5} for row in rows]
     assert estimate_run(make_run(unread), levels=(1,), vote="best-of")["questions"] == 24
     unscored = [{**row, "mean_logprob": None} for row in rows]
-    with pytest.raises(DataError, match=r"'weighted' needs mean_logprob .* 174 have none"):
+    with pytest.raises(DataError, match=r"'weighted' .*mean_logprob .* 174 "):
         estimate_run(make_run(unscored), levels=(1,), vote="weighted")
     absurd = [{**row, "mean_logprob": 1e30} for row in rows]
     with pytest.raises(DataError, match="finite score"):
@@ -147,10 +147,10 @@ def test_only_parsed_samples_need_scores(rows: Rows, make_run: Callable[[Rows], 
 
 @pytest.mark.parametrize("levels", [(), (2, 1), (1, 1), (0, 1), (-1,), (1, 2**31)])
 def test_levels_must_increase_from_one(run: Path, levels: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="levels are rising whole numbers from 1"):
+    with pytest.raises(ConfigError, match="levels"):
         estimate_run(run, levels=levels)
 
 
 def test_levels_above_the_recorded_samples_are_refused(run: Path) -> None:
-    with pytest.raises(DataError, match=r"need 9 samples of every question, one has 8"):
+    with pytest.raises(DataError, match="need 9 samples"):
         estimate_run(run, levels=(1, 9))

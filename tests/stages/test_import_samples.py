@@ -35,7 +35,7 @@ def test_samples_of_another_source_are_refused(
 ) -> None:
     before = artifacts(run)
     other = write(tmp_path / "other.parquet", rows[:-1])
-    with pytest.raises(DataError, match="already holds samples of another source"):
+    with pytest.raises(DataError, match="another source"):
         import_samples(other, run)
     assert artifacts(run) == before
 
@@ -47,5 +47,5 @@ def test_same_samples_can_be_imported_with_a_model_name(run: Path, source: Path)
 
 
 def test_file_as_run_is_refused(source: Path) -> None:
-    with pytest.raises(DataError, match="is no directory"):
+    with pytest.raises(DataError, match="directory"):
         import_samples(source, source)

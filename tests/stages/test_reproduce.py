@@ -61,7 +61,7 @@ def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
     index = (tmp_path / "out" / "index.md").read_text()
     for path in paths[:-1]:
         assert f"](<{path.relative_to(tmp_path / 'out').as_posix()}>)" in index
-    excluded = {one["what"] for one in made["excluded"]}
+    excluded = {one["exhibit"] for one in made["excluded"]}
     for exhibit in EXHIBITS:
         assert (exhibit.caption in index) == (exhibit.name not in excluded)
         kinds = {p.suffix for p in paths if p.stem == exhibit.name and p.parent.name == "a-set_1"}
@@ -99,10 +99,10 @@ def test_a_run_that_is_too_small_is_left_out_with_the_reason(tmp_path: Path) -> 
     large = write_samples(tmp_path / "large.parquet")
     made = reproduce_runs([small, large], out=tmp_path / "out", full_runs=0)
     (one,) = made["excluded"]
-    assert (one["run"], one["what"]) == ("small", "comparison")
-    assert "too few" in one["why"]
+    assert (one["run"], one["exhibit"]) == ("small", "comparison")
+    assert "too few" in one["reason"]
     assert "small, comparison: " in (tmp_path / "out" / "index.md").read_text()
-    with pytest.raises(DataError, match="no run can be compared: 4 different questions"):
+    with pytest.raises(DataError, match="4 different questions"):
         reproduce_runs([small], out=tmp_path / "none", full_runs=0)
 
 
@@ -135,7 +135,7 @@ def test_what_holds_no_samples_is_refused(tmp_path: Path, what: str) -> None:
 
 
 def test_fewer_than_no_figures_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not for -1"):
+    with pytest.raises(ConfigError, match="-1"):
         reproduce_runs([tmp_path], out=tmp_path / "out", full_runs=-1)
 
 

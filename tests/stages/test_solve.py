@@ -31,7 +31,7 @@ def test_solve_refuses_stale_utilities(run: Path) -> None:
     estimate_run(run, levels=(1, 2))
     solve_run(run, budget=1.5)
     grade_run(run, grader="exact")
-    with pytest.raises(DataError, match=r"made from other samples or grades: run 'adacompute est"):
+    with pytest.raises(DataError, match="'adacompute estimate"):
         solve_run(run, budget=1.5)
     estimate_run(run, levels=(1, 2))
     assert solve_run(run, budget=1.5)["utility"] == 0.0
@@ -127,21 +127,21 @@ def test_latency_is_the_expected_maximum_of_parallel_samples(run: Path, rows: Ro
 @pytest.mark.parametrize(
     ("options", "kind", "sentence"),
     [
-        ({"budget": 0.5}, InfeasibleBudget, r"budget of 0.5 is below 1"),
+        ({"budget": 0.5}, InfeasibleBudget, "below 1"),
         ({"budget": 0.0}, InfeasibleBudget, r"below 1"),
         ({"budget": -3.0}, InfeasibleBudget, r"below 1"),
-        ({"budget": math.nan}, ConfigError, r"finite number, got nan"),
-        ({"budget": math.inf}, ConfigError, r"finite number, got inf"),
+        ({"budget": math.nan}, ConfigError, "nan"),
+        ({"budget": math.inf}, ConfigError, "inf"),
         ({"budget": 2.0, "method": "guess"}, ConfigError, r"method must be"),
-        ({"budget": 2.0, "unit": "bananas"}, ConfigError, r"unit must be one of .* not 'bananas'"),
+        ({"budget": 2.0, "unit": "bananas"}, ConfigError, "'bananas'"),
         ({"budget": 2.0, "unit": "money"}, ConfigError, r"token prices"),
-        ({"budget": 2.0, "limits": {"bananas": 1.0}}, ConfigError, r"not 'bananas'"),
-        ({"budget": 2.0, "limits": {"latency": 0.1}}, InfeasibleBudget, r"on latency is below"),
+        ({"budget": 2.0, "limits": {"bananas": 1.0}}, ConfigError, "'bananas'"),
+        ({"budget": 2.0, "limits": {"latency": 0.1}}, InfeasibleBudget, "latency"),
         ({"budget": 2.0, "limits": {"latency": math.nan}}, ConfigError, r"finite numbers"),
         (
             {"budget": 2.0, "limits": {"latency": 9.0}, "method": "bisect"},
             ConfigError,
-            r"limits are solved by the method 'exact' only",
+            "'exact'",
         ),
     ],
 )

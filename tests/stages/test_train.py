@@ -72,15 +72,15 @@ def test_bundle_records_the_model_and_the_latest_grader(source: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "kind", "sentence"),
     [
-        ({"policy": "oracle"}, ConfigError, "no policy 'oracle'"),
-        ({"levels": (9, 16)}, DataError, "a question, 8, is below the lowest level, 9:"),
-        ({"levels": (1, 9)}, DataError, "8, leaves one of the levels 1, 9, and a policy"),
-        ({"levels": ()}, ConfigError, "rising whole numbers"),
-        ({"budgets": (math.nan,)}, ConfigError, "not nan"),
-        ({"seed": -1}, ConfigError, "a seed"),
+        ({"policy": "oracle"}, ConfigError, "'oracle'"),
+        ({"levels": (9, 16)}, DataError, "8 samples .* 9:"),
+        ({"levels": (1, 9)}, DataError, "8 samples .* 1, 9,"),
+        ({"levels": ()}, ConfigError, "levels"),
+        ({"budgets": (math.nan,)}, ConfigError, "nan"),
+        ({"seed": -1}, ConfigError, "seed"),
         ({"features": "tea-leaves"}, ConfigError, "tea-leaves"),
-        ({"policy": "router", "classifier": "tarot"}, ConfigError, "got 'tarot'"),
-        ({"policy": "router", "classifier": "logistic"}, BundleError, "classifier 'gbm'"),
+        ({"policy": "router", "classifier": "tarot"}, ConfigError, "'tarot'"),
+        ({"policy": "router", "classifier": "logistic"}, BundleError, "'gbm'"),
     ],
 )
 def test_invalid_options_are_refused(
@@ -97,7 +97,7 @@ def test_one_sample_per_question_is_refused(
     rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path, policy: str
 ) -> None:
     run, out = make_run([row for row in rows if row["sample"] == 0]), tmp_path / "bundle"
-    with pytest.raises(DataError, match="a question, 1, leaves one of the levels 1, 2"):
+    with pytest.raises(DataError, match=r"1 samples .* 1, 2"):
         train_run(run, policy=policy, out=out)
     assert not out.exists()
 
@@ -124,7 +124,7 @@ def test_bundle_records_the_round_cost(run: Path, tmp_path: Path) -> None:
     assert paid["on_training_questions"][0]["cost"] >= 2.5
     with pytest.raises(ConfigError, match="round_cost"):
         train_run(run, out=tmp_path / "none", **options, round_cost=math.inf)
-    with pytest.raises(ConfigError, match="its price is not known"):
+    with pytest.raises(ConfigError, match="price"):
         train_run(run, out=tmp_path / "none", **options, native_n=True)
 
 
@@ -136,7 +136,7 @@ def test_bundle_records_the_tie_break(run: Path, tmp_path: Path) -> None:
     assert made["on_training_questions"] != plain["on_training_questions"]
     scored = evaluate_run(run, **QUICK, tie_break="logprob")
     assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]
-    with pytest.raises(ConfigError, match="ties are broken by first or logprob, not 'luck'"):
+    with pytest.raises(ConfigError, match="'luck'"):
         evaluate_run(run, **QUICK, tie_break="luck")
 
 

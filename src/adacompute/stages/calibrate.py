@@ -1,8 +1,8 @@
-"""Calibrations: the stage that sets a bundle's price on held-out questions and judges it.
+"""Calibrate: the stage that sets the price of a bundle on held-out questions and gives a verdict.
 
-The bundle was trained on all questions of the run; its factory is fitted again on parts of them to
-learn what it does on questions it has not seen. What is found goes into the bundle: the frontier
-from cost to price, and the verdict.
+The bundle was trained on all questions of the run. Its policy is refitted on folds of them, and
+each is scored on the questions that it was not fitted to. The frontier from cost to price and the
+verdict are written into the bundle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIN_CONFIDENCE, MAX_CONFIDENCE = 0.5, 1 - 1e-9
-"""Below a half, an interval does not hold its own middle; near 1, it is as wide as rounding."""
+"""Outside these bounds an interval is empty, or dominated by rounding."""
 
 
 def calibrate_run(
@@ -39,13 +39,13 @@ def calibrate_run(
     resort: Path | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Set the price of a bundle for a budget, or for a share of the accuracy of many samples."""
+    """Set the price of a bundle for a budget, or to keep a share of the accuracy of N samples."""
     if budget is not None and accuracy_of is not None:
-        raise ConfigError("name a budget or the samples whose accuracy is to be kept, not both")
+        raise ConfigError("give --budget or --accuracy-of, not both")
     if budget is not None:
         check_budgets([budget])
     if not 0 < share < 1:
-        raise ConfigError(f"a share lies between 0 and 1, not at {share:g}")
+        raise ConfigError(f"share must be between 0 and 1, got {share:g}")
     check_confidence(confidence, horizon)
     trained = load_bundle(bundle)
     experiment, name = _experiment(run, trained, resort)
@@ -57,7 +57,7 @@ def calibrate_run(
         settings |= {"accuracy_of": accuracy_of, "share": share}
         result = {"accuracy_of": accuracy_of, **calibrate_share(experiment, name, **settings)}
     else:
-        raise ConfigError("name a budget, or the samples whose accuracy is to be kept")
+        raise ConfigError("give --budget or --accuracy-of")
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
     notes = {**trained.notes, "calibration": result}
     save_bundle(replace(trained, frontier=points, notes=notes), bundle)
@@ -68,15 +68,15 @@ def check_confidence(confidence: float, horizon: int | None) -> None:
     """Refuse a confidence level or a horizon for which no interval can be computed."""
     if not MIN_CONFIDENCE <= confidence <= MAX_CONFIDENCE:
         raise ConfigError(
-            f"confidence must be from {MIN_CONFIDENCE} to below 1, not {confidence:.10g}"
+            f"confidence must be from {MIN_CONFIDENCE} to below 1, got {confidence:.10g}"
         )
     if horizon is not None and horizon < 1:
-        raise ConfigError(f"horizon must be at least 1 question, not {horizon}")
+        raise ConfigError(f"horizon must be at least 1 question, got {horizon}")
 
 
 def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment, str]:
-    """What the bundle was trained on, as it was then."""
-    place = Run(run)
+    """Return the experiment that the bundle was trained on, and the name of its policy."""
+    store = Run(run)
     try:
         settings, name = dict(bundle.notes["experiment"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("levels", "budgets")}
@@ -84,7 +84,7 @@ def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experim
         costs = CostModel.from_dict(bundle.unit, bundle.notes["costs"])
     except (KeyError, TypeError, ValueError):
         raise BundleError(
-            "the bundle does not say how its policy was fitted: train it again"
+            "the bundle does not record how its policy was fitted: train it again"
         ) from None
     if bundle.notes.get("resort") != hash_resort(resort):
         raise BundleError(
@@ -92,8 +92,8 @@ def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experim
             "by --resort, or train it again"
         )
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": bundle.tie_break}
-    pool = read_pool(place, costs=costs, **known).equalise()
-    if bundle.data_hash != hash_run(place):
+    pool = read_pool(store, costs=costs, **known).equalise()
+    if bundle.data_hash != hash_run(store):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"
         )

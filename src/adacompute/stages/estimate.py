@@ -1,7 +1,7 @@
 """Estimate: the stage that computes the utility of every level on every question.
 
 It reads graded samples and writes the utility table, with standard errors and mean costs. It does
-not know which level will be chosen.
+not choose levels.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def estimate_run(
     unit: str = "samples",
     token_prices: Path | None = None,
 ) -> dict[str, Any]:
-    """Estimate what each level is worth on each question, and what it costs on the average."""
-    place, prices = Run(run), read_token_prices(token_prices, [unit])
+    """Estimate the utility of each level on each question, and its mean cost."""
+    store, prices = Run(run), read_token_prices(token_prices, [unit])
     levels = check_levels(levels)
     arguments = {
         "levels": list(levels),
@@ -49,12 +49,12 @@ def estimate_run(
         "unit": unit,
         "prices": describe_token_prices(prices),
     }
-    inputs = place.hashes([SAMPLES, GRADES])
-    done = place.find_finished("estimate", arguments, inputs)
-    if done:
-        return done.result
-    recorded = encode_samples(place.samples())
-    answers = _scored(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
+    inputs = store.hashes([SAMPLES, GRADES])
+    finished = store.find_finished("estimate", arguments, inputs)
+    if finished:
+        return finished.result
+    recorded = encode_samples(store.samples())
+    answers = _with_scores(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
     found = _estimate(answers, levels, method, vote)
     columns: dict[str, Any] = {"question_id": recorded.id}
     for k, level in enumerate(levels):
@@ -66,13 +66,13 @@ def estimate_run(
             "level": level,
             "cost": float(cost[:, k].mean()),
             "utility": float(found.utility[:, k].mean()),
-            "standard_error": _spread(found.utility[:, k], recorded.group),
+            "standard_error": _standard_error(found.utility[:, k], recorded.group),
         }
         for k, level in enumerate(levels)
     ]
     result = {"questions": len(answers), "method": method, "vote": vote, "unit": unit}
     result["levels"] = rows
-    place.finish(
+    store.finish(
         "estimate",
         arguments=arguments,
         inputs=inputs,
@@ -83,46 +83,46 @@ def estimate_run(
 
 
 def _estimate(answers: Answers, levels: tuple[int, ...], method: str, vote: str) -> Estimate:
-    """Estimate utilities from the samples of each question alone, or from all together."""
+    """Estimate utilities from each question's own samples, or from those of all questions."""
     if method != "posterior":
         return estimate(answers, levels, method=method, vote=vote)
     if vote != "majority":
-        raise ConfigError(f"the method 'posterior' knows the vote 'majority' only, not {vote!r}")
+        raise ConfigError(f"the method 'posterior' supports the vote 'majority' only, got {vote!r}")
     utility = np.round(fit_posterior(answers, levels).utility, DIGITS)
     return Estimate(utility, np.full(utility.shape, np.nan))
 
 
-def _scored(recorded: SampleSet, vote: str) -> Answers:
-    """Answers with their scores, or without any, their mean log-probabilities.
+def _with_scores(recorded: SampleSet, vote: str) -> Answers:
+    """Return the answers with their scores, or, without any, their mean log-probabilities.
 
-    As weights of votes, scores are taken as they are and log-probabilities as probabilities.
+    A weighted vote uses scores as they are, and log-probabilities as probabilities.
     """
     answers = recorded.answers
-    read = answers.answer != UNPARSED
+    parsed = answers.answer != UNPARSED
     column, score = "score", recorded.column("score")
-    if np.isnan(score[read]).all():
+    if np.isnan(score[parsed]).all():
         column, score = "mean_logprob", recorded.column("mean_logprob")
-    missing = int(np.isnan(score[read]).sum())
+    missing = int(np.isnan(score[parsed]).sum())
     if missing:
         raise DataError(
-            f"vote {vote!r} needs {column} of every sample that could be read, and {missing} "
-            "have none: use another vote"
+            f"vote {vote!r} needs {column} for every parsed sample, and {missing} have none: "
+            "use another vote"
         )
-    if vote == "weighted" and column == "score" and bool((score[read] < 0).any()):
-        raise DataError("votes cannot be weighed by a score below 0: use --vote best-of")
+    if vote == "weighted" and column == "score" and bool((score[parsed] < 0).any()):
+        raise DataError("votes cannot be weighted by a score below 0: use --vote best-of")
     if vote == "weighted" and column == "mean_logprob":
-        with np.errstate(over="ignore"):  # what is infinite is refused as a score
+        with np.errstate(over="ignore"):  # an infinite score is refused later
             score = np.exp(score)
     return replace(answers, score=score)
 
 
-def _spread(
+def _standard_error(
     values: np.typing.NDArray[np.float64], group: np.typing.NDArray[np.uint64]
 ) -> float | None:
-    """Standard error of a mean over questions, copies of one text counted together."""
+    """Return the standard error of a mean over questions, clustered by text."""
     _, inverse = np.unique(group, return_inverse=True)
     groups = int(inverse.max()) + 1
-    if groups < 2:  # noqa: PLR2004 - one question has no spread
+    if groups < 2:  # noqa: PLR2004 - one question has no standard error
         return None
     sums = np.bincount(inverse, values - values.mean(), minlength=groups)
     return float(np.sqrt((sums**2).sum() * groups / (groups - 1)) / len(values))

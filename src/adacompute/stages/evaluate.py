@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 EVALUATION = "evaluation.json"
 FORMAT = 3
-"""Version of the scores that are kept in the run."""
+"""Version of the scores in the run."""
 
 PROTOCOLS = {
     "held-out": (*POLICY_FACTORIES, *ORACLES),
@@ -66,19 +66,20 @@ def evaluate_run(
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Score policies on questions they have not seen, or by the paper's own protocol.
+    """Score policies on held-out questions, or by the paper's own protocol.
 
-    Without ``policies`` those that lack an optional dependency are left out, and named. A question
-    is drawn for ``rounds`` times at most, each for ``round_cost`` and, with ``native_n``, a prompt.
+    Without ``policies`` all are scored, except those whose extra is not installed; these are listed
+    in the result. A question is sampled in at most ``rounds`` rounds. Each costs ``round_cost``
+    and, with ``native_n``, a prompt.
     """
-    place, costs = (
+    store, costs = (
         Run(run),
         CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost),
     )
-    names, skipped = _contestants(policies, protocol)
+    names, skipped = _select_policies(policies, protocol)
     arguments = {
         "format": FORMAT,
-        "budgets": list(resolve_budgets(place, costs, budgets)),
+        "budgets": list(resolve_budgets(store, costs, budgets)),
         "levels": list(check_levels(levels)),
         "policies": names,
         "drop_unparsed": drop_unparsed,
@@ -91,30 +92,30 @@ def evaluate_run(
         "tie_break": check_tie_break(tie_break),
         "seed": check_seed(seed),
     }
-    inputs = place.hashes([SAMPLES, GRADES])
-    if done := place.find_finished("evaluate", arguments, inputs):
-        return done.result
+    inputs = store.hashes([SAMPLES, GRADES])
+    if finished := store.find_finished("evaluate", arguments, inputs):
+        return finished.result
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
-    pool = read_pool(place, costs=costs, draft=protocol == "paper", **known)
+    pool = read_pool(store, costs=costs, draft=protocol == "paper", **known)
     result = _score(pool, arguments, progress) | {"skipped": skipped}
     outputs = {EVALUATION: result}
-    place.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+    store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result
 
 
 def _check_rounds(rounds: int | None, costs: CostModel, protocol: str) -> int | None:
-    """What was asked about rounds, or a refusal."""
+    """Return the maximum number of rounds, if it is valid."""
     if rounds is not None and rounds < 1:
-        raise ConfigError(f"a question needs at least one round, not {rounds}")
+        raise ConfigError(f"rounds must be at least 1, got {rounds}")
     if protocol == "paper" and (rounds is not None or costs.round_cost or costs.native_n):
-        raise ConfigError("the paper's protocol knows no rounds: use the held-out one")
+        raise ConfigError("the paper's protocol has no rounds: use --protocol held-out")
     return rounds
 
 
 def _score(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Score by the protocol that was asked for, and say on what."""
+    """Score by the given protocol, and describe the samples."""
     score = _score_as_paper if arguments["protocol"] == "paper" else _score_held_out
     return {
         **{name: arguments[name] for name in ("protocol", "unit", "drop_unparsed")},
@@ -144,7 +145,7 @@ def _score_as_paper(
 ) -> dict[str, Any]:
     equal = pool.equalise(drop_unparsed=arguments["drop_unparsed"])
     if not equal.sample_cost.any():
-        raise DataError("the samples cost nothing at all: use another unit")
+        raise DataError("all samples cost nothing: use another unit")
     rows = evaluate_paper(equal, budgets=arguments["budgets"], progress=progress)
     return {
         "questions": len(equal),
@@ -153,10 +154,12 @@ def _score_as_paper(
     }
 
 
-def _contestants(policies: Sequence[str] | None, protocol: str) -> tuple[list[str], dict[str, str]]:
-    """Policies to score, and those that are left out with the reason."""
+def _select_policies(
+    policies: Sequence[str] | None, protocol: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return the policies to score, and those that are skipped with the reason."""
     if protocol not in PROTOCOLS:
-        raise ConfigError(f"protocol is 'held-out' or 'paper', not {protocol!r}")
+        raise ConfigError(f"protocol must be 'held-out' or 'paper', got {protocol!r}")
     known = PROTOCOLS[protocol]
     if policies is not None:
         for name in policies:

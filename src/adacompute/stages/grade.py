@@ -1,7 +1,7 @@
 """Grade: the stage that grades the samples of a run, for the first time or again.
 
-It reads completions where all samples have one, and recorded answers otherwise. The samples
-themselves stay as they are: grades are an artifact of their own.
+It grades completions if all samples have one, and recorded answers otherwise. The samples do not
+change: grades are an artifact of their own.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ if TYPE_CHECKING:
 def grade_run(
     run: Path, *, grader: str, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
-    """Grade the samples again, from their completions where these are recorded."""
-    place = Run(run)
-    samples = place.recorded_samples()
-    arguments, inputs = {"grader": grader}, place.hashes([SAMPLES])
-    done = place.find_finished("grade", arguments, inputs)
-    if done and not grader.startswith("cmd:"):  # a program of the user's own may have changed
-        return done.result
+    """Grade the samples of a run, and return counts."""
+    store = Run(run)
+    samples = store.recorded_samples()
+    arguments, inputs = {"grader": grader}, store.hashes([SAMPLES])
+    finished = store.find_finished("grade", arguments, inputs)
+    if finished and not grader.startswith("cmd:"):  # the user's program may have changed
+        return finished.result
     recorded = encode_samples(samples)
     column = "completion" if samples["completion"].null_count == 0 else "answer"
-    answers, right = _judge(grader, samples, recorded, column, progress)
+    answers, correct = _grade_all(grader, samples, recorded, column, progress)
     back = np.argsort(recorded.order)
     table = pa.table(
-        {"answer": pa.array(answers, pa.string()), "correct": pa.array(right, pa.bool_())}
+        {"answer": pa.array(answers, pa.string()), "correct": pa.array(correct, pa.bool_())}
     ).take(pa.array(back))
     before = np.asarray(samples["correct"])
     result = {
         "samples": len(answers),
-        "correct": int(sum(right)),
+        "correct": int(sum(correct)),
         "unparsed": answers.count(None),
         "unparsed_share": answers.count(None) / max(1, len(answers)),
         "changed": int((np.asarray(table["correct"]) != before).sum()),
         "from": column,
     }
-    place.finish(
+    store.finish(
         "grade", arguments=arguments, inputs=inputs, outputs={GRADES: table}, result=result
     )
     return result
 
 
-def _judge(
+def _grade_all(
     grader: str,
     samples: pa.Table,
     recorded: SampleSet,
     column: str,
     progress: Callable[[str], None],
 ) -> tuple[list[str | None], list[bool]]:
-    """Grade every question's texts: their answers, and whether they are right."""
-    judge = load_grader(grader)
+    """Return the answer of every sample, and whether it is correct."""
+    loaded = load_grader(grader)
     texts: list[str | None] = samples[column].take(pa.array(recorded.order)).to_pylist()
     gold = samples["gold"].take(pa.array(recorded.order[recorded.first_samples()])).to_pylist()
     answers: list[str | None] = []
-    right: list[bool] = []
+    correct: list[bool] = []
     offsets = recorded.answers.offsets
     for i, name in enumerate(recorded.id):
         progress(f"{i + 1} of {len(recorded.id)} questions")
         try:
-            graded = grade(judge, texts[offsets[i] : offsets[i + 1]], gold[i])
+            graded = grade(loaded, texts[offsets[i] : offsets[i + 1]], gold[i])
         except DataError as error:
             raise DataError(f"question {name!r}: {error}") from None
         answers += graded.answer
-        right += graded.correct
-    return answers, right
+        correct += graded.correct
+    return answers, correct

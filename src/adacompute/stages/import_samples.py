@@ -1,8 +1,7 @@
 """Import: the stage that brings recorded samples into a run.
 
-Samples come from a file, from logs or from the set that ships with the package. They are graded
-by a question set or by their own reference answers where they have no grades. It knows nothing of
-terminals.
+Samples come from a file, from logs, or from the example set of the package. Samples without grades
+are graded by a question set, or by their own reference answers.
 """
 
 from __future__ import annotations
@@ -31,27 +30,28 @@ def import_samples(
     grader: str | None = None,
     gold: str | None = None,
 ) -> dict[str, Any]:
-    """Bring recorded samples into a run, graded by the question set ``gold`` where one is given.
+    """Import recorded samples into a run, and return counts.
 
-    Tidy samples that have no grade are graded by the reference answers that they hold themselves.
+    With ``gold`` they are graded by that question set. Otherwise tidy samples without grades are
+    graded by their own reference answers.
     """
     if run.exists() and not run.is_dir():
-        raise DataError(f"{run} is no directory, so it cannot be a run: name another place")
-    place, source = Run(run), locate(source)
-    judge = load_grader(grader) if grader else None
+        raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
+    store, source = Run(run), locate(source)
+    loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
-    graded = _has_grades(source, judge, gold)
-    read = hash_path(source) if graded else "+".join(map(hash_path, find_logged(source)))
-    table, excluded = read_graded(source, judge, gold)
-    key = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
-    arguments = {"source": read, "model": model, "grader": grader, "gold": key}
-    done = place.find_finished("import", arguments, {})
-    if done:
-        return done.result
-    if place.file(SAMPLES).exists() and not place.has_artifact(SAMPLES, table):
+    has_grades = _has_grades(source, loaded, gold)
+    source_hash = hash_path(source) if has_grades else "+".join(map(hash_path, find_logged(source)))
+    table, excluded = read_graded(source, loaded, gold)
+    gold_hash = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
+    arguments = {"source": source_hash, "model": model, "grader": grader, "gold": gold_hash}
+    finished = store.find_finished("import", arguments, {})
+    if finished:
+        return finished.result
+    if store.file(SAMPLES).exists() and not store.has_artifact(SAMPLES, table):
         raise DataError(
             f"{run} already holds samples of another source, which may have cost money: "
-            "name another directory"
+            "choose another directory"
         )
     recorded = encode_samples(table)
     result = {
@@ -63,14 +63,14 @@ def import_samples(
         "model": model or find_model(table),
         "grader": grader,
     }
-    place.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
+    store.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
     return result
 
 
 def read_graded(
     source: Path, grader: Grader | None, gold: str | None
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Read samples and grade those that have no grade; count what a question set leaves out.
+    """Read samples and grade those without grades; count what the question set excludes.
 
     ``gold`` names a question set. Without it, samples are graded by their own reference answers.
     """
@@ -78,19 +78,21 @@ def read_graded(
     if _has_grades(source, grader, gold):
         return read_source(source, grade=grading), {}
     if grading is None:
-        raise ConfigError("a key of reference answers needs --grader, to compare answers with it")
+        raise ConfigError(
+            "reference answers need a grader to compare answers with them: give --grader"
+        )
     check_format(source)
-    key = None if gold is None else read_question_source(gold)
-    found = read_ungraded(source, key, grading)
+    reference = None if gold is None else read_question_source(gold)
+    found = read_ungraded(source, reference, grading)
     return found.samples, {"excluded": found.excluded, "excluded_samples": found.excluded_samples}
 
 
 def _has_grades(source: Path, grader: Grader | None, gold: str | None) -> bool:
-    """Whether samples have grades already, or are logs, which are graded as they are read."""
+    """Return whether samples have grades, or are logs that are graded as they are read."""
     return gold is None and not (grader and is_tidy(source) and holds_key(source))
 
 
 def find_model(table: pa.Table) -> str | None:
-    """Return the model of the samples, None where they are of several or do not say."""
+    """Return the model of the samples; None if there are several, or none is recorded."""
     found: list[str | None] = table["model"].unique().to_pylist()
     return found[0] if len(found) == 1 else None

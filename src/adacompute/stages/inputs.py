@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 DEFAULT_LEVELS = (1, 2, 4, 8, 16)
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
-"""In samples; in another unit, times what a sample costs."""
+"""In samples; in another unit, multiples of the cost of a sample."""
 
 SEEDS = 2**32
 LEARNED = (*ROUTERS, "sequential")
 TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
-"""What learned policies need beyond the base install."""
+"""Modules that learned policies need beyond the base install."""
 
 BEST_POLICY, BASE_POLICY = "sequential", "adaptive-consistency"
 """The default policy, and the default where the extra `train` is not installed."""
@@ -50,12 +50,12 @@ def no_progress(_: str) -> None:
 
 
 def read_api_key(variable: str) -> str | None:
-    """The one place where an API key is read."""
+    """The one store where an API key is read."""
     return os.environ.get(variable) or None
 
 
 def read_pool(
-    place: Run,
+    store: Run,
     *,
     costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
@@ -63,8 +63,8 @@ def read_pool(
     tie_break: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
-    """Return the samples of a run as a pool, with those of a last resort where it is given."""
-    recorded = encode_samples(place.samples())
+    """Return the samples of a run as a pool, with those of a last resort if it is given."""
+    recorded = encode_samples(store.samples())
     other = None if resort is None else read_resort(recorded, Run(resort), costs)
     known: dict[str, Any] = {
         "features": features,
@@ -84,7 +84,7 @@ def make_pool(
     tie_break: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
-    """Return recorded samples with everything that a policy may know of their questions.
+    """Return recorded samples with everything that a policy may know about their questions.
 
     With ``draft`` the log-probability of the first sample is a feature, as in the paper. It is then
     known before that sample is paid for, so the held-out protocol does not use it.
@@ -108,7 +108,7 @@ def make_pool(
 
 
 def _logprobs(recorded: SampleSet) -> FloatArray:
-    """Mean log-probability of every sample, or a refusal."""
+    """Return the mean log-probability of every sample; refuse samples without one."""
     logprob = recorded.column("mean_logprob")
     missing = int(np.isnan(logprob).sum())
     if missing:
@@ -120,34 +120,34 @@ def _logprobs(recorded: SampleSet) -> FloatArray:
 
 
 def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
-    """Return levels as rising numbers of samples, or refuse them."""
+    """Return levels as a tuple; refuse levels that do not increase from 1 or more."""
     checked = tuple(levels)
-    rising = list(checked) == sorted(set(checked))
-    if not checked or not rising or checked[0] < 1 or checked[-1] > MAX_LEVEL:
+    is_increasing = list(checked) == sorted(set(checked))
+    if not checked or not is_increasing or checked[0] < 1 or checked[-1] > MAX_LEVEL:
         raise ConfigError(
-            f"levels are rising whole numbers from 1 to {MAX_LEVEL}, not {list(levels)}"
+            f"levels must be increasing whole numbers from 1 to {MAX_LEVEL}, got {list(levels)}"
         )
     return checked
 
 
 def check_tie_break(tie_break: str) -> str:
-    """Return a known way to break ties, or refuse it."""
+    """Return the tie break, if there is such a one."""
     if tie_break not in TIE_BREAKS:
-        raise ConfigError(f"ties are broken by {' or '.join(TIE_BREAKS)}, not {tie_break!r}")
+        raise ConfigError(f"tie-break must be {' or '.join(TIE_BREAKS)}, got {tie_break!r}")
     return tie_break
 
 
 def check_seed(seed: int) -> int:
-    """Return a seed that every generator takes, or refuse it."""
+    """Return the seed, if every random generator accepts it."""
     if not 0 <= seed < SEEDS:
-        raise ConfigError(f"a seed is a whole number from 0 to {SEEDS - 1}, not {seed}")
+        raise ConfigError(f"seed must be from 0 to {SEEDS - 1}, got {seed}")
     return seed
 
 
 def resolve_budgets(
     source: Run | SampleSet, costs: CostModel, budgets: Sequence[float] | None
 ) -> tuple[float, ...]:
-    """Return the budgets that are given; by default, multiples of the mean cost of a sample."""
+    """Return the given budgets; by default, multiples of the mean cost of a sample."""
     if budgets is not None:
         return check_budgets(budgets)
     if costs.unit == "samples":
@@ -156,9 +156,9 @@ def resolve_budgets(
     return check_budgets(costs.cost_of(recorded, DEFAULT_BUDGETS))
 
 
-def describe_source(place: Run) -> dict[str, Any]:
-    """Model and grader that a run was imported with, and the grader that graded it last."""
-    imported, graded = place.manifest(place.source), place.manifest("grade")
+def describe_source(store: Run) -> dict[str, Any]:
+    """Return the model of a run and the grader that graded it last, as recorded."""
+    imported, graded = store.manifest(store.source), store.manifest("grade")
     known = dict(imported.result) if imported else {}
     return known | (graded.arguments if graded else {})
 
@@ -169,13 +169,13 @@ def find_template(source: dict[str, Any]) -> Template | None:
     return None if template is None else read_template(template)
 
 
-def hash_run(place: Run) -> str:
-    """Hash what a policy is fitted to."""
-    return "+".join(place.hashes([SAMPLES, GRADES]).values())
+def hash_run(store: Run) -> str:
+    """Hash the samples and grades of a run."""
+    return "+".join(store.hashes([SAMPLES, GRADES]).values())
 
 
 def hash_resort(resort: Path | None) -> str | None:
-    """Hash the samples of a last resort, where there is one."""
+    """Hash the samples of a last resort, if there is one."""
     return None if resort is None else hash_run(Run(resort))
 
 
@@ -186,7 +186,7 @@ def choose_policy() -> tuple[str, str | None]:
 
 
 def missing_extra() -> str | None:
-    """What a learned model lacks here, in one sentence."""
+    """Return one sentence on the missing module that learned policies need; None if none is."""
     try:
         check_installed(*TRAINING, extra="train")
     except MissingExtra as error:

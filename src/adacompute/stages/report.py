@@ -1,8 +1,8 @@
-"""Reports: the stage that reads a run, computes what it lacks, and writes its page.
+"""Report: the stage that writes a page on what a policy gains in a run.
 
-What the page says is kept in the run as one document, so that the page of the same samples is made
-again at once. An evaluation that the run holds is shown as it is; without one, a fast choice of
-policies is scored beside the one that the page is about.
+The content of the page is kept in the run as one JSON document, so that it can be rendered again
+without computing anything. If the run holds an evaluation, the page shows it. Otherwise a fast
+selection of policies is scored for comparison.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 REPORT = "report.json"
 FORMAT = 5
-"""Version of the document that is kept in the run."""
+"""Version of the document in the run."""
 
 PERMUTATIONS = 20
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
 UNIFORM = ("fixed", "mixture", "random")
-"""What others are compared with."""
+"""Policies that a page cannot be about, because they are the comparison."""
 
-DRAWS = 2.0
-"""Draws a question that a budget is for unless it is named."""
+DEFAULT_SAMPLES = 2.0
+"""Default budget, in samples per question."""
 
 
 def report_run(
@@ -71,48 +71,48 @@ def report_run(
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Write the page of a run: what a policy gains at a budget, and all that supports it."""
+    """Write a page on what a policy gains at a budget, with the evidence."""
     check_extra()
     if out.is_dir():
-        raise ConfigError(f"{out} is a directory: name a file for the page, such as report.html")
+        raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
     if permutations < 1:
-        raise ConfigError(f"samples are replayed in at least one order, not {permutations}")
-    place, costs = Run(run), CostModel(unit, read_token_prices(token_prices, [unit]))
-    evaluation = _find_evaluation(place, costs)
+        raise ConfigError(f"permutations must be at least 1, got {permutations}")
+    store, costs = Run(run), CostModel(unit, read_token_prices(token_prices, [unit]))
+    evaluation = _find_evaluation(store, costs)
     arguments = {
         "format": FORMAT,
         "version": version("adacompute"),
         "path": str(run),
         "budget": _check_budget(budget),
         **_choose(policy, policies, evaluation),
-        "levels": _levels(levels, evaluation),
+        "levels": _resolve_levels(levels, evaluation),
         "unit": unit,
         **costs.to_dict(),
         "permutations": permutations,
         "seed": check_seed(seed),
     }
-    inputs = place.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
-    if done := place.find_finished("report", arguments, inputs):
-        document = json.loads(place.file(REPORT).read_text(encoding="utf-8"))
-        result = done.result
+    inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
+    if finished := store.find_finished("report", arguments, inputs):
+        document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
+        result = finished.result
     else:
-        document = _document(place, costs, arguments, evaluation, progress)
+        document = _document(store, costs, arguments, evaluation, progress)
         result = _result(document)
         outputs = {REPORT: document}
-        place.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+        store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     progress("page")
-    page = render(document).encode(errors="replace")  # a path may be no text
+    page = render(document).encode(errors="replace")  # a path may not be valid text
     write_atomically(out, page)
     return {"out": str(out), "bytes": len(page), **result}
 
 
 def check_extra() -> None:
-    """Refuse where a page cannot be made, before minutes are spent on what it says."""
+    """Refuse to start without the extra `report`, before anything is computed."""
     check_installed("jinja2", "matplotlib", extra="report")
 
 
 def _result(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what the command says of a page."""
+    """Return the result of the command."""
     point = document["operating_points"][document["selected"]]
     return {
         "sentence": headline(document).replace("\u00a0", " "),
@@ -130,14 +130,14 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _find_evaluation(place: Run, costs: CostModel) -> dict[str, Any] | None:
-    """Return the evaluation that a run holds, if it is of these samples and costs."""
-    manifest = place.manifest("evaluate")
-    if manifest is None or manifest.inputs != place.hashes([SAMPLES, GRADES]):
+def _find_evaluation(store: Run, costs: CostModel) -> dict[str, Any] | None:
+    """Return the evaluation of a run, if it is of the same samples and costs."""
+    manifest = store.manifest("evaluate")
+    if manifest is None or manifest.inputs != store.hashes([SAMPLES, GRADES]):
         return None
-    if place.hashes(list(manifest.outputs)) != manifest.outputs:
+    if store.hashes(list(manifest.outputs)) != manifest.outputs:
         return None
-    wanted = {
+    expected = {
         "protocol": "held-out",
         "drop_unparsed": False,
         "rounds": None,
@@ -146,18 +146,18 @@ def _find_evaluation(place: Run, costs: CostModel) -> dict[str, Any] | None:
         "unit": costs.unit,
         **json.loads(json.dumps(costs.to_dict())),
     }
-    fits = all(manifest.arguments.get(name) == value for name, value in wanted.items())
+    fits = all(manifest.arguments.get(name) == value for name, value in expected.items())
     return manifest.result if fits else None
 
 
 def _check_budget(budget: float | None) -> float | None:
     if budget is not None and not (np.isfinite(budget) and budget > 0):
-        raise ConfigError(f"a budget is a finite number above 0, not {budget}")
+        raise ConfigError(f"budget must be a finite number above 0, got {budget}")
     return budget
 
 
-def _levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | None) -> list[int]:
-    """Levels as asked for, or as the run was evaluated with, or the usual ones."""
+def _resolve_levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | None) -> list[int]:
+    """Return the given levels, or those of the evaluation, or the default ones."""
     if levels is None:
         levels = DEFAULT_LEVELS if evaluation is None else evaluation["levels"]
     return list(check_levels(levels))
@@ -166,53 +166,53 @@ def _levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | None) -> 
 def _choose(
     policy: str | None, policies: Sequence[str] | None, evaluation: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Choose the policy that the page is about and those beside it, and say what is left out."""
+    """Choose the policy of the page and those to compare it with; list what is skipped."""
     missing = missing_extra()
     if policy is None:
         policy, _ = choose_policy()
     main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
     if policy not in main:
-        raise ConfigError(f"a page is about one of {', '.join(main)}, not {policy!r}")
+        raise ConfigError(f"policy must be one of {', '.join(main)}, got {policy!r}")
     known = [*POLICY_FACTORIES, "oracle"]
     for name in policies or ():
         if name not in known:
             raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
-    beside = list(dict.fromkeys(FAST if policies is None else policies))
+    compared = list(dict.fromkeys(FAST if policies is None else policies))
     skipped = {name: missing for name in LEARNED if missing} if policies is None else {}
     if evaluation:
         skipped = evaluation["skipped"]
     return {
         "policy": policy,
-        "policies": [name for name in beside if name not in (policy, "mixture")],
+        "policies": [name for name in compared if name not in (policy, "mixture")],
         "skipped": skipped,
     }
 
 
 def _document(
-    place: Run,
+    store: Run,
     costs: CostModel,
     arguments: dict[str, Any],
     evaluation: dict[str, Any] | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compute all that the page says."""
+    """Compute the content of the page."""
     progress(arguments["policy"])
-    recorded = encode_samples(place.samples())
-    pool = read_pool(place, costs=costs).equalise()
+    recorded = encode_samples(store.samples())
+    pool = read_pool(store, costs=costs).equalise()
     experiment = Experiment(
         pool,
-        _within(pool, arguments["levels"]),
+        _limit_levels(pool, arguments["levels"]),
         DEFAULT_BUDGETS,
         n_permutations=arguments["permutations"],
         seed=arguments["seed"],
     )
     budget = arguments["budget"]
     if budget is None:
-        budget = DRAWS * experiment.sample_cost(np.arange(len(pool)))
+        budget = DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(pool)))
     study = study_policy(experiment, arguments["policy"])
     return summarise(
         study,
-        _question_data(place, recorded, pool, arguments),
+        _question_data(store, recorded, pool, arguments),
         budget=float(budget),
         policies=arguments["policies"],
         evaluation=evaluation,
@@ -220,32 +220,32 @@ def _document(
     )
 
 
-def _within(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
-    """Levels up to half of the samples: the oracle chooses by one half and is scored by the other.
+def _limit_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
+    """Return the levels up to half of the samples, at least two.
 
-    A dial needs two levels to turn between.
+    The cross-fitted oracle chooses on one half of the samples and is scored on the other.
     """
     recorded = int(pool.answers.n_samples[0])
     kept = tuple(level for level in levels if level <= recorded // 2)
     if len(kept) < 2:  # noqa: PLR2004
         raise DataError(
-            f"{recorded} samples a question leave levels up to {recorded // 2}, fewer than two of "
-            f"{', '.join(map(str, levels))}: collect more samples, or name other levels"
+            f"{recorded} samples per question allow levels up to {recorded // 2}, fewer than two "
+            f"of {', '.join(map(str, levels))}: collect more samples, or give other levels"
         )
     return kept
 
 
 def _question_data(
-    place: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, Any]
+    store: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, Any]
 ) -> QuestionData:
     """Return what is known about the scored questions and about the run."""
     rows = np.flatnonzero(np.isin(recorded.key, pool.key))
-    known = describe_source(place)
+    known = describe_source(store)
     run = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
     run["has_token_prices"] = arguments["token_prices"] is not None
-    usual = arguments["levels"] == list(DEFAULT_LEVELS)
-    run["custom_levels"] = None if usual else arguments["levels"]
-    run["name"] = clean_text(place.path.resolve().name, MAX_NAME)
+    is_default = arguments["levels"] == list(DEFAULT_LEVELS)
+    run["custom_levels"] = None if is_default else arguments["levels"]
+    run["name"] = clean_text(store.path.resolve().name, MAX_NAME)
     for name in ("model", "grader"):
         run[name] = clean_text(str(known[name]), MAX_NAME) if known.get(name) else None
     return QuestionData(
@@ -258,7 +258,7 @@ def _question_data(
 
 
 def _rates(recorded: SampleSet, pool: Pool, unit: str, rows: IntArray) -> dict[str, FloatArray]:
-    """Mean amount a sample of each question: in the unit, in tokens and money where recorded."""
+    """Return the mean cost per sample of each question: in the unit, and in tokens and money."""
     answers, found = recorded.answers, {}
     for name in ("tokens", "money"):
         values = recorded.column(COST_COLUMNS[name])

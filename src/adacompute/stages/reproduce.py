@@ -1,9 +1,9 @@
-"""Reproductions: every table and figure of the paper from any runs, in one directory.
+"""Reproduce: the stage that makes every table and figure of the paper from any runs.
 
 Each of the first runs gets a directory with all exhibits: tables as CSV, Markdown and LaTeX,
-figures as SVG and PDF with the data behind them as CSV, and the verdict on every claim. All runs
-stand in one comparison, and are clustered together. The index is written last, and lists what was
-made and what was left out, with the reason. It knows nothing of how an exhibit is computed.
+figures as SVG and PDF with their data as CSV, and the verdict on every claim. All runs are compared
+and clustered together. The index is written last. It lists what was made, and what was excluded
+with the reason. It does not know how an exhibit is computed.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     from adacompute.report.table_files import Row
 
 FULL_RUNS = 4
-"""Runs that get every table and figure: the paper shows four."""
+"""Number of runs that get every table and figure, as many as in the paper."""
 
 INDEX = "index.md"
 
 
 @dataclass
-class Made:
-    """What was made so far, and what was not, with the reason."""
+class Output:
+    """The files that were written so far, and what was excluded with the reason."""
 
-    out: Path
+    directory: Path
     paths: list[Path] = field(default_factory=list)
     excluded: list[dict[str, str]] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
 
-    def skip(self, run: str, what: str, error: Exception) -> None:
-        """Note what a run cannot give."""
-        self.excluded.append({"run": run, "what": what, "why": str(error)})
+    def skip(self, run: str, exhibit: str, error: Exception) -> None:
+        """Note what cannot be made of a run."""
+        self.excluded.append({"run": run, "exhibit": exhibit, "reason": str(error)})
 
     def links(self, paths: Sequence[Path]) -> str:
-        """Links to files, as the index shows them."""
-        names = [path.relative_to(self.out).as_posix() for path in paths]
+        """Return links to files in Markdown."""
+        names = [path.relative_to(self.directory).as_posix() for path in paths]
         return " · ".join(f"[{Path(name).suffix[1:]}](<{name}>)" for name in names)
 
 
@@ -65,45 +65,45 @@ def reproduce_runs(
     full_runs: int = FULL_RUNS,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Make every table and figure of the first runs, and the comparison of all."""
+    """Make every table and figure of the first runs, and compare all runs."""
     if full_runs < 0:
-        raise ConfigError(f"figures are made for 0 runs or more, not for {full_runs}")
+        raise ConfigError(f"full-runs must be at least 0, got {full_runs}")
     if full_runs:
         check_installed("matplotlib", extra="report")
-    places = name_sources([place for source in sources for place in find_sources(source)])
+    named = name_sources([path for source in sources for path in find_sources(source)])
     out.mkdir(parents=True, exist_ok=True)
-    made, runs = Made(out), []
+    output, runs = Output(out), []
     rows: list[Row] = []
     claims: dict[str, list[Row]] = {}
-    for number, (name, place) in enumerate(places.items()):
-        progress(f"{name} ({number + 1} of {len(places)})")
-        with open_run(place) as run:
+    for number, (name, path) in enumerate(named.items()):
+        progress(f"{name} ({number + 1} of {len(named)})")
+        with open_run(path) as run:
             run_data = read_run_data(run, name)
         try:
             rows.append(compare_policies(run_data))
         except DataError as error:
-            made.skip(name, "comparison", error)
+            output.skip(name, "comparison", error)
             continue
         runs.append(run_data)
         if number < full_runs:
-            claims[name] = _exhibit(run_data, made, progress)
+            claims[name] = _make_exhibits(run_data, output, progress)
     if not runs:
-        raise DataError(f"no run can be compared: {made.excluded[0]['why']}")
-    _across(runs, rows, claims, made, draw=full_runs > 0)
-    made.paths.append(_index(made, len(places), list(claims)))
+        raise DataError(f"no run can be compared: {output.excluded[0]['reason']}")
+    _make_shared(runs, rows, claims, output, draw=full_runs > 0)
+    output.paths.append(_write_index(output, len(named), list(claims)))
     return {
         "out": str(out),
         "index": str(out / INDEX),
         "runs": len(runs),
         "complete": list(claims),
-        "excluded": made.excluded,
+        "excluded": output.excluded,
         "comparison": rows,
-        "paths": [str(path) for path in made.paths],
+        "paths": [str(path) for path in output.paths],
     }
 
 
 def find_sources(source: Path) -> list[Path]:
-    """Runs and files of samples at a place: itself, or those below a directory of them."""
+    """Return the runs and sample files at a path: itself, or those below a directory."""
     if not source.is_dir() or (source / SAMPLES).exists():
         return [source]
     runs = sorted(path.parent for path in source.rglob(SAMPLES))
@@ -111,43 +111,43 @@ def find_sources(source: Path) -> list[Path]:
     return [*runs, *files] or [source]
 
 
-def name_sources(places: Sequence[Path]) -> dict[str, Path]:
-    """Name each source after its file or directory; the second of a name gets a number."""
+def name_sources(sources: Sequence[Path]) -> dict[str, Path]:
+    """Name each source after its file or directory; repeated names get a number."""
     named: dict[str, Path] = {}
-    for place in places:
-        own = place.stem if place.suffix == ".parquet" else place.resolve().name
+    for path in sources:
+        own = path.stem if path.suffix == ".parquet" else path.resolve().name
         plain = re.sub(r"[^\w.+-]+", "-", own).strip(".-") or "run"
         name, number = plain, 1
         while name in named:
             number += 1
             name = f"{plain}-{number}"
-        named[name] = place
+        named[name] = path
     return named
 
 
 @contextmanager
-def open_run(place: Path) -> Iterator[Run]:
-    """Give a run, or a file of samples as one that is gone afterwards."""
-    if place.is_dir() or not place.exists():
-        yield Run(place)
+def open_run(path: Path) -> Iterator[Run]:
+    """Yield a run; a sample file is imported into a temporary one."""
+    if path.is_dir() or not path.exists():
+        yield Run(path)
         return
-    with tempfile.TemporaryDirectory(prefix="adacompute-reproduce-") as held:
-        import_samples(place, Path(held) / "run")
-        yield Run(Path(held) / "run")
+    with tempfile.TemporaryDirectory(prefix="adacompute-reproduce-") as directory:
+        import_samples(path, Path(directory) / "run")
+        yield Run(Path(directory) / "run")
 
 
 def read_run_data(run: Run, name: str) -> RunData:
-    """Read a run as both protocols need it; costs are samples, as in the paper."""
+    """Read a run for both protocols; costs are samples, as in the paper."""
     recorded = encode_samples(run.samples())
     draft_features = read_pool(run, draft=True).features
     known: dict[str, Any] = {"ids": recorded.id, "difficulty": recorded.difficulty}
     return RunData.from_pool(name, read_pool(run), draft_features=draft_features, **known)
 
 
-def _exhibit(run_data: RunData, made: Made, progress: Callable[[str], None]) -> list[Row]:
-    """Make every exhibit of a run, and judge the paper's claims by what is behind them."""
-    place = made.out / run_data.name
-    place.mkdir(exist_ok=True)
+def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], None]) -> list[Row]:
+    """Make every exhibit of a run, and judge the paper's claims by their data."""
+    path = output.directory / run_data.name
+    path.mkdir(exist_ok=True)
     found: dict[str, Any] = {}
     lines = [f"## {escape_markdown(run_data.name)}", "", "| exhibit | in the paper | files |"]
     lines.append("|---|---|---|")
@@ -156,51 +156,51 @@ def _exhibit(run_data: RunData, made: Made, progress: Callable[[str], None]) -> 
         try:
             found[exhibit.name] = exhibit.compute(run_data)
         except DataError as error:
-            made.skip(run_data.name, exhibit.name, error)
+            output.skip(run_data.name, exhibit.name, error)
             continue
-        paths = _save(exhibit, found[exhibit.name], place)
-        made.paths += paths
-        lines.append(f"| {exhibit.caption} | {exhibit.source} | {made.links(paths)} |")
+        paths = _save(exhibit, found[exhibit.name], path)
+        output.paths += paths
+        lines.append(f"| {exhibit.caption} | {exhibit.source} | {output.links(paths)} |")
     rows = judge_claims(found)
-    paths = save_table(rows, place / "claims", caption=f"Claims of the paper on {run_data.name}")
-    made.paths += paths
-    lines.append(f"| The paper's claims with their verdicts | text | {made.links(paths)} |")
-    made.sections.append("\n".join(lines))
+    paths = save_table(rows, path / "claims", caption=f"Claims of the paper on {run_data.name}")
+    output.paths += paths
+    lines.append(f"| The paper's claims with their verdicts | text | {output.links(paths)} |")
+    output.sections.append("\n".join(lines))
     return rows
 
 
-def _save(exhibit: Exhibit, data: Any, place: Path) -> list[Path]:  # noqa: ANN401 - as registered
-    """Save what an exhibit is: a table, a figure with its data, or both."""
+def _save(exhibit: Exhibit, data: Any, path: Path) -> list[Path]:  # noqa: ANN401 - as registered
+    """Save an exhibit: a table, a figure with its data, or both."""
     paths: list[Path] = []
     if exhibit.is_table:
         caption = f"{exhibit.caption} ({exhibit.source} of the paper)"
-        paths += save_table(data.rows, place / exhibit.name, caption=caption)
+        paths += save_table(data.rows, path / exhibit.name, caption=caption)
     else:
-        behind = place / f"{exhibit.name}.csv"
-        behind.write_text(to_csv(data.rows), encoding="utf-8")
-        paths.append(behind)
+        table = path / f"{exhibit.name}.csv"
+        table.write_text(to_csv(data.rows), encoding="utf-8")
+        paths.append(table)
     if exhibit.draw is not None:
-        paths += save_figure(exhibit.draw(data), place / exhibit.name)
+        paths += save_figure(exhibit.draw(data), path / exhibit.name)
     return paths
 
 
-def _across(
+def _make_shared(
     runs: Sequence[RunData],
     rows: list[Row],
     claims: dict[str, list[Row]],
-    made: Made,
+    output: Output,
     *,
     draw: bool,
 ) -> None:
-    """Make what is about all runs together."""
+    """Make the tables and figures of all runs together."""
     lines = ["## All runs", "", "| exhibit | files |", "|---|---|"]
 
-    def note(shows: str, paths: list[Path]) -> None:
-        made.paths.extend(paths)
-        lines.append(f"| {shows} | {made.links(paths)} |")
+    def note(caption: str, paths: list[Path]) -> None:
+        output.paths.extend(paths)
+        lines.append(f"| {caption} | {output.links(paths)} |")
 
-    caption = "Accuracy of every run at B = 2, by the paper's protocol and held out"
-    note(caption, save_table(rows, made.out / "comparison", caption=caption))
+    caption = "Accuracy of every run at B = 2, by the paper's protocol and directory out"
+    note(caption, save_table(rows, output.directory / "comparison", caption=caption))
     if claims:
         first = next(iter(claims.values()))
         verdicts: list[Row] = [
@@ -209,32 +209,32 @@ def _across(
             for i, row in enumerate(first)
         ]
         caption = "The paper's claims, and the verdict of each run on them"
-        note(caption, save_table(verdicts, made.out / "claims", caption=caption))
+        note(caption, save_table(verdicts, output.directory / "claims", caption=caption))
     kinds = compose_runs(runs)
     caption = "Archetypes in each run, clustered together (Figure 7, panel b)"
-    paths = save_table(kinds.rows, made.out / "archetypes-by-run", caption=caption)
+    paths = save_table(kinds.rows, output.directory / "archetypes-by-run", caption=caption)
     if draw:
-        paths += save_figure(draw_compositions(kinds), made.out / "archetypes-by-run")
+        paths += save_figure(draw_compositions(kinds), output.directory / "archetypes-by-run")
     note(caption, paths)
-    made.sections.insert(0, "\n".join(lines))
+    output.sections.insert(0, "\n".join(lines))
 
 
-def _index(made: Made, runs: int, complete: Sequence[str]) -> Path:
-    """Write the list of everything, last."""
-    said = (
+def _write_index(output: Output, runs: int, complete: Sequence[str]) -> Path:
+    """Write the list of everything that was made."""
+    summary = (
         f"{format_count(runs, 'run')}, {len(complete)} of them with every table and figure "
         "(`--full-runs N` sets how many); the others are in the comparison only. "
         "Budgets are mean samples per question."
     )
-    lines = ["# The paper, on these samples", "", said, ""]
-    lines += ["\n\n".join(made.sections), ""]
-    if made.excluded:
+    lines = ["# The paper, on these samples", "", summary, ""]
+    lines += ["\n\n".join(output.sections), ""]
+    if output.excluded:
         lines += ["## Left out", ""]
         lines += [
-            f"- {escape_markdown(one['run'])}, {one['what']}: {escape_markdown(one['why'])}"
-            for one in made.excluded
+            f"- {escape_markdown(one['run'])}, {one['exhibit']}: {escape_markdown(one['reason'])}"
+            for one in output.excluded
         ]
         lines.append("")
-    path = made.out / INDEX
+    path = output.directory / INDEX
     path.write_text("\n".join(lines), encoding="utf-8")
     return path

@@ -1,7 +1,7 @@
 """Resorts: samples of a second model on the questions of a run, joined by their ids.
 
-A second run holds answers of another model. Its draws are paid by its own token prices, each with
-its prompt, and the sequential policy may ask for them as its last level.
+A second run holds the answers of another model. Its samples are paid for at its own token prices,
+each with its prompt. The sequential policy may sample it as its last level.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from adacompute.storage.store import Run, SampleSet
 
 NAME = "resort"
-"""Model of samples that do not say theirs."""
+"""Name of the model, if the samples do not record it."""
 
 
 def read_resort(recorded: SampleSet, other: Run, costs: CostModel) -> Resort:
     """Join the samples of another run to recorded questions; every question must have some."""
     if costs.unit == "samples":
         raise ConfigError(
-            "samples of two models do not cost the same: name another --unit, such as money"
+            "samples of two models do not cost the same: give another --unit, such as money"
         )
     strong = encode_samples(other.samples())
-    place = {name: row for row, name in enumerate(strong.id)}
-    missing = [name for name in recorded.id if name not in place]
+    row_of = {name: row for row, name in enumerate(strong.id)}
+    missing = [name for name in recorded.id if name not in row_of]
     if missing:
         raise DataError(
             f"{len(missing)} of {len(recorded.id)} questions, such as {missing[0]!r}, have no "
             "sample of the model of last resort: collect them in its run"
         )
-    rows = np.array([place[name] for name in recorded.id])
+    rows = np.array([row_of[name] for name in recorded.id])
     answers = replace(strong.answers, score=_call_cost(strong, costs)).take(rows)
     cost = np.asarray(answers.score, dtype=np.float64)
     name = _model(strong)
@@ -48,10 +48,10 @@ def read_resort(recorded: SampleSet, other: Run, costs: CostModel) -> Resort:
 
 
 def _call_cost(strong: SampleSet, costs: CostModel) -> FloatArray:
-    """What a call for each sample costs, its prompt included."""
-    draws, prompts = replace(costs, round_cost=0.0).split(strong)
+    """Return the cost of a call for each sample, with its prompt."""
+    samples, prompts = replace(costs, round_cost=0.0).split(strong)
     paid = np.broadcast_to(np.asarray(prompts, dtype=np.float64), (len(strong.answers),))
-    return np.asarray(draws + paid[strong.answers.question], dtype=np.float64)
+    return np.asarray(samples + paid[strong.answers.question], dtype=np.float64)
 
 
 def _model(strong: SampleSet) -> str:

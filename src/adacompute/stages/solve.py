@@ -1,7 +1,7 @@
 """Solve: the stage that computes the best allocation of a budget, with a bound on its utility.
 
-It reads the utility table of the run. The allocation knows the reference answers: it is what a
-policy is compared with, not a policy.
+It reads the utility table of the run. The allocation uses the reference answers, so it is a bound
+for policies and not a policy itself.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def solve_run(
     method: str = "exact",
     token_prices: Path | None = None,
 ) -> dict[str, Any]:
-    """Compute the best allocation within a budget, and the proof of how good it is."""
+    """Compute the best allocation of a budget, and a bound on what any allocation reaches."""
     if limits and method != "exact":
-        raise ConfigError(f"limits are solved by the method 'exact' only, not by {method!r}")
-    place, prices = Run(run), read_token_prices(token_prices, [unit, *(limits or {})])
+        raise ConfigError(f"limits need the method 'exact', got {method!r}")
+    store, prices = Run(run), read_token_prices(token_prices, [unit, *(limits or {})])
     arguments = {
         "budget": budget,
         "unit": unit,
@@ -46,12 +46,12 @@ def solve_run(
         "method": method,
         "prices": describe_token_prices(prices),
     }
-    utility = place.read_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
-    inputs = place.hashes([SAMPLES, GRADES, UTILITY])
-    done = place.find_finished("solve", arguments, inputs)
-    if done:
-        return done.result
-    recorded = encode_samples(place.samples())
+    utility = store.read_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
+    inputs = store.hashes([SAMPLES, GRADES, UTILITY])
+    finished = store.find_finished("solve", arguments, inputs)
+    if finished:
+        return finished.result
+    recorded = encode_samples(store.samples())
     names = [name for name in utility.column_names if name.startswith("utility_")]
     levels = tuple(int(name.removeprefix("utility_")) for name in names)
     table = UtilityTable(
@@ -60,36 +60,42 @@ def solve_run(
         recorded.key,
         extra_costs={name: level_costs(recorded, name, levels, prices) for name in limits or {}},
     )
-    found = solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
-    result = {**_describe(found, recorded.id, levels), "unit": unit}
+    allocation = (
+        solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
+    )
+    result = {**_describe(allocation, recorded.id, levels), "unit": unit}
     if limits:
         result["limits"] = {
-            name: {"limit": limits[name], "price": found.prices[name], "cost": found.costs[name]}
+            name: {
+                "limit": limits[name],
+                "price": allocation.prices[name],
+                "cost": allocation.costs[name],
+            }
             for name in limits
         }
     chosen = pa.table(
-        {"question_id": recorded.id, "level": np.asarray(levels, dtype=np.int64)[found.choice]}
+        {"question_id": recorded.id, "level": np.asarray(levels, dtype=np.int64)[allocation.choice]}
     )
-    place.finish(
+    store.finish(
         "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
     )
     return result
 
 
-def _describe(found: Allocation, ids: list[str], levels: tuple[int, ...]) -> dict[str, Any]:
-    """Say what an allocation is, by the names of its levels and questions."""
-    shares, split = found.shares(len(levels)), found.split
+def _describe(allocation: Allocation, ids: list[str], levels: tuple[int, ...]) -> dict[str, Any]:
+    """Return an allocation as JSON, with the names of its levels and questions."""
+    shares, split = allocation.shares(len(levels)), allocation.split
     return {
-        "price": found.price,
-        "cost": found.cost,
-        "utility": found.utility,
-        "bound": found.bound,
-        "gap": found.gap,
+        "price": allocation.price,
+        "cost": allocation.cost,
+        "utility": allocation.utility,
+        "bound": allocation.bound,
+        "gap": allocation.gap,
         "shares": {str(level): float(share) for level, share in zip(levels, shares, strict=True)},
         "split": [
             {"question": ids[q], "level": levels[k], "probability": float(p)}
             for q, k, p in zip(split.question, split.level, split.probability, strict=True)
         ],
-        "mixed_cost": found.mixed_cost,
-        "mixed_utility": found.mixed_utility,
+        "mixed_cost": allocation.mixed_cost,
+        "mixed_utility": allocation.mixed_utility,
     }

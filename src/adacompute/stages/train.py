@@ -1,7 +1,7 @@
 """Train: the stage that fits a policy to all questions of a run and writes its bundle.
 
-The bundle goes where the user says; it records how the policy was fitted, so that `calibrate` can
-refit it on parts of the questions.
+The bundle records how the policy was fitted, so that `calibrate` can refit it on folds of the
+questions.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def train_run(
     grader: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle, with the costs it is for."""
-    factory, levels, place = find_factory(policy), check_levels(levels), Run(run)
+    """Fit a policy to all questions of a run and write its bundle."""
+    factory, levels, store = find_factory(policy), check_levels(levels), Run(run)
     costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
-    pool = read_pool(place, costs=costs, **known).equalise()
+    pool = read_pool(store, costs=costs, **known).equalise()
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
-        "budgets": resolve_budgets(place, costs, budgets),
+        "budgets": resolve_budgets(store, costs, budgets),
         "classifier": classifier,
         "cost_sensitive": cost_sensitive,
         "seed": check_seed(seed),
@@ -78,9 +78,9 @@ def train_run(
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
-    source, notes = describe_source(place), notes | {"costs": costs.to_dict()}
+    source, notes = describe_source(store), notes | {"costs": costs.to_dict()}
     named = {"model": model or source.get("model"), "grader": grader or source.get("grader")}
-    known = {"unit": unit, "tie_break": tie_break, "data_hash": hash_run(place), **named}
+    known = {"unit": unit, "tie_break": tie_break, "data_hash": hash_run(store), **named}
     bundle = make_bundle(experiment, fitted, notes, template=find_template(source), **known)
     save_bundle(bundle, out)
     return {
@@ -90,7 +90,7 @@ def train_run(
         **named,
         "unit": unit,
         "round_cost": experiment.round_cost(np.arange(len(pool))),
-        "on_training_questions": _rerun(experiment, fitted),
+        "on_training_questions": _score_on_training(experiment, fitted),
     }
 
 
@@ -115,35 +115,35 @@ def make_bundle(
 
 
 def _label(level: Level) -> int | str:
-    """Return what tells a level apart: its samples, or the model it resorts to."""
+    """Return the name of a level: its number of samples, or the model it resorts to."""
     return level.n_samples if level.model is None else level.name
 
 
 def limit_levels(pool: Pool, levels: tuple[int, ...]) -> tuple[int, ...]:
     """Return the levels for which there are enough samples."""
-    most = int(pool.answers.n_samples[0])
-    kept = tuple(n for n in levels if n <= most)
+    n_samples = int(pool.answers.n_samples[0])
+    kept = tuple(n for n in levels if n <= n_samples)
     if not kept:
         raise DataError(
-            f"the number of samples a question, {most}, is below the lowest level, "
-            f"{levels[0]}: collect more samples a question, or name lower levels by --levels"
+            f"{n_samples} samples per question are fewer than the lowest level, {levels[0]}: "
+            "collect more samples, or give lower levels with --levels"
         )
     return kept
 
 
 def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> FittedPolicy:
-    """Return a policy that has levels to choose from, or refuse it."""
+    """Return a fitted policy, if it has at least two levels to choose from."""
     if len(fitted.policy.levels) > 1:
         return fitted
     raise DataError(
-        f"the number of samples a question, {pool.answers.n_samples[0]}, leaves one of the "
-        f"levels {', '.join(map(str, levels))}, and a policy needs two to decide between: collect "
-        "more samples a question, or name more levels by --levels"
+        f"{pool.answers.n_samples[0]} samples per question leave one of the levels "
+        f"{', '.join(map(str, levels))}, and a policy needs two: collect more samples, or give "
+        "more levels with --levels"
     )
 
 
 def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
-    """What the questions are like, for those who must notice when others come."""
+    """Return the baseline of drift: features, agreement and unparsed share of the questions."""
     if features is None:
         return None
     answers = pool.answers
@@ -157,12 +157,12 @@ def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
     )
 
 
-def _rerun(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
-    """Cost and accuracy of a policy along its prices on the questions it was fitted to."""
-    told = experiment.sample_cost(np.arange(len(experiment.pool)))
+def _score_on_training(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
+    """Return the cost and accuracy at each price on the questions that it was fitted to."""
+    sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
     rows = []
     for price in fitted.prices:
-        result = replay_fitted(experiment, fitted, price, told)
+        result = replay_fitted(experiment, fitted, price, sample_cost)
         cost, accuracy = float(result.cost.mean()), float(result.accuracy.mean())
         rounds = float(result.n_rounds.mean())
         rows.append({"price": price, "cost": cost, "accuracy": accuracy, "rounds": rounds})
