@@ -23,12 +23,13 @@ from adacompute.report.summary import MAX_NAME, QuestionData, summarise
 from adacompute.report.wording import clean_text, headline
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.inputs import (
+    BASE_POLICY,
+    BEST_POLICY,
     DEFAULT_BUDGETS,
     DEFAULT_LEVELS,
     LEARNED,
     check_levels,
     check_seed,
-    choose_policy,
     describe_source,
     missing_extra,
     no_progress,
@@ -169,7 +170,7 @@ def _choose(
     """Choose the policy of the page and those to compare it with; list what is skipped."""
     missing = missing_extra()
     if policy is None:
-        policy, _ = choose_policy()
+        policy = BASE_POLICY if missing else BEST_POLICY
     main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
     if policy not in main:
         raise ConfigError(f"policy must be one of {', '.join(main)}, got {policy!r}")
