@@ -170,7 +170,6 @@ IDENTIFIERS = {
     "even": "equalise",
     "flat_prior": "pooled_prior",
     "follow": "occupancy",
-    "following": "horizon",
     "hear": "heartbeat",
     "hold_out": "sweep_prices",
     "introduce": "register",
@@ -193,6 +192,8 @@ IDENTIFIERS = {
 
 IDENTIFIERS_BY_FOLDER = {
     "core": {"after_s"},
+    "evaluation": {"following"},
+    "stages": {"following"},
     "gateway": {"buy", "likely", "look", "settled", "spelled", "_spell", "_known", "lost", "held"},
     "storage": {"seal", "roll"},
     "policies": {"reach"},
