@@ -157,8 +157,8 @@ class Estimator:
         levels = tuple(level.n_samples for level in self.policy_.levels)
         if max(levels) > limit:
             raise ConfigError(
-                f"{self!r} takes up to {max(levels)} samples and only {limit} can be replayed: give "
-                "it smaller levels, pass larger levels=, or record more samples per question"
+                f"{self!r} takes up to {max(levels)} samples and only {limit} can be replayed: use "
+                "smaller levels, pass larger levels=, or record more samples per question"
             )
         return levels
 
