@@ -202,8 +202,8 @@ def read_samples(
     ``gold``; it also extracts answers when a policy runs. ``columns`` maps column names of the
     source to ours. Budgets are in ``unit``; ``token_prices`` are for money.
 
-    >>> read_samples("example", grader="numeric")
-    <Samples: 300 questions, 14400 samples, 27.5% correct, 1.2% unparsed, unit samples>
+    >>> len(read_samples("example", grader="numeric"))
+    300
     """
     judge = load_grader(grader) if isinstance(grader, str) else grader
     costs = CostModel(unit, _read_prices(token_prices, unit), native_n, round_cost)

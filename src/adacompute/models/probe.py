@@ -3,7 +3,6 @@
 Servers with the same API differ in what they do with n, seeds, token limits, usage and closed
 connections, and their documentation does not say. A few dozen small requests show it. A result that
 cannot be determined is "unknown", which every user of the capabilities treats as the worst case.
-Results are valid for a limited time: see ``capabilities_cache``.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Session:
     >>> from adacompute.core.types import make_levels
     >>> from adacompute.policies.price_schedule import PriceSchedule
     >>> from adacompute.policies.rule_policy import RulePolicy
-    from adacompute.policies.uniform import FixedRule
+    >>> from adacompute.policies.uniform import FixedRule
     >>> policy = RulePolicy("fixed", make_levels((1, 3)), (FixedRule(3),), PriceSchedule((0.1,)))
     >>> session = Session(policy, "What is 17 + 25?", price=0.1, grader="numeric")
     >>> while request := session.ask():

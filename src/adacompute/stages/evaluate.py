@@ -68,14 +68,10 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Score policies on held-out questions, or by the paper's own protocol.
 
-    Without ``policies`` all are scored, except those whose extra is not installed; these are listed
-    in the result. A question is sampled in at most ``rounds`` rounds. Each costs ``round_cost``
-    and, with ``native_n``, a prompt.
+    Each round costs ``round_cost`` and, with ``native_n``, a prompt.
     """
-    store, costs = (
-        Run(run),
-        CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost),
-    )
+    store = Run(run)
+    costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     names, skipped = _select_policies(policies, protocol)
     arguments = {
         "format": FORMAT,

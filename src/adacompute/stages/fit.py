@@ -53,6 +53,10 @@ class _Steps:
         """Note that a step ran, or that it was skipped because it had finished before."""
         (self.skipped if is_skipped else self.done).append(step)
 
+    def describe(self) -> dict[str, list[str]]:
+        """Return the steps for the result."""
+        return {"steps": self.done, "steps_skipped": self.skipped, "notes": self.notes}
+
 
 def fit_run(
     source: str,
@@ -81,42 +85,41 @@ def fit_run(
     """
     check_budgets([budget])
     check_confidence(confidence, None)
-    check_tie_break(tie_break)
     check_replaceable(out)
-    steps = _Steps(progress)
+    steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
+    shared: dict[str, Any] = {
+        "unit": unit,
+        "token_prices": token_prices,
+        "levels": check_levels(levels),
+    }
+    shared |= {"policy": _choose_policy(policy, steps), "seed": check_seed(seed)}
+    names = {"model": model, "grader": grader}
+    training = {**shared, **names, "tie_break": check_tie_break(tie_break)}
+    if collection is None:
+        _import(source, run, steps, gold=gold, **names)
+    else:
+        options = {"token_prices": token_prices, "seed": seed, **collection}
+        _collect(source, run, steps, options, **names)
+    trained = _train(run, out, steps, training)
+    result = _calibrate(run, out, steps, trained, {"budget": budget, "confidence": confidence})
+    page = _report(run, steps, budget=budget, **shared)
+    return {
+        **result,
+        **steps.describe(),
+        "run": str(run),
+        "report": None if page is None else str(page),
+        "next": _next_command(result, run, out, (collection or {}).get("base_url")),
+    }
+
+
+def _choose_policy(policy: str | None, steps: _Steps) -> str:
+    """Return the given policy, or the best one that the installed extras can fit."""
     if policy is None:
         policy, reason = choose_policy()
         if reason:
             steps.notes.append(f"{reason}. Fitted {policy}, which needs no extra.")
     find_factory(policy)
-    training = {
-        "policy": policy,
-        "levels": check_levels(levels),
-        "unit": unit,
-        "tie_break": tie_break,
-        "model": model,
-        "grader": grader,
-        "seed": check_seed(seed),
-    }
-    run = run or out.with_name(f"{out.name}.run")
-    plan_options = {"token_prices": token_prices, "seed": seed, **(collection or {})}
-    if collection is None:
-        _import(source, run, steps, model=model, grader=grader, gold=gold)
-    else:
-        _collect(source, run, steps, model=model, grader=grader, **plan_options)
-    trained = _train(run, out, steps, {**training, "token_prices": token_prices})
-    result = _calibrate(run, out, steps, trained, {"budget": budget, "confidence": confidence})
-    options = {"unit": unit, "token_prices": token_prices, "levels": levels, "seed": seed}
-    page = _report(run, steps, budget=budget, policy=policy, **options)
-    return {
-        **result,
-        "run": str(run),
-        "report": None if page is None else str(page),
-        "steps": steps.done,
-        "steps_skipped": steps.skipped,
-        "notes": steps.notes,
-        "next": _next_command(result, run, out, (collection or {}).get("base_url")),
-    }
+    return policy
 
 
 def _import(source: str, run: Path, steps: _Steps, **options: str | None) -> None:
@@ -130,10 +133,10 @@ def _collect(
     source: str,
     run: Path,
     steps: _Steps,
+    options: Mapping[str, Any],
     *,
     model: str | None,
     grader: str | None,
-    **options: Any,  # noqa: ANN401 - those of read_plan
 ) -> None:
     if model is None or grader is None:
         raise ConfigError("collecting samples needs --model and --grader")

@@ -65,14 +65,7 @@ def solve_run(
     )
     result = {**_describe(allocation, recorded.id, levels), "unit": unit}
     if limits:
-        result["limits"] = {
-            name: {
-                "limit": limits[name],
-                "price": allocation.prices[name],
-                "cost": allocation.costs[name],
-            }
-            for name in limits
-        }
+        result["limits"] = _describe_limits(allocation, limits)
     chosen = pa.table(
         {"question_id": recorded.id, "level": np.asarray(levels, dtype=np.int64)[allocation.choice]}
     )
@@ -80,6 +73,15 @@ def solve_run(
         "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
     )
     return result
+
+
+def _describe_limits(
+    allocation: Allocation, limits: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    return {
+        name: {"limit": limit, "price": allocation.prices[name], "cost": allocation.costs[name]}
+        for name, limit in limits.items()
+    }
 
 
 def _describe(allocation: Allocation, ids: list[str], levels: tuple[int, ...]) -> dict[str, Any]:
