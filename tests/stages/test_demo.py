@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from adacompute.cli.main import cli
-from adacompute.core.errors import DataError, MissingExtra
+from adacompute.core import errors
+from adacompute.core.errors import DataError
 from adacompute.datasets.example import QUESTIONS, SAMPLES
-from adacompute.stages import inputs, report
 from adacompute.stages.demo import BUDGETS, POLICIES, run_demo
 
 Rows = list[dict[str, Any]]
@@ -87,12 +87,7 @@ def test_base_install_fits_a_policy_without_extras(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def no_report() -> None:
-        raise MissingExtra("this needs jinja2: pip install 'adacompute[report]'")
-
-    monkeypatch.setattr(inputs, "find_spec", lambda _: None)
-    monkeypatch.setattr(inputs, "require", _no_module)
-    monkeypatch.setattr(report, "check_extra", no_report)
+    monkeypatch.setattr(errors, "find_spec", lambda _: None)
     many = [
         {**row, "question_id": f"{i}/{row['question_id']}", "question": f"{i} {row['question']}"}
         for i in range(2)
@@ -103,10 +98,6 @@ def test_base_install_fits_a_policy_without_extras(
     assert result["calibrate"]["verdict"] in ("gain", "no gain")
     assert result["skipped"].keys() == {"sequential", "report"}
     assert "adacompute[train]" in result["skipped"]["sequential"]
-
-
-def _no_module(module: str, *, extra: str) -> None:
-    raise MissingExtra(f"this needs {module}: pip install 'adacompute[{extra}]'")
 
 
 def test_commands_of_a_demo_repeat_its_results(source: Path) -> None:
