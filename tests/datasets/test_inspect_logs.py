@@ -20,7 +20,7 @@ from adacompute.datasets import eval_files
 from adacompute.datasets.inspect_logs import find_inspect_logs, read_inspect_logs
 from adacompute.datasets.rows import SAMPLES
 from adacompute.graders.grader import grade
-from adacompute.graders.numeric import Numeric
+from adacompute.graders.numeric import NumericGrader
 
 LOGS = Path(__file__).parents[1] / "data" / "inspect"
 DOCUMENT: dict[str, Any] = json.loads((LOGS / "choices.json").read_text(encoding="utf-8"))
@@ -233,7 +233,7 @@ def test_a_log_without_scores_needs_a_grader(tmp_path: Path) -> None:
         content[name] = json.dumps(sample).encode()
     path = write_archive(tmp_path / "sums.eval", content)
     assert "name a grader" in refusal(path)
-    table = read_inspect_logs(path, grade=partial(grade, Numeric()))
+    table = read_inspect_logs(path, grade=partial(grade, NumericGrader()))
     assert table.num_rows == 40
     assert 0 < sum(table["correct"].to_pylist()) < 40
     assert table["score"].null_count == 40
@@ -244,7 +244,7 @@ def test_a_log_without_scores_needs_a_grader(tmp_path: Path) -> None:
 def test_a_question_that_cannot_be_graded_is_named(tmp_path: Path) -> None:
     path = write_log(tmp_path / "log.json", changed(scores=None, target="no number"))
     with pytest.raises(DataError, match="question 'choices/1': the numeric grader cannot read"):
-        read_inspect_logs(path, grade=partial(grade, Numeric()))
+        read_inspect_logs(path, grade=partial(grade, NumericGrader()))
 
 
 def test_targets_and_parts_of_messages_become_texts(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from adacompute.datasets.harness import Recipe, make_recipe
 from adacompute.datasets.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
 from adacompute.datasets.rows import SAMPLES
 from adacompute.graders.grader import grade
-from adacompute.graders.numeric import Numeric
+from adacompute.graders.numeric import NumericGrader
 
 LOGS = Path(__file__).parents[1] / "data" / "lm_eval"
 [SUMS, EACH] = find_lm_eval_logs(LOGS)
@@ -114,7 +114,7 @@ def test_without_the_results_only_answers_to_each_response_can_be_judged(tmp_pat
 
 
 def test_a_grader_judges_what_the_log_does_not_tell(tmp_path: Path) -> None:
-    table = read_lm_eval_logs(write_log(tmp_path, LINES), grade=partial(grade, Numeric()))
+    table = read_lm_eval_logs(write_log(tmp_path, LINES), grade=partial(grade, NumericGrader()))
     assert table.num_rows == 40
     told = read_lm_eval_logs(SUMS)
     assert sum(table["correct"].to_pylist()) >= sum(told["correct"].to_pylist())
@@ -290,7 +290,7 @@ def lose_fields(value: Any, chance: random.Random) -> Any:
 def outcome(path: Path) -> str:
     """Return the name of a log that could be read, or the sentence in which it was refused."""
     try:
-        read_lm_eval_logs(path, grade=partial(grade, Numeric()))
+        read_lm_eval_logs(path, grade=partial(grade, NumericGrader()))
     except DataError as error:
         return str(error)
     return str(path)

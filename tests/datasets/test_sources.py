@@ -23,7 +23,7 @@ from adacompute.datasets.lm_eval_logs import read_lm_eval_logs
 from adacompute.datasets.rows import QUESTIONS
 from adacompute.datasets.sources import choose_questions, read_question_source, read_source
 from adacompute.graders.grader import grade
-from adacompute.graders.numeric import Numeric
+from adacompute.graders.numeric import NumericGrader
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", ROOT.parent / "shared" / "data"))
@@ -63,7 +63,7 @@ def test_logs_of_the_harness_are_known_by_what_they_are() -> None:
 
 def test_a_grader_is_used_only_where_the_source_does_not_tell(tmp_path: Path) -> None:
     log = next((LOGS / "lm_eval").rglob("samples_sums_2*.jsonl"))
-    grading = partial(grade, Numeric())
+    grading = partial(grade, NumericGrader())
     assert read_source(log, grade=grading).equals(read_source(log))
     alone = shutil.copy(log, tmp_path)
     with pytest.raises(DataError, match="name a grader"):

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.graders.choice import Choice
+from adacompute.graders.choice import ChoiceGrader
 from adacompute.graders.grader import grade
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GRADER = Choice()
+GRADER = ChoiceGrader()
 
 
 @pytest.mark.parametrize(

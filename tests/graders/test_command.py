@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from adacompute.core.errors import ConfigError, GraderError
-from adacompute.graders.command import Command
+from adacompute.graders.command import CommandGrader
 from adacompute.graders.grader import Grades, grade
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def asked(program: str) -> Iterator[Command]:
-    with Command(program) as grader:
+def asked(program: str) -> Iterator[CommandGrader]:
+    with CommandGrader(program) as grader:
         yield grader
 
 
-def test_the_program_reads_and_compares(asked: Command) -> None:
+def test_the_program_extracts_and_compares(asked: CommandGrader) -> None:
     graded = grade(asked, ["It is Blue", "GREEN", "", None, "so blue"], "blue")
     assert graded == Grades(
         ["blue", "green", None, None, "blue"], [True, False, False, False, True]
@@ -49,12 +49,12 @@ open({str(log)!r}, "a").write("started ")
 for line in sys.stdin:
     print(json.dumps({{"answer": "x"}}), flush=True)
 """
-    with Command(script(source)) as grader:
+    with CommandGrader(script(source)) as grader:
         assert [grader.extract("text") for _ in range(20)] == ["x"] * 20
     assert log.read_text() == "started "
 
 
-def test_any_text_passes_through(asked: Command) -> None:
+def test_any_text_passes_through(asked: CommandGrader) -> None:
     for text in ("a\nb", '"quoted"', "\u2028x", "\ud800", "é" * 10, "x" * 3_000_000):
         assert asked.extract(text) == text.split()[-1].lower()
 
@@ -64,7 +64,7 @@ def test_there_is_no_shell(script: Callable[[str], str]) -> None:
 for line in sys.stdin:
     print(json.dumps({"answer": " ".join(sys.argv[1:])}), flush=True)
 """
-    with Command(f"{script(source)} '$HOME' ; ls") as grader:
+    with CommandGrader(f"{script(source)} '$HOME' ; ls") as grader:
         assert grader.extract("x") == "$HOME ; ls"
 
 
@@ -84,41 +84,44 @@ for line in sys.stdin:
         ("import os; os.close(1); time.sleep(60)", "closed its standard output"),
     ],
 )
-def test_a_program_that_fails_is_named_with_what_it_printed(
+def test_a_failure_shows_what_the_program_printed(
     script: Callable[[str], str], source: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.graders.command._GRACE_S", 0.5)
+    monkeypatch.setattr("adacompute.graders.command._EXIT_TIMEOUT_S", 0.5)
     command = script(source)
-    with Command(command) as grader, pytest.raises(GraderError, match=message) as caught:
+    with CommandGrader(command) as grader, pytest.raises(GraderError, match=message) as caught:
         grader.extract("text")
     assert "a grader.py" in str(caught.value)
 
 
-def test_a_program_that_is_silent_is_given_up(script: Callable[[str], str]) -> None:
+def test_a_silent_program_times_out(script: Callable[[str], str]) -> None:
     for source in ("time.sleep(60)", "input(); print('{', end='', flush=True); time.sleep(60)"):
         begun = time.monotonic()
         with (
-            Command(script(source), timeout_s=0.3) as grader,
+            CommandGrader(script(source), timeout_s=0.3) as grader,
             pytest.raises(GraderError, match=r"no reply within 0\.3 s"),
         ):
             grader.extract("x" * 1_000_000)
         assert time.monotonic() - begun < 20
 
 
-def test_a_program_that_never_ends_its_line_is_given_up(
+def test_an_endless_line_is_rejected(
     script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.graders.command._MAX_LINE", 100_000)
+    monkeypatch.setattr("adacompute.graders.command._MAX_LINE_BYTES", 100_000)
     command = script("while True: print('x' * 1000, end='')")
-    with Command(command) as grader, pytest.raises(GraderError, match="more than 100000 bytes"):
+    with (
+        CommandGrader(command) as grader,
+        pytest.raises(GraderError, match="more than 100000 bytes"),
+    ):
         grader.extract("x")
 
 
-def test_a_program_that_answers_no_boolean_breaks_the_protocol(
+def test_a_reply_of_the_wrong_type_is_rejected(
     script: Callable[[str], str],
 ) -> None:
     command = script("input(); print(json.dumps({'equal': 1}), flush=True); input()")
-    with Command(command) as grader, pytest.raises(GraderError, match="'equal' is bool"):
+    with CommandGrader(command) as grader, pytest.raises(GraderError, match="'equal' is bool"):
         grader.equal("a", "b")
 
 
@@ -128,14 +131,14 @@ line = json.loads(input())
 print(json.dumps({"answer": "ok"}) if line["text"] == "good" else "bad", flush=True)
 input()
 """)
-    with Command(command) as grader:
+    with CommandGrader(command) as grader:
         with pytest.raises(GraderError):
             grader.extract("bad")
         assert grader.extract("good") == "ok"
 
 
-def test_a_program_that_leaves_early_is_noticed(script: Callable[[str], str]) -> None:
-    with Command(script('input(); print(\'{"answer": "a"}\', flush=True)')) as grader:
+def test_an_early_exit_is_reported(script: Callable[[str], str]) -> None:
+    with CommandGrader(script('input(); print(\'{"answer": "a"}\', flush=True)')) as grader:
         assert grader.extract("x") == "a"
         assert grader._program is not None
         grader._program.process.wait(timeout=20)
@@ -144,19 +147,19 @@ def test_a_program_that_leaves_early_is_noticed(script: Callable[[str], str]) ->
 
 
 @pytest.mark.parametrize("command", ["", "   ", "'unbalanced"])
-def test_what_is_no_command_is_refused(command: str) -> None:
+def test_an_invalid_command_is_rejected(command: str) -> None:
     with pytest.raises(ConfigError):
-        Command(command)
+        CommandGrader(command)
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
-    grader = Command("/no/such/program --flag")
+def test_a_missing_program_is_named() -> None:
+    grader = CommandGrader("/no/such/program --flag")
     with pytest.raises(GraderError, match=r"/no/such/program --flag.*No such file"):
         grader.extract("x")
     grader.close()
 
 
-def test_threads_wait_for_each_other(asked: Command) -> None:
+def test_threads_wait_for_each_other(asked: CommandGrader) -> None:
     found: list[str | None] = [None] * 40
 
     def ask(place: int) -> None:
@@ -170,8 +173,8 @@ def test_threads_wait_for_each_other(asked: Command) -> None:
     assert found == [str(place) for place in range(len(found))]
 
 
-def test_the_program_ends_when_closed_or_forgotten(program: str) -> None:
-    grader = Command(program)
+def test_the_program_ends_when_closed_or_garbage_collected(program: str) -> None:
+    grader = CommandGrader(program)
     grader.extract("x")
     assert grader._program is not None
     process = grader._program.process
@@ -188,8 +191,10 @@ def test_the_program_ends_when_closed_or_forgotten(program: str) -> None:
 def test_a_program_that_does_not_end_is_killed(
     script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.graders.command._GRACE_S", 0.2)
-    grader = Command(script("input(); print('{\"answer\": null}', flush=True); time.sleep(60)"))
+    monkeypatch.setattr("adacompute.graders.command._EXIT_TIMEOUT_S", 0.2)
+    grader = CommandGrader(
+        script("input(); print('{\"answer\": null}', flush=True); time.sleep(60)")
+    )
     assert grader.extract("x") is None
     assert grader._program is not None
     process = grader._program.process

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.graders.exact import Exact
+from adacompute.graders.exact import ExactGrader
 
-GRADER = Exact()
+GRADER = ExactGrader()
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_case_and_white_space_make_no_difference(text: str) -> None:
 
 
 @given(st.text())
-def test_folding_is_done_once_and_for_all(text: str) -> None:
+def test_extraction_is_idempotent(text: str) -> None:
     folded = GRADER.extract(text)
     if folded is not None:
         assert folded == " ".join(folded.split())
@@ -45,13 +45,13 @@ def test_answers_that_differ_are_not_equal() -> None:
     assert GRADER.equal("a b", "a b")
 
 
-def test_a_text_beyond_the_limit_is_not_read() -> None:
+def test_a_too_long_text_is_unparsed() -> None:
     assert GRADER.extract("a" * 100_000) == "a" * 100_000
     assert GRADER.extract("a" * 100_001) is None
     assert GRADER.extract("\ufdfa" * 10_000) is None
 
 
-def test_marks_without_end_are_cut() -> None:
+def test_long_runs_of_marks_are_shortened() -> None:
     assert GRADER.extract("a" + "\u0301\u0316" * 40_000) == GRADER.extract(
         "a" + "\u0301\u0316" * 15
     )

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.graders.grader import grade
-from adacompute.graders.numeric import Numeric
+from adacompute.graders.numeric import NumericGrader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GRADER = Numeric()
+GRADER = NumericGrader()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_extract(text: str, answer: str | None) -> None:
 
 
 @pytest.mark.parametrize("digits", [401, 4_301, 10_000, 1_000_000])
-def test_absurd_numbers_are_not_read(digits: int) -> None:
+def test_very_long_numbers_are_unparsed(digits: int) -> None:
     assert GRADER.extract("9" * digits) is None
     assert GRADER.extract(f"0.{'9' * digits}") is None
     assert GRADER.extract(f"1/{'9' * digits}") is None
@@ -95,7 +95,7 @@ def test_absurd_numbers_are_not_read(digits: int) -> None:
     assert GRADER.extract(f"The answer is {'9' * digits}, about 10.") is None
 
 
-def test_numbers_of_four_hundred_characters_are_read() -> None:
+def test_numbers_of_400_characters_are_parsed() -> None:
     assert GRADER.extract("9" * 400) == "9" * 400
     assert GRADER.extract("1e-398") == f"0.{'0' * 397}1"
 
@@ -121,12 +121,12 @@ def test_decimals_are_exact(value: object) -> None:
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 10**6))
-def test_an_announced_number_is_found_among_others(value: int, other: int) -> None:
+def test_the_announced_number_is_extracted(value: int, other: int) -> None:
     for text in (f"{other}. The answer is {value}. {other}", f"{other}\n#### {value}\n({other})"):
         assert GRADER.extract(text) == str(value)
 
 
-def test_the_references_of_gsm8k_are_read(data: Path) -> None:
+def test_gold_answers_of_gsm8k_are_parsed(data: Path) -> None:
     for name in ("gsm8k-test", "gsm8k-train", "svamp", "aime24"):
         golds = pq.read_table(data / f"questions/{name}.parquet")["gold"].to_pylist()
         unread = [gold for gold in golds if GRADER.extract(gold) is None]

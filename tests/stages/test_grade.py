@@ -84,7 +84,7 @@ def test_failing_command_grader_leaves_the_run_unchanged(run: Path, tmp_path: Pa
 
 def test_ungradable_question_is_named(rows: Rows, make_run: Callable[[Rows], Path]) -> None:
     without = [{**row, "gold": None} for row in rows]
-    with pytest.raises(DataError, match=r"question 'easy/0': .* no reference answer"):
+    with pytest.raises(DataError, match=r"question 'easy/0': .* no gold answer"):
         grade_run(make_run(without), grader="numeric")
     unparsed = [{**row, "gold": "seven" if "fair/3" in row["question_id"] else "7"} for row in rows]
     with pytest.raises(DataError, match=r"question 'fair/3': the numeric grader cannot read .*sev"):

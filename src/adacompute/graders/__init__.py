@@ -1,1 +1,1 @@
-"""Graders: answers read out of completions, and compared with each other and the reference."""
+"""Graders: extract answers from completions and compare them with the gold answer."""

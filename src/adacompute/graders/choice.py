@@ -1,21 +1,21 @@
 r"""Choice grader: answers that name one of several choices.
 
-The choice is a letter from A to J or a single digit. It is read, in this order, from a text that
-is nothing else; from the last ``\boxed{}`` or announcement ("the answer is (C)", "Answer: C") that
-names one; from "option C"; from the last line that is only a letter; from the label that begins
-the lines, when it is one and the same ("C) because ..."); from the last bold letter; from the last
-capital in parentheses.
+The choice is a letter from A to J or a single digit. It is the first of these that exists: a text
+that is nothing but a choice; the last ``\boxed{}`` or announcement ("the answer is (C)",
+"Answer: C") with one; "option C"; the last line that is only a letter; the label of the lines, if
+all labelled lines have the same ("C) because ..."); the last bold letter; the last capital in
+parentheses.
 
-The article "A" and the pronoun "I" are read as choices only where nothing follows that they could
-belong to. It knows nothing of what the choices say: an answer given in words is not read, and
-neither are answers of several choices.
+The article "A" and the pronoun "I" count as choices only if no word follows that they could belong
+to. The grader does not know the choices' texts: an answer in words is unparsed, and so is an answer
+with several choices.
 """
 
 from __future__ import annotations
 
 import re
 
-from adacompute.graders.completion import boxes, last_match, statements
+from adacompute.graders.completion import find_announced, find_boxed, last_match
 
 # Marks that may surround a choice: brackets, quotes, emphasis, LaTeX wrapping.
 _OPEN = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|[\s*_(\[{$\"'`#>])*"
@@ -29,7 +29,7 @@ _LEADING = re.compile(
     (?![A-J][)*]{{0,3}}(?:\s*[,/&]|\s+and|\s+or)\s*\(?[A-J](?![A-Za-z]))  # several choices
     (?:
         (?P<capital>[B-HJ])(?![A-Za-z0-9'’])
-        # A and I are words: what follows must not make them one.
+        # A and I can be words: only some continuations make them choices.
         | (?P<word>[AI])(?=[)\]}}*_$:,;"`]|\s*$|\.(?:\s|$)|\s+(?:because|since|as|is|[-–—(]))
         | (?P<small>[a-j])(?:[)\]}}]|\s*$|[.:](?:\s|$))
         | (?P<digit>[0-9])(?=[)\]}}*_$:;"`]|\s*$|[.,](?:\s|$))
@@ -46,22 +46,22 @@ _LABEL = re.compile(
 )
 _PARENTHESISED = re.compile(r"(?<![A-Za-z0-9])\(([A-J])\)", re.ASCII)
 
-# A line that is only a choice is short; longer ones need not be looked at.
-_MAX_ALONE = 40
+# A line that is only a choice is never longer.
+_MAX_ALONE_CHARS = 40
 
 
-class Choice:
-    """Reads the letter or digit of one choice."""
+class ChoiceGrader:
+    """Extracts the letter or digit of one choice."""
 
     name: str = "choice"
 
     def extract(self, text: str) -> str | None:
-        """Read the choice, as a capital letter or a digit.
+        """Return the choice as a capital letter or a digit; None if there is none.
 
-        >>> Choice().extract("A cat would not do, so the answer is (c).")
+        >>> ChoiceGrader().extract("A cat would not do, so the answer is (c).")
         'C'
         """
-        claims = sorted(boxes(text) + statements(text), reverse=True)
+        claims = sorted(find_boxed(text) + find_announced(text), reverse=True)
         return (
             _alone(text.strip())
             or next((choice for claim in claims if (choice := _leading(claim.text))), None)
@@ -80,26 +80,26 @@ class Choice:
 
 
 def _alone(text: str) -> str | None:
-    """Read a text that is nothing but a choice."""
-    if len(text) > _MAX_ALONE:
+    """Return the choice of a text that is nothing else."""
+    if len(text) > _MAX_ALONE_CHARS:
         return None
-    found = _ALONE.fullmatch(text)
-    return found["choice"].upper() if found else None
+    match = _ALONE.fullmatch(text)
+    return match["choice"].upper() if match else None
 
 
 def _leading(text: str) -> str | None:
-    """Read the choice that a claim begins with."""
-    found = _LEADING.match(text)
-    return found[found.lastgroup or 0].upper() if found else None
+    """Return the choice at the start of a claim."""
+    match = _LEADING.match(text)
+    return match[match.lastgroup or 0].upper() if match else None
 
 
 def _label(text: str) -> str | None:
-    """Read the label of the lines, when all labelled lines have the same."""
+    """Return the label of the lines, if all labelled lines have the same."""
     labels = {"".join(groups) for groups in _LABEL.findall(text)}
     return labels.pop() if len(labels) == 1 else None
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str | None:
     """Return the letter in the pattern's last match."""
-    found = last_match(pattern, text)
-    return found[1] if found else None
+    match = last_match(pattern, text)
+    return match[1] if match else None

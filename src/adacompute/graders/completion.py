@@ -1,10 +1,9 @@
-r"""Completion: where in a model's text the final answer stands.
+r"""Completion: find the final answer in a model's text.
 
-Texts are searched for what writers do with a final answer: they put it into ``\boxed{}``, they
-announce it ("the answer is", "Answer:", "####"), they set it as a formula, or it is the last
-number. Every search takes time linear in the text, whatever the text.
+The final answer may be in ``\boxed{}``, announced ("the answer is", "Answer:", "####"), a formula,
+or the last number. Every search takes time linear in the length of the text.
 
-It knows nothing of what a valid answer is: each grader reads what is found here in its own way.
+This module does not know what a valid answer is: each grader parses what is found here itself.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-MAX_NUMBER = 400
-"""Numbers written with more characters are not read: converting them takes quadratic time."""
+MAX_NUMBER_CHARS = 400
+"""Longer numbers are not parsed, because conversion takes quadratic time."""
 
-# Long enough for any sentence that states an answer; it bounds the work per announcement.
+# Longer than any sentence that states an answer; it bounds the work per announcement.
 _MAX_CLAIM = 1000
 
 _BRACE = re.compile(r"\\[{}]|\\(?:boxed|fbox)\s*\{|[{}]")
@@ -24,7 +23,7 @@ _ANNOUNCEMENT = re.compile(
     r"""
     (?:
         \banswers?\b(?:[^.\n:=]{0,60}?(?:\b(?:is|are|be|equals)\b|:)|\W{0,3}=)
-        # Four hashes before words, or before the number of a step, are a heading.
+        # Four hashes before words, or before a step's number, are a heading.
         | ^[ \t]{0,3}\#{4}(?=[ \t]*(?:[^A-Za-z\s\#]|[A-J]\b))(?![ \t]*[0-9]+[.):][ \t]+[A-Za-z*])
     )
     [\s:*_=]*
@@ -52,66 +51,66 @@ NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
-"""A number as people write it: sign, thousands separators, decimals, powers of ten, fractions."""
+"""A number with sign, thousands separators, decimals, powers of ten or a fraction."""
 
 
 class Claim(NamedTuple):
-    """Text that is put forward as the answer, and where it begins."""
+    """Text that may be the answer, and its position."""
 
-    place: int
+    position: int
     text: str
 
 
-def boxes(text: str) -> list[Claim]:
-    r"""Return what is in each ``\boxed{}`` that is closed and not blank, in order of opening.
+def find_boxed(text: str) -> list[Claim]:
+    r"""Return the content of each closed, non-blank ``\boxed{}``, in order of opening.
 
-    >>> boxes(r"\boxed{x^{2}} or \boxed{}")
-    [Claim(place=7, text='x^{2}')]
+    >>> find_boxed(r"\boxed{x^{2}} or \boxed{}")
+    [Claim(position=7, text='x^{2}')]
     """
     if "boxed" not in text and "fbox" not in text:
         return []
-    found: list[Claim] = []
-    opened: list[int | None] = []
+    claims: list[Claim] = []
+    box_starts: list[int | None] = []  # of all open braces; None if a brace opens no box
     for brace in _BRACE.finditer(text):
-        kind = brace[0]
-        if kind == "{":
-            opened.append(None)
-        elif kind == "}":
-            start = opened.pop() if opened else None
+        mark = brace[0]
+        if mark == "{":
+            box_starts.append(None)
+        elif mark == "}":
+            start = box_starts.pop() if box_starts else None
             if start is not None and (content := text[start : brace.start()].strip()):
-                found.append(Claim(start, content))
-        elif kind.endswith("{") and kind != "\\{":
-            opened.append(brace.end())
-    return sorted(found)
+                claims.append(Claim(start, content))
+        elif mark.endswith("{") and mark != "\\{":
+            box_starts.append(brace.end())
+    return sorted(claims)
 
 
-def statements(text: str) -> list[Claim]:
+def find_announced(text: str) -> list[Claim]:
     r"""Return the rest of each sentence that announces an answer, in order.
 
-    >>> statements("The answer is 7. It is odd.\nAnswer:\n 8 apples")
-    [Claim(place=14, text='7'), Claim(place=37, text='8 apples')]
+    >>> find_announced("The answer is 7. It is odd.\nAnswer:\n 8 apples")
+    [Claim(position=14, text='7'), Claim(position=37, text='8 apples')]
     """
-    found = [match.span() for match in _ANNOUNCEMENT.finditer(text)]
-    # A claim ends where the next is announced; otherwise claims could overlap many times over.
-    limits = [begin for begin, _ in found[1:]] + [len(text)] * bool(found)
-    claims = (_sentence(text, end, limit) for (_, end), limit in zip(found, limits, strict=True))
+    spans = [match.span() for match in _ANNOUNCEMENT.finditer(text)]
+    # A claim ends at the next announcement, so that claims do not overlap.
+    limits = [start for start, _ in spans[1:]] + [len(text)] * bool(spans)
+    claims = (_sentence(text, end, limit) for (_, end), limit in zip(spans, limits, strict=True))
     return [claim for claim in claims if claim.text]
 
 
 def _sentence(text: str, start: int, limit: int) -> Claim:
-    """Return the sentence from here, or the next line when it ends with a colon."""
+    """Return the sentence that starts here, or the next line if this one ends with a colon."""
     lines = text[start : min(start + _MAX_CLAIM, limit)].split("\n")
     line = lines[0].rstrip()
     if line.endswith(":"):
-        line = next((later.strip() for later in lines[1:] if later.strip()), "")
+        line = next((following.strip() for following in lines[1:] if following.strip()), "")
     end = _SENTENCE_END.search(line)
     return Claim(start, line[: end.start()] if end else line)
 
 
-def formula(text: str) -> str | None:
+def find_formula(text: str) -> str | None:
     r"""Return the last formula, between dollar signs or in ``\(\)`` or ``\[\]``.
 
-    >>> formula(r"Let $x$ be so that \(x = 1\), which holds.")
+    >>> find_formula(r"Let $x$ be so that \(x = 1\), which holds.")
     'x = 1'
     """
     plain = text.replace("\\$", "").replace("$$", "$")
@@ -125,8 +124,8 @@ def formula(text: str) -> str | None:
 
 
 def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Return the last match of a pattern without keeping the others."""
+    """Return the last match of a pattern."""
     last = None
-    for found in pattern.finditer(text):
-        last = found
+    for match in pattern.finditer(text):
+        last = match
     return last

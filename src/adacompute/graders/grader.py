@@ -1,9 +1,9 @@
-"""Grader: what reads answers out of completions and compares them, and the graders by name.
+"""Grader: the protocol of graders, the graders by name, and grading the samples of a question.
 
-A grader has two methods. ``extract`` reads the canonical answer from a text, ``equal`` compares
-two canonical answers. ``grade`` applies them to the samples of one question: equal answers become
-one, spelled as it was first seen, so that votes can count them. It knows nothing of votes, of
-questions and of where texts come from.
+A grader has two methods: ``extract`` returns the canonical answer in a text, and ``equal`` compares
+two canonical answers. ``grade`` applies them to the samples of one question. It writes equal
+answers the same way, as the first of them, so that votes can count them. Graders know nothing of
+votes, questions or models.
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.graders.choice import Choice
-from adacompute.graders.command import Command
-from adacompute.graders.exact import Exact
-from adacompute.graders.math import Math
-from adacompute.graders.numeric import Numeric
+from adacompute.graders.choice import ChoiceGrader
+from adacompute.graders.command import CommandGrader
+from adacompute.graders.exact import ExactGrader
+from adacompute.graders.math import MathGrader
+from adacompute.graders.numeric import NumericGrader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
 class Grader(Protocol):
-    """Reads answers and compares them.
+    """Extracts answers and compares them.
 
-    ``extract`` leaves an answer that was extracted already as it is; ``equal`` does not depend on
-    the order of its arguments. Neither raises, whatever the text, but for a grader of the user's
-    own that breaks its protocol (``GraderError``).
+    ``extract`` of an extracted answer returns it unchanged; ``equal`` is symmetric. Neither raises
+    for any text; only a ``cmd:`` grader raises ``GraderError`` if its program fails.
     """
 
     name: str
 
     def extract(self, text: str) -> str | None:
-        """Read the canonical answer from a completion; None when none could be read."""
+        """Return the canonical answer in a completion; None if it cannot be parsed."""
         ...
 
     def equal(self, left: str, right: str) -> bool:
@@ -42,36 +41,36 @@ class Grader(Protocol):
 
 
 GRADERS: dict[str, Callable[[], Grader]] = {
-    "numeric": Numeric,
-    "math": Math,
-    "choice": Choice,
-    "exact": Exact,
+    "numeric": NumericGrader,
+    "math": MathGrader,
+    "choice": ChoiceGrader,
+    "exact": ExactGrader,
 }
-"""How to make each grader; beside these, ``cmd:COMMAND`` runs a program of the user's own."""
+"""Graders by name; ``cmd:COMMAND`` also is one and runs the user's own program."""
 
 _COMMAND = "cmd:"
 
 
 def load_grader(name: str) -> Grader:
-    """Make the grader of this name.
+    """Return a new grader of this name.
 
-    A grader from ``cmd:COMMAND ...`` holds a process and has ``close``; it is also closed when it
-    is no longer used.
+    A grader from ``cmd:COMMAND ...`` runs a process. Its method ``close`` ends the process, and so
+    does garbage collection.
 
     >>> load_grader("choice").extract("The answer is (B).")
     'B'
     """
     if name.startswith(_COMMAND):
-        return Command(name.removeprefix(_COMMAND))
+        return CommandGrader(name.removeprefix(_COMMAND))
     if name not in GRADERS:
         known = ", ".join([*GRADERS, f"{_COMMAND}COMMAND"])
-        raise ConfigError(f"there is no grader {name!r}; the known ones are {known}")
+        raise ConfigError(f"there is no grader {name!r}; the graders are {known}")
     return GRADERS[name]()
 
 
 @dataclass(frozen=True)
 class Grades:
-    """The answer of each sample, None where none could be read, and whether it is right."""
+    """The answer of each sample, None if it is unparsed, and whether it is correct."""
 
     answer: list[str | None]
     correct: list[bool]
@@ -80,30 +79,30 @@ class Grades:
 def grade(grader: Grader, texts: Sequence[str | None], gold: str | None) -> Grades:
     """Grade the samples of one question.
 
-    Equal answers are spelled as the first of them is. An answer that could not be read is wrong;
-    a question without a reference answer cannot be graded at all.
+    Equal answers are written as the first of them. An unparsed answer is not correct. DataError if
+    there is no gold answer, or the grader cannot parse it.
 
-    >>> grade(Numeric(), ["It is 12.50", None, "= 25/2", "3"], gold="12.5")
+    >>> grade(NumericGrader(), ["It is 12.50", None, "= 25/2", "3"], gold="12.5")
     Grades(answer=['12.5', None, '12.5', '3'], correct=[True, False, True, False])
     """
     if gold is None:
-        raise DataError("the question has no reference answer, so nothing can be right or wrong")
+        raise DataError("the question has no gold answer, so its samples cannot be graded")
     reference = grader.extract(gold)
     if reference is None:
         raise DataError(
-            f"the {grader.name} grader cannot read the reference answer {gold[:200]!r}; "
-            "choose another grader or mend the answer"
+            f"the {grader.name} grader cannot parse the gold answer {gold[:200]!r}; "
+            "use another grader or correct the answer"
         )
-    read = {text: grader.extract(text) for text in dict.fromkeys(texts) if text is not None}
-    spelling: dict[str, str] = {}
-    right: dict[str, bool] = {}
-    for answer in read.values():
-        if answer is None or answer in spelling:
+    extracted = {text: grader.extract(text) for text in dict.fromkeys(texts) if text is not None}
+    first_equal: dict[str, str] = {}
+    is_correct: dict[str, bool] = {}
+    for answer in extracted.values():
+        if answer is None or answer in first_equal:
             continue
-        first = next((known for known in right if grader.equal(known, answer)), answer)
-        spelling[answer] = first
-        if first not in right:
-            right[first] = grader.equal(reference, first)
-    found = [None if text is None else read[text] for text in texts]
-    answers = [None if answer is None else spelling[answer] for answer in found]
-    return Grades(answers, [answer is not None and right[answer] for answer in answers])
+        first = next((known for known in is_correct if grader.equal(known, answer)), answer)
+        first_equal[answer] = first
+        if first not in is_correct:
+            is_correct[first] = grader.equal(reference, first)
+    by_text = [None if text is None else extracted[text] for text in texts]
+    answers = [None if answer is None else first_equal[answer] for answer in by_text]
+    return Grades(answers, [answer is not None and is_correct[answer] for answer in answers])

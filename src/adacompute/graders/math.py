@@ -1,15 +1,15 @@
 r"""Math grader: answers that are LaTeX or plain expressions, compared as mathematics.
 
-The answer is what the last ``\boxed{}`` holds, else what is announced ("the answer is", "####"),
-else the whole text when it is short enough to be an answer, else the last formula, else the last
-number. It is tidied lightly; two answers are equal if they are spelled alike or if math-verify,
+The answer is the content of the last ``\boxed{}``, else what is announced ("the answer is",
+"####"), else the whole text if it is short enough to be an answer, else the last formula, else the
+last number. Formatting is normalised. Two answers are equal if their texts are, or if math-verify,
 which only this module imports, finds them equal.
 
-math-verify works by SymPy, which can take for ever. A time-out needs a signal, which only the main
-thread can receive: there it is set, in other threads not. So an answer that is long or deeply
-nested, or holds towers of powers, large exponents or factorials, sums, integrals or binomials, is
-compared by its spelling alone, wherever it runs. The grader knows nothing of the question: (1, 2)
-is a point, an interval or a pair.
+math-verify uses SymPy, which may never return. A timeout needs a signal, which only the main thread
+can receive, so other threads have none. Therefore an answer that is long or deeply nested, or
+contains towers of powers, large exponents or factorials, sums, integrals or binomials, is compared
+as text only, in every thread. The grader does not know the question: (1, 2) may be a point, an
+interval or a pair.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import needs_extra
 from adacompute.graders.completion import (
-    MAX_NUMBER,
+    MAX_NUMBER_CHARS,
     NUMBER,
-    boxes,
-    formula,
+    find_announced,
+    find_boxed,
+    find_formula,
     last_match,
-    statements,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_ANSWER = 400
-"""Longer answers cannot be read."""
+MAX_ANSWER_CHARS = 400
+"""Longer answers are unparsed."""
 
-MAX_PARSED = 150
-"""Longer answers are compared by their spelling alone."""
+MAX_SYMBOLIC_CHARS = 150
+"""Longer answers are compared as text only."""
 
-# Tidying shortens an answer, but not that much, and takes quadratic time at worst.
-_MAX_UNTIDIED = 4 * MAX_ANSWER
+# Normalising shortens an answer, but not by that much, and takes quadratic time at worst.
+_MAX_RAW_CHARS = 4 * MAX_ANSWER_CHARS
 _TIMEOUT_S = 3.0
-_RING_AGAIN_S = 0.1
+_SIGNAL_INTERVAL_S = 0.1
 _MAX_PROSE_WORDS = 5
 _MAX_ROUNDS = 10
 
@@ -60,12 +60,12 @@ _SPACE = re.compile(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])")
 _WRAPPED = (("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"))
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ]+")
 _RELATION = re.compile(r"[=<>(\[]|\\(?:[lg]e|in|cup|cap)")
-_WHOLE = re.compile(r"[-+]?[0-9]+")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 
-# What SymPy may not finish in a moment: x^{y^z}, 2^{100000}, (a^{100})^{100}, (x+y)^{60}, 5000!,
-# (3!)!, and what asks for summing, integrating or counting.
-_WILD = re.compile(
+# Expressions that may keep SymPy busy: x^{y^z}, 2^{100000}, (a^{100})^{100}, (x+y)^{60}, 5000!,
+# (3!)!, sums, products, integrals, limits and binomials.
+_SLOW = re.compile(
     r"\^\s*\{?[^{}^]*\^|\^\s*\{?[-+\s(]*[0-9][0-9,]{3}|[)}]\s*\^\s*\{?[-+\s]*[0-9]{3}"
     r"|[A-Za-z][^()]*\)\s*\^\s*\{?[0-9]{2}|\*\*|[0-9]{30}|[eE][-+]?[0-9]{3}"
     r"|[0-9]{3}\s*!|[)}!]\s*!|\\(?:sum|prod|i{1,3}nt|oint|lim|binom|choose)(?![A-Za-z])|(?:\|[^|]*){7}"
@@ -73,8 +73,8 @@ _WILD = re.compile(
 _MAX_DEPTH = 8
 
 
-class Math:
-    """Reads an expression and compares it by math-verify; needs the extra ``math``."""
+class MathGrader:
+    """Extracts an expression and compares it with math-verify; needs the extra ``math``."""
 
     name: str = "math"
 
@@ -84,84 +84,84 @@ class Math:
 
         self._library = math_verify
         self._parse = lru_cache(maxsize=4096)(self._parse_once)
-        # Without a handler of its own its warnings would be printed, even if nobody listens.
+        # Without a handler, Python would print the library's warnings.
         log = logging.getLogger("math_verify")
         if not log.handlers:
             log.addHandler(logging.NullHandler())
 
     def extract(self, text: str) -> str | None:
-        r"""Read the final expression, tidied.
+        r"""Return the final expression, normalised; None if there is none.
 
-        >>> Math().extract(r"So $x = 2$, and the area is \boxed{\dfrac{1}{2}}.")
+        >>> MathGrader().extract(r"So $x = 2$, and the area is \boxed{\dfrac{1}{2}}.")
         '\\frac{1}{2}'
         """
         answer = text
-        # What was read may itself announce an answer, so read until nothing changes.
+        # The answer may itself announce an answer, so repeat until nothing changes.
         for _ in range(_MAX_ROUNDS):
-            found = _read(answer)
-            if found is None or found == answer:
-                return found
-            answer = found
+            extracted = _extract_once(answer)
+            if extracted is None or extracted == answer:
+                return extracted
+            answer = extracted
         return None
 
     def equal(self, left: str, right: str) -> bool:
-        """Whether two answers are spelled alike or mean the same."""
+        """Whether two answers are equal as text or as mathematics."""
         if left == right:
             return True
-        if _WHOLE.fullmatch(left) and _WHOLE.fullmatch(right):
+        if _INTEGER.fullmatch(left) and _INTEGER.fullmatch(right):
             return int(left) == int(right)
         if _WORDS.fullmatch(left) and _WORDS.fullmatch(right):
             return left.casefold() == right.casefold()
-        return not _wild(left) and not _wild(right) and self._means(left, right)
+        return not _is_slow(left) and not _is_slow(right) and self._is_equivalent(left, right)
 
-    def _means(self, left: str, right: str) -> bool:
+    def _is_equivalent(self, left: str, right: str) -> bool:
         """Whether math-verify finds two answers equal."""
         # Sorted, so that the order of the arguments makes no difference.
         one, other = (self._parse(answer) for answer in sorted((left, right)))
-        # What it makes of equations and sets depends on which is the reference.
+        # For equations and sets the result depends on which answer is the reference.
         return self._verify(one, other) or (
             _RELATION.search(left + right) is not None and self._verify(other, one)
         )
 
     def _parse_once(self, answer: str) -> Any:  # noqa: ANN401 - SymPy's own types
-        # Between dollar signs words would be products of their letters.
-        plain = "$" in answer or ("\\" not in answer and _PROSE_WORD.search(answer))
-        text = answer if plain else f"${answer}$"
+        # Between dollar signs, words would be products of their letters.
+        is_plain = "$" in answer or ("\\" not in answer and _PROSE_WORD.search(answer))
+        text = answer if is_plain else f"${answer}$"
         try:
             with _time_limit(_TIMEOUT_S):
                 return self._library.parse(text, parsing_timeout=None)
-        except _TimeUp:
+        except _TimeLimitExceeded:
             return []
 
     def _verify(self, gold: Any, answer: Any) -> bool:  # noqa: ANN401 - SymPy's own types
         try:
             with _time_limit(_TIMEOUT_S):
                 return bool(self._library.verify(gold, answer, timeout_seconds=None))
-        except _TimeUp:
+        except _TimeLimitExceeded:
             return False
 
 
-class _TimeUp(BaseException):
-    """Raised by the alarm; no Exception, because the libraries catch those."""
+class _TimeLimitExceeded(BaseException):
+    """Raised by the signal handler; no Exception, because the libraries catch those."""
 
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise ``_TimeUp`` in the block after so many seconds of work, if this is the main thread.
+    """Raise ``_TimeLimitExceeded`` after so many seconds of CPU time, in the main thread only.
 
-    math-verify's own alarm rings once, and SymPy has places where what it raises is lost; this one
-    rings until it is heard. It counts the time of the processor, so that verdicts do not depend on
-    how busy the machine is. An alarm that was set before is set again.
+    math-verify's own timeout sends one signal, and SymPy may swallow the exception; this one is
+    repeated. It counts CPU time, so that results do not depend on the load of the machine. A timer
+    that was set before is restored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ring(*_: object) -> None:
-        raise _TimeUp
+    def stop(*_: object) -> None:
+        raise _TimeLimitExceeded
 
-    handler = signal.signal(signal.SIGVTALRM, ring)
-    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, _RING_AGAIN_S)
+    handler = signal.signal(signal.SIGVTALRM, stop)
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, _SIGNAL_INTERVAL_S)
     try:
         yield
     finally:
@@ -170,86 +170,92 @@ def _time_limit(seconds: float) -> Iterator[None]:
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
                 signal.signal(signal.SIGVTALRM, handler)
                 break
-            except _TimeUp:  # it rang just now, and must not ring once more
+            except _TimeLimitExceeded:  # a last signal arrived: try again
                 continue
         signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
 
 
-def _wild(answer: str) -> bool:
-    """Whether an answer could keep SymPy busy for ever."""
-    if len(answer) > MAX_PARSED or _WILD.search(answer):
+def _is_slow(answer: str) -> bool:
+    """Whether SymPy may take very long for an answer."""
+    if len(answer) > MAX_SYMBOLIC_CHARS or _SLOW.search(answer):
         return True
-    depth = deepest = 0
+    depth = max_depth = 0
     for character in answer:
         depth += (character in "({[") - (character in ")}]")
-        deepest = max(deepest, depth)
-    return deepest > _MAX_DEPTH
+        max_depth = max(max_depth, depth)
+    return max_depth > _MAX_DEPTH
 
 
-def _read(text: str) -> str | None:
-    """Find the answer once, and tidy it."""
-    found = (
-        next((claim.text for claim in reversed(boxes(text))), None)
-        or next((said for claim in reversed(statements(text)) if (said := _said(claim.text))), None)
-        or (text if _is_bare(text) else None)
-        or _formula(text)
+def _extract_once(text: str) -> str | None:
+    """Find the answer in a text and normalise it."""
+    answer = (
+        next((claim.text for claim in reversed(find_boxed(text))), None)
+        or _last_announced(text)
+        or (text if _is_bare_answer(text) else None)
+        or _last_formula(text)
         or _number(last_match(NUMBER, text))
     )
-    if not found or len(found) > _MAX_UNTIDIED:
+    if not answer or len(answer) > _MAX_RAW_CHARS:
         return None
-    tidied = _tidy(found)
-    return tidied if 0 < len(tidied) <= MAX_ANSWER else None
+    normalised = _normalise(answer)
+    return normalised if 0 < len(normalised) <= MAX_ANSWER_CHARS else None
 
 
-def _is_bare(text: str) -> bool:
-    """Whether a text is short and wordless enough to be an answer as it is."""
+def _is_bare_answer(text: str) -> bool:
+    """Whether a text is one short line with few words, which can be an answer."""
     stripped = text.strip()
     return (
-        len(stripped) <= MAX_ANSWER
+        len(stripped) <= MAX_ANSWER_CHARS
         and "\n" not in stripped
         and len(_PROSE_WORD.findall(stripped)) <= _MAX_PROSE_WORDS
     )
 
 
-def _said(claim: str) -> str | None:
-    """Return the answer within the rest of a sentence."""
-    several = claim.count("$") > len("$$") and _is_bare(claim)
-    single = None if several else _formula(claim)
-    return single or (claim if _is_bare(claim) else _number(NUMBER.search(claim)))
+def _last_announced(text: str) -> str | None:
+    """Return the answer of the last announcement that has one."""
+    answers = (_answer_in_claim(claim.text) for claim in reversed(find_announced(text)))
+    return next((answer for answer in answers if answer), None)
 
 
-def _formula(text: str) -> str | None:
+def _answer_in_claim(claim: str) -> str | None:
+    """Return the answer in the rest of a sentence that announces it."""
+    has_several_formulas = claim.count("$") > len("$$") and _is_bare_answer(claim)
+    formula = None if has_several_formulas else _last_formula(claim)
+    return formula or (claim if _is_bare_answer(claim) else _number(NUMBER.search(claim)))
+
+
+def _last_formula(text: str) -> str | None:
     """Return the last formula, unless it is the prose between two prices."""
-    found = formula(text)
-    if found and len(found) <= MAX_ANSWER and not _PROSE_WORD.search(_without_text(found)):
-        return found
+    formula = find_formula(text)
+    if formula and len(formula) <= MAX_ANSWER_CHARS and not _PROSE_WORD.search(_drop_text(formula)):
+        return formula
     return None
 
 
-def _number(found: re.Match[str] | None) -> str | None:
-    """Return a number as it is written, if it is not too long to be read."""
-    return found[0] if found and len(found[0]) <= MAX_NUMBER else None
+def _number(match: re.Match[str] | None) -> str | None:
+    """Return a number as written; None if it is too long."""
+    return match[0] if match and len(match[0]) <= MAX_NUMBER_CHARS else None
 
 
-def _without_text(answer: str) -> str:
-    r"""Drop what is set as text in a formula."""
+def _drop_text(answer: str) -> str:
+    r"""Remove ``\text{}`` and similar from a formula."""
     return _TEXT.sub("", answer)
 
 
-def _tidy(answer: str) -> str:
-    """Drop what makes no difference to what an answer means."""
+def _normalise(answer: str) -> str:
+    """Remove formatting that does not change the meaning of an answer."""
     answer = answer.strip()
     for opening, closing in _WRAPPED:
         inner = answer[len(opening) : -len(closing)]
         if answer == f"{opening}{inner}{closing}" and opening not in inner:
             answer = inner
     answer = answer.replace("\\$", "")
-    if answer.count("$") == 1:  # the sign of money, or what is left of a formula
+    if answer.count("$") == 1:  # a currency sign, or the rest of a formula
         answer = answer.replace("$", "")
     answer = _SPACING.sub("", answer)
     answer = _DEGREE.sub("", _FRAC.sub(r"\\frac", answer))
     answer = _UNIT.sub("", answer)
-    if whole := _TEXT.fullmatch(answer):
-        answer = whole[1]
+    if text := _TEXT.fullmatch(answer):
+        answer = text[1]
     answer = _SPACE.sub("", answer.strip().rstrip(".,;: "))
     return answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer

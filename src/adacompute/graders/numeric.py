@@ -1,12 +1,12 @@
 r"""Numeric grader: answers that are one number.
 
-The number is read from the last ``\boxed{}`` or announcement ("the answer is", "####") that has
-one, else after the last equals sign, else it is the last number in the text. It is kept exactly,
-as a decimal where that ends and as a fraction where it does not, so that 12.50, 25/2 and 12.5 are
-one answer. A sign of currency or per cent is dropped: 50 % is 50.
+The number is in the last ``\boxed{}`` or announcement ("the answer is", "####") that has one, else
+after the last equals sign, else it is the last number in the text. It is exact: a finite decimal or
+a fraction, so that 12.50, 25/2 and 12.5 are one answer. Currency and per cent signs are dropped:
+50 % is 50.
 
-It knows nothing of units and of expressions: 3 feet is 3, and 2^10 is 10. A number of more than
-400 characters cannot be read, and neither can one beyond 10^±400.
+Units and expressions are not interpreted: 3 feet is 3, and 2^10 is 10. A number of more than 400
+characters, or beyond 10^±400, is unparsed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from adacompute.graders.completion import MAX_NUMBER, NUMBER, boxes, last_match, statements
+from adacompute.graders.completion import (
+    MAX_NUMBER_CHARS,
+    NUMBER,
+    find_announced,
+    find_boxed,
+    last_match,
+)
 
 _MAX_EXPONENT = 400
-_SCALE = 10**MAX_NUMBER
+_SCALE = 10**MAX_NUMBER_CHARS
 
 _FRAC = re.compile(
     r"(?P<before>[0-9])?\\[dtc]?frac\s*\{\s*(?P<over>-?[0-9]+)\s*\}\s*\{\s*(?P<under>[0-9]+)\s*\}"
@@ -26,25 +32,25 @@ _SPACING = re.compile(r"\\[,!;:]|(?<=[0-9])\{,\}(?=[0-9])")
 _EQUALS = re.compile(r"=[\s*_$\\({\[]*(?=[-+\u2212.0-9€£])")
 
 
-class Numeric:
-    """Reads one number and compares it exactly."""
+class NumericGrader:
+    """Extracts one number and compares it exactly."""
 
     name: str = "numeric"
 
     def extract(self, text: str) -> str | None:
-        """Read the final number, in canonical form.
+        """Return the final number in canonical form; None if there is none.
 
-        >>> Numeric().extract("He pays 3 * 4 = $12.50 in all.")
+        >>> NumericGrader().extract("He pays 3 * 4 = $12.50 in all.")
         '12.5'
         """
         plain = _plain(text)
-        claims = sorted(boxes(plain) + statements(plain), reverse=True)
+        claims = sorted(find_boxed(plain) + find_announced(plain), reverse=True)
         for claim in claims:
-            found = _after_equals(claim.text) or NUMBER.search(claim.text)
-            if found:
-                return _canonical(found)
-        found = _after_equals(plain) or last_match(NUMBER, plain)
-        return _canonical(found) if found else None
+            match = _after_equals(claim.text) or NUMBER.search(claim.text)
+            if match:
+                return _canonicalise(match)
+        match = _after_equals(plain) or last_match(NUMBER, plain)
+        return _canonicalise(match) if match else None
 
     def equal(self, left: str, right: str) -> bool:
         """Whether two canonical numbers are the same: each number has one canonical form."""
@@ -56,14 +62,14 @@ def _plain(text: str) -> str:
     if "\\" not in text and "{,}" not in text:
         return text
     text = text.replace("\\$", "$").replace("\\%", "%")
-    text = _SPACING.sub(lambda found: "," if found[0] == "{,}" else "", text)
-    return _FRAC.sub(_stroke, text)
+    text = _SPACING.sub(lambda match: "," if match[0] == "{,}" else "", text)
+    return _FRAC.sub(_with_slash, text)
 
 
-def _stroke(found: re.Match[str]) -> str:
-    """Write a fraction with a stroke, and keep it apart from the whole number before it."""
-    before = f"{found['before']} " if found["before"] else ""
-    return f"{before}{found['over']}/{found['under']}"
+def _with_slash(match: re.Match[str]) -> str:
+    """Write a LaTeX fraction with a slash, separated from an integer before it."""
+    before = f"{match['before']} " if match["before"] else ""
+    return f"{before}{match['over']}/{match['under']}"
 
 
 def _after_equals(text: str) -> re.Match[str] | None:
@@ -72,30 +78,31 @@ def _after_equals(text: str) -> re.Match[str] | None:
     return NUMBER.match(text, sign.end()) if sign else None
 
 
-def _canonical(found: re.Match[str]) -> str | None:
-    """Spell a number in its one canonical form, or None if it is beyond reading."""
-    if len(found[0]) > MAX_NUMBER:
+def _canonicalise(match: re.Match[str]) -> str | None:
+    """Return the canonical form of a number; None if it is too long or too large."""
+    if len(match[0]) > MAX_NUMBER_CHARS:
         return None
-    exponent = int((found["exponent"] or found["power"] or "0").replace("\u2212", "-"))
+    exponent = int((match["exponent"] or match["power"] or "0").replace("\u2212", "-"))
     if abs(exponent) > _MAX_EXPONENT:
         return None
-    value = Fraction(found["digits"].replace(",", "")) * Fraction(10) ** exponent
-    if found["divisor"]:
-        divisor = int(found["divisor"])
+    value = Fraction(match["digits"].replace(",", "")) * Fraction(10) ** exponent
+    if match["divisor"]:
+        divisor = int(match["divisor"])
         if divisor == 0:
             return None
-        value = value / divisor + int(found["whole"] or "0")
-    spelled = _spell(value)
-    if found["sign"] in ("-", "\u2212") and value:
-        spelled = f"-{spelled}"
-    return spelled if len(spelled) <= MAX_NUMBER else None
+        value = value / divisor + int(match["whole"] or "0")
+    canonical = _format(value)
+    if match["sign"] in ("-", "\u2212") and value:
+        canonical = f"-{canonical}"
+    return canonical if len(canonical) <= MAX_NUMBER_CHARS else None
 
 
-def _spell(value: Fraction) -> str:
-    """Write a number that is not negative as a whole number, a decimal that ends, or a fraction."""
+def _format(value: Fraction) -> str:
+    """Write a non-negative number as an integer, a finite decimal or a fraction."""
     if value.denominator == 1:
         return str(value.numerator)
     if _SCALE % value.denominator:
         return f"{value.numerator}/{value.denominator}"
-    digits = str(value.numerator * (_SCALE // value.denominator)).rjust(MAX_NUMBER + 1, "0")
-    return f"{digits[:-MAX_NUMBER]}.{digits[-MAX_NUMBER:].rstrip('0')}"
+    scaled = value.numerator * (_SCALE // value.denominator)
+    digits = str(scaled).rjust(MAX_NUMBER_CHARS + 1, "0")
+    return f"{digits[:-MAX_NUMBER_CHARS]}.{digits[-MAX_NUMBER_CHARS:].rstrip('0')}"
