@@ -52,8 +52,8 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "20 questions (3 excluded) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
     assert "+10.0 to +20.0" in printed
     assert "-20.0 to -10.0" in printed
-    assert "h 75 %" in printed
-    assert "r 1.3" in printed
+    assert "headroom 75 %" in printed
+    assert "1.3 rounds" in printed
     assert "12.5 % of the samples" in printed
     assert "router, because this needs xgboost" in printed
     results.print_scores({**result, "protocol": "paper", "skipped": {}})
@@ -70,20 +70,24 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("change", "lines", "style"),
     [
-        ({"cost": 2.7}, ["50.0 %", "-5.0 to +5.0", "–", "r 1.3", "cost 2.7"], ""),
-        ({"cost": 3.9}, ["50.0 %", "-5.0 to +5.0", "–", "r 1.3"], ""),
+        ({"cost": 2.7}, ["50.0 %", "-5.0 to +5.0", "–", "1.3 rounds", "cost 2.7"], ""),
+        ({"cost": 3.9}, ["50.0 %", "-5.0 to +5.0", "–", "1.3 rounds"], ""),
         ({"rounds": 1.04}, ["50.0 %", "-5.0 to +5.0", "–"], ""),
-        ({"rounds": 1.05, "headroom": 0.5}, ["50.0 %", "-5.0 to +5.0", "h 50 %", "r 1.1"], ""),
+        (
+            {"rounds": 1.05, "headroom": 0.5},
+            ["50.0 %", "-5.0 to +5.0", "headroom 50 %", "1.1 rounds"],
+            "",
+        ),
         ({"policy": "fixed", "cost": 2.0}, ["50.0 %", "-5.0 to +5.0", "cost 2"], ""),
         ({"policy": "mixture"}, ["50.0 %"], ""),
         (
             {"difference_low": 0.01, "cost": 0.5},
-            ["50.0 %", "+1.0 to +5.0", "–", "r 1.3", "cost 0.5"],
+            ["50.0 %", "+1.0 to +5.0", "–", "1.3 rounds", "cost 0.5"],
             "green",
         ),
         (
             {"difference_low": -0.2, "difference_high": -0.1},
-            ["50.0 %", "-20.0 to -10.0", "–", "r 1.3"],
+            ["50.0 %", "-20.0 to -10.0", "–", "1.3 rounds"],
             "red",
         ),
     ],

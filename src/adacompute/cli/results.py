@@ -271,9 +271,9 @@ def _cell(row: Result | None, *, held_out: bool) -> Cell:
         lines.append(f"{format_points(low)} to {format_points(high)}")
     if row["policy"] not in UNIFORM:
         headroom = row["headroom"]
-        lines.append(NOTHING if headroom is None else f"h {100 * headroom:z.0f} %")
+        lines.append(NOTHING if headroom is None else f"headroom {100 * headroom:z.0f} %")
     if row["policy"] not in UNIFORM and row["rounds"] >= ONE_ROUND:
-        lines.append(f"r {row['rounds']:.1f}")
+        lines.append(f"{row['rounds']:.1f} rounds")
     if cost < FULLY_SPENT * row["budget"]:
         lines.append(f"cost {format_value(cost, 3)}")
     return "\n".join(lines), "green" if low > 0 else "red" if high < 0 else ""
@@ -292,10 +292,10 @@ def _legend(result: Result) -> str:
     return (
         f"{questions}{excluded} × {format_amount(result['samples'], 'sample')}, levels {levels}. "
         "Second line: difference to the best mixture of uniform levels at equal cost, in points "
-        "(95 % interval); green above zero, red below. h: headroom recovered, the share of what "
-        f"the cross-fitted oracle gains over that mixture; {NOTHING} where it gains nothing. "
-        f"r: mean rounds per question, where above 1. cost: mean cost, where below "
-        f"{FULLY_SPENT:.0%} of the budget. {unparsed}"
+        "(95 % interval); green above zero, red below. Headroom: the share of what the cross-fitted "
+        f"static oracle gains over that mixture; {NOTHING} where it gains nothing. Rounds: mean per "
+        f"question, where above 1. Cost: mean cost, where below {FULLY_SPENT:.0%} of the budget. "
+        f"{unparsed}"
     )
 
 
