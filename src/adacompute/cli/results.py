@@ -292,10 +292,10 @@ def _legend(result: Result) -> str:
     return (
         f"{questions}{excluded} × {format_amount(result['samples'], 'sample')}, levels {levels}. "
         "Second line: difference to the best mixture of uniform levels at equal cost, in points "
-        "(95 % interval); green above zero, red below. Headroom: the share of what the cross-fitted "
-        f"static oracle gains over that mixture; {NOTHING} where it gains nothing. Rounds: mean per "
-        f"question, where above 1. Cost: mean cost, where below {FULLY_SPENT:.0%} of the budget. "
-        f"{unparsed}"
+        "(95 % interval); green above zero, red below. Headroom: the share of what the static "
+        f"oracle, cross-fitted, gains over that mixture; {NOTHING} where it gains nothing. Rounds: "
+        "mean per question, where above 1. Cost: mean cost, where below "
+        f"{FULLY_SPENT:.0%} of the budget. {unparsed}"
     )
 
 
