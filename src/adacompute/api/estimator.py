@@ -273,13 +273,13 @@ def as_estimator(value: object) -> Estimator:
     """Return an estimator, or a policy as one that cannot be refitted."""
     if isinstance(value, Estimator):
         return value
+    if isinstance(value, type):
+        raise ConfigError(f"expected a policy, got the class {value.__name__}: call it first")
     if hasattr(value, "decide") and hasattr(value, "levels"):
         return Pretrained(value)  # type: ignore[arg-type]  # it has what a policy has
     if hasattr(value, "fit") and hasattr(value, "get_params"):
         return _Adapter(value)
-    raise ConfigError(
-        f"expected a policy estimator, got {type(value).__name__}: derive it from ada.Estimator"
-    )
+    raise ConfigError(f"expected a policy such as ada.Sequential(), got {type(value).__name__}")
 
 
 class _Adapter(Estimator):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,10 +96,14 @@ COUNT_SAMPLES = CostModel()
 """The cost model in which every sample costs 1."""
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and bool(np.isfinite(float(value)))
+
+
 def check_budgets(budgets: Collection[float]) -> tuple[float, ...]:
     """Return the budgets in rising order, and refuse those that are not finite and above 0."""
     for budget in budgets:
-        if not (np.isfinite(budget) and budget > 0):
+        if not _is_finite(budget) or budget <= 0:
             raise ConfigError(f"a budget must be a finite number above 0, not {budget}")
     if not budgets:
         raise ConfigError("no budget is given: name at least one")

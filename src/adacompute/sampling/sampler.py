@@ -104,9 +104,10 @@ class Sampler:
     - ``async f(prompt, n)`` that returns up to n texts or Samples;
     - any object with the method of the ``Model`` protocol.
 
-    The first two use the bundle's prompt ``template`` and ``settings``; ``samples_per_call`` is how
-    many samples one call may ask for, by default what the probe of this server found, or 1. Use a
-    sampler with a ``base_url`` as an asynchronous context manager.
+    The first two use the bundle's prompt ``template``, or the given one, and the given
+    ``settings``: give the token limit and the stop texts that the samples were collected with.
+    ``samples_per_call`` is how many samples one call may ask for, by default what the probe of this
+    server found, or 1. Use a sampler with a ``base_url`` as an asynchronous context manager.
     """
 
     def __init__(

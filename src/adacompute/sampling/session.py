@@ -115,6 +115,8 @@ class Session:
         key: int | None = None,
         features: Float32Array | None = None,
     ) -> None:
+        if question is not None and not isinstance(question, str):
+            raise ConfigError(f"a question must be a text, got {type(question).__name__}")
         bundle = as_bundle(policy)
         if max_rounds is not None and max_rounds < 1:
             raise ConfigError(f"max_rounds must be 1 or more, not {max_rounds}")
@@ -136,6 +138,12 @@ class Session:
         self._counts: list[int] = []
         self._first: list[int] = []
         self._has_begun_round = False
+
+    def __repr__(self) -> str:
+        """Show the question, how many samples it has, and what they say."""
+        state = "done" if self.is_done else f"{self.n_planned - self.n_samples} more asked for"
+        question = "" if self.question is None else self.question
+        return f"<Session {question!r}: {self.n_samples} samples, answer {self.answer!r}, {state}>"
 
     def ask(self) -> Request | None:
         """Return what to sample next, or None when the session is done.

@@ -7,6 +7,7 @@ environment. It computes no result of its own.
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,8 @@ def _logprobs(recorded: SampleSet) -> FloatArray:
 def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     """Return levels as a tuple; refuse levels that do not increase from 1 or more."""
     checked = tuple(levels)
-    is_increasing = list(checked) == sorted(set(checked))
+    are_whole = all(isinstance(level, Integral) for level in checked)
+    is_increasing = are_whole and list(checked) == sorted(set(checked))
     if not checked or not is_increasing or checked[0] < 1 or checked[-1] > MAX_LEVEL:
         raise ConfigError(
             f"levels must be increasing whole numbers from 1 to {MAX_LEVEL}, got {list(levels)}"

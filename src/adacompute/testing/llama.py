@@ -132,11 +132,11 @@ def _options() -> argparse.Namespace:
         description=f"Serve {Llama.model} on this machine, in the OpenAI format.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--port", type=int, default=8080, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=8080, help="0 chooses a free port")
     half = max(1, (os.cpu_count() or 1) // 2)  # threads that wait for a busy core slow all down
-    parser.add_argument("--threads", type=int, default=half, help="of computing")
-    parser.add_argument("--slots", type=int, default=8, help="draws at once")
-    parser.add_argument("--context", type=int, default=2048, help="tokens of each slot")
+    parser.add_argument("--threads", type=int, default=half, help="threads to compute with")
+    parser.add_argument("--slots", type=int, default=8, help="samples generated at the same time")
+    parser.add_argument("--context", type=int, default=2048, help="tokens of context per slot")
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
