@@ -2,8 +2,8 @@
 
 ``python benchmarks/sampler.py [QUESTIONS]``. The model answers immediately, so that all of the time
 is overhead. The bare loop is given the number of samples of each question in each round; it only
-calls the model, extracts the answers and counts them. Both run in turns in one process, and the
-best turn of each counts.
+calls the model, extracts the answers, merges equal ones and counts them. Both run in turns in one
+process, and the best turn of each counts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.sampler import SampledAnswer, Sampler
+from adacompute.sampling.session import canonical_answer
 
 TURNS, CONCURRENCY = 7, 64
 SOLUTION = "Let me add the two numbers step by step: 17 and 20 make 37, and 5 more make 42. "
@@ -56,7 +57,7 @@ async def run_bare(
             votes: Counter[str] = Counter()
             for n in rounds[i]:
                 for text in await model(question, n):
-                    if (answer := grader.extract(text)) is not None:
+                    if (answer := canonical_answer(grader, text, votes)) is not None:
                         votes[answer] += 1
             answers[i] = votes.most_common(1)[0][0] if votes else None
 

@@ -58,7 +58,9 @@ class SampleMatrix:
         counted = votes.tally(self.answer)
 
         def with_zero(column: IntArray) -> IntArray:
-            return np.pad(column, ((0, 0), (1, 0)))
+            padded = np.zeros((len(column), column.shape[1] + 1), dtype=column.dtype)
+            padded[:, 1:] = column  # np.pad takes ten times as long for one question
+            return padded
 
         return votes.Tally(
             leading=with_zero(counted.leading),

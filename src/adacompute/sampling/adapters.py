@@ -35,6 +35,8 @@ from adacompute.sampling.fan_out import fan_out
 SampleFunction = Callable[..., Awaitable[Iterable[str | Sample]]]
 """``async f(prompt, n)`` that returns n texts or Samples; an arm is passed as ``arm=``."""
 
+UNKNOWN_USAGE = CallUsage(is_estimated=True)
+
 
 class FunctionModel:
     """A model from ``async f(prompt, n)``; usage is what its Samples say, if they say any."""
@@ -50,7 +52,7 @@ class FunctionModel:
         try:
             given = await self._function(prompt, n, **options)
         except BaseException:
-            on_usage(CallUsage(is_estimated=True))
+            on_usage(UNKNOWN_USAGE)
             raise
         samples = _as_samples(given)
         on_usage(_usage_of(samples))
@@ -76,13 +78,15 @@ def _as_samples(given: Iterable[str | Sample]) -> list[Sample]:
 
 
 def _usage_of(samples: list[Sample]) -> CallUsage:
-    counts = [sample.completion_tokens for sample in samples]
-    known = [count for count in counts if count is not None]
-    tokens = {"completion_tokens": sum(known)} if known else {}
-    if samples and samples[0].prompt_tokens is not None:
+    if all(sample.completion_tokens is None for sample in samples):
+        return UNKNOWN_USAGE
+    tokens = {"completion_tokens": sum(sample.completion_tokens or 0 for sample in samples)}
+    if samples[0].prompt_tokens is not None:
         tokens["prompt_tokens"] = samples[0].prompt_tokens
-    estimated = len(known) < len(counts) or any(sample.is_estimated for sample in samples)
-    return CallUsage(tokens, is_estimated=estimated or "prompt_tokens" not in tokens)
+    is_known = "prompt_tokens" in tokens and all(
+        sample.completion_tokens is not None and not sample.is_estimated for sample in samples
+    )
+    return CallUsage(tokens, is_estimated=not is_known)
 
 
 class _PromptedModel:

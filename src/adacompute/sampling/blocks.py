@@ -35,6 +35,7 @@ class QuestionProgress:
     ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
     number of samples that the last decision has seen, ``target`` the number that the next one
     needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` is empty while none is known.
+    ``episode`` is kept after a decision for this question alone, to save building it again.
     """
 
     bundle: Bundle
@@ -51,6 +52,7 @@ class QuestionProgress:
     is_active: bool = True
     is_due: bool = True
     decision_s: float = 0.0
+    episode: Episode | None = None
 
     def add(self, answer: int, logprob: float | None) -> None:
         """Add a sample that came since the last decision."""
@@ -115,12 +117,14 @@ def _move(block: list[QuestionProgress], after: Episode) -> None:
         one.n_decided = one.target
         one.level, one.target = level, target
         one.is_active, one.is_due = is_active, False
+        one.episode = after if len(block) == 1 else None
 
 
 def _decide_block(block: list[QuestionProgress], answers: list[list[int]]) -> Episode:
     """Decide for questions of one bundle and price that have all begun, or all not yet."""
     samples = _matrix(block, answers)
-    episode = _resume(block, samples)
+    kept = block[0].episode if len(block) == 1 else None
+    episode = _resume(block, samples) if kept is None else kept
     if block[0].level != NO_LEVEL:
         episode = episode.feed(samples)
     return episode.decide()

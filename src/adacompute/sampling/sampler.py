@@ -8,9 +8,10 @@ log and holds no budget beyond the price of each question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, Self, overload
 
 from adacompute.core.errors import ConfigError
@@ -29,8 +30,12 @@ from adacompute.sampling.adapters import (
     SampleFunction,
     UpstreamModel,
 )
+from adacompute.sampling.blocks import decide
 from adacompute.sampling.loop import LARGE, Decider, run_session
 from adacompute.sampling.session import Session, SupportsBundle, as_bundle, find_grader
+
+BLOCK = 64
+"""Questions whose first decisions are made together."""
 
 MAX_PER_CALL = 64
 """Samples that one call asks for at most, where the server gives any number."""
@@ -161,7 +166,7 @@ class Sampler:
 
     async def run(self, question: str) -> SampledAnswer:
         """Answer one question; a model that fails before the first sample raises its error."""
-        return await self._run(question, None)
+        return await self._run(self._open(question), None)
 
     @overload
     async def map(
@@ -189,13 +194,13 @@ class Sampler:
             raise ConfigError("questions must be a list: use run for a single question")
         if concurrency < 1:
             raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
-        numbered = enumerate(questions)
+        sessions = enumerate(self._open_all(questions))
         answers: dict[int, SampledAnswer | Exception] = {}
         decider, answer = Decider(), self._try if return_exceptions else self._run
 
         async def work() -> None:
-            for i, question in numbered:
-                answers[i] = await answer(question, decider)
+            for i, session in sessions:
+                answers[i] = await answer(session, decider)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -205,9 +210,25 @@ class Sampler:
             raise failures.exceptions[0] from None
         return [answers[i] for i in range(len(answers))]
 
-    async def _try(self, question: str, decider: Decider) -> SampledAnswer | Exception:
+    def _open(self, question: str) -> Session:
+        return Session(
+            self.bundle,
+            question,
+            price=self.price,
+            grader=self._grader,
+            max_rounds=self._max_rounds,
+        )
+
+    def _open_all(self, questions: Iterable[str]) -> Iterator[Session]:
+        """Open sessions, a block at a time, whose first decisions are made together."""
+        left = iter(questions)
+        while block := [self._open(question) for question in islice(left, BLOCK)]:
+            decide(one.progress for one in block if len(one.question or "") <= LARGE)
+            yield from block
+
+    async def _try(self, session: Session, decider: Decider) -> SampledAnswer | Exception:
         """Answer a question, or return its error."""
-        task = asyncio.ensure_future(self._run(question, decider))
+        task = asyncio.ensure_future(self._run(session, decider))
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -219,14 +240,8 @@ class Sampler:
             raise error
         return task.result() if error is None else error
 
-    async def _run(self, question: str, decider: Decider | None) -> SampledAnswer:
-        session = Session(
-            self.bundle,
-            question,
-            price=self.price,
-            grader=self._grader,
-            max_rounds=self._max_rounds,
-        )
+    async def _run(self, session: Session, decider: Decider | None) -> SampledAnswer:
+        question = session.question or ""
         if len(question) > LARGE:
             await asyncio.to_thread(session.ask)
         calls: list[CallUsage] = []
