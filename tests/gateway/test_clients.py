@@ -104,7 +104,7 @@ def run_agent(client: Any) -> list[Any]:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
 
 
-def test_an_agent_runs_through_the_gateway_as_it_does_without_it(
+def test_an_agent_runs_as_it_does_without_the_gateway(
     direct: Any, through: Any, upstream: ScriptedServer
 ) -> None:
     seen = []
@@ -146,7 +146,7 @@ def test_a_stream_is_parsed_as_it_is_without_the_gateway(
     assert len(alone) == 5
 
 
-def test_deltas_of_parallel_tool_calls_arrive_each(through: Any, upstream: ScriptedServer) -> None:
+def test_deltas_of_parallel_tool_calls_all_arrive(through: Any, upstream: ScriptedServer) -> None:
     calls = [
         {"tool_calls": [{"index": index, "id": name, "function": {"arguments": "{}"}}]}
         for index, name in enumerate("ab")
@@ -170,7 +170,7 @@ def test_deltas_of_parallel_tool_calls_arrive_each(through: Any, upstream: Scrip
         (429, "RateLimitError"),
     ],
 )
-def test_refusals_are_parsed(
+def test_rejections_are_parsed(
     status: int, kind: str, model: str, through: Any, upstream: ScriptedServer
 ) -> None:
     upstream.answer(refusal(status))
@@ -190,7 +190,7 @@ def test_an_upstream_that_fails_is_a_servers_error(through: Any, upstream: Scrip
         assert caught.value.body["message"]
 
 
-def test_votes_are_counted_and_billed(through: Any, upstream: ScriptedServer) -> None:
+def test_votes_are_counted_and_their_usage_reported(through: Any, upstream: ScriptedServer) -> None:
     upstream.answer(says("I do not know."), says("It is 4."))
     raw = through.chat.completions.with_raw_response.create(model="thrifty", messages=ASKED)
     answer = raw.parse()
@@ -202,7 +202,7 @@ def test_votes_are_counted_and_billed(through: Any, upstream: ScriptedServer) ->
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_voted_stream_begins_with_a_role_and_ends_in_one_bill(
+def test_a_voted_stream_begins_with_a_role_and_ends_with_one_usage(
     wanted: bool,  # noqa: FBT001 - a parameter of the test
     through: Any,
     upstream: ScriptedServer,
@@ -227,7 +227,7 @@ def test_a_voted_stream_begins_with_a_role_and_ends_in_one_bill(
         assert bills[0].num_calls == len(upstream.received)
 
 
-def test_a_budget_may_come_with_the_body_the_header_or_the_name(
+def test_a_budget_can_be_in_the_body_the_header_or_the_name(
     through: Any, upstream: ScriptedServer
 ) -> None:
     upstream.answer(says("4"))
@@ -288,7 +288,7 @@ def test_the_node_client_works_as_it_does_without_the_gateway(
     assert len(bodies) == 5
 
 
-def test_the_node_client_reads_a_voted_stream(
+def test_the_node_client_parses_a_voted_stream(
     node: Path, gateway: int, upstream: ScriptedServer
 ) -> None:
     streams = [streamed({"role": "assistant"}, {"content": "It is 4."})] * 2

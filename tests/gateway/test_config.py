@@ -81,7 +81,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_configuration_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_a_wrong_setting_is_an_error_that_names_it(name: str, tmp_path: Path) -> None:
     lines, why = WRONG[name]
     path = write(tmp_path, *lines)
     with pytest.raises(ConfigError) as refused:
@@ -102,7 +102,9 @@ def test_a_wrong_configuration_is_refused_by_name(name: str, tmp_path: Path) -> 
         (b"\xff", "cannot be read as TOML"),
     ],
 )
-def test_what_is_no_configuration_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_configuration_is_an_error(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
     path = tmp_path / "gateway.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as refused:
@@ -111,12 +113,14 @@ def test_what_is_no_configuration_is_refused(content: bytes, why: str, tmp_path:
     assert why in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
         read_config(tmp_path / "none.toml", {})
 
 
-def test_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET_9", "sk-9")
     path = write(
         tmp_path,
@@ -132,18 +136,18 @@ def test_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "sk-9" not in repr(config).replace(config.log.directory, "")
 
 
-def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+def test_the_command_line_takes_precedence_over_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD, "port = 1", "max-body-mb = 2")
     config = read_config(path, {"port": 2})
     assert (config.port, config.max_body_mb) == (2, 2.0)
 
 
-def test_paths_are_taken_from_the_file_that_names_them(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, GOOD, MODEL), {})
     assert config.models["m"].bundle == str(tmp_path / "two")
 
 
-def test_a_public_gateway_has_keys() -> None:
+def test_a_public_gateway_needs_client_keys() -> None:
     config = {"base_url": "http://127.0.0.1:1/v1", "host": "0.0.0.0"}  # noqa: S104 - the point
     assert make_config({**config, "client_keys": {"ann": DIGEST.upper()}}).client_keys == {
         "ann": DIGEST
@@ -157,7 +161,7 @@ def test_a_public_gateway_has_keys() -> None:
         *(("0.0.0.0", False), ("10.0.0.1", False), ("localhost.evil", False)),  # noqa: S104
     ],
 )
-def test_loopback_is_known(host: str, inside: bool) -> None:  # noqa: FBT001 - a parameter
+def test_loopback_addresses_are_recognised(host: str, inside: bool) -> None:  # noqa: FBT001 - a parameter
     assert is_loopback(host) is inside
 
 
@@ -179,7 +183,7 @@ def check(path: Path, *options: str, **environment: str) -> Any:
     )
 
 
-def test_a_check_says_what_would_be_served_and_starts_nothing(
+def test_check_reports_the_models_and_starts_nothing(
     policies: Path, upstream: ScriptedServer
 ) -> None:
     port, before = free_port(), upstream.connections
@@ -207,7 +211,7 @@ LOADED = {
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_a_model_that_cannot_be_served_is_refused_by_name(name: str, policies: Path) -> None:
+def test_a_model_that_cannot_be_served_is_an_error_that_names_it(name: str, policies: Path) -> None:
     from adacompute.gateway.server import load_models
 
     model, why = LOADED[name]
@@ -219,7 +223,7 @@ def test_a_model_that_cannot_be_served_is_refused_by_name(name: str, policies: P
 
 
 @pytest.mark.parametrize("option", ["--check", "--json"])
-def test_the_command_refuses_in_one_sentence(option: str, policies: Path) -> None:
+def test_the_command_prints_one_sentence(option: str, policies: Path) -> None:
     done = check(write(policies, GOOD, "portt = 1"), option)
     assert done.returncode != 0
     assert done.stdout == ""
@@ -228,7 +232,7 @@ def test_the_command_refuses_in_one_sentence(option: str, policies: Path) -> Non
     assert "has no 'portt'" in sentence
 
 
-def test_a_gateway_is_not_put_in_front_of_itself() -> None:
+def test_a_gateway_cannot_be_its_own_upstream() -> None:
     with pytest.raises(ConfigError, match=r"base_url.*port"):
         make_config({"base_url": "http://127.0.0.1:8000/v1"})
     assert make_config({"base_url": "http://127.0.0.1:8000/v1", "port": 8001}).port == 8001

@@ -39,7 +39,7 @@ def run(use: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_who_leaves_ends_what_is_done_for_them() -> None:
+def test_a_disconnect_cancels_the_request() -> None:
     async def use() -> None:
         wire = Wire(GONE)
         with pytest.raises(ClientDisconnected):
@@ -50,7 +50,7 @@ def test_who_leaves_ends_what_is_done_for_them() -> None:
     run(use)
 
 
-def test_who_has_the_whole_reply_may_leave_and_the_accounts_are_still_made() -> None:
+def test_a_disconnect_after_the_full_reply_cancels_nothing() -> None:
     done = []
 
     async def use() -> None:
@@ -66,7 +66,7 @@ def test_who_has_the_whole_reply_may_leave_and_the_accounts_are_still_made() -> 
     assert done == [True]
 
 
-def test_being_stopped_is_not_taken_for_a_client_that_left() -> None:
+def test_cancellation_is_not_a_disconnect() -> None:
     async def wait(exchange: Exchange) -> None:
         async with exchange.cancel_on_disconnect():
             await asyncio.sleep(60)
@@ -81,7 +81,7 @@ def test_being_stopped_is_not_taken_for_a_client_that_left() -> None:
     run(use)
 
 
-def test_an_error_is_added_to_events_and_to_nothing_else() -> None:
+def test_an_error_is_appended_only_to_a_stream() -> None:
     async def use() -> None:
         for headers, added in ((EVENT_STREAM, 1), ([JSON], 0)):
             wire = Wire()
@@ -94,7 +94,7 @@ def test_an_error_is_added_to_events_and_to_nothing_else() -> None:
     run(use)
 
 
-def test_nothing_is_said_after_the_end() -> None:
+def test_nothing_is_sent_after_the_end() -> None:
     async def use() -> None:
         wire = Wire()
         exchange = wire.exchange()

@@ -362,14 +362,14 @@ def check(
     return upstream.received[0], answer
 
 
-def test_there_are_shapes_enough() -> None:
+def test_enough_shapes_are_generated() -> None:
     names = Counter(shape.name for shape in (*SHAPES, *UNVOTED_SHAPES))
     assert len(names) >= 300
     assert max(names.values()) == 1
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_what_is_not_for_a_virtual_model_passes_unchanged(
+def test_requests_for_other_models_are_forwarded_unchanged(
     shape: Shape, gateway: int, upstream: ScriptedServer
 ) -> None:
     received, _ = check(shape, gateway, upstream)
@@ -377,7 +377,7 @@ def test_what_is_not_for_a_virtual_model_passes_unchanged(
 
 
 @pytest.mark.parametrize("shape", UNVOTED_SHAPES, ids=lambda shape: shape.name)
-def test_what_cannot_be_voted_on_passes_with_the_models_name_changed_alone(
+def test_requests_that_cannot_be_voted_on_are_forwarded_with_only_the_model_changed(
     shape: Shape, gateway: int, upstream: ScriptedServer
 ) -> None:
     check(shape, gateway, upstream)
@@ -394,9 +394,7 @@ def test_a_difference_is_shown_line_by_line() -> None:
 
 
 @pytest.mark.parametrize("name", ["length", "chunked"])
-def test_lengths_are_the_upstreams_where_it_told_them(
-    name: str, gateway: int, upstream: ScriptedServer
-) -> None:
+def test_content_length_is_the_upstreams(name: str, gateway: int, upstream: ScriptedServer) -> None:
     shape = Shape("x", chat(), ScriptedReply(200, [JSON], [ANSWER], "length"))
     shape = replace(shape, reply=replace(shape.reply, framing=name))  # type: ignore[arg-type]
     _, answer = check(shape, gateway, upstream)
@@ -409,12 +407,12 @@ def test_a_reply_without_a_body_gets_no_length(gateway: int, upstream: ScriptedS
     assert answer.values("transfer-encoding") == []
 
 
-def test_the_length_in_the_reply_to_head_stays(gateway: int, upstream: ScriptedServer) -> None:
+def test_content_length_of_a_head_reply_is_kept(gateway: int, upstream: ScriptedServer) -> None:
     _, answer = check(Shape("x", b"", REPLIES["json"], "HEAD", "/v1/x", ()), gateway, upstream)
     assert answer.values("content-length") == [str(len(ANSWER))]
 
 
-def test_headers_of_one_connection_stay_behind(gateway: int, upstream: ScriptedServer) -> None:
+def test_hop_by_hop_headers_are_not_forwarded(gateway: int, upstream: ScriptedServer) -> None:
     own = [("Connection", "keep-alive, X-Hop"), ("X-Hop", "1"), ("Keep-Alive", "5"), ("TE", "x")]
     upstream.answer(ScriptedReply(200, [JSON, *own, ("X-End", "1")], [b"{}"]))
     answer = send(gateway, "POST", CHAT, headers=[*own, ("X-End", "1")], body=chat())
@@ -424,7 +422,7 @@ def test_headers_of_one_connection_stay_behind(gateway: int, upstream: ScriptedS
 
 
 @pytest.mark.parametrize("model", ["other", "single"])
-def test_events_arrive_while_the_upstream_still_thinks(
+def test_events_are_forwarded_as_they_arrive(
     model: str, gateway: int, upstream: ScriptedServer
 ) -> None:
     hold = threading.Event()
@@ -441,7 +439,7 @@ def test_events_arrive_while_the_upstream_still_thinks(
         assert response.read() == delta(WORDS[2]) + DONE
 
 
-def test_a_single_draw_is_passed_on_with_our_headers_added(
+def test_a_single_sample_is_forwarded_with_our_headers_added(
     gateway: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(REPLIES["stream-crlf"])
@@ -472,7 +470,7 @@ def count_tokens(gateway: int) -> dict[str, float]:
 @pytest.mark.parametrize(
     "name", ["json", "chunked", "gzip", "gzip-chunked", "stream", "stream-closed", "stream-gzip"]
 )
-def test_what_passes_is_accounted_as_it_was_billed(
+def test_usage_of_forwarded_requests_is_counted(
     name: str, gateway: int, upstream: ScriptedServer
 ) -> None:
     before = count_tokens(gateway)
@@ -483,7 +481,7 @@ def test_what_passes_is_accounted_as_it_was_billed(
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_stream_without_a_bill_is_accounted_by_its_events(
+def test_a_stream_without_usage_is_counted_by_its_events(
     size: int, gateway: int, upstream: ScriptedServer
 ) -> None:
     before = count_tokens(gateway)["completion"]
@@ -492,7 +490,7 @@ def test_a_stream_without_a_bill_is_accounted_by_its_events(
     assert count_tokens(gateway)["completion"] - before == len(WORDS)
 
 
-def test_what_cannot_be_read_is_accounted_as_much_as_it_may_be(
+def test_usage_that_cannot_be_read_is_counted_as_an_upper_bound(
     gateway: int, upstream: ScriptedServer
 ) -> None:
     before = count_tokens(gateway)
@@ -504,7 +502,7 @@ def test_what_cannot_be_read_is_accounted_as_much_as_it_may_be(
 
 
 @pytest.mark.parametrize("framing", ["chunked", "length"])
-def test_half_a_stream_ends_in_an_error_event(
+def test_a_broken_stream_ends_with_an_error_event(
     framing: str, gateway: int, upstream: ScriptedServer
 ) -> None:
     reply = ScriptedReply(200, [EVENTS], [delta(WORDS[1])], "chunked", cut=True)
@@ -515,16 +513,14 @@ def test_half_a_stream_ends_in_an_error_event(
     assert json.loads(last.removeprefix(b"data: "))["error"]["type"] == "upstream_error"
 
 
-def test_half_a_document_becomes_an_error(gateway: int, upstream: ScriptedServer) -> None:
+def test_a_broken_document_becomes_an_error(gateway: int, upstream: ScriptedServer) -> None:
     upstream.answer(ScriptedReply(200, [JSON], [ANSWER[:20]], cut=True))
     answer = send(gateway, "POST", CHAT, body=chat())
     assert answer.status == 502
     assert json.loads(answer.body)["error"]["type"] == "upstream_error"
 
 
-def test_the_list_of_models_is_the_upstreams_and_ours(
-    gateway: int, upstream: ScriptedServer
-) -> None:
+def test_models_of_the_upstream_and_ours_are_listed(gateway: int, upstream: ScriptedServer) -> None:
     listed = {"object": "list", "data": [{"id": "real", "object": "model", "max_model_len": 5}]}
     upstream.answer(
         ScriptedReply(200, [JSON, ("X-Request-Id", "r")], [json.dumps(listed).encode()])
@@ -539,7 +535,7 @@ def test_the_list_of_models_is_the_upstreams_and_ours(
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br"])
-def test_a_list_of_models_that_comes_packed_all_the_same_can_be_read(
+def test_a_compressed_list_of_models_can_be_read(
     coding: str, gateway: int, upstream: ScriptedServer
 ) -> None:
     listed = b'{"data": [{"id": "real"}]}'
@@ -553,7 +549,7 @@ def test_a_list_of_models_that_comes_packed_all_the_same_can_be_read(
         assert (answer.body, answer.values("content-encoding")) == (data, ["br"])
 
 
-def test_an_upstream_that_cannot_list_its_models_leaves_ours(
+def test_our_models_are_listed_if_the_upstream_has_no_list(
     gateway: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(REPLIES["404"])
@@ -561,8 +557,6 @@ def test_an_upstream_that_cannot_list_its_models_leaves_ours(
     assert [model["id"] for model in json.loads(answer.body)["data"]] == ["thrifty", "single"]
 
 
-def test_an_upstream_that_will_not_list_its_models_is_believed(
-    gateway: int, upstream: ScriptedServer
-) -> None:
+def test_a_rejected_list_of_models_is_forwarded(gateway: int, upstream: ScriptedServer) -> None:
     plain = (("Accept-Encoding", "identity"),)
     check(Shape("x", b"", REPLIES["401"], "GET", "/v1/models", plain), gateway, upstream)

@@ -136,7 +136,7 @@ def raws(body: Body) -> list[tuple[str, str]]:
 @example(b'{"a":1,}')
 @example(b'{"a" 1}')
 @example(b'\xef\xbb\xbf{"a":1}')
-def test_any_bytes_are_an_object_or_nothing(data: bytes) -> None:
+def test_any_bytes_parse_to_an_object_or_none(data: bytes) -> None:
     body = Body.parse(data)
     if body is not None:
         assert body.edit({}) == data
@@ -191,7 +191,7 @@ settings_of = st.fixed_dictionaries(
 
 
 @given(settings_of, st.sampled_from(["/v1/chat/completions", "/v1/completions"]), st.text())
-def test_any_request_is_decided_on_passed_or_refused(
+def test_any_request_is_voted_on_forwarded_or_rejected(
     engine: Engine, content: dict[str, Any], path: str, header: str
 ) -> None:
     try:
@@ -231,7 +231,7 @@ streams = st.lists(st.tuples(lines | st.binary(max_size=9), ends), max_size=8).m
 @given(streams | st.binary(), st.sampled_from([200, 204, 302, 400, 429, 500, 999]))
 @example(b"data: " + b"[" * 100_000, 200)
 @example(b"data: " + b"9" * 5_000, 200)
-def test_any_stream_is_read_or_a_failure(data: bytes, status: int) -> None:
+def test_any_stream_is_parsed_or_a_failure(data: bytes, status: int) -> None:
     try:
         draw = parse_stream(status, {"Content-Type": "text/event-stream"}, data).to_sample(0.0)
     except Failure:
@@ -255,7 +255,7 @@ bills = st.dictionaries(
 
 
 @given(st.lists(bills, max_size=3))
-def test_any_bills_add_up(given_bills: list[dict[str, Any]]) -> None:
+def test_any_usage_can_be_summed(given_bills: list[dict[str, Any]]) -> None:
     cleaned = [clean_usage(bill) for bill in given_bills]
     total = sum_usage([CallUsage(tokens) for tokens in cleaned])
     assert total["total_tokens"] >= 0
@@ -275,7 +275,7 @@ BULKY = {
 
 
 @pytest.mark.parametrize("name", BULKY)
-def test_a_body_that_is_slow_to_read_is_read_quickly(name: str) -> None:
+def test_hostile_bodies_are_parsed_quickly(name: str) -> None:
     begun = time.monotonic()
     parse_request(CHAT, BULKY[name], ["thrifty"])
     assert time.monotonic() - begun < 0.15
@@ -301,7 +301,9 @@ def beside(port: int, work: Callable[[], GatewayReply]) -> tuple[GatewayReply, f
         thread.join()
 
 
-def test_a_long_question_holds_up_nobody_else(gateway: int, upstream: ScriptedServer) -> None:
+def test_a_long_question_does_not_block_other_requests(
+    gateway: int, upstream: ScriptedServer
+) -> None:
     upstream.answer(OK)
     text = "Tom has 12 apples. " * 400_000
     begun = time.monotonic()
@@ -310,7 +312,9 @@ def test_a_long_question_holds_up_nobody_else(gateway: int, upstream: ScriptedSe
     assert longest < 0.5 * (time.monotonic() - begun)
 
 
-def test_a_long_answer_holds_up_nobody_else(gateway: int, upstream: ScriptedServer) -> None:
+def test_a_long_answer_does_not_block_other_requests(
+    gateway: int, upstream: ScriptedServer
+) -> None:
     said = "Tom has 12 apples = 3. " * 100_000
     data = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
     upstream.answer(ScriptedReply(200, [JSON], [data]))
@@ -323,14 +327,14 @@ def test_a_long_answer_holds_up_nobody_else(gateway: int, upstream: ScriptedServ
 # What is said to a socket.
 
 
-def test_a_body_that_says_it_is_too_large_is_refused_unread(strict: int) -> None:
+def test_a_body_with_too_large_a_length_is_rejected_unread(strict: int) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
     said = send_raw(strict, f"{head}Content-Length: {LIMIT + 1}\r\n\r\n".encode())
     assert said.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in said
 
 
-def test_a_body_that_turns_out_too_large_is_refused(strict: int, upstream: ScriptedServer) -> None:
+def test_a_body_that_grows_too_large_is_rejected(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\n"
     chunk = b"%x\r\n%b\r\n" % (LIMIT, b"x" * LIMIT)
@@ -339,7 +343,7 @@ def test_a_body_that_turns_out_too_large_is_refused(strict: int, upstream: Scrip
     assert upstream.received == []
 
 
-def test_a_body_of_the_allowed_size_is_taken(strict: int, upstream: ScriptedServer) -> None:
+def test_a_body_of_the_maximum_size_is_accepted(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     body = b'{"model": "other", "x": "' + b"x" * (LIMIT - 27) + b'"}'
     assert len(body) == LIMIT
@@ -347,9 +351,7 @@ def test_a_body_of_the_allowed_size_is_taken(strict: int, upstream: ScriptedServ
 
 
 @pytest.mark.parametrize("pause", [0.05, 60], ids=["trickles", "stalls"])
-def test_a_slow_client_is_told_so_in_time(
-    pause: float, strict: int, upstream: ScriptedServer
-) -> None:
+def test_a_slow_body_times_out(pause: float, strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: a\r\n{': '.join(BEARER)}\r\nContent-Length: 999\r\n\r\n"
     begun = time.monotonic()
@@ -395,9 +397,7 @@ SMUGGLERS = {
 
 
 @pytest.mark.parametrize("name", SMUGGLERS)
-def test_a_request_of_two_meanings_is_refused(
-    name: str, strict: int, upstream: ScriptedServer
-) -> None:
+def test_an_ambiguous_request_is_rejected(name: str, strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     said = send_raw(strict, SMUGGLERS[name], timeout_s=1.5)
     statuses = [line.split()[1] for line in said.splitlines() if line.startswith(b"HTTP/1.1 ")]
@@ -407,13 +407,13 @@ def test_a_request_of_two_meanings_is_refused(
     assert upstream.received == []
 
 
-def test_headers_cannot_be_folded_into_the_upstreams(strict: int, upstream: ScriptedServer) -> None:
+def test_folded_headers_do_not_reach_the_upstream(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     send_raw(strict, raw("X-A: b", "\tX-B: c", "Content-Length: 2", body="{}"), timeout_s=1)
     assert all(not received.values("x-b") for received in upstream.received)
 
 
-def test_requests_in_one_packet_are_answered_in_turn(strict: int, upstream: ScriptedServer) -> None:
+def test_pipelined_requests_are_answered_in_order(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     two = raw("Content-Length: 2", body="{}") + raw("Connection: close", method="GET")
     said = send_raw(strict, two, timeout_s=5)
@@ -446,14 +446,16 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("target", ASTRAY)
-def test_a_path_that_climbs_is_refused(target: str, strict: int, upstream: ScriptedServer) -> None:
+def test_a_path_with_dot_segments_is_rejected(
+    target: str, strict: int, upstream: ScriptedServer
+) -> None:
     upstream.answer(OK)
     assert is_error(send(strict, "GET", target, headers=[BEARER]), 400)
     assert upstream.received == []
 
 
 @pytest.mark.parametrize("target", ELSEWHERE)
-def test_a_path_that_is_not_ours_is_not_sent_on(
+def test_a_path_outside_v1_is_not_forwarded(
     target: str, strict: int, upstream: ScriptedServer, evil: ScriptedServer
 ) -> None:
     upstream.answer(OK)
@@ -463,7 +465,7 @@ def test_a_path_that_is_not_ours_is_not_sent_on(
 
 
 @given(st.text(max_size=20))
-def test_only_two_dots_climb(path: str) -> None:
+def test_only_two_dots_are_a_dot_segment(path: str) -> None:
     assert has_dot_segments(f"/v1/{path}/../x")
     assert not has_dot_segments("/v1/" + path.replace(".", "").replace("%", ""))
 
@@ -487,7 +489,7 @@ def test_only_two_dots_climb(path: str) -> None:
         "GET /v1/files?next=http://127.0.0.1:{port}/ HTTP/1.0",
     ],
 )
-def test_no_request_target_leads_elsewhere(
+def test_no_request_target_reaches_another_server(
     line: str, strict: int, upstream: ScriptedServer, evil: ScriptedServer
 ) -> None:
     upstream.answer(OK)
@@ -511,7 +513,7 @@ def test_an_upstreams_redirect_is_not_followed(
     assert evil.connections == 0
 
 
-def test_an_upgrade_is_not_a_way_in(strict: int, upstream: ScriptedServer) -> None:
+def test_an_upgrade_is_not_forwarded(strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     socket_key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
     upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
@@ -543,7 +545,7 @@ def test_an_upgrade_is_not_a_way_in(strict: int, upstream: ScriptedServer) -> No
         [("Cookie", f"key={CLIENT}")],
     ],
 )
-def test_whoever_does_not_know_a_key_is_kept_out(
+def test_a_request_without_a_valid_key_is_rejected(
     headers: list[tuple[str, str]],
     strict: int,
     upstream: ScriptedServer,
@@ -579,7 +581,7 @@ def test_every_key_is_compared_in_constant_time(
 
 @pytest.mark.parametrize("model", ["thrifty", "other"])
 @pytest.mark.parametrize("status", [400, 401, 500])
-def test_an_upstream_that_quotes_its_key_does_not_give_it_away(
+def test_the_upstreams_key_is_redacted_from_errors(
     status: int, model: str, strict: int, upstream: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -604,7 +606,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("target", [CHAT, "/v1/models"])
 @pytest.mark.parametrize("coding", PACKINGS)
-def test_an_upstream_that_packs_its_words_does_not_give_its_key_away(
+def test_the_upstreams_key_is_redacted_from_compressed_errors(
     coding: str, target: str, strict: int, upstream: ScriptedServer
 ) -> None:
     data = PACKINGS[coding](json.dumps({"error": {"message": f"wrong key {UPSTREAM}"}}).encode())
@@ -619,16 +621,14 @@ def test_an_upstream_that_packs_its_words_does_not_give_its_key_away(
     assert message == "wrong key ***" if coding in {"gzip", "deflate"} else "gzip" in message
 
 
-def test_an_upstream_that_says_its_key_in_an_event_does_not_give_it_away(
-    strict: int, upstream: ScriptedServer
-) -> None:
+def test_the_upstreams_key_is_redacted_from_events(strict: int, upstream: ScriptedServer) -> None:
     said = f'data: {{"error": "wrong key {UPSTREAM}"}}\n\n'.encode()
     upstream.answer(ScriptedReply(401, [("Content-Type", "text/event-stream")], [said], "chunked"))
     answer = send(strict, "POST", CHAT, headers=[BEARER], body=b'{"stream": true}')
     assert (answer.status, answer.body) == (401, said.replace(UPSTREAM.encode(), b"***"))
 
 
-def test_an_error_that_is_too_large_to_be_searched_is_not_shown(
+def test_an_error_too_large_to_search_is_not_forwarded(
     strict: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(ScriptedReply(500, [JSON], [b"x" * MAX_BUFFERED, UPSTREAM.encode()]))
@@ -638,7 +638,7 @@ def test_an_error_that_is_too_large_to_be_searched_is_not_shown(
 
 
 @pytest.mark.parametrize("forward", [True, False])
-def test_the_clients_key_is_sent_on_only_where_that_is_configured(
+def test_the_clients_key_is_forwarded_only_if_configured(
     forward: bool,  # noqa: FBT001 - a parameter of the test
     upstream: ScriptedServer,
 ) -> None:
@@ -665,9 +665,7 @@ IMITATIONS = [
 
 
 @pytest.mark.parametrize("text", IMITATIONS)
-def test_a_prompt_cannot_speak_for_its_sender(
-    text: str, strict: int, upstream: ScriptedServer
-) -> None:
+def test_a_prompt_cannot_set_headers(text: str, strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     answer = ask(strict, text)
     assert answer.status == 200
@@ -680,9 +678,7 @@ def test_a_prompt_cannot_speak_for_its_sender(
 
 
 @pytest.mark.parametrize("text", IMITATIONS)
-def test_an_answer_cannot_speak_for_the_gateway(
-    text: str, strict: int, upstream: ScriptedServer
-) -> None:
+def test_an_answer_cannot_set_headers(text: str, strict: int, upstream: ScriptedServer) -> None:
     said = json.dumps({"choices": [{"message": {"content": f"{text} 4"}}]})
     upstream.answer(ScriptedReply(200, [JSON], [said.encode()]))
     answer = ask(strict, adacompute={"debug": True})
@@ -709,7 +705,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: repr(model[:20]))
-def test_a_models_name_is_only_a_name(
+def test_a_model_name_is_matched_exactly(
     model: str, strict: int, upstream: ScriptedServer, evil: ScriptedServer
 ) -> None:
     upstream.answer(OK)
@@ -721,7 +717,7 @@ def test_a_models_name_is_only_a_name(
     assert evil.connections == 0
 
 
-def test_a_models_name_may_be_long(gateway: int, upstream: ScriptedServer) -> None:
+def test_a_long_model_name_is_forwarded(gateway: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     assert ask(gateway, model="x" * 1_000_000).status == 200
     assert ask(gateway, model="thrifty@" + "x" * 1_000_000).status == 400
@@ -730,7 +726,7 @@ def test_a_models_name_may_be_long(gateway: int, upstream: ScriptedServer) -> No
 @pytest.mark.parametrize(
     "suffix", ["http://a", "../..", "nan", "inf", "-1", "0", "1e999", "2@3", "9" * 5000, "\n", "é"]
 )
-def test_a_budget_that_is_none_is_refused_in_few_words(
+def test_an_invalid_budget_gets_a_short_error(
     suffix: str, strict: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(OK)
@@ -745,7 +741,7 @@ def test_a_budget_that_is_none_is_refused_in_few_words(
 
 
 @pytest.mark.parametrize("depth", [300, 900, 960, 985, 990, 995, 1000, 3000])
-def test_nesting_fails_nobody(depth: int, strict: int, upstream: ScriptedServer) -> None:
+def test_deep_nesting_is_handled(depth: int, strict: int, upstream: ScriptedServer) -> None:
     upstream.answer(OK)
     deep = "[" * depth + "]" * depth
     said = '"messages": [{"role": "user", "content": "a"}]'
@@ -759,7 +755,7 @@ def test_nesting_fails_nobody(depth: int, strict: int, upstream: ScriptedServer)
 # What an upstream sends back.
 
 
-def test_what_is_packed_a_thousandfold_is_not_unpacked_to_the_end() -> None:
+def test_a_decompression_bomb_is_not_read_to_its_end() -> None:
     reader = _UsageReader([(b"content-encoding", b"gzip")], keep_body=True)
     begun = time.monotonic()
     reader.feed(gzip.compress(bytes(200_000_000), compresslevel=1))
@@ -769,7 +765,7 @@ def test_what_is_packed_a_thousandfold_is_not_unpacked_to_the_end() -> None:
 
 @pytest.mark.parametrize("texts", [True, False])
 @pytest.mark.parametrize("shadow", [True, False])
-def test_half_a_character_can_be_answered_and_written_down(
+def test_half_a_surrogate_pair_can_be_answered_and_logged(
     texts: bool,  # noqa: FBT001 - a parameter of the test
     shadow: bool,  # noqa: FBT001 - a parameter of the test
     upstream: ScriptedServer,
@@ -803,7 +799,7 @@ ODD_USAGE = [
 
 
 @pytest.mark.parametrize("usage", ODD_USAGE)
-def test_a_strange_bill_is_estimated(usage: Any, strict: int, upstream: ScriptedServer) -> None:
+def test_malformed_usage_is_estimated(usage: Any, strict: int, upstream: ScriptedServer) -> None:
     document = {"choices": [{"message": {"content": "It is 4."}}], "usage": usage}
     upstream.answer(ScriptedReply(200, [JSON], [json.dumps(document).encode()]))
     answer = ask(strict)
@@ -830,7 +826,7 @@ ODD_REPLIES = {
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("model", ["thrifty", "other"])
 @pytest.mark.parametrize("name", ODD_REPLIES)
-def test_a_strange_upstream_is_no_failure_of_the_gateway(
+def test_a_malformed_reply_is_an_upstream_error(
     name: str,
     model: str,
     stream: bool,  # noqa: FBT001 - a parameter of the test
@@ -873,7 +869,7 @@ def impatient(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     thread.join(timeout=10)
 
 
-def test_a_connection_that_never_finishes_its_headers_is_closed() -> None:
+def test_a_connection_with_unfinished_headers_is_closed() -> None:
     async def application(scope: Scope, *_: object) -> None:
         raise AssertionError(scope)
 
@@ -885,7 +881,7 @@ def test_a_connection_that_never_finishes_its_headers_is_closed() -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_client_that_stops_reading_is_let_go(
+def test_a_client_that_stops_reading_is_disconnected(
     reads: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     size, left = 20_000_000, threading.Event()

@@ -44,7 +44,7 @@ def test_the_page_for_operators_names_every_metric_and_no_other() -> None:
     assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES, "requests_in_flight"}
 
 
-def test_the_configuration_that_is_deployed_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deployed_configuration_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPSTREAM_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("UPSTREAM_KEY", "sk-none")
     config = read_config(ROOT / "deploy" / "gateway" / "gateway.toml", {})
@@ -53,7 +53,7 @@ def test_the_configuration_that_is_deployed_can_be_served(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_stop_leaves_nothing_behind(
+def test_stopping_leaves_no_process_or_file_behind(
     workers: int,
     launch: Callable[..., AbstractContextManager[int]],
     upstream: ScriptedServer,
@@ -67,7 +67,7 @@ def test_a_stop_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_stop_is_announced_before_the_port_closes(
+def test_ready_answers_503_before_the_port_closes(
     workers: int, launch: Callable[..., AbstractContextManager[int]], upstream: ScriptedServer
 ) -> None:
     upstream.answer(ScriptedReply(200, [], [b"{}"]))
@@ -90,7 +90,7 @@ def test_a_stop_is_announced_before_the_port_closes(
     assert 1.5 <= time.monotonic() - begun < 8
 
 
-def test_an_address_that_is_taken_is_refused_in_one_sentence() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as plug:
         port = plug.getsockname()[1]
         config = make_config({"base_url": "http://127.0.0.1:9/v1", "port": port, "probe": False})
@@ -100,7 +100,7 @@ def test_an_address_that_is_taken_is_refused_in_one_sentence() -> None:
     assert said == []
 
 
-def test_requests_of_a_worker_that_was_killed_are_no_longer_under_way(tmp_path: Path) -> None:
+def test_requests_of_a_killed_worker_are_no_longer_in_flight(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from adacompute.gateway.metrics import Metrics\n"
@@ -126,7 +126,7 @@ def test_requests_of_a_worker_that_was_killed_are_no_longer_under_way(tmp_path: 
     assert seen == [5.0, 2.0]
 
 
-def test_who_leaves_is_not_waited_for_by_the_list_of_models(
+def test_listing_models_ends_when_the_client_disconnects(
     gateway: int, upstream: ScriptedServer
 ) -> None:
     hold = threading.Event()
@@ -142,7 +142,7 @@ def test_who_leaves_is_not_waited_for_by_the_list_of_models(
     assert told in seen
 
 
-def test_a_connection_that_the_upstream_may_be_closing_is_not_used_again(
+def test_an_idle_connection_is_not_reused(
     upstream: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adacompute.models.http_session.IDLE_S", 0.1)

@@ -16,7 +16,7 @@ from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.session import Session
 
 
-def test_a_span_says_what_a_request_cost_in_the_clients_own_trace() -> None:
+def test_a_span_has_the_usage_and_continues_the_clients_trace() -> None:
     exporter = InMemorySpanExporter()
     spans = Spans(exporter)
     policy = RulePolicy("fixed", make_levels((3,)), (FixedRule(3),), PriceSchedule((0.1,)))

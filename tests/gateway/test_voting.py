@@ -1,4 +1,4 @@
-"""What is decided, drawn and voted on, through a gateway in front of a scripted upstream."""
+"""Decisions, samples and votes of a gateway in front of a scripted upstream."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def three(tmp_path: Path) -> Path:
     return bundle(tmp_path / "p", FixedRule(3))
 
 
-def test_the_first_draw_of_the_winning_class_answers_and_every_draw_is_billed(three: Path) -> None:
+def test_the_first_sample_of_the_winning_class_answers_and_all_usage_is_reported(
+    three: Path,
+) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(reply("It is 5"), late(reply("= 4.0")), late(reply("The answer is 4")))
         answer = ask(port, temperature=0.7)
@@ -147,7 +149,7 @@ def test_the_first_draw_of_the_winning_class_answers_and_every_draw_is_billed(th
     assert len(upstream.received) == 3
 
 
-def test_a_draw_is_the_clients_body_with_the_model_replaced(three: Path) -> None:
+def test_a_sample_sends_the_clients_body_with_the_model_replaced(three: Path) -> None:
     sent = b'{"model":"virtual@1",  "messages":[{"role":"user","content":"2+2"}], "top_k": 1.50,'
     sent += b' "seed": 9, "adacompute": {"budget": 1}}'
     with serving(three) as (upstream, port):
@@ -180,7 +182,7 @@ def test_a_request_may_set_its_own_budget(
         assert len(upstream.received) == drawn
 
 
-def test_a_draw_carries_what_the_client_sent_beside_its_body(three: Path) -> None:
+def test_a_sample_sends_the_clients_headers_and_query(three: Path) -> None:
     given = [("OpenAI-Organization", "org-1"), ("Authorization", "Bearer mine"), ("X-Trace", "t")]
     body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2?"}]}'
     with serving(three) as (upstream, port):
@@ -194,7 +196,7 @@ def test_a_draw_carries_what_the_client_sent_beside_its_body(three: Path) -> Non
     assert received.values("authorization") == []
 
 
-def test_draws_share_no_key_that_makes_a_server_answer_them_alike(three: Path) -> None:
+def test_samples_send_no_idempotency_key(three: Path) -> None:
     names = ["Idempotency-Key", "X-Idempotency-Key"]
     with serving(three) as (upstream, port):
         upstream.answer(reply("4"))
@@ -202,7 +204,7 @@ def test_draws_share_no_key_that_makes_a_server_answer_them_alike(three: Path) -
     assert [r.values(name.lower()) for r in upstream.received for name in names] == [[]] * 6
 
 
-def test_draws_are_asked_for_unpacked(three: Path) -> None:
+def test_samples_are_requested_without_compression(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(reply("4"))
         ask(port, headers=[("Accept-Encoding", "br, gzip")])
@@ -216,7 +218,7 @@ TOLD = {
 }
 
 
-def test_an_answer_has_the_headers_of_the_draw_that_was_chosen(three: Path) -> None:
+def test_an_answer_has_the_headers_of_the_chosen_sample(three: Path) -> None:
     def numbered(number: int, text: str) -> ScriptedReply:
         own = [(name, value.format(number)) for name, value in TOLD.items()]
         odd = [("Set-Cookie", "a=1"), ("X-Request-Id", "a\x01b"), ("Keep-Alive", "5")]
@@ -237,14 +239,14 @@ def test_an_answer_has_the_headers_of_the_draw_that_was_chosen(three: Path) -> N
 
 
 @pytest.mark.parametrize("budget", ["0.5", "nan", "-1", "many", "1e999"])
-def test_a_budget_that_cannot_be_held_is_the_clients_error(three: Path, budget: str) -> None:
+def test_a_budget_below_the_minimum_is_a_client_error(three: Path, budget: str) -> None:
     with serving(three) as (_, port):
         answer = ask(port, headers=[("x-adacompute-budget", budget)])
     assert answer.status == 400
     assert "budget" in json.loads(answer.body)["error"]["message"]
 
 
-def test_a_rule_that_looks_first_stops_when_the_answers_agree(tmp_path: Path) -> None:
+def test_a_stopping_rule_stops_when_the_answers_agree(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", AdaptiveConsistencyRule(0.8, 4))
     with serving(policy) as (upstream, port):
         upstream.answer(reply("4"), reply("4"), reply("5"))
@@ -254,7 +256,9 @@ def test_a_rule_that_looks_first_stops_when_the_answers_agree(tmp_path: Path) ->
     assert told["rounds"] == len(told["answers"]) == len(upstream.received) < 4
 
 
-def test_draws_that_can_change_nothing_are_cancelled_and_charged_in_full(tmp_path: Path) -> None:
+def test_samples_that_cannot_change_the_answer_are_cancelled_and_charged_in_full(
+    tmp_path: Path,
+) -> None:
     policy = bundle(tmp_path / "p", FixedRule(3))
     slow = ScriptedReply(200, JSON, [3.0, b"{}"])
     with serving(policy) as (upstream, port):
@@ -268,7 +272,7 @@ def test_draws_that_can_change_nothing_are_cancelled_and_charged_in_full(tmp_pat
     assert 'adacompute_estimated_tokens_total{kind="completion",model="virtual"} 100.0' in seen
 
 
-def test_a_failed_draw_does_not_spoil_the_others(three: Path) -> None:
+def test_a_failed_sample_leaves_the_others_usable(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(reply("4"), ScriptedReply(500, JSON, [b"{}"]), reply("5"))
         answer = ask(port, adacompute={"debug": True})
@@ -276,7 +280,7 @@ def test_a_failed_draw_does_not_spoil_the_others(three: Path) -> None:
     assert json.loads(answer.values("x-adacompute-debug")[0])["incomplete"]
 
 
-def test_a_refusal_is_the_upstreams_own(three: Path) -> None:
+def test_a_rejection_is_forwarded_as_the_upstream_wrote_it(three: Path) -> None:
     said = b'{"error": {"message": "too long", "type": "t", "code": "context_length_exceeded"}}'
     with serving(three) as (upstream, port):
         upstream.answer(ScriptedReply(400, JSON, [said]))
@@ -286,7 +290,9 @@ def test_a_refusal_is_the_upstreams_own(three: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, 429), (500, 502), (503, 502)])
-def test_a_failing_upstream_is_told_in_openais_shape(three: Path, status: int, code: int) -> None:
+def test_an_upstream_failure_is_reported_in_openais_format(
+    three: Path, status: int, code: int
+) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(ScriptedReply(status, JSON, [b'{"error": {"message": "no"}}']))
         answer = ask(port)
@@ -294,7 +300,7 @@ def test_a_failing_upstream_is_told_in_openais_shape(three: Path, status: int, c
     assert set(json.loads(answer.body)["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_stream_that_one_draw_ends_is_live_and_byte_true(tmp_path: Path) -> None:
+def test_a_stream_of_one_sample_is_forwarded_live_and_byte_true(tmp_path: Path) -> None:
     with serving(bundle(tmp_path / "p", FixedRule(1))) as (upstream, port):
         sent = stream("The ", "answer ", "is 4", usage=False)
         upstream.answer(sent)
@@ -302,7 +308,7 @@ def test_a_stream_that_one_draw_ends_is_live_and_byte_true(tmp_path: Path) -> No
     assert answer.body == sent.body
 
 
-def test_a_voted_stream_has_the_chosen_draws_events_and_one_bill(three: Path) -> None:
+def test_a_voted_stream_has_the_chosen_samples_events_and_one_usage(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(stream("It is ", "4"), stream("5"), stream("is ", "6"))
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
@@ -324,7 +330,7 @@ def test_a_voted_stream_has_the_chosen_draws_events_and_one_bill(three: Path) ->
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_draw_that_is_billed_with_its_last_choice_shows_no_second_bill(
+def test_usage_in_the_last_choice_is_not_sent_twice(
     three: Path,
     wanted: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
@@ -345,7 +351,7 @@ def test_a_draw_that_is_billed_with_its_last_choice_shows_no_second_bill(
     assert all(int(tokens) >= 21 for tokens in told_tokens)
 
 
-def test_a_waiting_client_is_kept_awake(three: Path) -> None:
+def test_a_waiting_client_gets_keepalive_comments(three: Path) -> None:
     slow = reply("4")
     slow = ScriptedReply(200, EVENTS, [0.7, *stream("4").parts], framing="chunked")
     with serving(three, sse_keepalive_s=0.1) as (upstream, port):
@@ -363,7 +369,7 @@ def test_an_upstream_that_fails_in_a_voted_stream_ends_it_in_an_error_event(thre
     assert json.loads(last)["error"]["type"] == "upstream_error"
 
 
-def test_the_question_is_what_the_template_was_filled_with(tmp_path: Path) -> None:
+def test_the_question_is_extracted_by_the_template(tmp_path: Path) -> None:
     form = Template("Q: {question}\nA:", system="Be brief.")
     policy = bundle(tmp_path / "p", FixedRule(1), template=form)
     messages = [dict(message) for message in form.render("2 + 2?").messages or ()]
@@ -379,9 +385,7 @@ def test_the_question_is_what_the_template_was_filled_with(tmp_path: Path) -> No
     assert found == ["template", "message", "none"]
 
 
-def test_shadow_mode_answers_with_one_draw_and_notes_what_it_would_have_drawn(
-    three: Path, tmp_path: Path
-) -> None:
+def test_shadow_mode_answers_with_one_sample_and_logs_the_plan(three: Path, tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
     with serving(three, shadow=True, log=log) as (upstream, port):
         upstream.answer(reply("4"))
@@ -392,7 +396,7 @@ def test_shadow_mode_answers_with_one_draw_and_notes_what_it_would_have_drawn(
     assert (row["shadow"], row["samples_used"], row["samples_planned"]) == (True, 1, 3)
 
 
-def test_the_audit_draws_on_after_the_answer_and_is_capped(tmp_path: Path) -> None:
+def test_an_audit_samples_after_the_answer_within_its_share(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1))
     log = {"directory": str(tmp_path / "log")}
     with serving(policy, audit_share=1.0, audit_max_share=0.5, log=log) as (upstream, port):
@@ -414,7 +418,7 @@ def log_of(policy: Path, place: Path, answers: Sequence[str], **options: Any) ->
             ask(port)
 
 
-def test_a_log_is_decided_again_bit_for_bit(tmp_path: Path) -> None:
+def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), AdaptiveConsistencyRule(0.8, 4), FixedRule(4))
     place = tmp_path / "log"
     log_of(policy, place, ["4", "no number", "7"], budget=2.0)
@@ -429,13 +433,13 @@ def test_a_log_is_decided_again_bit_for_bit(tmp_path: Path) -> None:
     assert replay_log(place, policy, budget=2.0)["saved_of_served"] == 0
 
 
-def test_a_log_of_shadows_is_refused_with_what_it_can_tell(three: Path, tmp_path: Path) -> None:
+def test_a_log_of_shadow_requests_cannot_be_replayed(three: Path, tmp_path: Path) -> None:
     log_of(three, tmp_path / "log", ["4", "5"], shadow=True)
     with pytest.raises(DataError, match=r"only 2 of shadow mode.*samples_planned"):
         replay_log(tmp_path / "log", three, budget=1.0)
 
 
-def test_a_policy_of_another_model_than_the_logs_is_warned_of(tmp_path: Path) -> None:
+def test_replaying_another_models_log_warns(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1))
     log_of(policy, tmp_path / "log", ["4"])
     own = load_bundle(policy)
@@ -446,7 +450,7 @@ def test_a_policy_of_another_model_than_the_logs_is_warned_of(tmp_path: Path) ->
         assert not warned or "other, and the log holds answers of real" in told
 
 
-def test_draws_that_were_never_made_come_from_the_audit_alone(tmp_path: Path) -> None:
+def test_a_larger_budget_is_replayed_on_audited_requests_only(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(3))
     log_of(policy, tmp_path / "none", ["4"])
     with pytest.raises(DataError, match="audit_share"):
@@ -465,7 +469,7 @@ def score(value: float) -> ScriptedReply:
     return ScriptedReply(200, JSON, [json.dumps({"score": value}).encode()])
 
 
-def test_where_no_answer_can_be_read_the_best_score_answers(three: Path, tmp_path: Path) -> None:
+def test_the_best_scored_sample_answers_if_none_can_be_parsed(three: Path, tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
     with (
         scripted.serve_scripted() as scorer,
@@ -480,7 +484,7 @@ def test_where_no_answer_can_be_read_the_best_score_answers(three: Path, tmp_pat
     assert best in {"none", "no idea"}
 
 
-def test_a_scorer_that_fails_costs_no_answer(three: Path, tmp_path: Path) -> None:
+def test_a_failing_scorer_does_not_fail_the_request(three: Path, tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
     with (
         scripted.serve_scripted() as scorer,
@@ -511,7 +515,7 @@ def slow_down(*after: str, status: int = 429) -> ScriptedReply:
         ([slow_down("soon")], "1"),
     ],
 )
-def test_who_must_wait_is_told_for_how_long(
+def test_a_rate_limit_is_forwarded_with_retry_after(
     three: Path, replies: list[ScriptedReply], told: str
 ) -> None:
     with serving(three) as (upstream, port):
@@ -521,7 +525,7 @@ def test_who_must_wait_is_told_for_how_long(
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_an_upstream_that_fails_for_a_while_says_for_how_long(three: Path, status: int) -> None:
+def test_a_temporary_failure_is_forwarded_with_retry_after(three: Path, status: int) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(slow_down("3"), slow_down("20", status=status))
         answer = ask(port)
@@ -529,13 +533,13 @@ def test_an_upstream_that_fails_for_a_while_says_for_how_long(three: Path, statu
     assert json.loads(answer.body)["error"]["type"] == "upstream_error"
 
 
-def test_a_refusal_is_told_before_what_may_pass(three: Path) -> None:
+def test_a_rejection_is_reported_before_a_temporary_failure(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(slow_down("7"), ScriptedReply(400, JSON, [b"{}"]), late(slow_down("7")))
         assert ask(port).status == 400
 
 
-def test_an_upstream_that_moved_is_no_redirection_for_the_client(three: Path) -> None:
+def test_a_redirect_of_the_upstream_is_not_forwarded(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(ScriptedReply(307, [("Location", "http://127.0.0.1:1/v2")], []))
         assert ask(port).status == 502
@@ -552,7 +556,7 @@ def test_failures_are_counted_under_the_models_name(three: Path) -> None:
     assert f'requests_total{{model="virtual",{path},status="400"}} 1.0' in seen
 
 
-def test_when_time_is_up_what_came_answers_in_the_first_round_too(three: Path) -> None:
+def test_after_the_deadline_the_samples_so_far_answer(three: Path) -> None:
     slow = ScriptedReply(200, JSON, [5.0, b"{}"])
     with serving(three, deadline_s=0.3) as (upstream, port):
         upstream.answer(reply("4"), slow)
@@ -574,7 +578,7 @@ for line in sys.stdin:
 """
 
 
-def test_what_was_not_read_in_time_is_drawn_again_for_the_audit(
+def test_samples_not_parsed_before_the_deadline_are_drawn_again_for_the_audit(
     three: Path, tmp_path: Path
 ) -> None:
     program, log = tmp_path / "grader.py", {"directory": str(tmp_path / "log")}
@@ -588,7 +592,7 @@ def test_what_was_not_read_in_time_is_drawn_again_for_the_audit(
     assert (row["samples_used"], row["audit"], len(row["answers"])) == (1, True, 4)
 
 
-def test_draws_are_accounted_for_a_client_that_leaves_in_the_middle_of_a_stream(
+def test_samples_are_counted_if_the_client_disconnects_during_a_stream(
     three: Path, tmp_path: Path
 ) -> None:
     log = {"directory": str(tmp_path / "log")}
@@ -611,7 +615,7 @@ def test_draws_are_accounted_for_a_client_that_leaves_in_the_middle_of_a_stream(
     assert row["samples_used"] >= 2
 
 
-def test_a_live_stream_without_a_bill_is_charged_for_its_prompt(tmp_path: Path) -> None:
+def test_a_live_stream_without_usage_is_charged_for_its_prompt(tmp_path: Path) -> None:
     log = {"directory": str(tmp_path / "log")}
     with serving(bundle(tmp_path / "p", FixedRule(1)), log=log) as (upstream, port):
         upstream.answer(stream("is ", "4", usage=False))
@@ -630,7 +634,7 @@ def test_a_header_that_is_sent_twice_is_not_lost(three: Path) -> None:
     assert received.values("openai-beta") == ["a=1, b=2"]
 
 
-def test_a_log_that_cannot_be_sealed_spoils_no_answer(
+def test_a_log_that_cannot_be_rotated_does_not_fail_the_request(
     three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = {"directory": str(tmp_path / "log"), "rotate_mb": 1e-6}
@@ -644,7 +648,7 @@ def test_a_log_that_cannot_be_sealed_spoils_no_answer(
         assert ask(port).status == 200
 
 
-def test_a_gateway_has_decided_once_before_it_is_ready(
+def test_a_gateway_warms_up_before_it_is_ready(
     three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, opened = Engine.open, []
@@ -679,7 +683,7 @@ def sample(
     return asyncio.run(main())
 
 
-def test_choices_that_a_reply_lacks_are_drawn_one_by_one() -> None:
+def test_missing_choices_are_requested_one_by_one() -> None:
     with scripted.serve_scripted() as upstream:
         upstream.answer(reply("4", "5"), reply("6"))
         texts, model = sample(upstream, Capabilities(n="native"), 4)
@@ -691,7 +695,7 @@ def test_choices_that_a_reply_lacks_are_drawn_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("known", "asked"), [("returned", True), ("rejected", None), ("missing", None)]
 )
-def test_log_probabilities_are_asked_for_where_they_are_given(
+def test_log_probabilities_are_requested_where_the_server_returns_them(
     known: Any,
     asked: bool | None,  # noqa: FBT001 - a parameter of the test
 ) -> None:
@@ -704,7 +708,7 @@ def test_log_probabilities_are_asked_for_where_they_are_given(
 @pytest.mark.parametrize(
     ("seed", "sent"), [(9, [9, 10]), (-1, [-1, -1]), (2**40, [1, 2**40]), (None, [None, None])]
 )
-def test_draws_have_seeds_of_their_own_where_a_seed_is_one(
+def test_samples_have_different_seeds_if_the_client_sets_one(
     seed: int | None, sent: list[int | None]
 ) -> None:
     with scripted.serve_scripted() as upstream:
