@@ -1,4 +1,4 @@
-"""Smoke: an install with base dependencies only does the whole line that needs no learned model."""
+"""Smoke: the base install runs every step that needs no extra, from import to a verdict."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 
 
 def write_samples(path: Path) -> None:
-    """Write recorded samples of 60 questions, some easy, some hopeless, 16 samples each."""
+    """Write recorded samples: 60 questions, some easy, some hopeless, 16 samples each."""
     chance = random.Random(0)
     rows = []
     for question in range(60):
-        right = chance.choice([0.05, 0.5, 0.7, 0.95])
+        accuracy = chance.choice([0.05, 0.5, 0.7, 0.95])
         for sample in range(16):
-            correct = chance.random() < right
+            correct = chance.random() < accuracy
             answer = "0" if correct else str(chance.randint(1, 3))
             rows.append(
                 {
@@ -43,24 +43,31 @@ def run(*arguments: object) -> str:
 
 
 def main() -> None:
-    """Go down the line."""
+    """Run the pipeline."""
     for extra in ("xgboost", "sklearn", "onnxruntime", "math_verify", "scipy"):
         assert importlib.util.find_spec(extra) is None, f"{extra} is in the base install"
-    with tempfile.TemporaryDirectory() as place:
-        samples, made = Path(place) / "samples.parquet", Path(place) / "run"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        samples, run_directory = path / "samples.parquet", path / "run"
         write_samples(samples)
         print(run("--version").strip())
         shown = json.loads(run("demo", "--json"))
         assert shown["import"]["samples"] == 300 * 48, shown
-        run("import", samples, "--run", made)
-        run("grade", made, "--grader", "numeric")
-        run("estimate", made, "--levels", "1,2,4,8")
-        solved = json.loads(run("solve", made, "--budget", 2, "--json"))
+        assert shown["calibrate"]["policy"] == "adaptive-consistency", shown
+        assert "sequential" in shown["skipped"], shown
+        run("import", samples, "--run", run_directory)
+        run("grade", run_directory, "--grader", "numeric")
+        run("estimate", run_directory, "--levels", "1,2,4,8")
+        solved = json.loads(run("solve", run_directory, "--budget", 2, "--json"))
         assert solved["cost"] <= 2.0, solved
-        run("train", made, "--policy", "adaptive-consistency", "--out", Path(place) / "bundle")
+        run("train", run_directory, "--policy", "adaptive-consistency", "--out", path / "bundle")
+        run("calibrate", run_directory, "--bundle", path / "bundle", "--budget", 2)
         names = "mixture,retry,adaptive-consistency,early-stopping,oracle"
-        scores = json.loads(run("evaluate", made, "--policies", names, "--json"))
+        scores = json.loads(run("evaluate", run_directory, "--policies", names, "--json"))
         assert {row["policy"] for row in scores["rows"]} == set(names.split(",")), scores
+        fitted = json.loads(run("fit", samples, "--budget", 2, "--out", path / "fitted", "--json"))
+        assert fitted["policy"] == "adaptive-consistency", fitted
+        assert fitted["report"] is None, fitted
     print("the base install works")
 
 

@@ -23,6 +23,7 @@ from adacompute.stages.calibrate import calibrate_run, check_confidence
 from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
+    BEST_POLICY,
     DEFAULT_LEVELS,
     check_levels,
     check_seed,
@@ -117,7 +118,7 @@ def _choose_policy(policy: str | None, steps: _Steps) -> str:
     if policy is None:
         policy, reason = choose_policy()
         if reason:
-            steps.notes.append(f"{reason}. Fitted {policy}, which needs no extra.")
+            steps.notes.append(f"Fitted {policy} instead of {BEST_POLICY}: {reason}.")
     find_factory(policy)
     return policy
 
