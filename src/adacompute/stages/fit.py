@@ -88,12 +88,8 @@ def fit_run(
     check_confidence(confidence, None)
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
-    shared: dict[str, Any] = {
-        "unit": unit,
-        "token_prices": token_prices,
-        "levels": check_levels(levels),
-    }
-    shared |= {"policy": _choose_policy(policy, steps), "seed": check_seed(seed)}
+    shared: dict[str, Any] = {"unit": unit, "token_prices": token_prices, "seed": check_seed(seed)}
+    shared |= {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
     names = {"model": model, "grader": grader}
     training = {**shared, **names, "tie_break": check_tie_break(tie_break)}
     if collection is None:
