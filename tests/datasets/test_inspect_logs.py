@@ -243,7 +243,7 @@ def test_a_log_without_scores_needs_a_grader(tmp_path: Path) -> None:
 
 def test_a_question_that_cannot_be_graded_is_named(tmp_path: Path) -> None:
     path = write_log(tmp_path / "log.json", changed(scores=None, target="no number"))
-    with pytest.raises(DataError, match="question 'choices/1': the numeric grader cannot read"):
+    with pytest.raises(DataError, match="question 'choices/1': the numeric grader"):
         read_inspect_logs(path, grade=partial(grade, NumericGrader()))
 
 
