@@ -52,8 +52,8 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "20 questions (3 excluded) × 8 samples, levels 1, 2 (without 8, 16: more" in printed
     assert "+10.0 to +20.0" in printed
     assert "-20.0 to -10.0" in printed
-    assert "headroom 75 %" in printed
-    assert "1.3 rounds" in printed
+    assert "75 %" in printed
+    assert "1.3" in printed
     assert "12.5 % of the samples" in printed
     assert "router, because this needs xgboost" in printed
     results.print_scores({**result, "protocol": "paper", "skipped": {}})
@@ -68,35 +68,26 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "lines", "style"),
+    ("cell", "change", "shown"),
     [
-        ({"cost": 2.7}, ["50.0 %", "-5.0 to +5.0", "–", "1.3 rounds", "cost 2.7"], ""),
-        ({"cost": 3.9}, ["50.0 %", "-5.0 to +5.0", "–", "1.3 rounds"], ""),
-        ({"rounds": 1.04}, ["50.0 %", "-5.0 to +5.0", "–"], ""),
-        (
-            {"rounds": 1.05, "headroom": 0.5},
-            ["50.0 %", "-5.0 to +5.0", "headroom 50 %", "1.1 rounds"],
-            "",
-        ),
-        ({"policy": "fixed", "cost": 2.0}, ["50.0 %", "-5.0 to +5.0", "cost 2"], ""),
-        ({"policy": "mixture"}, ["50.0 %"], ""),
-        (
-            {"difference_low": 0.01, "cost": 0.5},
-            ["50.0 %", "+1.0 to +5.0", "–", "1.3 rounds", "cost 0.5"],
-            "green",
-        ),
-        (
-            {"difference_low": -0.2, "difference_high": -0.1},
-            ["50.0 %", "-20.0 to -10.0", "–", "1.3 rounds"],
-            "red",
-        ),
+        (results._accuracy, {"cost": 3.9}, "50.0 %"),
+        (results._accuracy, {"cost": 2.7}, "50.0 %\ncost 2.7"),
+        (results._accuracy_and_cost, {}, "50.0 %\ncost 4"),
+        (results._difference, {}, ("-5.0 to +5.0", "")),
+        (results._difference, {"difference_low": 0.01}, ("+1.0 to +5.0", "green")),
+        (results._difference, {"difference_high": -0.01}, ("-5.0 to -1.0", "red")),
+        (results._difference, {"policy": "mixture"}, None),
+        (results._headroom, {"headroom": 0.5}, "50 %"),
+        (results._headroom, {}, "–"),
+        (results._headroom, {"policy": "fixed", "headroom": 0.5}, None),
+        (results._rounds, {"rounds": 1.05}, "1.1"),
+        (results._rounds, {"rounds": 1.04}, None),
     ],
 )
-def test_cell_shows_interval_headroom_rounds_and_cost(
-    change: dict[str, Any], lines: list[str], style: str
+def test_cells_of_scores(
+    cell: Callable[[dict[str, Any]], Any], change: dict[str, Any], shown: object
 ) -> None:
-    cell = results._cell(row("retry", 4.0, -0.05) | change, held_out=True)
-    assert cell == ("\n".join(lines), style)
+    assert cell(row("retry", 4.0, -0.05) | change) == shown
 
 
 CALIBRATED = {

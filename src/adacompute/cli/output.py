@@ -100,7 +100,9 @@ def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cel
     table = Table(show_header=bool(columns))
     for i, column in enumerate(columns or [""] * len(rows[0])):
         justify: JustifyMethod = "right" if columns and i else "left"
-        table.add_column(Text(column), justify=justify, overflow="fold")
+        table.add_column(
+            Text(column), justify=justify, overflow="fold", no_wrap=bool(columns) and not i
+        )
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row))
     console = Console()

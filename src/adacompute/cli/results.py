@@ -29,10 +29,10 @@ MAX_PRICES = 12
 """Rows of a price schedule that fit a screen."""
 
 FULLY_SPENT = 0.95
-"""Share of a budget below which a cell of the scores names the cost."""
+"""Share of a budget below which the scores show the cost."""
 
 ONE_ROUND = 1.05
-"""Mean rounds below which a cell of the scores does not name them."""
+"""Mean rounds below which the scores do not show them."""
 
 UNIFORM = ("fixed", "mixture", "oracle")
 """Policies that have no headroom of their own."""
@@ -238,45 +238,58 @@ def print_fit(result: Result) -> None:
 
 
 def print_scores(result: Result) -> None:
-    """Print the accuracy of each policy at each budget, with its difference to the mixture."""
-    rows = result["rows"]
-    budgets = sorted({row["budget"] for row in rows})
-    names = list(dict.fromkeys(row["policy"] for row in rows))
-    cells = {(row["policy"], row["budget"]): row for row in rows}
-    held_out = result["protocol"] == "held-out"
-    what = "held-out questions" if held_out else "the paper's protocol"
+    """Print the scores of each policy at each budget, one table per quantity."""
+    is_held_out = result["protocol"] == "held-out"
+    what = "held-out questions" if is_held_out else "the paper's protocol"
     dropped = ", unparsed samples removed" if result["drop_unparsed"] else ""
-    print_cells(
-        f"Accuracy by mean budget in {result['unit']}, {what}{dropped}",
-        ["Policy", *(f"{budget:g}" for budget in budgets)],
-        [
-            [name, *(_cell(cells.get((name, b)), held_out=held_out) for b in budgets)]
-            for name in names
-        ],
-    )
+    title = f"Accuracy by mean budget in {result['unit']}, {what}{dropped}"
+    _print_by_budget(title, result["rows"], _accuracy if is_held_out else _accuracy_and_cost)
+    if is_held_out:
+        title = "Difference to the mixture at equal cost, in points (95 % interval)"
+        _print_by_budget(title, result["rows"], _difference)
+        _print_by_budget("Headroom recovered", result["rows"], _headroom)
+        _print_by_budget("Mean rounds per question", result["rows"], _rounds)
     print_text(_legend(result))
     for name, reason in result["skipped"].items():
         print_text(f"Not scored: {name}, because {reason}")
 
 
-def _cell(row: Result | None, *, held_out: bool) -> Cell:
-    if row is None:
-        return ""
-    accuracy, cost = format_percent(row["accuracy"]), float(row["cost"])
-    if not held_out:
-        return f"{accuracy}\ncost {format_value(cost)}"
-    lines = [accuracy]
+def _print_by_budget(title: str, rows: list[Result], cell: Callable[[Result], Cell | None]) -> None:
+    """Print one quantity by policy and budget, without policies that do not have it."""
+    budgets = sorted({row["budget"] for row in rows})
+    cells: dict[str, dict[float, Cell]] = {}
+    for row in rows:
+        if (found := cell(row)) is not None:
+            cells.setdefault(row["policy"], {})[row["budget"]] = found
+    lines = [[name, *(found.get(b, "") for b in budgets)] for name, found in cells.items()]
+    if lines:
+        print_cells(title, ["Policy", *(f"{budget:g}" for budget in budgets)], lines)
+
+
+def _accuracy(row: Result) -> Cell:
+    """Return the accuracy, and the cost where the policy spent less than the budget."""
+    is_spent = row["cost"] >= FULLY_SPENT * row["budget"]
+    return format_percent(row["accuracy"]) if is_spent else _accuracy_and_cost(row)
+
+
+def _accuracy_and_cost(row: Result) -> Cell:
+    return f"{format_percent(row['accuracy'])}\ncost {format_value(float(row['cost']))}"
+
+
+def _difference(row: Result) -> Cell | None:
+    if row["policy"] == "mixture":
+        return None
     low, high = row["difference_low"], row["difference_high"]
-    if row["policy"] != "mixture":
-        lines.append(f"{format_points(low)} to {format_points(high)}")
-    if row["policy"] not in UNIFORM:
-        headroom = row["headroom"]
-        lines.append(NOTHING if headroom is None else f"headroom {100 * headroom:z.0f} %")
-    if row["policy"] not in UNIFORM and row["rounds"] >= ONE_ROUND:
-        lines.append(f"{row['rounds']:.1f} rounds")
-    if cost < FULLY_SPENT * row["budget"]:
-        lines.append(f"cost {format_value(cost, 3)}")
-    return "\n".join(lines), "green" if low > 0 else "red" if high < 0 else ""
+    style = "green" if low > 0 else "red" if high < 0 else ""
+    return f"{format_points(low)} to {format_points(high)}", style
+
+
+def _headroom(row: Result) -> Cell | None:
+    return None if row["policy"] in UNIFORM else format_percent(row["headroom"], 0)
+
+
+def _rounds(row: Result) -> Cell | None:
+    return f"{row['rounds']:.1f}" if row["rounds"] >= ONE_ROUND else None
 
 
 def _legend(result: Result) -> str:
@@ -291,11 +304,10 @@ def _legend(result: Result) -> str:
         levels += f" (without {above}: more than half of the samples)"
     return (
         f"{questions}{excluded} × {format_amount(result['samples'], 'sample')}, levels {levels}. "
-        "Second line: difference to the best mixture of uniform levels at equal cost, in points "
-        "(95 % interval); green above zero, red below. Headroom: the share of what the static "
-        f"oracle, cross-fitted, gains over that mixture; {NOTHING} where it gains nothing. Rounds: "
-        "mean per question, where above 1. Cost: mean cost, where below "
-        f"{FULLY_SPENT:.0%} of the budget. {unparsed}"
+        f"{unparsed} The mixture is the best mixture of uniform levels. Headroom is what the "
+        f"cross-fitted static oracle gains over it; {NOTHING} where it may gain nothing. Costs are "
+        f"shown where they are below {format_percent(FULLY_SPENT, 0)} of the budget, rounds where there are more "
+        "than one."
     )
 
 
