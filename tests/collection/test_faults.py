@@ -60,7 +60,7 @@ def collect(tmp_path: Path, base_url: str) -> tuple[int, dict[str, Any], str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_none_is_lost_none_is_drawn_twice_and_the_log_says_what_happened(
+def test_faults_lose_no_sample_repeat_none_and_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -93,7 +93,7 @@ def check(place: Path) -> None:
     assert {path.name for path in place.iterdir()} == {"MATH", "gsm8k"}, "it writes nothing"
 
 
-def test_the_setting_is_the_papers() -> None:
+def test_documented_commands_have_the_paper_settings() -> None:
     math, gsm8k = commands()
     for command in (math, gsm8k):
         options = dict(zip(command[3::2], command[4::2], strict=True))
@@ -104,7 +104,7 @@ def test_the_setting_is_the_papers() -> None:
 
 
 @pytest.mark.slow
-def test_the_documented_commands_ask_for_the_papers_setting(tmp_path: Path) -> None:
+def test_documented_commands_plan_the_paper_collection(tmp_path: Path) -> None:
     rows = [
         {"question": f"What is {i} + {i}?", "gold": f"{2 * i}", "level": i % 5 + 1}
         for i in range(400)
@@ -116,7 +116,7 @@ def test_the_documented_commands_ask_for_the_papers_setting(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="no question sets here; see ADACOMPUTE_DATA")
 @pytest.mark.slow
-def test_and_of_the_real_question_sets(tmp_path: Path) -> None:
+def test_documented_commands_plan_the_real_question_sets(tmp_path: Path) -> None:
     write_math(tmp_path, pq.read_table(DATA / "math-test.parquet").to_pylist())
     write_gsm8k(tmp_path, pq.read_table(DATA / "gsm8k-test.parquet").to_pylist())
     check(tmp_path)

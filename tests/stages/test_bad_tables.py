@@ -146,7 +146,7 @@ def attempt(stage: Callable[..., dict[str, Any]], *arguments: Any, **options: An
     policies=st.lists(st.sampled_from(QUICK_POLICIES), max_size=2),
     drop_unparsed=st.booleans(),
 )
-def test_any_table_ends_in_results_or_sentences(
+def test_any_table_gives_results_or_expected_errors(
     *,
     table: pa.Table,
     grader: str | None,
@@ -185,7 +185,7 @@ def test_any_table_ends_in_results_or_sentences(
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(table=tables(), policy=st.sampled_from(["router", "value-router"]), unit=UNIT)
-def test_learned_policies_meet_any_table_with_results_or_sentences(
+def test_learned_policies_on_any_table_give_results_or_expected_errors(
     table: pa.Table, policy: str, unit: str
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -215,7 +215,7 @@ def damaged(run: Path, chance: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(chance=st.randoms(use_true_random=False))
-def test_a_damaged_run_ends_in_results_or_sentences(
+def test_damaged_run_gives_results_or_expected_errors(
     tmp_path_factory: pytest.TempPathFactory,
     rows: Rows,
     write: Callable[[Path, Rows], Path],

@@ -39,7 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrations, "ORDERS", 4)
 
 
-def test_a_budget_gets_a_price_and_the_bundle_a_frontier(trained: tuple[Path, Path]) -> None:
+def test_calibration_sets_price_and_frontier(trained: tuple[Path, Path]) -> None:
     run, policy = trained
     found = calibrate_run(run, bundle=policy, budget=2.0)
     assert {"verdict", "advice", "gain", "gain_low", "gain_high", "price", "cost"} <= set(found)
@@ -51,7 +51,7 @@ def test_a_budget_gets_a_price_and_the_bundle_a_frontier(trained: tuple[Path, Pa
     assert found["price"] / 2 < near < found["price"] * 2
 
 
-def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
+def test_share_of_accuracy_is_kept(trained: tuple[Path, Path]) -> None:
     run, policy = trained
     found = calibrate_run(run, bundle=policy, accuracy_of=4, share=0.6)
     assert found["share_low"] >= 0.6
@@ -73,7 +73,7 @@ def test_the_mirror_mode_keeps_a_share(trained: tuple[Path, Path]) -> None:
         ({"budget": 2.0, "horizon": 0}, "horizon"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_options_are_refused(
     trained: tuple[Path, Path], options: dict[str, Any], why: str
 ) -> None:
     run, policy = trained
@@ -81,7 +81,7 @@ def test_what_makes_no_sense_is_refused(
         calibrate_run(run, bundle=policy, **options)
 
 
-def test_a_bundle_of_other_samples_is_refused(
+def test_bundle_of_other_samples_is_refused(
     trained: tuple[Path, Path], tmp_path: Path, rows: Rows, write: Callable[[Path, Rows], Path]
 ) -> None:
     _, policy = trained

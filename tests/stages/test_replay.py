@@ -6,7 +6,7 @@ import pytest
 from adacompute.stages.replay import _interval
 
 
-def test_a_share_of_few_requests_has_no_interval_and_of_many_a_narrow_one() -> None:
+def test_few_requests_have_no_interval() -> None:
     assert _interval("agreement", np.ones(0)) == {
         "agreement": None,
         "agreement_low": None,

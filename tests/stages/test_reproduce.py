@@ -47,7 +47,7 @@ def write_samples(path: Path, questions: int = 30, samples: int = 8) -> Path:
 
 
 @pytest.mark.slow
-def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
+def test_all_listed_files_exist(tmp_path: Path) -> None:
     source = write_samples(tmp_path / "a set_1.parquet")
     import_samples(source, tmp_path / "run")
     said: list[str] = []
@@ -80,7 +80,7 @@ def test_everything_that_is_listed_is_there(tmp_path: Path) -> None:
     assert again["comparison"] == made["comparison"]
 
 
-def test_without_figures_runs_are_only_compared(tmp_path: Path) -> None:
+def test_runs_are_only_compared_with_zero_full_runs(tmp_path: Path) -> None:
     source = write_samples(tmp_path / "some.parquet")
     made = reproduce_runs([source], out=tmp_path / "out", full_runs=0)
     assert {Path(path).name for path in made["paths"]} == {
@@ -94,7 +94,7 @@ def test_without_figures_runs_are_only_compared(tmp_path: Path) -> None:
 KINDS = ("csv", "md", "tex")
 
 
-def test_a_run_that_is_too_small_is_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_small_run_is_excluded_with_the_reason(tmp_path: Path) -> None:
     small = write_samples(tmp_path / "small.parquet", questions=4)
     large = write_samples(tmp_path / "large.parquet")
     made = reproduce_runs([small, large], out=tmp_path / "out", full_runs=0)
@@ -117,14 +117,14 @@ def test_directories_are_searched_for_runs_and_files(tmp_path: Path) -> None:
     assert find_sources(tmp_path / "empty") == [tmp_path / "empty"]
 
 
-def test_names_are_told_apart_and_fit_a_file_system() -> None:
+def test_names_are_unique_and_valid_file_names() -> None:
     named = name_sources([Path("/x/a.parquet"), Path("/y/a.parquet"), Path("/z/b c:d")])
     assert list(named) == ["a", "a-2", "b-c-d"]
     assert list(name_sources([Path("/x/..parquet")])) == ["run"]
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "text"])
-def test_what_holds_no_samples_is_refused(tmp_path: Path, what: str) -> None:
+def test_source_without_samples_is_refused(tmp_path: Path, what: str) -> None:
     place = tmp_path / what
     if what == "empty":
         place.mkdir()
@@ -134,12 +134,14 @@ def test_what_holds_no_samples_is_refused(tmp_path: Path, what: str) -> None:
         reproduce_runs([place], out=tmp_path / "out", full_runs=0)
 
 
-def test_fewer_than_no_figures_are_refused(tmp_path: Path) -> None:
+def test_negative_full_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="-1"):
         reproduce_runs([tmp_path], out=tmp_path / "out", full_runs=-1)
 
 
-def test_a_file_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_run_of_a_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     source = write_samples(tmp_path / "a.parquet")

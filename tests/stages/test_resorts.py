@@ -70,7 +70,7 @@ def runs(
     return place / "cheap", place / "strong", place / "prices.toml"
 
 
-def test_the_other_runs_samples_are_joined_by_id(runs: tuple[Path, Path, Path]) -> None:
+def test_samples_of_the_other_run_are_joined_by_id(runs: tuple[Path, Path, Path]) -> None:
     cheap, strong, _ = runs
     for native_n in (False, True):
         costs = CostModel("money", PRICE_LIST, native_n=native_n, round_cost=7.0)
@@ -81,7 +81,7 @@ def test_the_other_runs_samples_are_joined_by_id(runs: tuple[Path, Path, Path]) 
         assert pool.resort.cost == pytest.approx((10 * 100 + 20 * 50) / 1e6)
 
 
-def test_what_cannot_be_joined_is_refused(
+def test_runs_that_do_not_fit_are_refused(
     runs: tuple[Path, Path, Path],
     tmp_path: Path,
     cheap_rows: Rows,
@@ -103,7 +103,7 @@ def test_what_cannot_be_joined_is_refused(
     assert read_resort(recorded, Run(tmp_path / "unnamed"), costs).level.model == NAME
 
 
-def test_a_policy_is_trained_calibrated_and_scored_with_a_resort(
+def test_policy_with_a_resort_is_trained_calibrated_and_scored(
     runs: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     cheap, strong, prices = runs

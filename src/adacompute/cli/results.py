@@ -306,8 +306,8 @@ def _legend(result: Result) -> str:
         f"{questions}{excluded} × {format_amount(result['samples'], 'sample')}, levels {levels}. "
         f"{unparsed} The mixture is the best mixture of uniform levels. Headroom is what the "
         f"cross-fitted static oracle gains over it; {NOTHING} where it may gain nothing. Costs are "
-        f"shown where they are below {format_percent(FULLY_SPENT, 0)} of the budget, rounds where there are more "
-        "than one."
+        f"shown where they are below {format_percent(FULLY_SPENT, 0)} of the budget, rounds where "
+        "there are more than one."
     )
 
 
