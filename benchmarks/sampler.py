@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from adacompute.core.types import make_levels
-from adacompute.datasets.example import locate_policy
+from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import load_grader
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.price_schedule import PriceSchedule
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("questions", type=int, nargs="?", default=3000)
     n_questions = parser.parse_args().questions
     questions = [f"What is {i} + {i % 7}? End with the answer." for i in range(n_questions)]
-    example = load_bundle(locate_policy(Path("example")))
+    example = load_bundle(locate_bundle(Path("example")))
     for length in (1, 8):
         size = f"{len(SOLUTION) * length + 18} characters"
         compare(f"fixed 4, {size}", make_rule_bundle(FixedRule(4)), length, questions)

@@ -29,8 +29,7 @@ import numpy as np
 from adacompute.core import votes
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import IntArray, Level
-from adacompute.datasets.example import NAME as EXAMPLE
-from adacompute.datasets.example import find_example, locate_policy
+from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
@@ -208,7 +207,7 @@ SUMMARY = ("requests", "cost", "served_cost", "saved", "saved_of_served", "agree
 
 def replay_gateway_log(log: Path, budgets: Sequence[float] = LOG_BUDGETS) -> dict[str, Any]:
     """Replay the voted requests of a log, at their own prices and at other budgets."""
-    path = locate_policy(Path(EXAMPLE))
+    path = locate_bundle(Path(EXAMPLE))
     bundle = load_bundle(path)
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "full-0.jsonl").write_bytes(log.read_bytes())
@@ -246,7 +245,7 @@ REQUEST_BUDGETS = (None, None, 3.0)
 
 def record_log() -> list[str]:
     """Serve questions of the shipped samples with the shipped policy; return the log's lines."""
-    bundle = locate_policy(Path(EXAMPLE))
+    bundle = locate_bundle(Path(EXAMPLE))
     template = load_bundle(bundle).template or Template(chat=False)
     completions: dict[str, list[str]] = {}
     for row in read_samples(find_example()).to_pylist():

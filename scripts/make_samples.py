@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.datasets.example import QUESTIONS, SAMPLES, SEED
+from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES, SEED
 from adacompute.testing.arithmetic import SHOTS, generate
 from adacompute.testing.llama import missing, serve_llama
 
@@ -27,8 +27,8 @@ def main() -> None:
     """Collect into OUT/run."""
     parser = argparse.ArgumentParser(description="Collect the example set again.")
     parser.add_argument("out", metavar="OUT", type=Path)
-    parser.add_argument("questions", nargs="?", type=int, default=QUESTIONS)
-    parser.add_argument("samples", nargs="?", type=int, default=SAMPLES)
+    parser.add_argument("questions", nargs="?", type=int, default=N_QUESTIONS)
+    parser.add_argument("samples", nargs="?", type=int, default=N_SAMPLES)
     given = parser.parse_args()
     if reason := missing():
         sys.exit(reason)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 
-from adacompute.datasets.rows import SAMPLES
+from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.stages.import_samples import import_samples
 
 settings.register_profile("adacompute", deadline=None, max_examples=60, derandomize=True)
@@ -66,7 +66,7 @@ def rows() -> Rows:
 @pytest.fixture(scope="session")
 def write() -> Callable[[Path, Rows], Path]:
     """Return how rows are written as a tidy file."""
-    schema = pa.schema([field.with_nullable(True) for field in SAMPLES])
+    schema = pa.schema([field.with_nullable(True) for field in SAMPLE_SCHEMA])
     schema = schema.set(schema.get_field_index("difficulty"), pa.field("level", pa.string()))
 
     def write_rows(path: Path, rows: Rows) -> Path:

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.utility import estimate
-from adacompute.datasets.example import QUESTIONS, SAMPLES, SEED, find_card, find_example
+from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES, SEED, find_card, find_example
 from adacompute.datasets.rows import read_samples
-from adacompute.datasets.sources import locate, read_question_source, read_source
+from adacompute.datasets.sources import read_question_source, read_source, resolve_source
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
@@ -33,11 +33,11 @@ def rows() -> list[dict[str, Any]]:
 def by_draw(rows: list[dict[str, Any]], column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the values of a column, a row a question and a column a draw."""
     ordered = sorted(rows, key=lambda row: (row["question_id"], row["sample"]))
-    return np.array([row[column] for row in ordered], dtype=float).reshape(-1, SAMPLES)
+    return np.array([row[column] for row in ordered], dtype=float).reshape(-1, N_SAMPLES)
 
 
 def test_questions_and_golds_are_those_that_are_generated(rows: list[dict[str, Any]]) -> None:
-    asked = generate(QUESTIONS, seed=SEED)
+    asked = generate(N_QUESTIONS, seed=SEED)
     made = {(one.id, one.question, one.gold, one.kind) for one in asked}
     names = ("question_id", "question", "gold", "difficulty")
     assert {tuple(row[name] for name in names) for row in rows} == made
@@ -45,8 +45,8 @@ def test_questions_and_golds_are_those_that_are_generated(rows: list[dict[str, A
 
 def test_every_question_has_its_samples_once(rows: list[dict[str, Any]]) -> None:
     drawn = Counter((row["question_id"], row["sample"]) for row in rows)
-    names = {one.id for one in generate(QUESTIONS, seed=SEED)}
-    assert drawn == Counter((name, number) for name in names for number in range(SAMPLES))
+    names = {one.id for one in generate(N_QUESTIONS, seed=SEED)}
+    assert drawn == Counter((name, number) for name in names for number in range(N_SAMPLES))
 
 
 def test_counts_are_those_of_the_card(rows: list[dict[str, Any]]) -> None:
@@ -112,7 +112,7 @@ def test_the_file_is_small_and_tells_nothing_of_the_machine_it_was_made_on() -> 
 
 
 def test_the_name_is_a_source_of_samples_and_of_questions(rows: list[dict[str, Any]]) -> None:
-    assert locate("example") == find_example()
+    assert resolve_source("example") == find_example()
     assert read_source("example").num_rows == len(rows)
     questions = read_question_source("example")
     assert questions["question_id"].to_pylist() == sorted({row["question_id"] for row in rows})
@@ -122,4 +122,4 @@ def test_the_name_is_a_source_of_samples_and_of_questions(rows: list[dict[str, A
 def test_a_file_of_that_name_goes_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("example").mkdir()
-    assert locate("example") == Path("example")
+    assert resolve_source("example") == Path("example")

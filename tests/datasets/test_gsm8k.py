@@ -10,7 +10,7 @@ import pytest
 
 from adacompute.core.errors import DataError
 from adacompute.datasets.gsm8k import final_answer, read_gsm8k
-from adacompute.datasets.rows import QUESTIONS, read_questions
+from adacompute.datasets.rows import QUESTION_SCHEMA, read_questions
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", ROOT.parent / "shared" / "data"))
@@ -38,7 +38,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_every_form_reads_to_the_same_questions(file: Path) -> None:
     table = read_gsm8k(file)
-    assert table.schema.equals(QUESTIONS)
+    assert table.schema.equals(QUESTION_SCHEMA)
     assert table["question"].to_pylist() == [row["question"] for row in ROWS]
     assert table["gold"].to_pylist() == ["72", "1200"]
     assert table["difficulty"].to_pylist() == ["2", "1"]
@@ -82,14 +82,14 @@ def test_a_file_that_is_not_there_or_not_what_it_says_is_refused(tmp_path: Path,
 def test_a_document_that_is_no_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "test.json"
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(DataError, match="is no list of records"):
+    with pytest.raises(DataError, match="list of records"):
         read_gsm8k(path)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="no recorded data here; see ADACOMPUTE_DATA")
 def test_the_tidy_set_has_the_same_golds_as_ours() -> None:
-    tidy = read_questions(DATA / "questions" / "gsm8k-train.parquet")
-    [first] = tidy.slice(0, 1).to_pylist()
+    make_log_samples = read_questions(DATA / "questions" / "gsm8k-train.parquet")
+    [first] = make_log_samples.slice(0, 1).to_pylist()
     assert first["question_id"] == "gsm8k-train/0"
     assert first["gold"] == "72"
-    assert tidy.num_rows == 7473
+    assert make_log_samples.num_rows == 7473

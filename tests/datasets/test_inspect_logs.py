@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from adacompute.core.errors import DataError
 from adacompute.datasets import eval_files
 from adacompute.datasets.inspect_logs import find_inspect_logs, read_inspect_logs
-from adacompute.datasets.rows import SAMPLES
+from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.graders.grader import grade
 from adacompute.graders.numeric import NumericGrader
 
@@ -29,7 +29,10 @@ DOCUMENT: dict[str, Any] = json.loads((LOGS / "choices.json").read_text(encoding
 def documents(path: Path) -> dict[str, bytes]:
     """Return the documents of an archive, unpacked."""
     with zipfile.ZipFile(path) as archive:
-        return {entry.filename: eval_files._unpack(archive, entry) for entry in archive.infolist()}
+        return {
+            entry.filename: eval_files._read_zstandard(archive, entry)
+            for entry in archive.infolist()
+        }
 
 
 def write_archive(path: Path, content: dict[str, bytes]) -> Path:
@@ -63,7 +66,7 @@ def refusal(path: Path, **options: Any) -> str:
 
 def test_a_real_archive_gives_ten_questions_four_times() -> None:
     table = read_inspect_logs(LOGS / "sums.eval")
-    assert table.schema.equals(SAMPLES)
+    assert table.schema.equals(SAMPLE_SCHEMA)
     assert table["sample"].to_pylist() == [0, 1, 2, 3] * 10
     assert table["question_id"].to_pylist()[:5] == ["sums/add1-0"] * 4 + ["sums/add1-1"]
     assert set(table["difficulty"].to_pylist()) == {"add1", "sub1", "mul1", "add2", "mul2"}
@@ -275,7 +278,7 @@ def test_a_truncated_log_is_refused(tmp_path: Path, name: str, share: float) -> 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({}, "it holds no header.json"),
+        ({}, "no header.json"),
         ({"header.json": b"{}"}, "it names no task"),
         ({"header.json": b"[]"}, "it names no task"),
         ({"header.json": b'{"eval": {"task": "t"}}'}, "holds no samples"),
@@ -305,9 +308,9 @@ def test_an_archive_that_is_no_log_is_refused(
 def test_a_document_that_claims_to_be_huge_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eval_files, "MAX_DOCUMENT", 1000)
+    monkeypatch.setattr(eval_files, "MAX_DOCUMENT_BYTES", 1000)
     path = Path(shutil.copy(LOGS / "sums.eval", tmp_path))
-    assert "above the 1000 that are read" in refusal(path)
+    assert "limit of 1000" in refusal(path)
 
 
 def test_other_files_are_no_logs(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import DataError
-from adacompute.datasets.harness import Recipe, make_recipe
+from adacompute.datasets.harness import AnswerRecipe, make_answer_recipe
 from adacompute.datasets.lm_eval_logs import find_lm_eval_logs, read_lm_eval_logs
-from adacompute.datasets.rows import SAMPLES
+from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.graders.grader import grade
 from adacompute.graders.numeric import NumericGrader
 
@@ -63,7 +63,7 @@ def refusal(path: Path, **options: Any) -> str:
 
 def test_a_real_log_gives_ten_questions_four_times() -> None:
     table = read_lm_eval_logs(SUMS)
-    assert table.schema.equals(SAMPLES)
+    assert table.schema.equals(SAMPLE_SCHEMA)
     assert table["question_id"].to_pylist() == [f"sums/{i}" for i in range(10) for _ in range(4)]
     assert table["sample"].to_pylist() == [0, 1, 2, 3] * 10
     assert set(table["model"].to_pylist()) == {"smollm2-135m"}
@@ -193,9 +193,9 @@ def test_a_file_of_another_name_is_its_own_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"resps": [[["-1.5", "False"]], [["-2.5", "True"]]]}, "holds no sampled texts"),
-        ({"resps": []}, "holds no sampled texts"),
-        ({"resps": None}, "holds no sampled texts"),
+        ({"resps": [[["-1.5", "False"]], [["-2.5", "True"]]]}, "no sampled texts"),
+        ({"resps": []}, "no sampled texts"),
+        ({"resps": None}, "no sampled texts"),
         ({"doc_id": None}, "has no doc_id"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_line_without_samples_is_refused_by_its_number(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     path = write_log(tmp_path, [LINES[0], LINES[1] | change], results=configured())
-    with pytest.raises(DataError, match=f"line 2 of .* {said}"):
+    with pytest.raises(DataError, match=f"line 2 of .*{said}"):
         read_lm_eval_logs(path)
     refusal(path)
 
@@ -243,7 +243,7 @@ def test_other_files_are_no_logs(tmp_path: Path) -> None:
     ],
 )
 def test_steps_read_as_the_harness_does(step: dict[str, Any], response: str, answer: str) -> None:
-    assert Recipe([step]).read(response) == answer
+    assert AnswerRecipe([step]).extract(response) == answer
 
 
 def test_choosing_and_comparing_follow_the_harness() -> None:
@@ -268,10 +268,10 @@ def test_choosing_and_comparing_follow_the_harness() -> None:
             }
         ],
     }
-    recipe = make_recipe(config, "maj@3")
+    recipe = make_answer_recipe(config, "maj@3")
     assert recipe is not None
-    assert recipe.choose(["B", "a", "A", "b", "b"]) == "a"
-    assert recipe.choose(["B", "a"]) == "b"
+    assert recipe.select(["B", "a", "A", "b", "b"]) == "a"
+    assert recipe.select(["B", "a"]) == "b"
     assert recipe.score("a.1", "A!") == 1.0
     assert recipe.score(["a", "b"], "A") == 0.5
 

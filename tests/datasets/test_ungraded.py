@@ -87,7 +87,7 @@ def test_a_decision_that_two_files_hold_counts_as_in_the_later(tmp_path: Path, k
 
 def test_a_directory_without_samples_is_no_log(tmp_path: Path, key: Path) -> None:
     DecisionLog(tmp_path / "log").append({"id": "d", "key": 1, "samples": []})
-    with pytest.raises(DataError, match=r"holds no samples-\*.parquet: .* and when it ends"):
+    with pytest.raises(DataError, match=r"samples-\*.parquet"):
         import_samples(tmp_path / "log", tmp_path / "run", grader="numeric", gold=str(key))
 
 
@@ -95,7 +95,7 @@ def test_samples_that_nobody_graded_ask_for_a_key(tmp_path: Path) -> None:
     path = logged(tmp_path / "log", "2 + 2?")
     with pytest.raises(DataError, match=r"'correct' of .* is null in 3 rows: .* --gold FILE"):
         import_samples(path, tmp_path / "run")
-    with pytest.raises(DataError, match=r"is a gateway's log, .* --gold FILE"):
+    with pytest.raises(DataError, match="--gold FILE"):
         import_samples(path.parent, tmp_path / "run")
     bare = tmp_path / "bare.csv"
     bare.write_text("question_id,sample,answer\nq1,0,4\n")

@@ -19,7 +19,7 @@ from adacompute.core.errors import (
     RequestRejected,
 )
 from adacompute.core.types import make_levels
-from adacompute.datasets.example import locate_policy
+from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample, Settings
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.policies.bundle import Bundle, load_bundle
@@ -69,7 +69,7 @@ def run(sampler: Sampler, question: str = "2 + 2?") -> SampledAnswer:
 @pytest.mark.parametrize("concurrency", [1, 7, 64])
 @pytest.mark.parametrize("rule", [FixedRule(3), AdaptiveConsistencyRule(0.9, 4), None])
 def test_map_decides_as_sessions_of_their_own(rule: Rule | None, concurrency: int) -> None:
-    example = load_bundle(locate_policy(Path("example")))
+    example = load_bundle(locate_bundle(Path("example")))
     bundle = example if rule is None else rule_bundle(rule)
     drawn: dict[str, int] = {}
 

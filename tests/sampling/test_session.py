@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.errors import BundleError, ConfigError, DataError
 from adacompute.core.types import Float32Array, IntArray, Level, hash_text, make_levels
-from adacompute.datasets.example import locate_policy
+from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_episode
@@ -61,7 +61,7 @@ def bundles() -> dict[str, Bundle]:
         for name, rules in RULES.items()
     }
     made["by-logprob"] = Bundle(made["adaptive-consistency"].policy, tie_break=LOGPROB)
-    made["sequential"] = load_bundle(locate_policy(Path("example")))
+    made["sequential"] = load_bundle(locate_bundle(Path("example")))
     return made
 
 

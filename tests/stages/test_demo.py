@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from adacompute.cli.main import cli
 from adacompute.core import errors
 from adacompute.core.errors import DataError
-from adacompute.datasets.example import QUESTIONS, SAMPLES
+from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES
 from adacompute.stages.demo import BUDGETS, POLICIES, run_demo
 
 Rows = list[dict[str, Any]]
@@ -70,8 +70,8 @@ def test_demo_on_the_example_ends_in_a_verdict() -> None:
     began = time.process_time()
     result = run_demo()
     assert time.process_time() - began < MAX_DURATION_S
-    assert result["import"]["questions"] == QUESTIONS
-    assert result["import"]["samples"] == QUESTIONS * SAMPLES
+    assert result["import"]["questions"] == N_QUESTIONS
+    assert result["import"]["samples"] == N_QUESTIONS * N_SAMPLES
     assert [row["level"] for row in result["estimate"]["levels"]] == [1, 2, 4, 8, 16]
     scores = {(row["policy"], row["budget"]): row for row in result["evaluate"]["rows"]}
     for budget in BUDGETS:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
-from adacompute.datasets.rows import SAMPLES as SCHEMA
+from adacompute.datasets.rows import SAMPLE_SCHEMA as SCHEMA
 from adacompute.storage import store
 from adacompute.storage.manifest import write_atomically
 from adacompute.storage.store import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.api.estimator import Estimator, Pretrained
 from adacompute.api.estimators import ESTIMATORS, RegisteredEstimator
 from adacompute.core.errors import ConfigError
-from adacompute.datasets.example import locate_policy
+from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.policies.bundle import Bundle, load_bundle
 
@@ -22,7 +22,7 @@ def load_policy(path: str | PathLike[str], *, grader: str | Grader | None = None
     ``grader`` replaces the recorded grader, and is needed where that was one of your own. A bundle
     that does not record how its policy was fitted is a `Pretrained` policy.
     """
-    bundle = load_bundle(locate_policy(Path(path)))
+    bundle = load_bundle(locate_bundle(Path(path)))
     estimator = _rebuild(bundle)
     judge = load_grader(grader) if isinstance(grader, str) else grader
     estimator.adopt(bundle, judge or _find_grader(bundle.grader))

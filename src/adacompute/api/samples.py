@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import Float32Array, IntArray, KeyArray, UtilityTable
-from adacompute.datasets.example import NAME as EXAMPLE
-from adacompute.datasets.example import find_example, locate_policy
-from adacompute.datasets.rows import SAMPLES, finish_samples, read_columns, select_columns
-from adacompute.datasets.sources import locate, read_question_source
+from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
+from adacompute.datasets.rows import SAMPLE_SCHEMA, finish_samples, read_columns, select_columns
+from adacompute.datasets.sources import read_question_source, resolve_source
 from adacompute.datasets.ungraded import UNGRADED, grade_table
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel
 from adacompute.features.text import extract_features
@@ -209,12 +208,12 @@ def read_samples(
     costs = CostModel(unit, _read_prices(token_prices, unit), native_n, round_cost)
     known: dict[str, Any] = {"grader": judge, "costs": costs}
     if isinstance(source, str | PathLike):
-        path = locate(Path(source))
+        path = resolve_source(Path(source))
         if (path / SAMPLES_FILE).is_file():
             return _read_run(Run(path), model, known)
         table = _read_path(path, judge, gold, columns)
         if path == find_example():  # its policy records the prompt that it was collected with
-            known["template"] = load_bundle(locate_policy(Path(EXAMPLE))).template
+            known["template"] = load_bundle(locate_bundle(Path(EXAMPLE))).template
     else:
         table = _grade(_to_arrow(source), judge, gold, columns, "the table")
     return Samples(table, model=model or find_model(table), **known)
@@ -269,7 +268,7 @@ def _grade(
     table = select_columns(found, UNGRADED, source, columns)
     ungraded = table["correct"].null_count == len(table) and len(table) > 0
     if gold is None and not (ungraded and grader and table["gold"].null_count < len(table)):
-        return finish_samples(select_columns(table, SAMPLES, source), source)
+        return finish_samples(select_columns(table, SAMPLE_SCHEMA, source), source)
     if grader is None:
         raise ConfigError("gold is given and no grader: pass grader= to compare answers with it")
     key = None if gold is None else read_question_source(str(gold))

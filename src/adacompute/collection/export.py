@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.datasets.rows import SAMPLES
+from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.graders.grader import Grader, grade
 from adacompute.spending.token_prices import NANO
 from adacompute.storage.ledger import Ledger, StoredSample
@@ -38,10 +38,10 @@ def export(
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     os.close(handle)
     try:
-        with pq.ParquetWriter(name, SAMPLES, compression="zstd") as writer:
+        with pq.ParquetWriter(name, SAMPLE_SCHEMA, compression="zstd") as writer:
             rows = _rows(ledger, arm_id, questions, grader, arm)
             while group := list(itertools.islice(rows, ROW_GROUP_SIZE)):
-                writer.write_table(pa.Table.from_pylist(group, schema=SAMPLES))
+                writer.write_table(pa.Table.from_pylist(group, schema=SAMPLE_SCHEMA))
                 counts["samples"] += len(group)
                 counts["correct"] += sum(row["correct"] for row in group)
                 counts["unparsed"] += sum(row["answer"] is None for row in group)

@@ -1,1 +1,1 @@
-"""Datasets: question sets and recorded samples, read into one tidy form."""
+"""Datasets: read question sets and recorded samples in many formats into one."""

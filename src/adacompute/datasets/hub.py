@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from adacompute.core.errors import DataError, needs_extra
-from adacompute.datasets.records import reason_of
+from adacompute.datasets.records import first_line
 
 PREFIX = "hf:"
 
@@ -48,7 +48,7 @@ def fetch(source: str) -> Path:
         raise
     except failures as error:
         raise DataError(
-            f"{source} cannot be downloaded from the Hugging Face hub ({reason_of(error)}): "
+            f"{source} cannot be downloaded from the Hugging Face hub ({first_line(error)}): "
             "download the file by other means and give its path"
         ) from None
 

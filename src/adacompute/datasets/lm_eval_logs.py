@@ -1,19 +1,19 @@
-"""Harness logs: samples from the logs that lm-evaluation-harness writes with ``--log_samples``.
+"""lm-eval logs: samples from the logs of lm-evaluation-harness, written with ``--log_samples``.
 
-A file ``samples_TASK_DATE.jsonl`` has one line for each question and filter, with all responses but
-one judgement: that of the response which the filter chose. For a task with repeats each response is
-therefore read and compared again as ``results_DATE.json`` beside it says of the task, provided that
-this gives for every line what the harness recorded; else a grader is needed. Answers are those of
-the first filter, or of the one that is named; what could not be read ("[invalid]") is null here,
-though the harness counts it as a vote.
+A file ``samples_TASK_DATE.jsonl`` has one line per question and filter. A line has all responses
+but only one score, that of the response which the filter selected. For a task with repeats, each
+response is therefore scored again with the task's configuration in ``results_DATE.json``, if that
+reproduces what the harness recorded for every line; otherwise a grader is needed. Answers are those
+of the first filter, or of the named one. An unparsed answer ("[invalid]") is null here, although
+the harness counts it as a vote.
 
     question_id      the task and the number of the document, such as sums/0
     question         the document's question, problem, query, input or text, else the whole prompt
     gold             the target, without what the comparison ignores
 
-A log holds neither tokens nor times. Beware: to API models the harness sends ONE seed with every
-repeat, so that a server which heeds it gives the same response each time, unless the task's
-``generation_kwargs`` hold a seed of their own (such as -1 for llama.cpp).
+A log has neither tokens nor times. Note that the harness sends API models the SAME seed for every
+repeat. A server that uses it returns the same response each time, unless the task sets another seed
+in ``generation_kwargs`` (such as -1 for llama.cpp).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import DataError
-from adacompute.datasets.competition_math import level_of
+from adacompute.datasets.competition_math import parse_difficulty
 from adacompute.datasets.gsm8k import MARK, final_answer
-from adacompute.datasets.harness import METRIC, Recipe, make_recipe
-from adacompute.datasets.log_rows import Grading, Row, tidy
+from adacompute.datasets.harness import METRIC, AnswerRecipe, make_answer_recipe
+from adacompute.datasets.log_rows import GradeFunction, Row, make_log_samples
 from adacompute.datasets.records import (
-    dig,
-    find_names,
-    number_of,
+    as_number,
+    as_text,
+    get_in,
     parse_json,
     read_bytes,
+    read_keys,
     read_records,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-RIGHT = 0.5
-"""A metric from here on is right."""
+MIN_CORRECT_SCORE = 0.5
+"""Smallest value of a metric that counts as correct."""
 
 QUESTION_FIELDS = ("question", "problem", "query", "input", "text")
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)")
-_MARKS = frozenset({"doc_id", "doc", "resps", "filtered_resps"})
+_LOG_KEYS = frozenset({"doc_id", "doc", "resps", "filtered_resps"})
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What is known of a task and its run."""
+    """A task: its name, the model, and its configuration."""
 
     name: str
     model: str | None
@@ -62,38 +62,38 @@ class _Task:
 
 
 def find_lm_eval_logs(path: Path) -> list[Path]:
-    """Find the sample logs that a path names: itself, or those below a directory."""
+    """Find sample logs: the path itself, or those below a directory."""
     files = sorted(path.rglob("samples_*.jsonl")) if path.is_dir() else [path]
-    return [file for file in files if file.suffix == ".jsonl" and find_names(file) >= _MARKS]
+    return [file for file in files if file.suffix == ".jsonl" and read_keys(file) >= _LOG_KEYS]
 
 
 def read_lm_eval_logs(
-    path: Path, *, filter_name: str | None = None, grade: Grading | None = None
+    path: Path, *, filter_name: str | None = None, grade: GradeFunction | None = None
 ) -> pa.Table:
     """Read a log, or the logs below a directory, as samples.
 
-    ``filter_name`` names one of several filters; ``grade`` grades the responses of which the log
-    does not tell whether they are right.
+    ``filter_name`` selects one of several filters; ``grade`` grades responses whose grades cannot
+    be derived from the log.
     """
-    found = find_lm_eval_logs(path)
-    if not found:
+    files = find_lm_eval_logs(path)
+    if not files:
         raise DataError(f"{path} holds no sample log of lm-evaluation-harness (samples_*.jsonl)")
-    rows = [row for file in found for row in _read_log(file, filter_name)]
+    rows = [row for file in files for row in _read_log(file, filter_name)]
     reason = (
-        "the harness judges one response a question, and how it would judge the others cannot be "
-        "told from the results beside the log"
+        "the harness scores one response per question, and the scores of the others cannot be "
+        "computed from the results beside the log"
     )
-    return tidy(rows, path, grade=grade, ungraded=reason)
+    return make_log_samples(rows, path, grade=grade, ungraded=reason)
 
 
 def _read_log(path: Path, filter_name: str | None) -> list[Row]:
     task = _read_task(path)
-    recipes: dict[str, Recipe | None] = {}
+    recipes: dict[str, AnswerRecipe | None] = {}
     rows: list[Row] = []
     for line, record in read_records(path):
-        name = text_of(record.get("filter")) or "none"
+        name = as_text(record.get("filter")) or "none"
         if name not in recipes:
-            recipes[name] = make_recipe(task.config, name)
+            recipes[name] = make_answer_recipe(task.config, name)
         if name == (filter_name or next(iter(recipes))):
             rows += _rows(f"line {line} of {path}", task, record, recipes[name])
     if not rows:
@@ -102,101 +102,105 @@ def _read_log(path: Path, filter_name: str | None) -> list[Row]:
 
 
 def _read_task(path: Path) -> _Task:
-    """Read what the results beside a log say of its task."""
-    named = _NAME.fullmatch(path.stem)
-    if named is None:
+    """Read the task of a log from the results file beside it."""
+    match = _NAME.fullmatch(path.stem)
+    if match is None:
         return _Task(path.stem.removeprefix("samples_"), None, {})
-    name = named["task"]
-    beside = path.with_name(f"results_{named['date']}.json")
-    if not beside.is_file():
+    name = match["task"]
+    results_path = path.with_name(f"results_{match['date']}.json")
+    if not results_path.is_file():
         return _Task(name, None, {})
-    results = parse_json(read_bytes(beside), str(beside))
-    config = dig(results, "configs", name)
-    model = dig(results, "model_name") or dig(results, "config", "model")
-    return _Task(name, text_of(model), config if isinstance(config, dict) else {})
+    results = parse_json(read_bytes(results_path), str(results_path))
+    config = get_in(results, "configs", name)
+    model = get_in(results, "model_name") or get_in(results, "config", "model")
+    return _Task(name, as_text(model), config if isinstance(config, dict) else {})
 
 
-def _rows(place: str, task: _Task, record: dict[str, Any], recipe: Recipe | None) -> list[Row]:
-    """Make a row of each response to a question."""
-    number, responses = text_of(record.get("doc_id")), _responses(place, record)
-    document, target = record.get("doc"), text_of(record.get("target")) or ""
-    settings = dig(record, "arguments", "gen_args_0", "arg_1")
+def _rows(
+    location: str, task: _Task, record: dict[str, Any], recipe: AnswerRecipe | None
+) -> list[Row]:
+    """Make one row per response to a question."""
+    number, responses = as_text(record.get("doc_id")), _responses(location, record)
+    document, target = record.get("doc"), as_text(record.get("target")) or ""
+    settings = get_in(record, "arguments", "gen_args_0", "arg_1")
     if number is None:
-        raise DataError(f"{place} has no doc_id")
-    texts = (text_of(dig(document, name)) for name in QUESTION_FIELDS)
-    prompt = text_of(dig(record, "arguments", "gen_args_0", "arg_0"))
-    gold = (recipe or Recipe()).canonical(target)
-    asked = {
+        raise DataError(f"{location} has no doc_id")
+    texts = (as_text(get_in(document, name)) for name in QUESTION_FIELDS)
+    prompt = as_text(get_in(record, "arguments", "gen_args_0", "arg_0"))
+    gold = (recipe or AnswerRecipe()).canonical(target)
+    columns = {
         "question_id": f"{task.name}/{number}",
         "question": next((text for text in texts if text is not None), prompt),
         "gold": (final_answer(gold) if MARK in gold else gold) or None,
-        "difficulty": level_of(dig(document, "difficulty")) or level_of(dig(document, "level")),
-        "temperature": number_of(dig(settings, "temperature")),
+        "difficulty": parse_difficulty(get_in(document, "difficulty"))
+        or parse_difficulty(get_in(document, "level")),
+        "temperature": as_number(get_in(settings, "temperature")),
         "model": task.model,
     }
-    judged = _judge(record, responses, target, recipe)
+    grades = _grade(record, responses, target, recipe)
     return [
-        asked | {"completion": response, "answer": answer, "correct": right}
-        for response, (answer, right) in zip(responses, judged, strict=True)
+        columns | {"completion": response, "answer": answer, "correct": correct}
+        for response, (answer, correct) in zip(responses, grades, strict=True)
     ]
 
 
-def _responses(place: str, record: dict[str, Any]) -> list[str]:
-    """Return the texts that were drawn for a question."""
-    drawn = record.get("resps")
-    texts = dig(drawn, 0)
-    single = isinstance(drawn, list) and len(drawn) == 1 and isinstance(texts, list) and texts
-    if not single or not all(isinstance(text, str) for text in texts):
+def _responses(location: str, record: dict[str, Any]) -> list[str]:
+    """Return the sampled texts of a question."""
+    requests = record.get("resps")
+    texts = get_in(requests, 0)
+    has_texts = isinstance(requests, list) and len(requests) == 1 and isinstance(texts, list)
+    if not has_texts or not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
-            f"{place} holds no sampled texts: only tasks that generate (generate_until) are read, "
-            "not those that compare the likelihood of choices"
+            f"{location} has no sampled texts: only tasks that generate (generate_until) are "
+            "supported, not those that compare the likelihood of choices"
         )
-    return [text_of(text) or "" for text in texts]
+    return [as_text(text) or "" for text in texts]
 
 
-Judged = list[tuple[str | None, bool | None]]
+AnswerGrades = list[tuple[str | None, bool | None]]
+"""The answer of each response, and whether it is correct; None if that is unknown."""
 
 
-def _judge(
-    record: dict[str, Any], responses: list[str], target: str, recipe: Recipe | None
-) -> Judged:
-    """Return the answer of each response, and whether it is right; None where nobody can tell."""
-    chosen = dig(record, "filtered_resps", 0)
+def _grade(
+    record: dict[str, Any], responses: list[str], target: str, recipe: AnswerRecipe | None
+) -> AnswerGrades:
+    """Grade each response as the harness would."""
+    selected = get_in(record, "filtered_resps", 0)
     if len(responses) == 1:
-        return [_judge_one(record, responses[0], chosen, recipe or Recipe())]
-    each = isinstance(chosen, list) and len(chosen) == len(responses)
-    each = each and all(isinstance(one, str) for one in chosen)
-    recipe = recipe or (Recipe() if each else None)
-    score = number_of(record.get(METRIC))
-    unknown: Judged = [(None, None)] * len(responses)
+        return [_grade_single(record, responses[0], selected, recipe or AnswerRecipe())]
+    has_all = isinstance(selected, list) and len(selected) == len(responses)
+    has_all = has_all and all(isinstance(answer, str) for answer in selected)
+    recipe = recipe or (AnswerRecipe() if has_all else None)
+    score = as_number(record.get(METRIC))
+    unknown: AnswerGrades = [(None, None)] * len(responses)
     if recipe is None or score is None:
         return unknown
     try:
-        told = chosen if each else recipe.choose(responses)
-        answers = chosen if each else [recipe.read(one) for one in responses]
+        reproduced = selected if has_all else recipe.select(responses)
+        answers = selected if has_all else [recipe.extract(response) for response in responses]
     except IndexError:
         return unknown
-    if told != chosen or abs(recipe.score(told, target) - score) > _TOLERANCE:
+    if reproduced != selected or abs(recipe.score(reproduced, target) - score) > _TOLERANCE:
         return unknown
     gold = recipe.canonical(target)
-    canonical = [None if recipe.unread(one) else recipe.canonical(one) for one in answers]
-    return [(one, one is not None and one == gold) for one in canonical]
+    canonical = [None if recipe.is_unparsed(one) else recipe.canonical(one) for one in answers]
+    return [(answer, answer is not None and answer == gold) for answer in canonical]
 
 
-def _judge_one(
+def _grade_single(
     record: dict[str, Any],
     response: str,
-    chosen: Any,  # noqa: ANN401 - any JSON
-    recipe: Recipe,
+    selected: Any,  # noqa: ANN401 - any JSON
+    recipe: AnswerRecipe,
 ) -> tuple[str | None, bool | None]:
-    """Return what the harness itself made of the only response."""
+    """Return the harness's own grade of the only response."""
     metrics = record.get("metrics")
     names = [METRIC, *(metrics if isinstance(metrics, list) else [])]
-    score = next((s for name in names if (s := number_of(record.get(str(name)))) is not None), None)
-    answer = text_of(dig(chosen, 0) if isinstance(chosen, list) else chosen)
+    score = next((s for name in names if (s := as_number(record.get(str(name)))) is not None), None)
+    answer = as_text(get_in(selected, 0) if isinstance(selected, list) else selected)
     if score is None:
         return None, None
-    right = score >= RIGHT
-    if answer is None or recipe.unread(answer):
-        return (response.strip() or None, True) if right and response.strip() else (None, False)
-    return recipe.canonical(answer), right
+    correct = score >= MIN_CORRECT_SCORE
+    if answer is None or recipe.is_unparsed(answer):
+        return (response.strip() or None, True) if correct and response.strip() else (None, False)
+    return recipe.canonical(answer), correct

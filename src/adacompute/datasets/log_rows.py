@@ -1,8 +1,8 @@
-"""Log rows: what an evaluation log says of its samples, graded, numbered and made tidy.
+"""Log rows: make samples from the rows of an evaluation log.
 
-A reader of logs finds rows with the columns of samples but for ``sample``; ``correct`` is None
-where the log does not tell. The samples of a question are numbered in the order of the rows. It
-knows nothing of any harness, nor of grading: how to grade is an argument.
+Readers of logs return rows with all columns of samples except ``sample``; ``correct`` is None if
+the log does not say. Here the rows are graded if necessary, and the samples of each question
+numbered in the order of the rows. The function that grades is an argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class GradesProtocol(Protocol):
-    """The answer of each completion, None where none could be read, and whether it is right."""
+    """The answer of each completion, None if it is unparsed, and whether it is correct."""
 
     @property
     def answer(self) -> Sequence[str | None]:
@@ -32,50 +32,52 @@ class GradesProtocol(Protocol):
 
     @property
     def correct(self) -> Sequence[bool]:
-        """Whether each answer is right."""
+        """Whether each answer is correct."""
         ...
 
 
-Grading = Callable[[Sequence[str | None], str | None], GradesProtocol]
-"""Grades the completions of one question by its gold answer."""
+GradeFunction = Callable[[Sequence[str | None], str | None], GradesProtocol]
+"""Grades the completions of one question with its gold answer."""
 
 
-def tidy(rows: list[Row], source: Path, *, grade: Grading | None, ungraded: str) -> pa.Table:
-    """Make samples of the rows of one model.
+def make_log_samples(
+    rows: list[Row], source: Path, *, grade: GradeFunction | None, ungraded: str
+) -> pa.Table:
+    """Make samples from the rows of one model.
 
-    When some row is not graded, all are graded anew, so that no question is graded in two ways;
-    ``ungraded`` says why a log does not tell, for the sentence that asks for a grader.
+    If any row has no grade, all rows are graded, so that all grades come from one grader.
+    ``ungraded`` is the reason why the log has no grades, for the error message.
     """
     models = sorted({row["model"] for row in rows if row["model"] is not None})
     if len(models) > 1:
         raise DataError(
-            f"{source} holds samples of {len(models)} models ({', '.join(models)}), and samples of "
-            "one question must come from one: name the logs of one model"
+            f"{source} holds samples of {len(models)} models ({', '.join(models)}), but a run has "
+            "one model: name the logs of one model"
         )
     if any(row["correct"] is None for row in rows):
         if grade is None:
             raise DataError(
-                f"{source} does not say which samples are right, for {ungraded}: "
+                f"{source} does not say which samples are correct, because {ungraded}: "
                 "name a grader to grade the completions"
             )
         _grade(rows, grade)
-    drawn: dict[str, int] = defaultdict(int)
+    n_samples: dict[str, int] = defaultdict(int)
     for row in rows:
         name, completion = row["question_id"], row["completion"]
-        row["sample"] = drawn[name]
+        row["sample"] = n_samples[name]
         row["completion_chars"] = None if completion is None else len(completion)
-        drawn[name] += 1
+        n_samples[name] += 1
     return make_samples(rows, source)
 
 
-def _grade(rows: list[Row], grade: Grading) -> None:
+def _grade(rows: list[Row], grade: GradeFunction) -> None:
     questions: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         questions[row["question_id"]].append(row)
-    for name, drawn in questions.items():
+    for name, samples in questions.items():
         try:
-            graded = grade([row["completion"] for row in drawn], drawn[0]["gold"])
+            grades = grade([row["completion"] for row in samples], samples[0]["gold"])
         except DataError as error:
             raise DataError(f"question {name!r}: {error}") from None
-        for row, answer, right in zip(drawn, graded.answer, graded.correct, strict=True):
-            row["answer"], row["correct"], row["score"] = answer, right, None
+        for row, answer, correct in zip(samples, grades.answer, grades.correct, strict=True):
+            row["answer"], row["correct"], row["score"] = answer, correct, None

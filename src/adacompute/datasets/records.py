@@ -1,8 +1,8 @@
-"""Records: JSON documents and lines, rows of Parquet files, and the values in them.
+"""Records: read JSON documents, JSON lines and rows of Parquet files, and access their values.
 
-Whatever is wrong with a file ends in one sentence that names the file and, where there is one, the
-line. Values of the wrong kind are taken as absent, for logs change from version to version. It
-knows nothing of what the records mean.
+An invalid file raises a DataError of one sentence that names the file and, if possible, the line.
+Values of the wrong type count as absent, because logs change between versions. This module does not
+interpret the records.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Spelled(str):
-    """A number of a JSON text as it is spelled there, told from a string by its class."""
+class JsonNumber(str):
+    """A number as it is written in a JSON text, distinguished from a string by its class."""
 
     __slots__ = ()
 
 
 _PLAIN = json.JSONDecoder()
-_EXACT = json.JSONDecoder(parse_int=Spelled, parse_float=Spelled, parse_constant=lambda _: None)
+_EXACT = json.JSONDecoder(
+    parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=lambda _: None
+)
 
 
 def parse_json(data: bytes, name: str, *, exact: bool = False) -> Any:  # noqa: ANN401 - any JSON
-    """Parse a document; ``exact`` keeps numbers as they are spelled, and takes NaN as null."""
+    """Parse a document; ``exact`` returns numbers as ``JsonNumber`` and NaN as None."""
     try:
         return (_EXACT if exact else _PLAIN).decode(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -40,11 +42,11 @@ def parse_json(data: bytes, name: str, *, exact: bool = False) -> Any:  # noqa: 
     except RecursionError:
         raise DataError(f"{name} cannot be read as JSON: it is nested too deeply") from None
     except ValueError as error:
-        raise DataError(f"{name} cannot be read as JSON: {reason_of(error)}") from None
+        raise DataError(f"{name} cannot be read as JSON: {first_line(error)}") from None
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, or say in one sentence why not."""
+    """Read a file; DataError if that fails."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     try:
@@ -54,7 +56,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_records(path: Path, *, exact: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read JSON lines, each with its number from 1 on; empty lines are left out."""
+    """Read JSON lines, each with its line number from 1; empty lines are skipped."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     try:
@@ -62,21 +64,21 @@ def read_records(path: Path, *, exact: bool = False) -> Iterator[tuple[int, dict
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
-                place = f"line {number} of {path}"
-                record = parse_json(line, place, exact=exact)
+                location = f"line {number} of {path}"
+                record = parse_json(line, location, exact=exact)
                 if not isinstance(record, dict):
-                    raise DataError(f"{place} is no JSON object but {str(record)[:50]!r}")
+                    raise DataError(f"{location} is not a JSON object but {str(record)[:50]!r}")
                 yield number, record
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def read_places(path: Path, columns: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read JSON lines, a JSON list or the rows of a Parquet file, each with its place in words."""
+def read_located(path: Path, columns: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read JSON lines, a JSON list or a Parquet file, each record with its location in words."""
     if path.suffix.lower() == ".json":
         document = parse_json(read_bytes(path), str(path))
         if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
-            raise DataError(f"{path} is no list of records")
+            raise DataError(f"{path} is not a list of records")
         yield from ((f"record {i} of {path}", row) for i, row in enumerate(document, 1))
     elif path.suffix.lower() == ".parquet":
         with open_parquet(path) as file:
@@ -89,18 +91,18 @@ def read_places(path: Path, columns: Collection[str]) -> Iterator[tuple[str, dic
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file, or say in one sentence why it cannot be read."""
+    """Open a Parquet file; DataError if it cannot be read."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     try:
         with pq.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {reason_of(error)}") from None
+        raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}") from None
 
 
-def find_names(path: Path) -> set[str]:
-    """Return the names in the first record of a file: a look at what it is."""
+def read_keys(path: Path) -> set[str]:
+    """Return the keys of a file's first record, to recognise its format."""
     match path.suffix.lower():
         case ".parquet":
             with open_parquet(path) as file:
@@ -115,41 +117,41 @@ def find_names(path: Path) -> set[str]:
 
 
 def find_split(path: Path) -> str:
-    """Return the split that the name of a file tells, a dash before it."""
+    """Return ``-test`` or ``-train`` if the file name contains it, else an empty string."""
     return next((f"-{split}" for split in ("test", "train") if split in path.name.lower()), "")
 
 
-def dig(record: Any, *keys: str | int) -> Any:  # noqa: ANN401 - any JSON
-    """Follow keys and places into a record; None where there is nothing.
+def get_in(record: Any, *keys: str | int) -> Any:  # noqa: ANN401 - any JSON
+    """Return the value at a path of keys and indices; None if there is none.
 
-    >>> dig({"output": {"choices": [{"text": "4"}]}}, "output", "choices", 0, "text")
+    >>> get_in({"output": {"choices": [{"text": "4"}]}}, "output", "choices", 0, "text")
     '4'
     """
     for key in keys:
         if isinstance(key, int):
-            inside = isinstance(record, list) and len(record) > key
+            exists = isinstance(record, list) and len(record) > key
         else:
-            inside = isinstance(record, dict) and key in record
-        if not inside:
+            exists = isinstance(record, dict) and key in record
+        if not exists:
             return None
         record = record[key]
     return record
 
 
-def reason_of(error: Exception) -> str:
-    """Return the first line of what an error says, for a sentence of ours."""
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, shortened."""
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__
 
 
-def text_of(value: Any) -> str | None:  # noqa: ANN401 - any JSON
-    """Return a string, or a number as a string; halves of surrogate pairs become question marks."""
+def as_text(value: Any) -> str | None:  # noqa: ANN401 - any JSON
+    """Return a string, or a number as a string, else None; lone surrogates become ``?``."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
-    return None if number_of(value) is None else str(value)
+    return None if as_number(value) is None else str(value)
 
 
-def number_of(value: Any) -> float | None:  # noqa: ANN401 - any JSON
-    """Return a number that is one: neither true nor false, and not NaN."""
+def as_number(value: Any) -> float | None:  # noqa: ANN401 - any JSON
+    """Return a number, else None; booleans and NaN are not numbers."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and value == value else None  # noqa: PLR0124 - NaN is not itself

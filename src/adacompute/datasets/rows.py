@@ -1,11 +1,11 @@
-"""Rows: tidy Parquet, JSONL and CSV files of questions and of recorded samples.
+"""Rows: Parquet, JSONL and CSV files of questions and of recorded samples.
 
-One row a sample, or one a question; the ending of its name tells what a file is (``.jsonl``,
-``.ndjson``, ``.csv``, else Parquet). Columns that are not known are left out, an absent column that
-may be null is taken as null, the characters of a completion are counted where they are not given,
-and every way in which a file can be wrong ends in one sentence. The source's own ``level`` is its
-difficulty or subject, not an operating level: it is loaded as ``difficulty``. It knows nothing of
-runs or of grading.
+One row per sample, or one per question. The format follows from the suffix (``.jsonl``,
+``.ndjson``, ``.csv``, else Parquet). Unknown columns are ignored, and absent columns that may be
+null are null. The characters of a completion are counted if they are not given. Public data files
+call the difficulty of a question ``level``, and the arm ``operating_level``; both names are
+accepted. An invalid file raises a DataError of one sentence. This module knows nothing of runs or
+of grading.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.datasets.records import open_parquet, reason_of
-from adacompute.datasets.text_rows import Found, read_csv, read_jsonl
+from adacompute.datasets.records import first_line, open_parquet
+from adacompute.datasets.text_rows import ReadColumns, read_csv, read_jsonl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-SAMPLES = pa.schema(
+SAMPLE_SCHEMA = pa.schema(
     [
         pa.field("question_id", pa.string(), nullable=False),
         pa.field("question", pa.string()),
@@ -49,9 +49,9 @@ SAMPLES = pa.schema(
         pa.field("score", pa.float64()),
     ]
 )
-"""Columns of recorded samples."""
+"""Columns of recorded samples. ``difficulty`` and ``arm`` have aliases: see ``SOURCE_NAMES``."""
 
-QUESTIONS = pa.schema(
+QUESTION_SCHEMA = pa.schema(
     [
         pa.field("question_id", pa.string(), nullable=False),
         pa.field("question", pa.string()),
@@ -69,93 +69,96 @@ OLD_COLUMNS = frozenset({"operating_level", "shared"})
 """Columns that only sample files of older versions of this package have together."""
 
 _REMEDIES = {
-    "correct": ": samples that nobody has graded need --grader, and the right answers in a column "
-    "'gold' or, as for those of a gateway, from --gold FILE"
+    "correct": ": ungraded samples need --grader, and gold answers in a column 'gold' or, as for "
+    "the log of a gateway, from --gold FILE"
 }
-"""What to do about columns that must not be null."""
+"""What to do about a missing column that must not be null."""
 
-TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], Found]] = {
+TEXT_READERS: dict[str, Callable[[Path, Mapping[str, pa.DataType]], ReadColumns]] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".csv": read_csv,
 }
-"""How to read the files that are not Parquet, by the ending of their names."""
+"""Readers by the suffix of the file; all other files are Parquet."""
 
 
 def read_samples(path: Path) -> pa.Table:
-    """Read recorded samples, one row a sample, in the order of the file."""
-    return finish_samples(read_columns(path, SAMPLES), path)
+    """Read recorded samples, one row per sample, in the order of the file."""
+    return finish_samples(read_columns(path, SAMPLE_SCHEMA), path)
 
 
 def finish_samples(table: pa.Table, source: object) -> pa.Table:
-    """Return tidy samples with blank answers as nulls and characters counted, or refuse them."""
-    return check_samples(_unread_blanks(table), source)
+    """Return samples with blank answers as null and characters counted; DataError if invalid."""
+    return check_samples(_blanks_to_null(table), source)
 
 
 def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
-    """Make a table of samples from rows that a reader of logs found."""
+    """Make a table of samples from rows."""
     try:
-        table = pa.Table.from_pylist(list(rows), schema=SAMPLES)
+        table = pa.Table.from_pylist(list(rows), schema=SAMPLE_SCHEMA)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise DataError(f"{source} cannot be made tidy samples: {reason_of(error)}") from None
+        raise DataError(f"{source} cannot be converted to samples: {first_line(error)}") from None
     return check_samples(table, source)
 
 
 def check_samples(table: pa.Table, source: object) -> pa.Table:
-    """Return samples with their characters counted, or say what no sample can be."""
+    """Return samples with their characters counted; DataError if they are inconsistent.
+
+    A sample number must not occur twice in a question, and an unparsed sample cannot be correct.
+    """
     if table.num_rows == 0:
         raise DataError(f"{source} holds no samples")
-    twins = table.group_by(["question_id", "sample"]).aggregate([([], "count_all")])
-    twins = twins.filter(pc.greater(twins["count_all"], 1))
-    if twins.num_rows:
-        row = twins.slice(0, 1).to_pylist()[0]
+    duplicates = table.group_by(["question_id", "sample"]).aggregate([([], "count_all")])
+    duplicates = duplicates.filter(pc.greater(duplicates["count_all"], 1))
+    if duplicates.num_rows:
+        row = duplicates.slice(0, 1).to_pylist()[0]
         raise DataError(
             f"{source} holds sample {row['sample']} of question {row['question_id']!r} "
-            f"{row['count_all']} times: number the samples of a question from 0 on"
+            f"{row['count_all']} times: number the samples of each question from 0"
         )
-    unread = pc.and_(pc.is_null(table["answer"]), table["correct"])
-    if pc.any(unread).as_py():
-        row = table.filter(unread).slice(0, 1).to_pylist()[0]
+    inconsistent = pc.and_(pc.is_null(table["answer"]), table["correct"])
+    if pc.any(inconsistent).as_py():
+        row = table.filter(inconsistent).slice(0, 1).to_pylist()[0]
         raise DataError(
-            f"{source}: sample {row['sample']} of question {row['question_id']!r} is correct and "
-            "has no answer: a sample that could not be read cannot be right"
+            f"{source}: sample {row['sample']} of question {row['question_id']!r} is correct but "
+            "has no answer: an unparsed sample cannot be correct"
         )
-    counted = pc.coalesce(table["completion_chars"], pc.utf8_length(table["completion"]))
-    at = SAMPLES.get_field_index("completion_chars")
-    return table.set_column(at, SAMPLES.field(at), counted)
+    n_chars = pc.coalesce(table["completion_chars"], pc.utf8_length(table["completion"]))
+    index = SAMPLE_SCHEMA.get_field_index("completion_chars")
+    return table.set_column(index, SAMPLE_SCHEMA.field(index), n_chars)
 
 
-def _unread_blanks(table: pa.Table) -> pa.Table:
-    """Take an answer without letters as none: it could not be read."""
-    blank = pc.equal(pc.utf8_trim_whitespace(table["answer"]), "")
-    read = pc.if_else(blank, pa.scalar(None, pa.string()), table["answer"])
-    at = SAMPLES.get_field_index("answer")
-    return table.set_column(at, SAMPLES.field(at), read)
+def _blanks_to_null(table: pa.Table) -> pa.Table:
+    """Replace blank answers by nulls: they are unparsed."""
+    is_blank = pc.equal(pc.utf8_trim_whitespace(table["answer"]), "")
+    answer = pc.if_else(is_blank, pa.scalar(None, pa.string()), table["answer"])
+    index = SAMPLE_SCHEMA.get_field_index("answer")
+    return table.set_column(index, SAMPLE_SCHEMA.field(index), answer)
 
 
 def read_questions(path: Path) -> pa.Table:
-    """Read a question set, one row a question, in the order of the file."""
-    return check_questions(read_columns(path, QUESTIONS), path)
+    """Read a question set, one row per question, in the order of the file."""
+    return check_questions(read_columns(path, QUESTION_SCHEMA), path)
 
 
 def make_questions(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
-    """Make a question set from rows that a reader of another form found."""
-    return check_questions(pa.Table.from_pylist(list(rows), schema=QUESTIONS), source)
+    """Make a question set from rows."""
+    return check_questions(pa.Table.from_pylist(list(rows), schema=QUESTION_SCHEMA), source)
 
 
 def check_questions(table: pa.Table, source: Path) -> pa.Table:
-    """Return questions as they are, or say that two share an id."""
+    """Return the questions; DataError if two have the same id."""
     if pc.count_distinct(table["question_id"]).as_py() != table.num_rows:
-        raise DataError(f"{source} holds a question_id twice: give every question an id of its own")
+        raise DataError(f"{source} has duplicate values of question_id: ids must be unique")
     return table
 
 
 def read_columns(
     path: Path, schema: pa.Schema, renames: Mapping[str, str] | None = None
 ) -> pa.Table:
-    """Read the known columns as they should be; the names of the directories add none.
+    """Read the columns of a schema from a file; directory names add no columns.
 
-    ``renames`` maps names of the file to names of the schema.
+    ``renames`` maps column names of the file to those of the schema.
     """
     if not path.is_file():
         raise DataError(f"there is no file {path}")
@@ -170,7 +173,7 @@ def read_columns(
 def select_columns(
     found: pa.Table, schema: pa.Schema, source: object, renames: Mapping[str, str] | None = None
 ) -> pa.Table:
-    """Select the known columns of a table in memory; ``source`` names it in messages."""
+    """Select the columns of a schema from a table in memory; ``source`` is its name in errors."""
     renames = _check_renames(renames, schema)
     return _select(found, found.column_names, schema, source, renames)
 
@@ -191,7 +194,7 @@ def _select(
     source: object,
     renames: Mapping[str, str],
 ) -> pa.Table:
-    """Rename columns and make each of the schema; a renamed one replaces one of its new name."""
+    """Rename and cast columns; a renamed column replaces one that already has its new name."""
     if OLD_COLUMNS.issubset(names):
         raise DataError(
             f"{source} was written by an older version of adacompute: rename its column "
@@ -207,12 +210,12 @@ def _select(
     return pa.table([_column(source, found, field, names) for field in schema], schema=schema)
 
 
-def _read_parquet(path: Path, types: Mapping[str, pa.DataType]) -> Found:
+def _read_parquet(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
     with open_parquet(path) as file:
         names: list[str] = file.schema_arrow.names
         found = file.read(columns=[name for name in names if name in types])
         found.validate(full=True)
-    return Found(found, names)
+    return ReadColumns(found, names)
 
 
 def _column(source: object, found: pa.Table, field: pa.Field, names: list[str]) -> pa.ChunkedArray:
@@ -228,28 +231,28 @@ def _column(source: object, found: pa.Table, field: pa.Field, names: list[str]) 
         raise DataError(f"{source} has {count} columns named {present!r}")
     column = found[present]
     try:
-        made = _cast(column, field.type)
+        cast = _cast(column, field.type)
     except (pa.ArrowException, ValueError) as error:
         raise DataError(
             f"column {present!r} of {source} is {column.type} and cannot be {field.type}: "
-            f"{reason_of(error)}"
+            f"{first_line(error)}"
         ) from None
-    if not field.nullable and made.null_count:
+    if not field.nullable and cast.null_count:
         raise DataError(
-            f"column {present!r} of {source} is null in {made.null_count} rows"
+            f"column {present!r} of {source} is null in {cast.null_count} rows"
             + _REMEDIES.get(name, "")
         )
-    return made
+    return cast
 
 
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast without loss: half a point is no grade, and Arrow would take it for right."""
+def _cast(column: pa.ChunkedArray, to_type: pa.DataType) -> pa.ChunkedArray:
+    """Cast without loss: Arrow would cast a grade of 0.5 to true."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    made = column.cast(kind)
-    types = pa.types
-    if types.is_boolean(kind) and (types.is_integer(column.type) or types.is_floating(column.type)):
+    cast = column.cast(to_type)
+    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if pa.types.is_boolean(to_type) and is_number:
         number = pa.float64()
-        if pc.any(pc.not_equal(made.cast(number), column.cast(number))).as_py():
-            raise DataError("a number other than 0 and 1 is neither right nor wrong")
-    return made
+        if pc.any(pc.not_equal(cast.cast(number), column.cast(number))).as_py():
+            raise DataError("a grade must be 0 or 1, true or false")
+    return cast

@@ -1,9 +1,9 @@
-"""Text rows: columns of JSONL and CSV files, of the types that are asked for.
+"""Text rows: read typed columns from JSONL and CSV files.
 
-Nothing is guessed from what values look like: an answer ``007`` or ``1.0`` stays as it is spelled,
-a number where a text belongs too, and what cannot be of its column's type ends in one sentence that
-names the line or row. In CSV an empty cell is null; a quoted empty one is a text without letters,
-and null where no text belongs. It knows nothing of what the columns mean.
+Types are given, not guessed: an answer ``007`` or ``1.0`` is kept as written, and so is a number in
+a text column. A value that does not fit its column's type raises a DataError that names the line or
+row. In CSV an empty cell is null; a quoted empty cell is an empty text, or null in other columns.
+This module does not interpret the columns.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from adacompute.core.errors import DataError
-from adacompute.datasets.records import Spelled, read_records, reason_of, text_of
+from adacompute.datasets.records import JsonNumber, as_text, first_line, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
 BATCH_ROWS = 65_536
-BLOCK_BYTES = 1 << 26
-"""No row of a CSV file may be longer."""
+MAX_ROW_BYTES = 1 << 26
+"""Maximum length of a row of a CSV file."""
 
-MISSING = frozenset({"", "NA", "NaN", "nan", "null", "NULL", "None"})
-"""How CSV files spell a missing number or truth."""
+NULLS = frozenset({"", "NA", "NaN", "nan", "null", "NULL", "None"})
+"""Values that mean null in numeric and Boolean columns of CSV files."""
 
-TRUTHS = {
-    spelling: truth
-    for truth, spellings in {
+BOOLEANS = {
+    text: value
+    for value, texts in {
         True: ("true", "True", "TRUE", "1", "1.0"),
         False: ("false", "False", "FALSE", "0", "0.0"),
     }.items()
-    for spelling in spellings
+    for text in texts
 }
 
 
-class Found(NamedTuple):
-    """The columns that were found of those asked for, and the names of all there are."""
+class ReadColumns(NamedTuple):
+    """The requested columns that a file has, and the names of all its columns."""
 
     table: pa.Table
     names: list[str]
 
 
-def read_jsonl(path: Path, types: Mapping[str, pa.DataType]) -> Found:
-    """Read JSON lines; a column that is not in every line is null where it is not."""
+def read_jsonl(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
+    """Read JSON lines; a key that a line lacks is null."""
     batches: list[pa.RecordBatch] = []
     names: dict[str, None] = {}
     columns: dict[str, list[Any]] = {name: [] for name in types}
 
-    writers = [(name, _converter(kind), columns[name].append) for name, kind in types.items()]
+    writers = [(name, _converter(type_), columns[name].append) for name, type_ in types.items()]
 
     def flush() -> None:
-        arrays = [_array(path, name, columns[name], kind) for name, kind in types.items()]
+        arrays = [_array(path, name, columns[name], type_) for name, type_ in types.items()]
         batches.append(pa.RecordBatch.from_arrays(arrays, names=list(types)))
         for column in columns.values():
             column.clear()
@@ -74,103 +74,108 @@ def read_jsonl(path: Path, types: Mapping[str, pa.DataType]) -> Found:
         raise DataError(f"{path} holds no rows")
     flush()
     table = pa.Table.from_batches(batches)
-    return Found(table.select([name for name in types if name in names]), list(names))
+    return ReadColumns(table.select([name for name in types if name in names]), list(names))
 
 
-def _array(path: Path, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+def _array(path: Path, name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
     try:
-        return pa.array(values, kind)
+        return pa.array(values, type_)
     except (pa.ArrowException, OverflowError) as error:
-        raise DataError(f"column {name!r} of {path} cannot be {kind}: {reason_of(error)}") from None
+        raise DataError(
+            f"column {name!r} of {path} cannot be {type_}: {first_line(error)}"
+        ) from None
 
 
 def _convert_text(value: Any) -> str | None:  # noqa: ANN401 - any JSON
     if isinstance(value, str):
-        return str(value) if value.isascii() else text_of(value)
-    raise ValueError(f"is {value!r}, which is no text")
+        return str(value) if value.isascii() else as_text(value)
+    raise ValueError(f"is {value!r}, not a text")
 
 
-def _convert_truth(value: Any) -> bool:  # noqa: ANN401 - any JSON
+def _convert_boolean(value: Any) -> bool:  # noqa: ANN401 - any JSON
     if isinstance(value, bool):
         return value
-    if isinstance(value, Spelled) and value in TRUTHS:
-        return TRUTHS[value]
-    raise ValueError(f"is {value!r}, which is neither true nor false")
+    if isinstance(value, JsonNumber) and value in BOOLEANS:
+        return BOOLEANS[value]
+    raise ValueError(f"is {value!r}, neither true nor false")
 
 
 def _convert_number(value: Any) -> float:  # noqa: ANN401 - any JSON
-    if isinstance(value, Spelled):
-        return _number(value)
-    raise ValueError(f"is {value!r}, which is no number")
+    if isinstance(value, JsonNumber):
+        return _parse_number(value)
+    raise ValueError(f"is {value!r}, not a number")
 
 
-def _convert_whole(value: Any) -> int:  # noqa: ANN401 - any JSON
-    return _whole(_convert_number(value), value)
+def _convert_integer(value: Any) -> int:  # noqa: ANN401 - any JSON
+    return _to_integer(_convert_number(value), value)
 
 
-def _converter(kind: pa.DataType) -> Callable[[Any], str | bool | float | None]:
-    """Return what turns a JSON value into one of a kind, or says that it is none."""
-    if pa.types.is_string(kind):
+def _converter(type_: pa.DataType) -> Callable[[Any], str | bool | float | None]:
+    """Return the function that converts JSON values to a type; it raises ValueError."""
+    if pa.types.is_string(type_):
         return _convert_text
-    if pa.types.is_boolean(kind):
-        return _convert_truth
-    return _convert_whole if pa.types.is_integer(kind) else _convert_number
+    if pa.types.is_boolean(type_):
+        return _convert_boolean
+    return _convert_integer if pa.types.is_integer(type_) else _convert_number
 
 
-def _number(spelled: str) -> float:
+def _parse_number(text: str) -> float:
     try:
-        return float(spelled)
+        return float(text)
     except ValueError:
-        raise ValueError(f"is {spelled!r}, which is no number") from None
+        raise ValueError(f"is {text!r}, not a number") from None
 
 
-def _whole(number: float, spelled: str) -> int:
+def _to_integer(number: float, text: str) -> int:
     if number.is_integer():
         return int(number)
-    raise ValueError(f"is {spelled}, which is no whole number")
+    raise ValueError(f"is {text}, not an integer")
 
 
-def read_csv(path: Path, types: Mapping[str, pa.DataType]) -> Found:
-    """Read a CSV file with a header; fields may be quoted, and hold line breaks if they are."""
-    reading = pa.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
-    parsing = pa.csv.ParseOptions(newlines_in_values=True)
-    converting = pa.csv.ConvertOptions(
+def read_csv(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
+    """Read a CSV file with a header; quoted fields may contain line breaks."""
+    read_options = pa.csv.ReadOptions(block_size=MAX_ROW_BYTES, use_threads=False)
+    parse_options = pa.csv.ParseOptions(newlines_in_values=True)
+    convert_options = pa.csv.ConvertOptions(
         null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
     try:
-        with pa.csv.open_csv(path, reading, parsing) as file:
+        with pa.csv.open_csv(path, read_options, parse_options) as file:
             names: list[str] = file.schema.names
-        wanted = [name for name in types if names.count(name) == 1]
-        converting.include_columns = wanted
-        converting.column_types = dict.fromkeys(wanted, pa.string())
-        found = pa.csv.read_csv(path, reading, parsing, converting)
+        present = [name for name in types if names.count(name) == 1]
+        convert_options.include_columns = present
+        convert_options.column_types = dict.fromkeys(present, pa.string())
+        table = pa.csv.read_csv(path, read_options, parse_options, convert_options)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as CSV: {reason_of(error)}") from None
-    columns = [_typed(path, name, found[name], types[name]) for name in wanted]
-    return Found(pa.table(columns, names=wanted), names)
+        raise DataError(f"{path} cannot be read as CSV: {first_line(error)}") from None
+    columns = [_convert_column(path, name, table[name], types[name]) for name in present]
+    return ReadColumns(pa.table(columns, names=present), names)
 
 
-def _typed(path: Path, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Turn a column of texts into one of a kind, each spelling once."""
-    if pa.types.is_string(kind):
+def _convert_column(
+    path: Path, name: str, column: pa.ChunkedArray, type_: pa.DataType
+) -> pa.ChunkedArray:
+    """Convert a column of texts to a type; every distinct text is converted once."""
+    if pa.types.is_string(type_):
         return column
-    coded = column.combine_chunks().dictionary_encode()
+    encoded = column.combine_chunks().dictionary_encode()
     values: list[bool | float | None] = []
-    for spelled in coded.dictionary.to_pylist():
+    for text in encoded.dictionary.to_pylist():
         try:
-            values.append(_cell(spelled, kind))
+            values.append(_convert_cell(text, type_))
         except ValueError as error:
-            row = pc.index(column, spelled).as_py() + 1
+            row = pc.index(column, text).as_py() + 1
             raise DataError(f"row {row} of {path}: {name!r} {error}") from None
-    return pa.chunked_array([_array(path, name, values, kind).take(coded.indices)])
+    return pa.chunked_array([_array(path, name, values, type_).take(encoded.indices)])
 
 
-def _cell(spelled: str, kind: pa.DataType) -> bool | float | None:
-    bare = spelled.strip()
-    if bare in MISSING:
+def _convert_cell(text: str, type_: pa.DataType) -> bool | float | None:
+    stripped = text.strip()
+    if stripped in NULLS:
         return None
-    if not pa.types.is_boolean(kind):
-        return _whole(_number(bare), bare) if pa.types.is_integer(kind) else _number(bare)
-    if bare not in TRUTHS:
-        raise ValueError(f"is {spelled!r}, which is neither true nor false")
-    return TRUTHS[bare]
+    if pa.types.is_boolean(type_):
+        if stripped not in BOOLEANS:
+            raise ValueError(f"is {text!r}, neither true nor false")
+        return BOOLEANS[stripped]
+    number = _parse_number(stripped)
+    return _to_integer(number, stripped) if pa.types.is_integer(type_) else number

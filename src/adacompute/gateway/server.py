@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import AdaComputeError, BundleError, ConfigError, needs_extra
-from adacompute.datasets.example import locate_policy
+from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
@@ -53,7 +53,7 @@ def load_models(config: Config) -> dict[str, VirtualModel]:
 
 
 def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
-    bundle = load_bundle(locate_policy(Path(given.bundle)))
+    bundle = load_bundle(locate_bundle(Path(given.bundle)))
     return make_model(config, name, given, bundle)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import DataError, MissingExtra
-from adacompute.datasets.example import NAME
+from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
 from adacompute.stages.calibrate import calibrate_run
@@ -43,7 +43,7 @@ def run_demo(
     samples: Path | None = None, *, progress: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
     """Run every step in a temporary run; return their results and their commands."""
-    source = Path(NAME) if samples is None else samples
+    source = Path(EXAMPLE) if samples is None else samples
     answers = encode_samples(read_source(source)).answers  # refuse a bad file before any step
     run = Path(tempfile.mkdtemp(prefix="adacompute-demo-"))
     progress("import")

@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.datasets.sources import is_tidy, locate, read_question_source, read_source
-from adacompute.datasets.ungraded import find_logged, holds_key, read_ungraded
+from adacompute.datasets.sources import (
+    is_tidy_file,
+    read_question_source,
+    read_source,
+    resolve_source,
+)
+from adacompute.datasets.ungraded import find_log_files, has_gold_only, read_ungraded
 from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.storage.decisions import check_format
 from adacompute.storage.manifest import hash_path
@@ -37,11 +42,13 @@ def import_samples(
     """
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
-    store, source = Run(run), locate(source)
+    store, source = Run(run), resolve_source(source)
     loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
     has_grades = _has_grades(source, loaded, gold)
-    source_hash = hash_path(source) if has_grades else "+".join(map(hash_path, find_logged(source)))
+    source_hash = (
+        hash_path(source) if has_grades else "+".join(map(hash_path, find_log_files(source)))
+    )
     table, excluded = read_graded(source, loaded, gold)
     gold_hash = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments = {"source": source_hash, "model": model, "grader": grader, "gold": gold_hash}
@@ -89,7 +96,7 @@ def read_graded(
 
 def _has_grades(source: Path, grader: Grader | None, gold: str | None) -> bool:
     """Return whether samples have grades, or are logs that are graded as they are read."""
-    return gold is None and not (grader and is_tidy(source) and holds_key(source))
+    return gold is None and not (grader and is_tidy_file(source) and has_gold_only(source))
 
 
 def find_model(table: pa.Table) -> str | None:

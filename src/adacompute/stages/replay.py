@@ -16,7 +16,7 @@ import numpy as np
 
 from adacompute.core import votes
 from adacompute.core.errors import DataError
-from adacompute.datasets.example import locate_policy
+from adacompute.datasets.example import locate_bundle
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.report.wording import format_count
 from adacompute.sampling.blocks import decide
@@ -32,7 +32,7 @@ MIN_REQUESTS = 5
 
 def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]:
     """Repeat the decision on every logged request at the price of another budget."""
-    bundle = load_bundle(locate_policy(bundle_path))
+    bundle = load_bundle(locate_bundle(bundle_path))
     rows = _read_voted(log)
     price = bundle.price_for(budget)
     n_samples, source = decide_again(bundle, rows, [price] * len(rows)), "all"

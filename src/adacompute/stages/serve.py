@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import ConfigError
-from adacompute.datasets.example import locate_policy
+from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.config import Config, make_config, read_config
 from adacompute.gateway.server import load_models, run
 from adacompute.policies.bundle import load_bundle
@@ -53,7 +53,7 @@ def _one_model(
 ) -> dict[str, Any]:
     if budget is None:
         raise ConfigError("serve needs --budget: the mean cost per request, such as 2 samples")
-    bundle = locate_policy(bundle)
+    bundle = locate_bundle(bundle)
     name = model or load_bundle(bundle).model
     if name is None:
         raise ConfigError(f"{bundle} does not say which model it is for: give --model")
