@@ -25,7 +25,7 @@ BATCH_ROWS = 65_536
 MAX_ROW_BYTES = 1 << 26
 """Maximum length of a row of a CSV file."""
 
-NULLS = frozenset({"", "NA", "NaN", "nan", "null", "NULL", "None"})
+NULL_TEXTS = frozenset({"", "NA", "NaN", "nan", "null", "NULL", "None"})
 """Values that mean null in numeric and Boolean columns of CSV files."""
 
 BOOLEANS = {
@@ -171,7 +171,7 @@ def _convert_column(
 
 def _convert_cell(text: str, type_: pa.DataType) -> bool | float | None:
     stripped = text.strip()
-    if stripped in NULLS:
+    if stripped in NULL_TEXTS:
         return None
     if pa.types.is_boolean(type_):
         if stripped not in BOOLEANS:
