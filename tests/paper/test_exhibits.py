@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +37,6 @@ from adacompute.report.plot_style import to_svg
 from adacompute.report.table_files import to_csv, to_latex, to_markdown
 from adacompute.testing.populations import Population, mix_archetypes
 
-ROOT = Path(__file__).parents[2]
 N_QUESTIONS, N_SAMPLES = 150, 40
 INFORMATIVE, UNINFORMATIVE = "informative", "uninformative"
 
@@ -294,28 +291,3 @@ def test_dropped_questions_keep_ids_aligned() -> None:
         "q1",
         names[-1],
     )
-
-
-def functions(path: Path) -> set[str]:
-    return {
-        node.name
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
-
-
-def test_paper_map_names_every_exhibit_and_only_existing_functions() -> None:
-    text = (ROOT / "docs" / "paper-map.md").read_text()
-    for exhibit in EXHIBITS:
-        assert f"`{exhibit.name}`" in text, exhibit.name
-        module = exhibit.compute.__module__.rpartition(".")[2]
-        assert f"`paper/{module}.{exhibit.compute.__name__}`" in text, exhibit.name
-        assert exhibit.source in text
-    for folder, module, name in re.findall(r"`(\w+)/(\w+)\.(\w+)`", text):
-        path = ROOT / "src" / "adacompute" / folder / f"{module}.py"
-        defined = functions(path) | set(re.findall(r"^(\w+)\b.*=", path.read_text(), re.MULTILINE))
-        assert name in defined, (folder, module, name)
-    tests = set().union(*(functions(path) for path in (ROOT / "tests").rglob("test_*.py")))
-    named = re.findall(r"`(test_\w+)`", text)
-    assert len(named) > len(EXHIBITS)
-    assert [name for name in named if name not in tests] == []
