@@ -31,12 +31,12 @@ from adacompute.core.utility import estimate
 from adacompute.datasets.example import find_example
 from adacompute.graders.grader import load_grader
 from adacompute.models.templates import Template
-from adacompute.testing.arithmetic import SHOTS, Problem, generate
-from adacompute.testing.llama import Llama, serve_llama
+from adacompute.testing.arithmetic import FEW_SHOT, Problem, generate_problems
+from adacompute.testing.llama import LlamaServer, serve_llama
 
 NEW_SEED = 20_261_115
 CONCURRENCY, N_SAMPLES = 2, 16
-FORM = Template(form="Question: {question}\nAnswer:", few_shot=tuple(SHOTS), chat=False)
+FORM = Template(form="Question: {question}\nAnswer:", few_shot=tuple(FEW_SHOT), chat=False)
 CASES = {"B=2": (2.0, None), "B=4": (4.0, None), "B=4, 2 rounds": (4.0, 2)}
 RESAMPLINGS = 2000
 
@@ -45,9 +45,9 @@ def make_questions(count: int) -> list[Problem]:
     """Generate questions that are not in the example set, equally many of each kind."""
     known = set(pq.read_table(find_example(), columns=["question"])["question"].to_pylist())
     by_kind: dict[str, list[Problem]] = {}
-    for problem in generate(4 * count, seed=NEW_SEED):
+    for problem in generate_problems(4 * count, seed=NEW_SEED):
         if problem.question not in known:
-            by_kind.setdefault(problem.kind, []).append(problem)
+            by_kind.setdefault(problem.class_name, []).append(problem)
     turns = zip_longest(*by_kind.values())
     return [problem for turn in turns for problem in turn if problem][:count]
 
@@ -160,7 +160,7 @@ def upper_hull(
 
 
 def start_gateway(
-    bundle: str, llama: Llama, budget: float, max_rounds: int | None, out: Path
+    bundle: str, llama: LlamaServer, budget: float, max_rounds: int | None, out: Path
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Start a gateway for a case and wait until it is ready; return its process and URL."""
     with socket.socket() as free:
@@ -194,7 +194,7 @@ def main() -> None:
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     questions = make_questions(options.questions)
-    with serve_llama(threads=1, slots=16, context=512) as llama:
+    with serve_llama(threads=1, slots=16, context_tokens=512) as llama:
         base = asyncio.run(
             ask_all(llama.base_url, llama.model, questions, out / "base.jsonl", n=N_SAMPLES)
         )

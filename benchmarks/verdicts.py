@@ -39,7 +39,7 @@ from adacompute.evaluation.replay import Replay
 from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
-from adacompute.testing.populations import mix_archetypes
+from adacompute.testing.populations import make_population
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,8 +133,8 @@ def check_no_gain(table: pa.Table, n_pools: int) -> Iterator[tuple[bool, str]]:
 
 def draw_pool(n_questions: int, seed: int) -> Pool:
     """Draw questions of the four archetypes, a third of which their features reveal."""
-    population, _ = mix_archetypes(n_questions, telling=TELLING, seed=seed)
-    answers = population.draw(SYNTHETIC_SAMPLES, seed=seed)
+    population, _ = make_population(n_questions, feature_signal=TELLING, seed=seed)
+    answers = population.sample(SYNTHETIC_SAMPLES, seed=seed)
     key = hash_keys(np.arange(n_questions, dtype=np.uint64) + np.uint64(seed << 32))
     return Pool(
         answers=answers,
@@ -152,7 +152,7 @@ def check_synthetic(n_pools: int) -> Iterator[tuple[bool, str]]:
     The policy is trained on all questions of its pool and run at the calibrated price on many
     questions that it was not trained on, whose utilities are known exactly.
     """
-    population, _ = mix_archetypes(TRUTH_QUESTIONS, telling=TELLING, seed=TRUTH_QUESTIONS)
+    population, _ = make_population(TRUTH_QUESTIONS, feature_signal=TELLING, seed=TRUTH_QUESTIONS)
     unseen = draw_pool(TRUTH_QUESTIONS, TRUTH_QUESTIONS)
     truth = population.true_utility(LEVELS).mean(axis=0)
     mixtures = frontier(UtilityTable(truth[None, :], np.array(LEVELS, dtype=np.float64)))

@@ -17,7 +17,7 @@ from adacompute.policies.bundle import load_bundle, save_bundle
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.train import train_run
-from adacompute.testing.arithmetic import SHOTS
+from adacompute.testing.arithmetic import FEW_SHOT
 
 FORM = "Question: {question}\nAnswer:"
 
@@ -31,7 +31,7 @@ def main() -> None:
         train_run(run, policy="sequential", out=out)
         calibrate_run(run, bundle=out, budget=2.0)
     bundle = load_bundle(out)
-    save_bundle(replace(bundle, template=Template(FORM, few_shot=tuple(SHOTS), chat=False)), out)
+    save_bundle(replace(bundle, template=Template(FORM, few_shot=tuple(FEW_SHOT), chat=False)), out)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES, SEED
-from adacompute.testing.arithmetic import SHOTS, generate
-from adacompute.testing.llama import missing, serve_llama
+from adacompute.testing.arithmetic import FEW_SHOT, generate_problems
+from adacompute.testing.llama import missing_requirement, serve_llama
 
 
 def main() -> None:
@@ -30,18 +30,18 @@ def main() -> None:
     parser.add_argument("questions", nargs="?", type=int, default=N_QUESTIONS)
     parser.add_argument("samples", nargs="?", type=int, default=N_SAMPLES)
     given = parser.parse_args()
-    if reason := missing():
+    if reason := missing_requirement():
         sys.exit(reason)
     out = given.out
     out.mkdir(parents=True, exist_ok=True)
     rows = [
-        {"question_id": q.id, "question": q.question, "gold": q.gold, "level": q.kind}
-        for q in generate(given.questions, seed=SEED)
+        {"question_id": q.id, "question": q.question, "gold": q.gold, "level": q.class_name}
+        for q in generate_problems(given.questions, seed=SEED)
     ]
     pq.write_table(pa.Table.from_pylist(rows), out / "questions.parquet")
-    shots = [json.dumps({"question": q, "answer": a}) for q, a in SHOTS]
+    shots = [json.dumps({"question": q, "answer": a}) for q, a in FEW_SHOT]
     (out / "shots.jsonl").write_text("\n".join(shots) + "\n")
-    with serve_llama(threads=1, slots=16, context=512) as llama:
+    with serve_llama(threads=1, slots=16, context_tokens=512) as llama:
         command = [
             *(sys.executable, "-m", "adacompute", "collect", str(out / "questions.parquet")),
             *("--run", str(out / "run"), "--base-url", llama.base_url, "--model", llama.model),

@@ -34,7 +34,7 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from adacompute.cli.main import cli
-from adacompute.testing.llama import missing
+from adacompute.testing.llama import missing_requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
@@ -208,7 +208,7 @@ def test_blocks_of_a_page_run(
     page: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = SYBIL.parse(page)
-    if "adacompute.testing.llama" in document.text and (reason := missing()):
+    if "adacompute.testing.llama" in document.text and (reason := missing_requirement()):
         pytest.skip(reason)
     monkeypatch.chdir(workspace.directory)
     for example in document.examples():

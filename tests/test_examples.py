@@ -21,9 +21,9 @@ from adacompute.datasets.example import SEED
 from adacompute.gateway.config import make_config
 from adacompute.stages.estimate import estimate_run
 from adacompute.testing import gateways
-from adacompute.testing.arithmetic import generate
+from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import serve_fake
-from adacompute.testing.llama import Llama, missing, serve_llama
+from adacompute.testing.llama import LlamaServer, missing_requirement, serve_llama
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKE_SAMPLES = ROOT / "scripts" / "make_samples.py"
@@ -138,7 +138,7 @@ def test_own_policy() -> None:
 
 @pytest.mark.slow
 def test_own_loop() -> None:
-    if reason := missing():
+    if reason := missing_requirement():
         pytest.skip(reason)
     with serve_llama() as llama:
         settings = {"OPENAI_BASE_URL": llama.base_url, "OPENAI_API_KEY": "none"}
@@ -173,11 +173,11 @@ def test_the_tree_in_the_documentation_is_up_to_date() -> None:
 
 @pytest.mark.slow
 def test_make_samples_collects_from_the_real_model(tmp_path: Path) -> None:
-    if reason := missing():
+    if reason := missing_requirement():
         pytest.skip(reason)
     run_program(MAKE_SAMPLES, str(tmp_path), "4", "3")
     rows = pq.read_table(tmp_path / "run" / "samples.parquet").to_pylist()
-    questions = {one.id: one for one in generate(4, seed=SEED)}
+    questions = {one.id: one for one in generate_problems(4, seed=SEED)}
     collected = {(row["question_id"], row["sample"]) for row in rows}
     assert collected == {(name, number) for name in questions for number in range(3)}
     for row in rows:
@@ -185,7 +185,7 @@ def test_make_samples_collects_from_the_real_model(tmp_path: Path) -> None:
         assert row["correct"] == (row["answer"] == row["gold"])
         assert row["mean_logprob"] < 0 < row["completion_tokens"] <= 20
         assert row["temperature"] == pytest.approx(0.7)
-        assert row["model"] == Llama.model
+        assert row["model"] == LlamaServer.model
     assert sum(row["answer"] is not None for row in rows) > 6
     levels = estimate_run(tmp_path / "run", levels=(1, 2))["levels"]
     assert levels[0]["utility"] == pytest.approx(sum(row["correct"] for row in rows) / len(rows))

@@ -21,7 +21,7 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
-from adacompute.testing.arithmetic import generate
+from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 
 SAMPLES = int(os.environ.get("ADACOMPUTE_FAULTS", "240"))
@@ -49,7 +49,7 @@ def collect(tmp_path: Path, base_url: str) -> tuple[int, dict[str, Any], str]:
     source = tmp_path / "questions.jsonl"
     rows = [
         {"question_id": q.id, "question": q.question, "gold": q.gold}
-        for q in generate(SAMPLES // DRAWS, seed=1)
+        for q in generate_problems(SAMPLES // DRAWS, seed=1)
     ]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "adacompute", "collect", str(source), "--json"]

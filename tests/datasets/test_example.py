@@ -17,7 +17,7 @@ from adacompute.datasets.sources import read_question_source, read_source, resol
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
-from adacompute.testing.arithmetic import CLASSES, generate
+from adacompute.testing.arithmetic import CLASSES, generate_problems
 
 LEVELS = (1, 4, 16)
 MOST_BYTES = 400_000
@@ -37,15 +37,15 @@ def by_draw(rows: list[dict[str, Any]], column: str) -> np.ndarray[Any, np.dtype
 
 
 def test_questions_and_golds_are_those_that_are_generated(rows: list[dict[str, Any]]) -> None:
-    asked = generate(N_QUESTIONS, seed=SEED)
-    made = {(one.id, one.question, one.gold, one.kind) for one in asked}
+    asked = generate_problems(N_QUESTIONS, seed=SEED)
+    made = {(one.id, one.question, one.gold, one.class_name) for one in asked}
     names = ("question_id", "question", "gold", "difficulty")
     assert {tuple(row[name] for name in names) for row in rows} == made
 
 
 def test_every_question_has_its_samples_once(rows: list[dict[str, Any]]) -> None:
     drawn = Counter((row["question_id"], row["sample"]) for row in rows)
-    names = {one.id for one in generate(N_QUESTIONS, seed=SEED)}
+    names = {one.id for one in generate_problems(N_QUESTIONS, seed=SEED)}
     assert drawn == Counter((name, number) for name in names for number in range(N_SAMPLES))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.populations import Population, mix_archetypes
+from adacompute.testing.populations import Population, make_population
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ def pool_of() -> Callable[..., Pool]:
     def draw(population: Population, samples: int, *, seed: int = 0) -> Pool:
         key = np.arange(len(population), dtype=np.uint64)
         return Pool(
-            answers=population.draw(samples, seed=seed),
+            answers=population.sample(samples, seed=seed),
             key=key,
             group=key,
             features=population.features,
@@ -35,13 +35,13 @@ def pool_of() -> Callable[..., Pool]:
 @pytest.fixture(scope="session")
 def small(pool_of: Callable[..., Pool]) -> Pool:
     """Return 120 questions of all archetypes with 12 samples each, some of them unparsed."""
-    population, _ = mix_archetypes(120, telling=1.0, null_rate=0.2, seed=1)
+    population, _ = make_population(120, feature_signal=1.0, unparsed_rate=0.2, seed=1)
     return pool_of(population, 12)
 
 
 @pytest.fixture(scope="session")
 def telling(pool_of: Callable[..., Pool]) -> Experiment:
     """Return an experiment on 240 questions whose features predict how they respond."""
-    population, _ = mix_archetypes(240, telling=1.0)
+    population, _ = make_population(240, feature_signal=1.0)
     levels = (1, 2, 3, 4, 6, 8)
     return Experiment(pool_of(population, 16), levels, (2.0,), n_permutations=8, seed=0)

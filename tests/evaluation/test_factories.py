@@ -183,7 +183,7 @@ def test_highest_price_takes_one_sample_even_if_many_are_unparsed(
     pool_of: Callable[..., Pool], name: str
 ) -> None:
     population = Population(
-        np.tile([0.7, 0.3], (60, 1)), np.zeros((60, 2), dtype=np.float32), null_rate=0.9
+        np.tile([0.7, 0.3], (60, 1)), np.zeros((60, 2), dtype=np.float32), unparsed_rate=0.9
     )
     experiment = experiment_of(pool_of(population, 12))
     train = np.arange(0, 60, 2)

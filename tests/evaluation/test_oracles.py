@@ -14,7 +14,7 @@ from adacompute.evaluation.oracles import (
     in_sample_oracle,
 )
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.populations import Population, mix_archetypes
+from adacompute.testing.populations import Population, make_population
 
 LEVELS = (1, 2, 4, 8)
 BUDGETS = (1.5, 2.0, 4.0)
@@ -28,7 +28,7 @@ def best_truth(population: Population, budget: float) -> float:
 def test_in_sample_oracle_is_optimistic_and_cross_fitted_is_not(
     pool_of: Callable[..., Pool],
 ) -> None:
-    population, _ = mix_archetypes(500, telling=0.0, null_rate=0.1, seed=3)
+    population, _ = make_population(500, feature_signal=0.0, unparsed_rate=0.1, seed=3)
     pool = pool_of(population, 16)
     in_sample, cross_fitted = (
         in_sample_oracle(pool, BUDGETS),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.utility import estimate
-from adacompute.testing.populations import ARCHETYPES, Population, mix_archetypes
+from adacompute.testing.populations import ARCHETYPES, Population, make_population
 
 
 def enumerate_votes(chance: tuple[float, ...], null_rate: float, samples: int) -> float:
@@ -33,7 +33,7 @@ def test_true_utility_is_the_sum_over_all_sequences(null_rate: float) -> None:
 
 
 def test_two_parsed_samples_are_worth_one() -> None:
-    population, _ = mix_archetypes(20, telling=0.0)
+    population, _ = make_population(20, feature_signal=0.0)
     truth = population.true_utility((1, 2))
     assert truth[:, 1] == pytest.approx(truth[:, 0])
 
@@ -42,20 +42,20 @@ def test_answers_are_drawn_with_their_probabilities() -> None:
     population = Population(
         np.array([[0.5, 0.3, 0.2], [0.0, 0.0, 1.0]]), np.zeros((2, 1), np.float32), 0.1
     )
-    answers = population.draw(50_000, seed=3)
+    answers = population.sample(50_000, seed=3)
     drawn = answers.answer.reshape(2, -1)
     shares = [[(row == c).mean() for c in (0, 1, 2, -1)] for row in drawn]
     assert shares[0] == pytest.approx([0.45, 0.27, 0.18, 0.1], abs=0.01)
     assert shares[1] == pytest.approx([0.0, 0.0, 0.9, 0.1], abs=0.01)
     assert (answers.correct == (answers.answer == 0)).all()
-    assert (population.draw(5, seed=1).answer == population.draw(5, seed=1).answer).all()
-    assert (population.draw(5, seed=1).answer != population.draw(5, seed=2).answer).any()
+    assert (population.sample(5, seed=1).answer == population.sample(5, seed=1).answer).all()
+    assert (population.sample(5, seed=1).answer != population.sample(5, seed=2).answer).any()
 
 
 def test_exact_estimator_is_unbiased() -> None:
-    population, archetype = mix_archetypes(4000, telling=0.0, null_rate=0.1)
+    population, archetype = make_population(4000, feature_signal=0.0, unparsed_rate=0.1)
     levels = (1, 2, 4, 8)
-    found = estimate(population.draw(12, seed=0), levels, standard_errors=False).utility
+    found = estimate(population.sample(12, seed=0), levels, standard_errors=False).utility
     off = found - population.true_utility(levels)
     for kind in range(4):
         rows = off[archetype == kind]
@@ -63,7 +63,7 @@ def test_exact_estimator_is_unbiased() -> None:
 
 
 def test_archetypes_respond_as_named() -> None:
-    population, archetype = mix_archetypes(1000, telling=1.0, seed=5)
+    population, archetype = make_population(1000, feature_signal=1.0, seed=5)
     shares = [share for share, _ in ARCHETYPES.values()]
     assert (np.bincount(archetype) / 1000).tolist() == pytest.approx(shares)
     truth = population.true_utility((1, 4, 16))
@@ -76,7 +76,7 @@ def test_archetypes_respond_as_named() -> None:
 
 @pytest.mark.parametrize(("telling", "low", "high"), [(0.0, 0.0, 0.1), (1.0, 0.99, 1.0)])
 def test_hint_is_as_informative_as_asked(telling: float, low: float, high: float) -> None:
-    population, archetype = mix_archetypes(2000, telling=telling, seed=2)
+    population, archetype = make_population(2000, feature_signal=telling, seed=2)
     related = np.abs(np.corrcoef(population.features.T, archetype)[-1, :-1])
     assert low <= related[1] <= high + 1e-6
     assert max(related[0], related[2]) < 0.1

@@ -15,7 +15,7 @@ from adacompute.evaluation.factories import Experiment, FittedPolicy, make_seque
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import SampleMatrix
-from adacompute.testing.populations import mix_archetypes
+from adacompute.testing.populations import make_population
 
 STRONG = Level(name="big", n_samples=1, model="big")
 ORDERS = 6
@@ -24,7 +24,7 @@ ORDERS = 6
 @pytest.fixture(scope="module")
 def both(small: Pool, pool_of: Callable[..., Pool]) -> Pool:
     """Return a pool with a second model that costs 10 per sample and is better on average."""
-    population, _ = mix_archetypes(120, telling=1.0, null_rate=0.0, seed=9)
+    population, _ = make_population(120, feature_signal=1.0, unparsed_rate=0.0, seed=9)
     strong = pool_of(population, 5).answers
     return replace(small, resort=Resort(STRONG, strong, np.full(len(strong.answer), 10.0)))
 

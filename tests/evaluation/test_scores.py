@@ -13,7 +13,7 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.intervals import bootstrap_weights
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate
-from adacompute.testing.populations import Population, mix_archetypes
+from adacompute.testing.populations import Population, make_population
 
 BUDGETS = (1.5, 3.0)
 OPTIONS: dict[str, Any] = {
@@ -129,7 +129,7 @@ def test_headroom_is_none_for_a_loss_without_a_gain_of_the_oracle(
 def test_headroom_is_none_if_the_gain_of_the_oracle_may_be_zero(
     pool_of: Callable[..., Pool],
 ) -> None:
-    population, _ = mix_archetypes(60, telling=0.0, null_rate=0.1, seed=5)
+    population, _ = make_population(60, feature_signal=0.0, unparsed_rate=0.1, seed=5)
     options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "retry", "oracle"]}
     rows = evaluate(pool_of(population, 12), **options).rows
     oracle = next(row for row in rows if row["policy"] == "oracle" and row["difference"] > 0)
@@ -145,7 +145,7 @@ def test_router_gains_only_with_informative_features(
 ) -> None:
     found = {}
     for telling in (0.0, 1.0):
-        population, _ = mix_archetypes(300, telling=telling, null_rate=0.1, seed=3)
+        population, _ = make_population(300, feature_signal=telling, unparsed_rate=0.1, seed=3)
         rows = evaluate(
             pool_of(population, 16),
             budgets=(1.5, 4.0),
@@ -164,7 +164,7 @@ def test_router_gains_only_with_informative_features(
 def test_retry_gains_nothing_without_unparsed_samples(
     pool_of: Callable[..., Pool],
 ) -> None:
-    population, _ = mix_archetypes(100, telling=0.0, null_rate=0.4, seed=2)
+    population, _ = make_population(100, feature_signal=0.0, unparsed_rate=0.4, seed=2)
     pool = pool_of(population, 20)
     options: dict[str, Any] = {**OPTIONS, "policies": ["retry"]}
     with_nulls = evaluate(pool, **options)
@@ -187,11 +187,11 @@ def test_costs_in_another_unit_come_from_the_samples(small: Pool) -> None:
 
 
 def test_copies_of_a_text_widen_the_interval(pool_of: Callable[..., Pool]) -> None:
-    population, _ = mix_archetypes(120, telling=0.0, null_rate=0.1, seed=4)
+    population, _ = make_population(120, feature_signal=0.0, unparsed_rate=0.1, seed=4)
     pool = pool_of(population, 12)
     options: dict[str, Any] = {**OPTIONS, "policies": ["mixture"]}
     alone = row_of(evaluate(pool, **options), "mixture", 3.0)
-    by_kind = np.unique(population.chance, axis=0, return_inverse=True)[1].astype(np.uint64)
+    by_kind = np.unique(population.probability, axis=0, return_inverse=True)[1].astype(np.uint64)
     groups = by_kind * np.uint64(10) + pool.key % np.uint64(3)  # ten in one are alike
     together = row_of(evaluate(replace(pool, group=groups), **options), "mixture", 3.0)
     assert together["accuracy_high"] - together["accuracy_low"] > 1.5 * (

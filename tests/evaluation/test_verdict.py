@@ -62,7 +62,7 @@ def test_no_gain_is_found_where_there_is_none(experiment_of: Make) -> None:
 
 def test_the_gain_of_retrying_unparsed_samples_is_separate(experiment_of: Make) -> None:
     chance = np.tile([0.9, 0.1, 0.0], (120, 1))
-    population = Population(chance, np.ones((120, 2), dtype=np.float32), null_rate=0.4)
+    population = Population(chance, np.ones((120, 2), dtype=np.float32), unparsed_rate=0.4)
     found = calibrate(experiment_of(population), "sequential", budget=2.0, n_prices=12)
     assert found["gain"] > 0.05
     assert found["retry_gain"] > 0.8 * found["gain"]
@@ -100,7 +100,7 @@ def test_a_share_that_cannot_be_shown_is_refused(experiment_of: Make) -> None:
 def test_too_few_questions_and_unparsed_samples_are_refused(experiment_of: Make) -> None:
     with pytest.raises(DataError, match="30 different questions"):
         calibrate(experiment_of(uninformative(30, 0)), "sequential", budget=2.0)
-    unparsed = replace(uninformative(60, 0), null_rate=0.7)
+    unparsed = replace(uninformative(60, 0), unparsed_rate=0.7)
     with pytest.raises(DataError, match="parsed, more than 50%"):
         calibrate(experiment_of(unparsed), "sequential", budget=2.0)
 

@@ -17,7 +17,7 @@ from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import MAX_CHOICES, probe
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
-from adacompute.testing.llama import Llama, missing, serve_llama
+from adacompute.testing.llama import LlamaServer, missing_requirement, serve_llama
 
 QUICK = RetryPolicy(max_attempts=6, initial_wait_s=0.005, max_wait_s=0.1)
 
@@ -311,15 +311,15 @@ def test_a_cache_of_another_version_is_no_cache(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def llama() -> Iterator[Llama]:
-    if reason := missing():
+def llama() -> Iterator[LlamaServer]:
+    if reason := missing_requirement():
         pytest.skip(reason)
     with serve_llama(slots=4) as server:
         yield server
 
 
 @pytest.mark.slow
-def test_a_real_server_is_probed(llama: Llama) -> None:
+def test_a_real_server_is_probed(llama: LlamaServer) -> None:
     async def main() -> Capabilities:
         async with Upstream(llama.base_url, llama.model) as upstream:
             return await probe(upstream)
@@ -335,7 +335,7 @@ def test_a_real_server_is_probed(llama: Llama) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_server_is_drawn_from(llama: Llama) -> None:
+def test_a_real_server_is_drawn_from(llama: LlamaServer) -> None:
     known = dataclasses.replace(RIGHT, n="limited", max_n=4, usage="one")
     few_shot = "Question: What is 2 + 3?\nAnswer: 2 + 3 = 5\nQuestion: What is 7 + 6?\nAnswer:"
 

@@ -35,7 +35,7 @@ from adacompute.paper.verdicts import (
 from adacompute.policies.learners import CLASSIFIERS
 from adacompute.report.plot_style import to_svg
 from adacompute.report.table_files import to_csv, to_latex, to_markdown
-from adacompute.testing.populations import Population, mix_archetypes
+from adacompute.testing.populations import Population, make_population
 
 N_QUESTIONS, N_SAMPLES = 150, 40
 INFORMATIVE, UNINFORMATIVE = "informative", "uninformative"
@@ -46,13 +46,13 @@ ByRun = dict[str, dict[str, Any]]
 pytestmark = pytest.mark.slow
 
 
-def make_population(telling: float) -> Population:
-    return mix_archetypes(N_QUESTIONS, telling=telling, seed=2)[0]
+def archetypes(telling: float) -> Population:
+    return make_population(N_QUESTIONS, feature_signal=telling, seed=2)[0]
 
 
 def make_run(telling: float) -> RunData:
-    population = make_population(telling)
-    answers = population.draw(N_SAMPLES, seed=3)
+    population = archetypes(telling)
+    answers = population.sample(N_SAMPLES, seed=3)
     key = np.arange(N_QUESTIONS, dtype=np.uint64)
     pool = Pool(answers, key, key, population.features, np.ones(len(answers.answer)))
     return RunData.from_pool("synthetic", pool)
@@ -152,7 +152,7 @@ def test_uninformative_features_gain_only_by_the_papers_protocol(
 
 def test_frontiers_against_true_utilities(runs: dict[str, RunData], exhibits: ByRun) -> None:
     levels = runs[INFORMATIVE].levels
-    truth = make_population(1.0).true_utility(levels)
+    truth = archetypes(1.0).true_utility(levels)
     best = frontier(UtilityTable(truth, np.asarray(levels, dtype=np.float64)))
     data = exhibits[INFORMATIVE]["pareto"]
     cross_fitted, in_sample = data.held_out["oracle"], data.paper["oracle-in-sample"]

@@ -34,20 +34,20 @@ from adacompute.paper.run_data import (
     quantile_groups,
 )
 from adacompute.paper.verdicts import middle_excess
-from adacompute.testing.populations import ARCHETYPES, Population, mix_archetypes
+from adacompute.testing.populations import ARCHETYPES, Population, make_population
 
 N_SAMPLES = 48
 TRUE_NAMES = dict(zip(NAMES, ("easy", "responsive", "diminishing", "hopeless"), strict=True))
 
 
 def make_run(population: Population, n_samples: int = N_SAMPLES, **known: list[str]) -> RunData:
-    answers = population.draw(n_samples, seed=1)
+    answers = population.sample(n_samples, seed=1)
     key = np.arange(len(population), dtype=np.uint64)
     pool = Pool(answers, key, key, population.features, np.ones(len(answers.answer)))
     return RunData.from_pool("synthetic", pool, **known)  # type: ignore[arg-type]
 
 
-POPULATION, ARCHETYPE = mix_archetypes(400, telling=1.0)
+POPULATION, ARCHETYPE = make_population(400, feature_signal=1.0)
 TRUE_ARCHETYPES = list(ARCHETYPES)
 
 
@@ -126,7 +126,7 @@ def test_level_two_is_used_only_with_unparsed_samples(run: RunData) -> None:
     found = count_levels(run)
     level = found.levels.index(2)
     assert found.windows[:, level].sum() == found.exact[:, level].sum() == 0
-    unparsed, _ = mix_archetypes(200, telling=1.0, null_rate=0.3)
+    unparsed, _ = make_population(200, feature_signal=1.0, unparsed_rate=0.3)
     assert count_levels(make_run(unparsed)).exact[:, level].sum() > 0
 
 

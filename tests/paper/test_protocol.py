@@ -16,7 +16,7 @@ from adacompute.paper.protocol import decide_upfront, evaluate_paper
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.testing.populations import mix_archetypes
+from adacompute.testing.populations import make_population
 
 NAMES = ["fixed", "random", "longest-first", "router", "oracle-in-sample"]
 
@@ -26,8 +26,8 @@ Rows = dict[tuple[str, float], dict[str, Any]]
 @pytest.fixture(scope="module")
 def noisy_pool() -> Pool:
     """Return 100 questions with features that say nothing about them."""
-    population, _ = mix_archetypes(100, telling=0.0, null_rate=0.1, seed=5)
-    answers = population.draw(10, seed=0)
+    population, _ = make_population(100, feature_signal=0.0, unparsed_rate=0.1, seed=5)
+    answers = population.sample(10, seed=0)
     key = np.arange(100, dtype=np.uint64)
     return Pool(answers, key, key, population.features, np.ones(len(answers.answer)))
 

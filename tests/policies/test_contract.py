@@ -16,7 +16,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
-from adacompute.testing.populations import mix_archetypes
+from adacompute.testing.populations import make_population
 
 QUESTIONS, SAMPLES = 80, 8
 LEVELS = (1, 2, 4, 6)
@@ -27,10 +27,10 @@ BOTH = ("sequential",)
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
-    population, _ = mix_archetypes(QUESTIONS, telling=1.0, null_rate=0.2)
+    population, _ = make_population(QUESTIONS, feature_signal=1.0, unparsed_rate=0.2)
     key = np.arange(QUESTIONS, dtype=np.uint64)
     pool = Pool(
-        answers=population.draw(SAMPLES, seed=0),
+        answers=population.sample(SAMPLES, seed=0),
         key=key,
         group=key,
         features=population.features,

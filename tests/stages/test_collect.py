@@ -19,7 +19,7 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.collection.collector import max_lost_calls
 from adacompute.stages.probe import probe_run
-from adacompute.testing.arithmetic import generate
+from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
 KILLS = int(os.environ.get("ADACOMPUTE_KILLS", "6"))
@@ -32,8 +32,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_questions(path: Path, count: int) -> Path:
     rows = [
-        {"question_id": q.id, "question": q.question, "gold": q.gold, "level": q.kind}
-        for q in generate(count, seed=1)
+        {"question_id": q.id, "question": q.question, "gold": q.gold, "level": q.class_name}
+        for q in generate_problems(count, seed=1)
     ]
     pq.write_table(pa.Table.from_pylist(rows), path / "questions.parquet")
     return path / "questions.parquet"

@@ -171,12 +171,13 @@ def test_next_command_serves_a_gain_and_evaluates_without_one(
 
 def test_questions_are_collected_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
-    from adacompute.testing.arithmetic import generate
+    from adacompute.testing.arithmetic import generate_problems
     from adacompute.testing.fake_openai import FakeSettings, serve_fake
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     questions = [
-        {"question_id": q.id, "question": q.question, "gold": q.gold} for q in generate(45, seed=1)
+        {"question_id": q.id, "question": q.question, "gold": q.gold}
+        for q in generate_problems(45, seed=1)
     ]
     source, out = tmp_path / "questions.parquet", tmp_path / "bundle"
     pq.write_table(pa.Table.from_pylist(questions), source)

@@ -21,13 +21,13 @@ from adacompute.stages.reproduce import (
     read_run_data,
     reproduce_runs,
 )
-from adacompute.testing.populations import ARCHETYPES, mix_archetypes
+from adacompute.testing.populations import ARCHETYPES, make_population
 
 
 def write_samples(path: Path, questions: int = 30, samples: int = 8) -> Path:
     """Write the samples of a population as a file."""
-    population, kind = mix_archetypes(questions, telling=1.0)
-    answers = population.draw(samples, seed=0)
+    population, kind = make_population(questions, feature_signal=1.0)
+    answers = population.sample(samples, seed=0)
     rows = [
         {
             "question_id": f"q{question}",

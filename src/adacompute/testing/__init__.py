@@ -1,1 +1,1 @@
-"""Testing: known truth, a misbehaving upstream and a real model, for tests of what is built."""
+"""Testing: a fake upstream with faults, synthetic populations and a small real model, for tests."""

