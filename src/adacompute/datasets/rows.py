@@ -129,7 +129,7 @@ def check_samples(table: pa.Table, source: object) -> pa.Table:
 
 
 def _blanks_to_null(table: pa.Table) -> pa.Table:
-    """Replace blank answers by nulls: they are unparsed."""
+    """Replace blank answers by null: they are unparsed."""
     is_blank = pc.equal(pc.utf8_trim_whitespace(table["answer"]), "")
     answer = pc.if_else(is_blank, pa.scalar(None, pa.string()), table["answer"])
     index = SAMPLE_SCHEMA.get_field_index("answer")

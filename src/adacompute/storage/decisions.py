@@ -2,8 +2,8 @@
 
 Each decision is one line, written by one system call before the last byte of the reply is sent, so
 a served request is in the log even if the process is killed. Readers skip a line that was cut off.
-Each process appends to a file of its own and keeps it locked, so files of dead processes can be
-told from files in use, on any machine that shares the directory. Rotated files are compacted into
+Each process appends to a file of its own and keeps it locked, so any machine that shares the
+directory can see which files are no longer in use. Rotated files are compacted into
 two tables, by one process at a time: ``samples-*.parquet``, one row per sample, which every run can
 import, and ``decisions-*.parquet``, one row per decision. Old tables are deleted by age and total
 size. This module knows nothing of what the decisions mean.
