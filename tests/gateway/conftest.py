@@ -91,7 +91,8 @@ def launch(upstream: ScriptedServer, policies: Path) -> Launch:
                 yield port
             finally:
                 process.terminate()
-                process.wait(timeout=20)
+                code = process.wait(timeout=20)
+        assert code == 0, log.read_text()
 
     return start
 

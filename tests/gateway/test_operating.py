@@ -67,6 +67,24 @@ def test_stopping_leaves_no_process_or_file_behind(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+def test_the_last_line_says_what_was_served(
+    workers: int,
+    launch: Callable[..., AbstractContextManager[int]],
+    upstream: ScriptedServer,
+    policies: Path,
+) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}
+    answer = json.dumps({"choices": [choice], "usage": {"completion_tokens": 1}}).encode()
+    upstream.answer(ScriptedReply(200, [("Content-Type", "application/json")], [answer]))
+    body = b'{"model": "thrifty", "messages": [{"role": "user", "content": "2 + 2?"}]}'
+    with launch(workers=workers) as port:
+        replies = [gateways.send(port, "POST", "/v1/chat/completions", body=body) for _ in "abc"]
+    assert [reply.status for reply in replies] == [200] * 3
+    last = (policies / f"gateway-{port}.log").read_text().splitlines()[-1]
+    assert re.findall(r"\d+", last) == ["3", "6", "0"]  # requests, samples, samples of audits
+
+
+@pytest.mark.parametrize("workers", [1, 2])
 def test_ready_answers_503_before_the_port_closes(
     workers: int, launch: Callable[..., AbstractContextManager[int]], upstream: ScriptedServer
 ) -> None:

@@ -42,7 +42,8 @@ def create_app(
     Requests for other models are forwarded to ``base_url`` unchanged. ``budget`` is one number or
     one per model; ``log`` is a directory for the log of decisions. ``settings`` are further
     settings of the gateway, by the names of its configuration file, such as ``upstream_api_key``,
-    ``client_keys``, ``max_rounds`` and ``deadline_s``. Mounted inside another application, pass
+    ``client_keys``, ``max_rounds`` and ``deadline_s``. The server is probed, in the background,
+    only with ``probe=True``. Mounted inside another application, pass
     ``lifespan=app.lifespan`` to that one.
     """
     if unknown := sorted(set(settings) - _MODEL - _GATEWAY):
@@ -50,7 +51,7 @@ def create_app(
         raise ConfigError(f"the gateway has no setting {unknown[0]!r}; it has {known}")
     common = {name: value for name, value in settings.items() if name in _GATEWAY}
     directory = None if log is None else LogConfig(str(log))
-    config = Config(base_url, port=ANY_PORT, log=directory, **common)
+    config = Config(base_url, port=ANY_PORT, log=directory, **{"probe": False, **common})
     known_models = {name: value for name, value in settings.items() if name in _MODEL}
     models: dict[str, VirtualModel] = {}
     for name, source in policies.items():

@@ -40,6 +40,7 @@ from adacompute.gateway.exchange import (
     Send,
     TooLarge,
 )
+from adacompute.gateway.metrics import Metrics
 from adacompute.gateway.openai_replies import add_models, write_error
 from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
@@ -50,6 +51,7 @@ from adacompute.gateway.openai_requests import (
     passthrough_reason,
 )
 from adacompute.gateway.passthrough import decompress, forward, redact_error, without_coding
+from adacompute.gateway.probing import needs_probe, probe_upstreams
 from adacompute.gateway.request_model import UpstreamRejected
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.voting import Voting
@@ -72,6 +74,7 @@ class Gateway:
         self.models = models
         self.account = Account(config.log, Spans() if config.traces else None)
         self.is_stopping = False
+        self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
         self._names = tuple(models)
         self._keys = [bytes.fromhex(digest) for digest in config.client_keys.values()]
@@ -106,13 +109,31 @@ class Gateway:
             await engine.warm_up()
             self._voting[name] = Voting(engine, self.relay, self.account, config.sse_keepalive_s)
             self.account.register(engine)
+        self._start_probe()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait({self._probing})
         drained = (voting.finish(self.config.drain_s) for voting in self._voting.values())
         await asyncio.gather(*drained)
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
+
+    @property
+    def state(self) -> str:
+        """The state that /ready reports: "ready", "probing" or "stopping"."""
+        if self.is_stopping:
+            return "stopping"
+        return "ready" if self._probing is None or self._probing.done() else "probing"
+
+    def _start_probe(self) -> None:
+        """Probe, in the background, upstreams of which nothing is known."""
+        upstreams = [voting.engine.upstream for voting in self._voting.values()]
+        unknown = [upstream for upstream in upstreams if needs_probe(upstream.capabilities)]
+        if self.config.probe and unknown:
+            self._probing = asyncio.create_task(probe_upstreams(self.config, unknown))
 
     def announce_stops(self) -> None:
         """On SIGTERM, answer 503 at /ready for a while before stopping, for load balancers."""
@@ -278,6 +299,11 @@ class Application:
         self._operator = _make_operator(gateway, self.lifespan)
         self._is_started = False
 
+    @property
+    def metrics(self) -> Metrics:
+        """The numbers that /metrics shows."""
+        return self._gateway.account.metrics
+
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
         """Open the connections, and close them at the end; the argument is not used."""
@@ -320,8 +346,9 @@ def _make_operator(gateway: Gateway, lifespan: Callable[[object], Any]) -> Any: 
         return JSONResponse({"status": "ok"})
 
     async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        state, status = ("stopping", 503) if gateway.is_stopping else ("ready", 200)
-        return JSONResponse({"status": state, "models": list(gateway.models)}, status)
+        state = gateway.state
+        document = {"status": state, "models": list(gateway.models)}
+        return JSONResponse(document, 200 if state == "ready" else 503)
 
     async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
         kind = "text/plain; version=0.0.4; charset=utf-8"

@@ -132,16 +132,32 @@ class Metrics:
         """Change the number of requests in flight."""
         self._in_flight.inc(by)
 
+    def total(self, name: str) -> float | None:
+        """Return the sum of a counter over all labels; None if it was never counted."""
+        values = [
+            sample.value
+            for family in self._shared_registry().collect()
+            for sample in family.samples
+            if sample.name == PREFIX + name
+        ]
+        return sum(values) if values else None
+
     def scrape(self) -> bytes:
         """Return all numbers in the format of Prometheus."""
-        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client import generate_latest
+
+        return bytes(generate_latest(self._shared_registry()))
+
+    def _shared_registry(self) -> Any:  # noqa: ANN401 - prometheus-client's
+        """Return the numbers of this process, or of all that share a directory."""
+        from prometheus_client import CollectorRegistry
         from prometheus_client.multiprocess import MultiProcessCollector
 
-        registry = self._registry
-        if SHARED_DIRECTORY in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return bytes(generate_latest(registry))
+        if SHARED_DIRECTORY not in os.environ:
+            return self._registry
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return registry
 
 
 def _remove_dead_workers(directory: Path) -> None:

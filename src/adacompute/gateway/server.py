@@ -1,16 +1,16 @@
 """Server: from a configuration to processes that listen.
 
-Policies are loaded and the upstream is probed before anything listens, so that wrong settings fail
-at once with one sentence. Workers are processes that share only the port and the directory of the
-metrics. Stopping drains: no new requests are accepted, and those in flight are answered.
+Policies are loaded before anything listens, so that wrong settings fail at once with one sentence.
+Workers are processes that share only the port and the directory of the metrics. Stopping drains: no
+new requests are accepted, and those in flight are answered. One last line says what was served.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,17 +19,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import AdaComputeError, BundleError, ConfigError, needs_extra
+from adacompute.core.errors import BundleError, ConfigError, needs_extra
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
-from adacompute.gateway.metrics import SHARED_DIRECTORY
+from adacompute.gateway.metrics import SHARED_DIRECTORY, Metrics
+from adacompute.gateway.probing import needs_probe
 from adacompute.graders.grader import Grader, load_grader
-from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
+from adacompute.models.capabilities_cache import cache_path, load_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
-from adacompute.models.probe import probe
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.spending.token_prices import find_token_prices, parse_token_prices
@@ -98,23 +98,6 @@ def make_model(
     return virtual
 
 
-async def probe_models(
-    config: Config, models: Mapping[str, VirtualModel], report: Callable[[str], None]
-) -> None:
-    """Probe upstreams that were not probed before; a failure is only reported."""
-    for name, virtual in {virtual.model: virtual for virtual in models.values()}.items():
-        if virtual.capabilities != Capabilities():
-            continue
-        report(f"probing {config.base_url} for {name}")
-        try:
-            async with Upstream(config.base_url, name, api_key=config.upstream_api_key) as upstream:
-                found = await probe(upstream)
-        except AdaComputeError as error:
-            report(f"the probe failed, so each call asks for one sample: {error}")
-        else:
-            save_cached(cache_path(), config.base_url, name, found)
-
-
 def run(config: Config, report: Callable[[str], None]) -> None:
     """Serve until a signal stops the process."""
     with needs_extra("serve"):
@@ -124,28 +107,50 @@ def run(config: Config, report: Callable[[str], None]) -> None:
 
     models = load_models(config)
     _check_port(config)
-    if config.probe:
-        asyncio.run(probe_models(config, models, report))
     names = ", ".join(models) or "none"
     report(f"listening on http://{config.host}:{config.port}/v1, deciding for: {names}")
+    if config.probe and any(needs_probe(virtual.capabilities) for virtual in models.values()):
+        report(f"probing {config.base_url} in the background: /ready answers 503 until then")
+    # After a graceful stop, uvicorn raises the signal again, and it ignores KeyboardInterrupt.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    settings: dict[str, Any] = {
+        "host": config.host,
+        "port": config.port,
+        "workers": config.workers,
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "date_header": False,
+        "backlog": BACKLOG,
+        "timeout_keep_alive": KEEP_ALIVE_TIMEOUT_S,
+        "timeout_graceful_shutdown": int(config.drain_s),
+        "http": TimeoutProtocol,
+        "proxy_headers": False,
+    }
+    if config.workers == 1:
+        _set_up_logging()
+        application = build(config, models)
+        uvicorn.run(application, **settings)
+        report(_summarize(application.metrics))
+        return
     os.environ[CONFIG_VARIABLE] = json.dumps(asdict(config))
-    with _shared_metrics(config.workers):
-        uvicorn.run(
-            "adacompute.gateway.server:create",
-            factory=True,
-            host=config.host,
-            port=config.port,
-            workers=config.workers,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
-            timeout_graceful_shutdown=int(config.drain_s),
-            http=TimeoutProtocol,
-            proxy_headers=False,
-        )
+    with _shared_metrics():
+        uvicorn.run("adacompute.gateway.server:create", factory=True, **settings)
+        report(_summarize(Metrics()))
+
+
+def _summarize(metrics: Metrics) -> str:
+    """Say what a gateway that stops has served."""
+    n_requests, n_samples, n_audit_samples = (
+        int(metrics.total(name) or 0)
+        for name in ("requests_total", "samples_total", "audit_samples_total")
+    )
+    cost = metrics.total("cost_total")
+    known = "unknown without token prices" if cost is None else f"{cost:.6g}"
+    return (
+        f"stopped: {n_requests} requests, {n_samples} samples for answers, "
+        f"{n_audit_samples} for audits, cost {known}"
+    )
 
 
 def _check_port(config: Config) -> None:
@@ -161,22 +166,20 @@ def _check_port(config: Config) -> None:
 
 
 @contextmanager
-def _shared_metrics(workers: int) -> Iterator[None]:
-    """Make a directory for the metrics of several workers; a single one needs none.
-
-    A single worker is ended by a signal and would not remove it.
-    """
-    if workers == 1:
-        yield
-        return
+def _shared_metrics() -> Iterator[None]:
+    """Make a directory for the metrics of several workers."""
     with tempfile.TemporaryDirectory(prefix="adacompute-metrics-") as shared:
         os.environ[SHARED_DIRECTORY] = shared
         yield
 
 
+def _set_up_logging() -> None:
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+
+
 def create() -> Application:
     """Make the application of one worker, from the configuration that its parent passed."""
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    _set_up_logging()
     try:
         content: Mapping[str, Any] = json.loads(os.environ[CONFIG_VARIABLE])
     except (KeyError, ValueError):

@@ -1,0 +1,131 @@
+"""What the gateway does while it does not know yet what its upstream supports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
+
+from adacompute.core.errors import ModelError, RequestRejected
+from adacompute.gateway import probing
+from adacompute.gateway.config import Config, make_config
+from adacompute.models.messages import Capabilities
+from adacompute.models.openai import Upstream
+from adacompute.testing import gateways
+from adacompute.testing.fake_openai import FakeSettings, serve_fake
+
+BASE_URL = "http://127.0.0.1:9/v1"
+BODY = b'{"model": "virtual", "messages": [{"role": "user", "content": "2 + 2?"}]}'
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(probing, "MIN_WAIT_S", 0.01)
+    monkeypatch.setattr(probing, "LOCK_WAIT_S", 0.01)
+
+
+def states(port: int) -> tuple[int, int, str]:
+    ready = gateways.send(port, "GET", "/ready")
+    health = gateways.send(port, "GET", "/health").status
+    return health, ready.status, json.loads(ready.body)["status"]
+
+
+def config_for(base_url: str, policies: Path) -> Config:
+    model = {"bundle": str(policies / "two"), "budget": 2, "model": "real", "grader": "numeric"}
+    return make_config({"base_url": base_url, "models": {"virtual": model}})
+
+
+def test_requests_are_served_with_one_sample_per_call_until_the_probe_ends(policies: Path) -> None:
+    with serve_fake(FakeSettings(latency_s=0.05)) as fake:
+        with gateways.serve_gateway(config_for(fake.base_url, policies)) as port:
+            assert states(port) == (200, 503, "probing")
+            reply = gateways.send(port, "POST", "/v1/chat/completions", body=BODY)
+            assert json.loads(reply.body)["usage"]["num_calls"] == 2
+            assert states(port) == (200, 503, "probing")
+            end = time.monotonic() + 60
+            while states(port)[1] != 200 and time.monotonic() < end:
+                time.sleep(0.05)
+            assert states(port) == (200, 200, "ready")
+            reply = gateways.send(port, "POST", "/v1/chat/completions", body=BODY)
+            assert json.loads(reply.body)["usage"]["num_calls"] == 1
+        with gateways.serve_gateway(config_for(fake.base_url, policies)) as port:
+            assert states(port) == (200, 200, "ready")  # from the cache
+
+
+def test_a_gateway_stops_while_it_probes(policies: Path) -> None:
+    with serve_fake(FakeSettings(latency_s=30)) as fake:
+        with gateways.serve_gateway(config_for(fake.base_url, policies)) as port:
+            assert states(port) == (200, 503, "probing")
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 10
+
+
+Probe = Callable[[Upstream], object]
+
+
+def find(monkeypatch: pytest.MonkeyPatch, probe: Probe, processes: int = 1) -> list[Capabilities]:
+    """Capabilities that processes find with a probe of ours."""
+    monkeypatch.setattr(probing, "probe", probe)
+    config = make_config({"base_url": BASE_URL})
+    upstreams = [Upstream(BASE_URL, "real") for _ in range(processes)]
+
+    async def main() -> None:
+        each = (probing.probe_upstreams(config, [upstream]) for upstream in upstreams)
+        await asyncio.gather(*each)
+
+    asyncio.run(main())
+    return [upstream.capabilities for upstream in upstreams]
+
+
+NATIVE = Capabilities(n="native")
+
+
+def test_a_server_that_loads_its_model_is_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [ModelError("answered 503: Loading model")] * 3
+
+    async def probe(_: Upstream) -> Capabilities:
+        if results:
+            raise results.pop()
+        return NATIVE
+
+    assert find(monkeypatch, probe) == [NATIVE]
+
+
+@pytest.mark.parametrize(
+    ("error", "timeout_s", "attempts"),
+    [
+        (RequestRejected("answered 401"), 60.0, range(1, 2)),
+        (ModelError("answered 503"), 0.2, range(2, 20)),
+    ],
+)
+def test_a_probe_that_fails_leaves_the_capabilities_unknown(
+    monkeypatch: pytest.MonkeyPatch, error: ModelError, timeout_s: float, attempts: range
+) -> None:
+    monkeypatch.setattr(probing, "LOADING_TIMEOUT_S", timeout_s)
+    calls = []
+
+    async def probe(upstream: Upstream) -> Capabilities:
+        calls.append(upstream)
+        raise error
+
+    assert find(monkeypatch, probe) == [Capabilities()]
+    assert len(calls) in attempts
+
+
+def test_processes_that_start_together_probe_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    async def probe(upstream: Upstream) -> Capabilities:
+        calls.append(upstream)
+        await asyncio.sleep(0.1)
+        return NATIVE
+
+    assert find(monkeypatch, probe, processes=3) == [NATIVE] * 3
+    assert len(calls) == 1
