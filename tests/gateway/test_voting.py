@@ -31,7 +31,7 @@ from adacompute.gateway.request_model import RequestModel
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.bundle import Baseline, Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
@@ -41,6 +41,7 @@ from adacompute.storage.decisions import DecisionLog, read_decisions
 from adacompute.testing import gateways, scripted
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 JSON = [("Content-Type", "application/json")]
 EVENTS = [("Content-Type", "text/event-stream")]
 
@@ -110,6 +111,7 @@ OWN = (
     "audit_max_share",
     "grader",
     "scorer",
+    "token_prices",
 )
 
 
@@ -431,6 +433,9 @@ def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
     served = sum(row["samples_used"] for row in rows) / len(rows)
     assert once["saved_of_served"] == pytest.approx(1 - 1 / served)
     assert replay_log(place, policy, budget=2.0)["saved_of_served"] == 0
+    section = (ROOT / "docs" / "serve.md").read_text().partition("## Replay")[2]
+    documented = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
+    assert set(re.findall(r"`(\w+)`", "".join(documented))) == set(once)
 
 
 def test_a_log_of_shadow_requests_cannot_be_replayed(three: Path, tmp_path: Path) -> None:
@@ -463,6 +468,12 @@ def test_a_larger_budget_is_replayed_on_audited_requests_only(tmp_path: Path) ->
 
 def metrics(port: int) -> str:
     return gateways.send(port, "GET", "/metrics").body.decode()
+
+
+def value_of(name: str, port: int) -> float:
+    found = re.search(rf'adacompute_{name}{{model="virtual"}} (\S+)', metrics(port))
+    assert found is not None
+    return float(found[1])
 
 
 def score(value: float) -> ScriptedReply:
@@ -613,6 +624,52 @@ def test_samples_are_counted_if_the_client_disconnects_during_a_stream(
         assert 'adacompute_samples_total{model="virtual"} ' in metrics(port)
     (row,) = read_decisions(tmp_path / "log").to_pylist()
     assert row["samples_used"] >= 2
+
+
+def test_requests_without_an_answer_are_counted_apart_in_a_replay(
+    three: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "prices.toml").write_text("[models.real]\ninput = 1.0\noutput = 2.0\n")
+    log, prices = {"directory": str(tmp_path / "log")}, str(tmp_path / "prices.toml")
+    body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2"}], "max_tokens": 9}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    with serving(three, log=log, token_prices=prices) as (upstream, port):
+        upstream.answer(reply("4"), reply("5"), reply("6"))
+        ask(port)
+        before = value_of("cost_total", port)
+        upstream.answer(reply("4"), ScriptedReply(200, JSON, [5.0, b"{}"]))
+        with socket.create_connection(("127.0.0.1", port)) as plug:
+            plug.sendall(head % len(body) + body)
+            time.sleep(0.5)
+        end = time.monotonic() + 10
+        while 'status="499"' not in metrics(port) and time.monotonic() < end:
+            time.sleep(0.05)
+        upstream.answer(ScriptedReply(400, JSON, [b"{}"]))
+        ask(port)  # costs nothing, so it is not logged
+        samples, cost = value_of("samples_total", port), value_of("cost_total", port)
+    found = replay_log(tmp_path / "log", three, budget=1.0)
+    assert (found["requests"], found["served_cost"]) == (1, 3.0)
+    assert (found["unanswered_requests"], found["unanswered_samples"]) == (1, 1)
+    assert samples == 3 + found["unanswered_samples"]
+    assert cost - before == pytest.approx(found["unanswered_cost"])
+    assert cost > before > 0
+
+
+def test_drift_is_shown_only_after_enough_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adacompute.gateway.account.MIN_DRIFT_REQUESTS", 3)
+    own = load_bundle(bundle(tmp_path / "p", FixedRule(2)))
+    drifts = ("feature_drift{", "agreement_drift{")
+    save_bundle(dataclasses.replace(own, baseline=Baseline((), (), 0.5, 0.0)), tmp_path / "p")
+    with serving(tmp_path / "p") as (upstream, port):
+        upstream.answer(reply("4"))
+        for _ in range(2):
+            ask(port)
+        assert not any(name in metrics(port) for name in drifts)
+        ask(port)
+        assert all(name in metrics(port) for name in drifts)
+        assert value_of("agreement_drift", port) == 2.0
 
 
 def test_a_live_stream_without_usage_is_charged_for_its_prompt(tmp_path: Path) -> None:

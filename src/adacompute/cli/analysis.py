@@ -12,8 +12,9 @@ import click
 
 from adacompute.cli.options import RUN, common
 from adacompute.cli.output import (
+    NOTHING,
+    format_amount,
     format_percent,
-    format_value,
     print_rows,
     print_text,
     print_values,
@@ -70,18 +71,24 @@ def _print_replay(result: Result) -> None:
     if result["warning"]:
         print_text(f"Warning: {result['warning']}.", "yellow")
     used = "all" if result["source"] == "all" else "audited requests only"
-    print_values(
-        f"Replayed at a budget of {format_value(result['budget'])}",
-        {
-            "Requests": f"{result['requests']} ({used})",
-            "Price": result["price"],
-            "Mean cost": result["cost"],
-            "Mean cost as served": result["served_cost"],
-            "Saved against serving": format_percent(result["saved_of_served"]),
-            f"Saved against {result['counterfactual']}": _interval(result, "saved"),
-            "Same answer as all samples": _interval(result, "agreement"),
-        },
-    )
+    unit, served_cost = result["unit"], result["served_cost"]
+    served = NOTHING if served_cost is None else format_amount(served_cost, unit)
+    values = {
+        "Requests": f"{result['requests']} ({used})",
+        "Price": result["price"],
+        "Mean cost per request": format_amount(result["cost"], unit),
+        "Mean cost per request as served": served,
+        "Saved compared with serving": format_percent(result["saved_of_served"]),
+        f"Saved compared with {result['counterfactual']}": _interval(result, "saved"),
+        "Same answer as all samples": _interval(result, "agreement"),
+    }
+    if result["unanswered_requests"]:
+        values |= {
+            "Requests without an answer": f"{result['unanswered_requests']} (not replayed)",
+            "Samples of these": result["unanswered_samples"],
+            "Cost of these by the token prices": result["unanswered_cost"],
+        }
+    print_values(f"Replayed at a budget of {format_amount(result['budget'], unit)}", values)
     rows = [
         {"Samples": row["samples"], "Requests": format_percent(row["share"])}
         for row in result["shares"]

@@ -34,6 +34,9 @@ LOG = logging.getLogger("adacompute.gateway")
 WINDOW = 1000
 """Requests that means and drifts are taken over."""
 
+MIN_DRIFT_REQUESTS = 200
+"""Requests before a drift is shown: the mean of fewer is mostly chance."""
+
 MIN_STD = 1e-3
 MAX_SQUARED_DISTANCE = 25.0
 
@@ -113,15 +116,18 @@ class Account:
             metrics.observe("agreement", model, session.agreement)
         self._n_samples[model] = self._n_samples.get(model, 0) + decision.samples_used
         self._show_drift(engine, decision)
-        self._write(engine, outcome)
+        self._write(engine, decision, outcome.model)
         if self._spans is not None:
             tokens = _sum_tokens(outcome.model.calls)
             self._spans.record(decision, tokens, upstream_model=engine.virtual.model)
 
-    def record_abandoned(self, engine: Engine, model: RequestModel) -> None:
-        """Record calls and samples of a request that got no answer."""
+    def record_abandoned(self, engine: Engine, decision: Decision, model: RequestModel) -> None:
+        """Record calls and samples of a request that got no answer, if it made any call."""
         self._count_calls(engine, model.calls)
         self.metrics.count("samples_total", engine.virtual.name, by=model.n_received)
+        if model.calls:
+            given = {"answers": [], "samples_used": model.n_received}
+            self._write(engine, decision, model, given)
 
     def record_audit(self, engine: Engine, outcome: Outcome, n_calls: int) -> None:
         """Record what an audit sampled after the first ``n_calls`` calls, which served the client.
@@ -143,7 +149,7 @@ class Account:
             given = answers[decision.chosen] if decision.chosen >= 0 else -1
             if given >= 0 and votes[given] == votes.max():
                 self.metrics.count("audit_agreements_total", model)
-        self._write(engine, outcome)
+        self._write(engine, decision, outcome.model)
 
     def can_audit(self, virtual: VirtualModel) -> bool:
         """Whether audits have not yet used their share of all samples."""
@@ -192,19 +198,29 @@ class Account:
             return
         distances = self._feature_distances.setdefault(model, deque(maxlen=WINDOW))
         distances.append(_feature_distance(decision.features, baseline))
-        self.metrics.set_gauge("feature_drift", model, sum(distances) / len(distances))
+        if len(distances) >= MIN_DRIFT_REQUESTS:
+            self.metrics.set_gauge("feature_drift", model, sum(distances) / len(distances))
         first = [answer for answer in decision.session.answers if answer >= 0][:2]
         if len(first) == 2 and baseline.agreement > 0:  # noqa: PLR2004 - a pair
             agree = self._first_pairs_agree.setdefault(model, deque(maxlen=WINDOW))
             agree.append(float(first[0] == first[1]))
-            share = sum(agree) / len(agree)
-            self.metrics.set_gauge("agreement_drift", model, share / baseline.agreement)
+            if len(agree) >= MIN_DRIFT_REQUESTS:
+                share = sum(agree) / len(agree)
+                self.metrics.set_gauge("agreement_drift", model, share / baseline.agreement)
 
-    def _write(self, engine: Engine, outcome: Outcome) -> None:
+    def _write(
+        self,
+        engine: Engine,
+        decision: Decision,
+        model: RequestModel,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Log a request; ``given`` values replace those of the decision."""
         if self._log is None:
             return
+        record = _describe(engine, decision, model.calls, texts=self._log_texts)
         try:
-            is_full = self._log.append(_describe(engine, outcome, texts=self._log_texts))
+            is_full = self._log.append({**record, **(given or {})})
             if is_full and (self._compacting is None or self._compacting.done()):
                 self._log.rotate()
                 self._compacting = asyncio.ensure_future(asyncio.to_thread(_compact, self._log))
@@ -241,9 +257,11 @@ def _sum_tokens(calls: Sequence[CallUsage]) -> dict[str, int]:
     }
 
 
-def _describe(engine: Engine, outcome: Outcome, *, texts: bool) -> dict[str, Any]:
+def _describe(
+    engine: Engine, decision: Decision, calls: Sequence[CallUsage], *, texts: bool
+) -> dict[str, Any]:
     """Everything that is needed to decide again, and what it cost."""
-    decision, session, calls = outcome.decision, outcome.decision.session, outcome.model.calls
+    session = decision.session
     samples = [
         {
             "answer": _writable(value),

@@ -67,8 +67,10 @@ GAUGES: Mapping[str, str] = {
     "price": "Price of the default budget.",
     "budget": "Default budget, in the unit of the bundle.",
     "request_cost_mean": "Mean cost of the last 1000 requests, in the unit of the bundle.",
-    "feature_drift": "Mean squared distance of features from the training questions; 1 is none.",
-    "agreement_drift": "Agreement of two samples, relative to the training questions; 1 is none.",
+    "feature_drift": "Mean squared distance of features from the training questions; 1 is none. "
+    "Absent before 200 requests.",
+    "agreement_drift": "Agreement of two samples, relative to the training questions; 1 is none. "
+    "Absent before 200 requests with two samples.",
 }
 IN_FLIGHT: Final = "requests_in_flight"
 

@@ -119,7 +119,7 @@ class Voting:
         try:
             outcome = await self.engine.run(model, decision)
         except BaseException:
-            self._account.record_abandoned(self.engine, model)
+            self._account.record_abandoned(self.engine, decision, model)
             raise
         self._record(outcome)
         return outcome
@@ -159,12 +159,12 @@ class Voting:
                 exchange, self._relay, body, on_done, headers=headers, keep_body=True
             )
         except BaseException:
-            self._account.record_abandoned(self.engine, model)
+            self._account.record_abandoned(self.engine, decision, model)
             raise
         decision.latency_s = time.perf_counter() - start
         sample = _parse_forwarded(forwarded)
         if sample is None:
-            self._account.record_abandoned(self.engine, model)
+            self._account.record_abandoned(self.engine, decision, model)
             return
         await self.engine.record_single_sample(decision, sample)
         self._record(Outcome(sample, decision, model))

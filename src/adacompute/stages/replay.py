@@ -33,7 +33,7 @@ MIN_REQUESTS = 5
 def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]:
     """Repeat the decision on every logged request at the price of another budget."""
     bundle = load_bundle(locate_bundle(bundle_path))
-    rows = _read_voted(log)
+    rows, unanswered = _read_log(log)
     price = bundle.price_for(budget)
     n_samples, source = decide_again(bundle, rows, [price] * len(rows)), "all"
     if (n_samples < 0).any():
@@ -41,7 +41,8 @@ def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]
         if not rows:
             raise DataError(
                 f"a budget of {budget:g} needs samples that were never drawn, and the log has no "
-                "audited requests: serve with an audit_share, or replay a smaller budget"
+                "audited requests: set audit_share under [serve.models.NAME] in the gateway's "
+                "configuration file and serve again, or replay a smaller budget"
             )
         n_samples = decide_again(bundle, rows, [price] * len(rows))
     served_cost = _served_cost(rows, bundle)
@@ -52,6 +53,7 @@ def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]
         "requests": len(rows),
         "source": source,
         "budget": budget,
+        "unit": bundle.unit,
         "price": price,
         "cost": float(cost.mean()),
         "served_cost": served_cost,
@@ -59,6 +61,7 @@ def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]
         **_interval("saved", np.asarray(1.0 - cost / max_cost, dtype=np.float64)),
         "saved_of_served": 1.0 - float(cost.mean()) / served_cost if served_cost else None,
         **_interval("agreement", _agreements(rows, n_samples)),
+        **_sum_unanswered(unanswered),
         "warning": _warn_of_model(rows, bundle),
         "shares": [
             {"samples": int(n), "share": float(c / len(rows))}
@@ -67,20 +70,32 @@ def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]
     }
 
 
-def _read_voted(log: Path) -> list[dict[str, Any]]:
-    """Return the requests of a log that were voted on."""
+def _read_log(log: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the requests of a log that were voted on, and those that got no answer."""
     logged = read_decisions(log).to_pylist()
-    rows = [row for row in logged if not row["shadow"] and row["answers"]]
+    served = [row for row in logged if not row["shadow"]]
+    rows = [row for row in served if row["answers"]]
     if rows:
-        return rows
+        return rows, [row for row in served if not row["answers"]]
     message = f"{log} holds no request that was voted on"
-    if shadows := sum(bool(row["shadow"]) for row in logged):
+    if shadows := len(logged) - len(served):
         message += (
             f", only {shadows} of shadow mode. Those hold one answer each and a lower bound of the "
             "samples that the policy would draw (samples_planned), which is not enough to replay "
-            "them: serve without shadow, with an audit_share"
+            "them: serve without shadow, and set audit_share under [serve.models.NAME] in the "
+            "gateway's configuration file"
         )
     raise DataError(message)
+
+
+def _sum_unanswered(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what requests without an answer used; they cannot be decided again."""
+    costs = [row["cost"] for row in rows]
+    return {
+        "unanswered_requests": len(rows),
+        "unanswered_samples": sum(row["samples_used"] for row in rows),
+        "unanswered_cost": None if None in costs or not costs else math.fsum(costs),
+    }
 
 
 def _served_cost(rows: list[dict[str, Any]], bundle: Bundle) -> float | None:
