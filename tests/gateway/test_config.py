@@ -188,12 +188,14 @@ def test_check_reports_the_models_and_starts_nothing(
 ) -> None:
     port, before = free_port(), upstream.connections
     key = 'upstream_api_key = "sk-secret-9"'
-    path = write(policies, f'base_url = "{upstream.base_url}"', f"port = {port}", key, MODEL)
+    model = MODEL.replace("budget = 2", "budget = 3")
+    path = write(policies, f'base_url = "{upstream.base_url}"', f"port = {port}", key, model)
     done = check(path, "--check", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert told["listen"] == f"127.0.0.1:{port}"
-    assert [model["name"] for model in told["models"]] == ["m"]
+    (shown,) = told["models"]
+    assert (shown["name"], shown["budget"], shown["min_budget"]) == ("m", 3.0, 2.0)
     assert "sk-secret-9" not in done.stdout
     assert upstream.connections == before
     with socket.socket() as plug:

@@ -178,6 +178,7 @@ def _print_serving(result: Result) -> None:
             "Virtual model": row["name"],
             "Upstream model": row["model"],
             "Budget": format_amount(row["budget"], row["unit"]),
+            "Minimum budget": format_amount(row["min_budget"], row["unit"]),
             "Price": row["price"],
             "Levels": row["levels"],
             "Grader": row["grader"],

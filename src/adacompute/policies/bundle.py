@@ -102,17 +102,23 @@ class Bundle:
         levels = self.policy.levels
         return max(level.n_samples for level in levels if level.model == levels[0].model)
 
-    def price_for(self, budget: float) -> float:
-        """Return the lowest price whose mean cost, by its upper bound, is within the budget."""
+    @property
+    def min_budget(self) -> float:
+        """Smallest budget that the policy can hold: its mean cost at the highest price."""
         if not self.frontier:
             raise BundleError(
                 "the policy is not calibrated: call ada.calibrate or run 'adacompute calibrate'"
             )
-        high = np.maximum.accumulate([point.cost_high for point in self.frontier])
-        if not budget >= high[0]:  # true for NaN as well
+        return self.frontier[0].cost_high
+
+    def price_for(self, budget: float) -> float:
+        """Return the lowest price whose mean cost, by its upper bound, is within the budget."""
+        if not budget >= self.min_budget:  # true for NaN as well
             raise BundleError(
-                f"a budget of {budget:g} is below {high[0]:.6g}, the minimum cost of this policy"
+                f"a budget of {budget:g} is below {self.min_budget:.6g}, the minimum cost of this "
+                "policy"
             )
+        high = np.maximum.accumulate([point.cost_high for point in self.frontier])
         prices = np.log([point.price for point in self.frontier])
         return float(np.exp(np.interp(budget, high, prices)))
 

@@ -72,6 +72,7 @@ def check_serving(config: Config) -> dict[str, Any]:
                 "name": name,
                 "model": virtual.model,
                 "budget": virtual.budget,
+                "min_budget": virtual.bundle.min_budget,
                 "price": virtual.bundle.price_for(virtual.budget),
                 "unit": virtual.bundle.unit,
                 "levels": len(virtual.bundle.policy.levels),
