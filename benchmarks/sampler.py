@@ -1,9 +1,10 @@
 """Sampler: throughput of ``Sampler.map`` against a bare asyncio loop over the same samples.
 
-``python benchmarks/sampler.py [QUESTIONS]``. The model answers immediately, so that all of the time
-is overhead. The bare loop is given the number of samples of each question in each round; it only
-calls the model, extracts the answers, merges equal ones and counts them. Both run in turns in one
-process, and the best turn of each counts.
+``python benchmarks/sampler.py [QUESTIONS]``. Both use the same ``Model``, which answers at once: it
+only lets other tasks run, as every real call does, so that all of the time is overhead. The bare
+loop is given the number of samples of each question in each round; it calls the model, keeps the
+samples and the usage, extracts the answers, merges equal ones and counts them. It decides nothing.
+Both run in turns in one process, and the best turn of each counts.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from pathlib import Path
 
 from adacompute.core.types import make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import load_grader
+from adacompute.models.messages import Sample
+from adacompute.models.model import CallUsage, Model, OnUsage
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -27,39 +30,48 @@ from adacompute.policies.uniform import FixedRule
 from adacompute.sampling.sampler import SampledAnswer, Sampler
 from adacompute.sampling.session import canonical_answer
 
-TURNS, CONCURRENCY = 7, 64
+TURNS, CONCURRENCY = 41, 64
+USAGE = CallUsage({"prompt_tokens": 20, "completion_tokens": 40})
 SOLUTION = "Let me add the two numbers step by step: 17 and 20 make 37, and 5 more make 42. "
 
 
-def make_model(length: int) -> Callable[[str, int], Awaitable[list[str]]]:
-    """Return a model that answers immediately with solutions, most of them with one answer."""
-    texts = [SOLUTION * length + f"The answer is {42 + (i % 4 == 0)}." for i in range(64)]
-    cycle = itertools.cycle(texts)
+class InstantModel:
+    """A model that answers at once with solutions, most of them with one answer."""
 
-    async def model(prompt: str, n: int) -> list[str]:
-        del prompt
-        return [next(cycle) for _ in range(n)]
+    def __init__(self, length: int) -> None:
+        texts = [SOLUTION * length + f"The answer is {42 + (i % 4 == 0)}." for i in range(64)]
+        self._texts = itertools.cycle(texts)
 
-    return model
+    async def sample(
+        self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
+    ) -> AsyncGenerator[Sample, None]:
+        """Yield n solutions of one call."""
+        del prompt, arm
+        await asyncio.sleep(0)
+        on_usage(USAGE)
+        for _ in range(n):
+            yield Sample(next(self._texts), samples_per_call=n)
 
 
 async def run_bare(
-    questions: list[str],
-    model: Callable[[str, int], Awaitable[list[str]]],
-    rounds: list[list[int]],
-) -> list[str | None]:
+    questions: list[str], model: Model, rounds: list[list[int]]
+) -> list[tuple[str | None, list[Sample], list[CallUsage]]]:
     """Call the model, parse and vote, with the given numbers of samples."""
-    grader, answers = load_grader("numeric"), dict[int, str | None]()
+    grader = load_grader("numeric")
+    answers: dict[int, tuple[str | None, list[Sample], list[CallUsage]]] = {}
     numbered = enumerate(questions)
 
     async def work() -> None:
         for i, question in numbered:
             votes: Counter[str] = Counter()
+            samples: list[Sample] = []
+            calls: list[CallUsage] = []
             for n in rounds[i]:
-                for text in await model(question, n):
-                    if (answer := canonical_answer(grader, text, votes)) is not None:
+                async for sample in model.sample(question, n, on_usage=calls.append):
+                    samples.append(sample)
+                    if (answer := canonical_answer(grader, sample.text, votes)) is not None:
                         votes[answer] += 1
-            answers[i] = votes.most_common(1)[0][0] if votes else None
+            answers[i] = (votes.most_common(1)[0][0] if votes else None, samples, calls)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(CONCURRENCY):
@@ -76,7 +88,7 @@ def measure(work: Awaitable[object]) -> float:
 
 def compare(name: str, bundle: Bundle, length: int, questions: list[str]) -> None:
     """Print the questions per second of both, and their ratio."""
-    model = make_model(length)
+    model = InstantModel(length)
     sampler = Sampler(bundle, model=model, price=0.02, grader="numeric")
 
     async def run_sampler() -> list[SampledAnswer]:
@@ -86,7 +98,7 @@ def compare(name: str, bundle: Bundle, length: int, questions: list[str]) -> Non
     rounds = [samples_per_round(answer) for answer in answers]
     best_bare, best_ours = float("inf"), float("inf")
     for _ in range(TURNS):
-        best_bare = min(best_bare, measure(run_bare(questions, make_model(length), rounds)))
+        best_bare = min(best_bare, measure(run_bare(questions, InstantModel(length), rounds)))
         best_ours = min(best_ours, measure(run_sampler()))
     n, samples = len(questions), sum(map(sum, rounds)) / len(questions)
     print(
@@ -113,7 +125,7 @@ def make_rule_bundle(rule: Rule) -> Bundle:
 def main() -> None:
     """Compare policies of one and of many rounds, with short and long completions."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("questions", type=int, nargs="?", default=3000)
+    parser.add_argument("questions", type=int, nargs="?", default=512)
     n_questions = parser.parse_args().questions
     questions = [f"What is {i} + {i % 7}? End with the answer." for i in range(n_questions)]
     example = load_bundle(locate_bundle(Path("example")))

@@ -29,6 +29,8 @@ from adacompute.core.types import (
     hash_keys,
 )
 
+_MASK = (1 << 64) - 1
+
 NO_LEVEL = -1
 """Level of a question before its first sample."""
 
@@ -165,3 +167,17 @@ def mixing_uniform(key: KeyArray) -> FloatArray:
     """Return a pseudo-random number in [0, 1) for each question that depends only on its key."""
     salted = hash_keys(hash_keys(key))  # a single hash is what the oracle breaks ties by
     return np.asarray((salted >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+
+def mixing_uniform_of(key: int) -> float:
+    """Return the number of ``mixing_uniform`` for one question, without arrays.
+
+    >>> mixing_uniform_of(7) == mixing_uniform(np.array([7], dtype=np.uint64))[0]
+    True
+    """
+    for _ in range(2):
+        key = (key + 0x9E3779B97F4A7C15) & _MASK
+        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _MASK
+        key ^= key >> 31
+    return (key >> 11) * 2.0**-53

@@ -55,7 +55,7 @@ MAX_PLANS = 8
 PRICE_JITTER = 0.2
 """Largest relative difference between the prices of two questions."""
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN, _MASK = np.uint64(0x9E3779B97F4A7C15), (1 << 64) - 1
 
 SHRINKAGE = (math.inf, 300.0, 80.0, 20.0)
 """Pseudo-questions that are tried for shrinking cells; infinitely many mean one pooled prior."""
@@ -181,6 +181,16 @@ def price_jitter(key: KeyArray) -> FloatArray:
     return np.asarray(
         1.0 - PRICE_JITTER / 2 + uniform * (PRICE_JITTER * 2.0**-53), dtype=np.float64
     )
+
+
+def price_jitter_of(key: int) -> float:
+    """Return the factor of ``price_jitter`` for one question, without arrays.
+
+    >>> price_jitter_of(7) == price_jitter(np.array([7], dtype=np.uint64))[0]
+    True
+    """
+    uniform = (key * int(_GOLDEN) & _MASK) >> 11
+    return 1.0 - PRICE_JITTER / 2 + uniform * (PRICE_JITTER * 2.0**-53)
 
 
 def to_spec(policy: SequentialPolicy) -> PolicySpec:

@@ -22,6 +22,7 @@ from adacompute.core.types import Float32Array
 from adacompute.features.text import FEATURE_SETS, extract_features
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.lookup import make_lookup
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix
 
 MANY_ROUNDS = 1 << 20
@@ -64,6 +65,9 @@ class QuestionProgress:
 
     def planned_after(self, answers: Sequence[int]) -> int | None:
         """Samples that would be planned if these were all answers so far; None means stop."""
+        if (found := _look_up(self, answers)) is not None:
+            level, is_active = found
+            return self.bundle.policy.levels[level].n_samples if is_active else None
         after = _decide_block([self], [list(answers)])
         return int(after.target[0]) if len(after.active) else None
 
@@ -89,10 +93,10 @@ def question_features(bundle: Bundle, question: str | None) -> Float32Array:
 
 
 def decide(questions: Iterable[QuestionProgress]) -> None:
-    """Make the decisions that are due, in as few blocks as possible."""
+    """Make the decisions that are due: by lookup, or in as few blocks as possible."""
     blocks: dict[tuple[int, float, int, bool], list[QuestionProgress]] = {}
     for one in questions:
-        if one.is_due:
+        if one.is_due and not decide_by_lookup(one):
             # A policy may plan a whole block for the fewest rounds that are left in it.
             left = min(one.rounds_left, MANY_ROUNDS)
             place = (id(one.bundle), one.price, left, one.level == NO_LEVEL)
@@ -104,6 +108,63 @@ def decide(questions: Iterable[QuestionProgress]) -> None:
         taken = (time.perf_counter() - start) / len(block)
         for one in block:
             one.decision_s += taken
+
+
+def decide_by_lookup(one: QuestionProgress) -> bool:
+    """Make the decision that is due for one question, if that is possible without a block."""
+    start = time.perf_counter()
+    found = _look_up(one, one.answers)
+    if found is None:
+        return False
+    level, is_active = found
+    if one.level != NO_LEVEL:
+        one.rounds_left -= 1
+    one.n_decided = one.target
+    if is_active:
+        one.level, one.target = level, one.bundle.policy.levels[level].n_samples
+    one.is_active, one.is_due, one.episode = is_active, False, None
+    one.decision_s += time.perf_counter() - start
+    return True
+
+
+def _look_up(one: QuestionProgress, answers: Sequence[int]) -> tuple[int, bool] | None:
+    """Return the next level of a question and whether it goes on; None if it needs a block.
+
+    It does what ``Episode.feed`` and ``Episode.decide`` do, for one question.
+    """
+    tables, n_samples, level = _lookup_tables(one.bundle), one.target, one.level
+    if tables.lookup is None or len(answers) < n_samples or one.rounds_left < MANY_ROUNDS:
+        return None
+    feature = 0.0
+    if tables.uses_features:
+        if one.features is None:
+            return None
+        feature = one.features.item(0)
+    costs = tables.costs
+    next_cost = costs[min(n_samples, len(costs) - 1)]
+    if level != NO_LEVEL:
+        next_cost = max(0.0, next_cost - costs[level])
+    found = tables.lookup.decide(
+        tuple(answers[:n_samples]),
+        level,
+        price=one.price,
+        key=one.key,
+        feature=feature,
+        next_cost=next_cost,
+    )
+    return found, found > level
+
+
+class _LookupTables:
+    """What lookups need of a bundle, worked out once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.lookup = make_lookup(bundle.policy)
+        self.uses_features = _uses_features(bundle)
+        self.costs: list[float] = bundle.level_cost[0].tolist()
+
+
+_lookup_tables = lru_cache(maxsize=16)(_LookupTables)
 
 
 def _move(block: list[QuestionProgress], after: Episode) -> None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from adacompute.core.errors import GraderError, ModelError
 from adacompute.models.messages import Sample
 from adacompute.models.model import Model, OnUsage
-from adacompute.sampling.blocks import decide
+from adacompute.sampling.blocks import QuestionProgress, decide, decide_by_lookup
 from adacompute.sampling.session import ParsedAnswer, Request, Session
 
 GRADING_S = 5.0
@@ -34,28 +34,17 @@ class Decider:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[Session] = []
-        self._woken: list[asyncio.Future[None]] = []
+        self._waiting: list[QuestionProgress] = []
 
     async def decide(self, session: Session) -> None:
         """Make the decision that is due in a session, together with others that wait."""
-        self._waiting.append(session)
-        if len(self._waiting) > 1:
-            future = asyncio.get_running_loop().create_future()
-            self._woken.append(future)
-            await future
+        if decide_by_lookup(session.progress):
             return
-        try:
-            await asyncio.sleep(0)  # until every task that can run waits here or elsewhere
-        finally:
+        self._waiting.append(session.progress)
+        await asyncio.sleep(0)  # until every task that can run waits here or elsewhere
+        if session.progress.is_due:  # the first to go on decides for all
             waiting, self._waiting = self._waiting, []
-            woken, self._woken = self._woken, []
-            try:
-                decide([one.progress for one in waiting])
-            finally:
-                for future in woken:  # after an error, each of them decides alone
-                    if not future.done():
-                        future.set_result(None)
+            decide(waiting)
 
 
 async def run_session(
@@ -79,7 +68,7 @@ async def run_session(
         while True:
             if decider is not None and session.progress.is_due:
                 await decider.decide(session)
-            if run.is_late() or not (request := session.ask()):
+            if (deadline_s is not None and run.is_late()) or not (request := session.ask()):
                 break
             start = time.perf_counter()
             goes_on = await run.sample(request)
@@ -113,6 +102,8 @@ class _Run:
         self.deadline = None
         if deadline_s is not None:
             self.deadline = asyncio.get_running_loop().time() + deadline_s
+        grader = session.grader
+        self.has_fast_grader = grader is not None and grader.name in FAST_GRADERS
         self.surplus: list[Sample | ParsedAnswer] = []
         self.is_complete = True
 
@@ -156,28 +147,33 @@ class _Run:
         self, samples: AsyncGenerator[Sample, None], limit: asyncio.Timeout | None
     ) -> bool:
         """Tell samples, call by call; return early if the rest can be cancelled."""
-        of_call: list[Sample] = []
+        session, of_call, is_fast = self.session, list[Sample](), self.has_fast_grader
         async for sample in samples:
             of_call.append(sample)
+            is_fast = is_fast and len(sample.text) <= LARGE
             if len(of_call) < sample.samples_per_call:
                 continue
-            if all(_is_fast(self.session, one) for one in of_call):
+            if is_fast:
                 self._tell(of_call)
             else:
                 await self._parse_and_tell(of_call)
-            if self.session.can_cancel:
+            if session.can_cancel:
                 return True
             if limit is not None:
                 limit.reschedule(self.deadline)
-            of_call = []
-        await self._parse_and_tell(of_call)
+            of_call, is_fast = [], self.has_fast_grader
+        if of_call:
+            await self._parse_and_tell(of_call)
         return False
 
     def _tell(self, samples: Sequence[Sample | ParsedAnswer]) -> None:
         """Tell samples; those beyond what was asked for are kept for later."""
-        missing = self.session.n_planned - self.session.n_samples
-        self.session.tell(samples[:missing])
-        self.surplus += samples[missing:]
+        session = self.session
+        missing = session.progress.target - len(session.samples)
+        if len(samples) > missing:
+            self.surplus += samples[missing:]
+            samples = samples[:missing]
+        session.tell(samples)
 
     async def _parse_and_tell(self, samples: list[Sample]) -> None:
         """Parse samples and tell each at once: what is parsed in time counts."""

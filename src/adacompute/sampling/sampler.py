@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Literal, Self, overload
 
 from adacompute.core.errors import ConfigError
@@ -34,8 +33,8 @@ from adacompute.sampling.blocks import decide
 from adacompute.sampling.loop import LARGE, Decider, run_session
 from adacompute.sampling.session import Session, SupportsBundle, as_bundle, find_grader
 
-BLOCK = 64
-"""Questions whose first decisions are made together."""
+BLOCK, BLOCK_CHARS = 256, 100_000
+"""Questions whose first decisions are made together, and their characters, at most."""
 
 MAX_PER_CALL = 64
 """Samples that one call asks for at most, where the server gives any number."""
@@ -221,10 +220,15 @@ class Sampler:
 
     def _open_all(self, questions: Iterable[str]) -> Iterator[Session]:
         """Open sessions, a block at a time, whose first decisions are made together."""
-        left = iter(questions)
-        while block := [self._open(question) for question in islice(left, BLOCK)]:
-            decide(one.progress for one in block if len(one.question or "") <= LARGE)
-            yield from block
+        block: list[Session] = []
+        n_chars = 0
+        for question in questions:
+            block.append(self._open(question))
+            n_chars += len(question)
+            if len(block) == BLOCK or n_chars > BLOCK_CHARS:
+                yield from _decide_first(block)
+                block, n_chars = [], 0
+        yield from _decide_first(block)
 
     async def _try(self, session: Session, decider: Decider) -> SampledAnswer | Exception:
         """Answer a question, or return its error."""
@@ -289,3 +293,9 @@ class Sampler:
             temperature = options["settings"].temperature
             samples_per_call = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
         return UpstreamModel(self._upstream, samples_per_call=samples_per_call, **options)
+
+
+def _decide_first(block: list[Session]) -> list[Session]:
+    """Make the first decisions of a block, except those of long texts, which need a thread."""
+    decide(one.progress for one in block if len(one.question or "") <= LARGE)
+    return block

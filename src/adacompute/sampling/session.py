@@ -151,10 +151,13 @@ class Session:
         Asking again before ``tell`` returns the same request. After fewer samples than were asked
         for, it returns a request for the rest.
         """
-        progress = self._decided()
+        progress = self.progress
+        if progress.is_due:
+            decide([progress])
         if not progress.is_active:
             return None
-        self._begin_round()
+        if not self._has_begun_round:
+            self._begin_round()
         return Request(progress.target - len(self.samples), self.arm)
 
     def tell(self, samples: Iterable[AnySample]) -> None:
@@ -172,7 +175,8 @@ class Session:
         if len(given) > missing:
             raise DataError(f"{missing} samples were asked for and {len(given)} are given")
         self._add(given)
-        self._begin_round()
+        if not self._has_begun_round:
+            self._begin_round()
         if len(given) == missing:
             progress.is_due, self._has_begun_round = True, False
 
@@ -181,7 +185,8 @@ class Session:
 
         ``samples`` are ones that came beyond what was asked for; they vote too.
         """
-        self._add(_as_list(samples))
+        if given := _as_list(samples):
+            self._add(given)
         self.progress.is_active = self.progress.is_due = False
 
     def parse(self, sample: str | Sample) -> ParsedAnswer:
@@ -207,8 +212,11 @@ class Session:
     @property
     def arm(self) -> str | None:
         """Model that the open request is for; None is the usual one."""
+        level = self.progress.level
+        if level <= 0:
+            return None
         levels = self.progress.bundle.policy.levels
-        model = levels[max(0, self.progress.level)].model
+        model = levels[level].model
         return None if model == levels[0].model else model
 
     @property
@@ -240,8 +248,8 @@ class Session:
         progress = self._decided()
         by_count = progress.bundle.tie_break == FIRST_SEEN or progress.n_decided < self.n_samples
         if self.arm is None and by_count:
-            top = max(self._counts)
-            return min(self._first[i] for i, count in enumerate(self._counts) if count == top)
+            # Classes are numbered by their first samples.
+            return self._first[self._counts.index(max(self._counts))]
         found = progress.vote()
         return found if found >= 0 else None
 
@@ -281,9 +289,8 @@ class Session:
         return self.progress
 
     def _begin_round(self) -> None:
-        if not self._has_begun_round:
-            self._has_begun_round = True
-            self.rounds += 1
+        self._has_begun_round = True
+        self.rounds += 1
 
     def _add(self, given: list[AnySample]) -> None:
         """Record samples, or none of them if one cannot be used."""
@@ -291,30 +298,36 @@ class Session:
         values: list[str | None] = []
         samples: list[Sample] = []
         for one in given:
-            if isinstance(one, ParsedAnswer):
-                value, sample = one.value, one.sample or Sample(one.value or "")
-            else:
-                sample = one if isinstance(one, Sample) else Sample(one)
+            if isinstance(one, Sample):
+                sample, value = one, self._extract(one, known)
+            elif isinstance(one, str):
+                sample = Sample(one)
                 value = self._extract(sample, known)
+            else:
+                value, sample = one.value, one.sample or Sample(one.value or "")
             if value is not None and value not in known:
                 known = [*known, value]
             values.append(value)
             samples.append(sample)
+        progress = self.progress
         for value, sample in zip(values, samples, strict=True):
-            self.progress.add(self._count(value), sample.mean_logprob)
+            number = UNPARSED if value is None else self._count(value)
+            if sample.mean_logprob is None and not progress.logprobs:
+                progress.answers.append(number)
+            else:
+                progress.add(number, sample.mean_logprob)
         self.values += values
         self.samples += samples
 
     def _extract(self, sample: Sample, known: Collection[str]) -> str | None:
         if self.grader is None:
             raise ConfigError("the policy names no grader: give one, or tell parsed answers")
-        text = "" if sample.finish_reason == "length" and sample.ran_out_of_tokens else sample.text
-        return canonical_answer(self.grader, text, known)
+        if sample.finish_reason == "length" and sample.ran_out_of_tokens:
+            return canonical_answer(self.grader, "", known)
+        return canonical_answer(self.grader, sample.text, known)
 
-    def _count(self, value: str | None) -> int:
+    def _count(self, value: str) -> int:
         """Count a vote, and return the class of its answer."""
-        if value is None:
-            return UNPARSED
         number = self._classes.setdefault(value, len(self._counts))
         if number == len(self._counts):
             self._counts.append(0)
