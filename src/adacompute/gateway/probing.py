@@ -21,7 +21,7 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
 
-LOG = logging.getLogger("adacompute.gateway")
+LOG = logging.getLogger("adacompute.gateway.probing")
 LOADING_TIMEOUT_S = 60.0
 """How long a server that fails, for example while it loads its model, is probed again."""
 
@@ -50,6 +50,7 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream]) -> None
                 error,
             )
         else:
+            LOG.info("%s: the probe is done; several samples per call: %s", model, found.n)
             for upstream in same:
                 upstream.capabilities = found
 

@@ -21,11 +21,11 @@ from typing import Any
 
 from adacompute.core.errors import BundleError, ConfigError, needs_extra
 from adacompute.datasets.example import locate_bundle
+from adacompute.gateway import probing
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.metrics import SHARED_DIRECTORY, Metrics
-from adacompute.gateway.probing import needs_probe
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached
 from adacompute.models.messages import Capabilities
@@ -109,7 +109,9 @@ def run(config: Config, report: Callable[[str], None]) -> None:
     _check_port(config)
     names = ", ".join(models) or "none"
     report(f"listening on http://{config.host}:{config.port}/v1, deciding for: {names}")
-    if config.probe and any(needs_probe(virtual.capabilities) for virtual in models.values()):
+    if config.probe and any(
+        probing.needs_probe(virtual.capabilities) for virtual in models.values()
+    ):
         report(f"probing {config.base_url} in the background: /ready answers 503 until then")
     # After a graceful stop, uvicorn raises the signal again, and it ignores KeyboardInterrupt.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -174,6 +176,8 @@ def _shared_metrics() -> Iterator[None]:
 
 
 def _set_up_logging() -> None:
+    """Log warnings, and the result of the probe, which operators wait for."""
+    logging.getLogger(probing.__name__).setLevel(logging.INFO)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
