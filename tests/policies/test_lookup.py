@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def example() -> SequentialPolicy:
 
 
 def make_policy(name: str) -> Policy:
-    policies = {
+    policies: dict[str, Callable[[], Policy]] = {
         "mixed": lambda: MIXED,
         "unmixed": lambda: replace(MIXED, mix_by="none"),
         "single": lambda: replace(MIXED, rules=RULES[3:], schedule=PriceSchedule((0.1,))),
