@@ -184,11 +184,28 @@ def test_calibration_sets_the_price_of_budgets(hundred: ada.Samples) -> None:
     assert policy.price_for(2.5) >= policy.price_for(3.0) >= policy.price_for(5.0) > 0
     assert result.cost <= result.cost_high <= 3.0 * (1 + 1e-6)
     assert result.gain_low <= result.gain <= result.gain_high
-    with pytest.raises(ada.BundleError, match=r"0\.5"):
+    with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
         policy.price_for(0.5)
     policy.fit(hundred)
     with pytest.raises(ada.NotFittedError, match="calibrate"):
         policy.price_for(3.0)
+
+
+def test_infeasible_budgets_are_refused(hundred: ada.Samples) -> None:
+    policy = ada.Fixed().fit(hundred)
+    with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
+        ada.calibrate(policy, hundred, budget=0.5)
+    with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
+        ada.evaluate(policy, hundred, budgets=[0.5, 2.0])
+    ada.calibrate(policy, hundred, budget=2.0)
+    with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
+        policy.start("What is 1 + 1?", budget=0.5)
+
+    async def model(prompt: str, n: int) -> list[str]:
+        return [prompt] * n
+
+    with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
+        ada.Sampler(policy, model=model, grader="numeric", budget=0.5)
 
 
 def test_results_are_tables(hundred: ada.Samples) -> None:

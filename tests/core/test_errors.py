@@ -8,6 +8,7 @@ import pytest
 from adacompute.core import errors
 from adacompute.core.errors import (
     AdaComputeError,
+    BudgetBelowMinimum,
     BundleError,
     ConfigError,
     DataError,
@@ -29,6 +30,7 @@ TREE = {
     DataError: ValueError,
     BundleError: DataError,
     InfeasibleBudget: ValueError,
+    BudgetBelowMinimum: InfeasibleBudget,
     NotFittedError: AttributeError,
     MissingExtra: ImportError,
     GraderError: AdaComputeError,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.costs import CostModel, call_costs, level_costs, sample_costs
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
@@ -131,7 +131,7 @@ def test_evaluation_uses_token_prices_and_notices_changes(
 
     assert cost(88e-5) == pytest.approx(88e-5)
     prices.write_text(PRICES.replace("2", "20"))
-    with pytest.raises(ConfigError, match=r"a budget of 0\.00088 is below"):
+    with pytest.raises(InfeasibleBudget, match=r"0\.00088"):
         cost(88e-5)
 
 

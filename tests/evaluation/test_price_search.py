@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.factories import Experiment, find_factory
 from adacompute.evaluation.price_search import (
     PriceSweep,
@@ -45,7 +45,7 @@ def test_a_horizon_leaves_more_room_than_the_long_run(sweep: PriceSweep) -> None
 
 
 def test_a_budget_below_the_cheapest_price_is_refused(sweep: PriceSweep) -> None:
-    with pytest.raises(ConfigError, match=r"budget of 0\.9 .* 95%"):
+    with pytest.raises(InfeasibleBudget, match=r"0\.9 .* 95%"):
         find_price(sweep, 0.9, confidence=0.95, horizon=None)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.errors import BundleError
+from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.types import Float32Array, IntArray, UtilityTable, make_levels
 from adacompute.features.text import VERSION
 from adacompute.policies.bundle import FILE, Bundle, FrontierPoint, load_bundle, save_bundle
@@ -403,9 +403,9 @@ def test_price_for_uses_the_upper_bound_of_the_cost() -> None:
     assert bundle.price_for(1.5) == pytest.approx(0.2)
     assert bundle.price_for(2.25) == pytest.approx(0.1)
     assert bundle.price_for(9.0) == pytest.approx(0.05)
-    with pytest.raises(BundleError, match=r"1\.4 is below 1\.5"):
+    with pytest.raises(InfeasibleBudget, match=r"1\.4 is below 1\.5"):
         bundle.price_for(1.4)
-    with pytest.raises(BundleError, match="a budget of nan is below"):
+    with pytest.raises(InfeasibleBudget, match="nan"):
         bundle.price_for(math.nan)
     with pytest.raises(BundleError, match="'adacompute calibrate'"):
         Bundle(RULES).price_for(2.0)

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from adacompute.core.errors import BundleError, ConfigError
+from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
+from adacompute.evaluation import verdict
+from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import calibrate as calibrations
 from adacompute.stages.calibrate import calibrate_run
@@ -79,6 +82,17 @@ def test_invalid_options_are_refused(
     run, policy = trained
     with pytest.raises(ConfigError, match=why):
         calibrate_run(run, bundle=policy, **options)
+
+
+def test_infeasible_budgets_are_refused_before_the_policy_is_refitted(
+    trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, policy = trained
+    monkeypatch.setattr(verdict, "sweep_prices", None)
+    monkeypatch.setattr(Pool, "mean_sample_cost", lambda pool: np.full(len(pool), 3.0))
+    for budget in (0.5, 2.9):
+        with pytest.raises(InfeasibleBudget, match=str(budget)):
+            calibrate_run(run, bundle=policy, budget=budget)
 
 
 def test_bundle_of_other_samples_is_refused(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from adacompute.core import errors
-from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import evaluate
@@ -197,7 +197,7 @@ def test_paper_protocol_scores_the_paper_policies(run: Path) -> None:
         ({"budgets": (2.0, math.inf)}, ConfigError, "inf"),
         ({"budgets": (0.0,)}, ConfigError, "finite.* 0"),
         ({"budgets": (-1.0,)}, ConfigError, "-1"),
-        ({"budgets": (0.5,)}, ConfigError, "below 1"),
+        ({"budgets": (0.5,)}, InfeasibleBudget, "below 1"),
         ({"levels": (2, 1)}, ConfigError, "levels"),
         ({"levels": ()}, ConfigError, "levels"),
         ({"levels": (5, 6)}, DataError, "4 of 8, and the lowest level is 5"),

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core import errors
-from adacompute.core.errors import BundleError, ConfigError, DataError
+from adacompute.core.errors import BundleError, ConfigError, DataError, InfeasibleBudget
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.fit import fit_run
@@ -113,6 +113,7 @@ def test_base_install_fits_what_it_can(
     ("options", "kind", "keyword"),
     [
         ({"budget": 0.0}, ConfigError, "0"),
+        ({"budget": 0.9}, InfeasibleBudget, "0.9"),
         ({"policy": "psychic"}, ConfigError, "psychic"),
         ({"levels": (2, 1)}, ConfigError, "levels"),
         ({"confidence": 2.0}, ConfigError, "confidence"),
@@ -128,6 +129,13 @@ def test_invalid_options_are_refused_before_anything_is_written(
         fit_run(str(many), out=tmp_path / "bundle", **{**QUICK, **options})
     assert not (tmp_path / "bundle").exists()
     assert not (tmp_path / "bundle.run").exists()
+
+
+def test_infeasible_budgets_are_refused_before_training(many: Path, tmp_path: Path) -> None:
+    options = {**QUICK, "budget": 0.1, "unit": "characters"}
+    with pytest.raises(InfeasibleBudget, match=r"0\.1"):
+        fit_run(str(many), out=tmp_path / "bundle", **options)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_other_directories_are_not_overwritten(many: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def calibrate(
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
-    check_budgets([budget])
+    check_budgets([budget], unit=samples.unit)
     check_confidence(confidence, horizon)
     factory = estimator.make_factory(samples)
     experiment = estimator.make_experiment(samples, budget)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.core.utility import probability_of_best
 from adacompute.spending.token_prices import (
     TokenPriceList,
@@ -100,11 +100,19 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and bool(np.isfinite(float(value)))
 
 
-def check_budgets(budgets: Collection[float]) -> tuple[float, ...]:
-    """Return the budgets in rising order, and refuse those that are not finite and above 0."""
+def check_budgets(budgets: Collection[float], *, unit: str | None = None) -> tuple[float, ...]:
+    """Return the budgets in rising order, and refuse those that are not finite and above 0.
+
+    In samples, a budget below 1 is infeasible whatever the questions are.
+    """
     for budget in budgets:
         if not _is_finite(budget) or budget <= 0:
             raise ConfigError(f"a budget must be a finite number above 0, not {budget}")
+        if unit == "samples" and budget < 1:
+            raise InfeasibleBudget(
+                f"a budget of {budget:g} samples per question is below 1, and every question needs "
+                "one sample: use a larger budget"
+            )
     if not budgets:
         raise ConfigError("no budget is given: name at least one")
     return tuple(sorted({float(budget) for budget in budgets}))

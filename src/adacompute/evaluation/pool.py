@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.errors import DataError
+from adacompute.core.errors import DataError, InfeasibleBudget
 from adacompute.core.types import (
     BoolArray,
     Float32Array,
@@ -153,6 +153,16 @@ class Pool:
     def mean_sample_cost(self) -> FloatArray:
         """Return the mean cost of a sample of each question, (N,)."""
         return _mean_by_question(self.answers, self.sample_cost)
+
+    def check_budget(self, budget: float, n_samples: int = 1) -> None:
+        """Refuse a budget that does not pay for so many samples of each question."""
+        lowest = float(self.mean_sample_cost().mean()) * n_samples + float(self.round_costs.mean())
+        if budget < lowest * (1 - 1e-9):
+            noun = "one sample" if n_samples == 1 else f"{n_samples} samples"
+            raise InfeasibleBudget(
+                f"a budget of {budget:g} is below {lowest:.6g}, the mean cost of {noun}, which "
+                "every question needs: use a larger budget"
+            )
 
     @property
     def round_costs(self) -> FloatArray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.intervals import Mean
 from adacompute.evaluation.pool import N_FOLDS, assign_folds
 from adacompute.evaluation.replay import Replay, ReplayResult
@@ -120,7 +120,7 @@ def find_price(
     if over == 0:
         cheapest = float(sweep.results[0].cost.mean())
         margin = cost_high(sweep.results[0]) - cheapest
-        raise ConfigError(
+        raise InfeasibleBudget(
             f"a budget of {budget:g} cannot be held with {confidence:.0%} confidence: this policy "
             f"costs at least {cheapest:.6g} ± {margin:.2g}; use a larger budget"
         )

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.curves import Curve, CurvePoint, cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import (
     POLICY_FACTORIES,
@@ -76,7 +75,8 @@ def evaluate(
     chosen = _check_policies(policies)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
     kept = _keep_levels(equal, levels)
-    wanted = _check_budgets(equal, budgets, kept)
+    wanted = check_budgets(budgets)
+    equal.check_budget(wanted[0], kept[0])
     rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
     experiment = Experiment(equal, kept, wanted, n_permutations, seed, max_rounds=rounds)
     splits = split_folds(assign_folds(equal.group, n_folds, seed=seed))
@@ -136,19 +136,6 @@ def _keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
             "collect more samples per question, or name more levels with --levels"
         )
     return kept
-
-
-def _check_budgets(
-    pool: Pool, budgets: Sequence[float], levels: tuple[int, ...]
-) -> tuple[float, ...]:
-    """Return rising budgets, and refuse those below the cost of the cheapest level."""
-    lowest = float(pool.mean_sample_cost().mean()) * levels[0] + float(pool.round_costs.mean())
-    for budget in budgets:
-        if not np.isfinite(budget) or budget < lowest * (1 - 1e-9):
-            raise ConfigError(
-                f"a budget of {budget:g} is below {lowest:.6g}, the cost of the cheapest level"
-            )
-    return tuple(sorted({float(budget) for budget in budgets}))
 
 
 def _oracle_points(

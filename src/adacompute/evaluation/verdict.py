@@ -138,6 +138,7 @@ def calibrate(
     ``sweep`` is a sweep of this policy, if there is one already.
     """
     check_pool(experiment)
+    experiment.pool.check_budget(budget)
     sweep = sweep or sweep_prices(experiment, find_factory(policy), n_prices)
     price, result = find_price(sweep, budget, confidence=confidence, horizon=horizon)
     mixture = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))

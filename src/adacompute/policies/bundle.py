@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from adacompute.core.errors import BundleError
+from adacompute.core.errors import BudgetBelowMinimum, BundleError
 from adacompute.core.types import FloatArray
 from adacompute.features.text import FEATURE_SETS, VERSION
 from adacompute.models.templates import Template
@@ -114,7 +114,7 @@ class Bundle:
     def price_for(self, budget: float) -> float:
         """Return the lowest price whose mean cost, by its upper bound, is within the budget."""
         if not budget >= self.min_budget:  # true for NaN as well
-            raise BundleError(
+            raise BudgetBelowMinimum(
                 f"a budget of {budget:g} is below {self.min_budget:.6g}, the minimum cost of this "
                 "policy"
             )

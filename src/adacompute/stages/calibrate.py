@@ -42,12 +42,12 @@ def calibrate_run(
     """Set the price of a bundle for a budget, or to keep a share of the accuracy of N samples."""
     if budget is not None and accuracy_of is not None:
         raise ConfigError("give --budget or --accuracy-of, not both")
-    if budget is not None:
-        check_budgets([budget])
     if not 0 < share < 1:
         raise ConfigError(f"share must be between 0 and 1, got {share:g}")
     check_confidence(confidence, horizon)
     trained = load_bundle(bundle)
+    if budget is not None:
+        check_budgets([budget], unit=trained.unit)
     experiment, name = _experiment(run, trained, resort)
     progress(name)
     settings: dict[str, Any] = {"confidence": confidence, "horizon": horizon}

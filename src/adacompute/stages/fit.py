@@ -84,7 +84,7 @@ def fit_run(
     `read_plan` to sample them with. Without ``policy`` it is the best one that the installed
     extras can fit. Everything is checked before the first sample is paid for.
     """
-    check_budgets([budget])
+    check_budgets([budget], unit=unit)
     check_confidence(confidence, None)
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
@@ -97,7 +97,7 @@ def fit_run(
     else:
         options = {"token_prices": token_prices, "seed": seed, **collection}
         _collect(source, run, steps, options, **names)
-    trained = _train(run, out, steps, training)
+    trained = _train(run, out, steps, training, budget)
     result = _calibrate(run, out, steps, trained, {"budget": budget, "confidence": confidence})
     page = _report(run, steps, budget=budget, **shared)
     return {
@@ -144,7 +144,7 @@ def _collect(
     steps.note("collect", is_skipped=not any(arm["new_samples"] for arm in result["arms"]))
 
 
-def _train(run: Path, out: Path, steps: _Steps, options: dict[str, Any]) -> str:
+def _train(run: Path, out: Path, steps: _Steps, options: dict[str, Any], budget: float) -> str:
     """Train the bundle unless it is there already; return the hash of the trained bundle."""
     store = Run(run)
     inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
@@ -155,7 +155,7 @@ def _train(run: Path, out: Path, steps: _Steps, options: dict[str, Any]) -> str:
         steps.note("train", is_skipped=True)
         return str(finished.result["bundle_hash"])
     steps.progress(f"train {options['policy']}")
-    train_run(run, out=out, **options)
+    train_run(run, out=out, min_budget=budget, **options)
     result = {"bundle_hash": hash_path(out)}
     store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
     steps.note("train", is_skipped=False)

@@ -61,12 +61,18 @@ def train_run(
     model: str | None = None,
     grader: str | None = None,
     seed: int = 0,
+    min_budget: float | None = None,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle."""
+    """Fit a policy to all questions of a run and write its bundle.
+
+    With ``min_budget``, the lowest budget that it is for, an infeasible one is refused first.
+    """
     factory, levels, store = find_factory(policy), check_levels(levels), Run(run)
     costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
     pool = read_pool(store, costs=costs, **known).equalise()
+    if min_budget is not None:
+        pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
         "budgets": resolve_budgets(store, costs, budgets),
