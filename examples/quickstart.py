@@ -24,9 +24,7 @@ print(ada.evaluate([policy, ada.AdaptiveConsistency(), "mixture"], samples, budg
 
 async def answer() -> None:
     """Answer questions with two samples each on average."""
-    settings = ada.Settings(max_tokens=20, stop=("\n",))
-    sampler = ada.Sampler(policy, base_url=URL, model=MODEL, budget=2.0, settings=settings)
-    async with sampler:
+    async with ada.Sampler(policy, base_url=URL, model=MODEL, budget=2.0) as sampler:
         for one in await sampler.map(QUESTIONS, concurrency=2):
             print(f"{one.question} {one.answer}, samples: {one.n_samples}")
 

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.types import Float32Array, IntArray, UtilityTable, make_levels
 from adacompute.features.text import VERSION
+from adacompute.models.messages import Settings
 from adacompute.policies.bundle import FILE, Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
@@ -93,6 +95,7 @@ def test_a_bundle_round_trips(tmp_path: Path) -> None:
         model="m",
         grader="math",
         data_hash="abc",
+        settings=Settings(0.5, 0.9, None, ("\n", "Q:"), "low", extra={"top_k": 3}),
         frontier=FRONTIER,
         notes={"questions": 7, "text": "é"},
     )
@@ -106,6 +109,7 @@ def test_a_bundle_round_trips(tmp_path: Path) -> None:
         "model",
         "grader",
         "data_hash",
+        "settings",
         "frontier",
         "notes",
     )
@@ -168,10 +172,13 @@ def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
     check_rejected(tmp_path, "is damaged: run 'adacompute train' again")
 
 
-@pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 1}', '{"format": 2}'])
+@pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}', '{"format": 3}'])
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    check_rejected(tmp_path, "format (None|1|2), .* format 3: run 'adacompute train' again")
+    check_rejected(tmp_path, "format (None|2|3), .* format 4: run 'adacompute train' again")
+
+
+SETTINGS = asdict(Settings())
 
 
 @pytest.mark.parametrize(
@@ -180,6 +187,11 @@ def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
         ("rules", "unit", 3, "damaged .unit cannot be a int"),
         ("rules", "notes", [], "damaged .notes cannot be a list"),
         ("rules", "model", 1.5, "damaged .model cannot be a float"),
+        ("rules", "settings", [0.7], "damaged"),
+        ("rules", "settings", SETTINGS | {"temperature": -1}, "damaged .*-1"),
+        ("rules", "settings", SETTINGS | {"max_tokens": 1.5}, "max_tokens cannot be a float"),
+        ("rules", "settings", SETTINGS | {"stop": "\n"}, "stop cannot be a str"),
+        ("rules", "settings", SETTINGS | {"logprobs": 1}, "logprobs"),
         ("rules", "policy", "fixed", "damaged .policy cannot be a str"),
         ("rules", "files", ["model-0.onnx"], "damaged .files cannot be a list"),
         ("rules", "frontier", [{"price": "1"}], "damaged .a number cannot be a str"),

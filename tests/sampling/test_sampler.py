@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from adacompute.core.types import make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample, Settings
 from adacompute.models.model import CallUsage, OnUsage
+from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -304,6 +307,26 @@ def test_a_server_is_sampled_through_our_own_client() -> None:
     assert all(answer.n_samples <= 3 for answer in found)
     assert sum(answer.usage.n_calls for answer in found) == stats["calls"] == 30
     assert stats["tokens"] <= sum(answer.usage.completion_tokens for answer in found)
+
+
+@pytest.mark.parametrize("given", [None, Settings(temperature=1.0, max_tokens=30)])
+def test_settings_are_those_of_the_bundle_unless_others_are_given(given: Settings | None) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def create(**body: Any) -> dict[str, Any]:
+        bodies.append(body)
+        return {"choices": [{"text": "4", "finish_reason": "stop"}], "usage": {}}
+
+    endpoint = SimpleNamespace(create=create)
+    client = SimpleNamespace(completions=endpoint, chat=SimpleNamespace(completions=endpoint))
+    collected = Settings(temperature=0.3, max_tokens=20, stop=("Q:",))
+    bundle = replace(rule_bundle(FixedRule(1)), settings=collected, template=Template(chat=False))
+    own = Sampler(bundle, model="m", price=0.1, client=client, settings=given)
+    asyncio.run(own.run("2 + 2?"))
+    used = given or collected
+    (body,) = bodies
+    assert (body["temperature"], body["max_tokens"]) == (used.temperature, used.max_tokens)
+    assert tuple(body.get("stop", ())) == used.stop
 
 
 @pytest.mark.parametrize("n", ["native", "ignored"])

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+import adacompute as ada
 from adacompute.cli.main import cli
 from adacompute.core import errors
 from adacompute.core.errors import BundleError, ConfigError, DataError, InfeasibleBudget
+from adacompute.models.messages import Settings
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.fit import fit_run
@@ -190,11 +192,14 @@ def test_questions_are_collected_first(tmp_path: Path, monkeypatch: pytest.Monke
     source, out = tmp_path / "questions.parquet", tmp_path / "bundle"
     pq.write_table(pa.Table.from_pylist(questions), source)
     with serve_fake(FakeSettings()) as fake:
-        collection = {"base_url": fake.base_url, "samples": 8}
+        collection = {"base_url": fake.base_url, "samples": 8, "max_tokens": 99, "stop": ["Q:"]}
         options = {**QUICK, "model": "fake", "grader": "numeric", "collection": collection}
         result = fit_run(str(source), out=out, **options)
         assert result["steps"] == ["collect", "train", "calibrate", "report"]
         assert load_bundle(out).model == "fake"
+        expected = Settings(max_tokens=99, stop=("Q:",))
+        assert load_bundle(out).settings == expected
+        assert ada.read_samples(tmp_path / "bundle.run").settings == expected
         served = fake.stats()["choices"]
         again = fit_run(str(source), out=out, **options)
         assert again["steps_skipped"] == ["collect", "train", "calibrate", "report"]

@@ -186,6 +186,7 @@ class Estimator:
             model=samples.model,
             grader=None if samples.grader is None else samples.grader.name,
             template=samples.template,
+            settings=samples.settings,
         )
 
     def keep_calibration(self, frontier: tuple[FrontierPoint, ...], result: dict[str, Any]) -> None:

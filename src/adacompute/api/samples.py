@@ -30,13 +30,20 @@ from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
 from adacompute.stages.import_samples import find_model, read_graded
-from adacompute.stages.inputs import describe_source, find_template, hash_run, make_pool
+from adacompute.stages.inputs import (
+    describe_source,
+    find_settings,
+    find_template,
+    hash_run,
+    make_pool,
+)
 from adacompute.storage.store import SAMPLES as SAMPLES_FILE
 from adacompute.storage.store import Run, SampleSet, encode_samples, hash_table
 
 if TYPE_CHECKING:
     from adacompute.core.answers import Answers
     from adacompute.evaluation.pool import Pool
+    from adacompute.models.messages import Settings
     from adacompute.models.templates import Template
 
 BATCH_ROWS = 10_000
@@ -67,7 +74,8 @@ class Samples(Tabular):
     """Recorded and graded samples: one row per sample, several samples per question.
 
     `read_samples` makes it. ``len`` is the number of questions. ``grader`` extracts answers when a
-    policy runs, ``unit`` is what budgets are in, ``model`` is the model that was sampled.
+    policy runs, ``unit`` is what budgets are in, ``model`` is the model that was sampled,
+    ``template`` and ``settings`` are how, where that is known.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Samples(Tabular):
         costs: CostModel = COUNT_SAMPLES,
         model: str | None = None,
         template: Template | None = None,
+        settings: Settings | None = None,
         data_hash: str | None = None,
     ) -> None:
         self._table = table
@@ -86,6 +95,7 @@ class Samples(Tabular):
         self.costs = costs
         self.model = model
         self.template = template
+        self.settings = settings
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -158,7 +168,7 @@ class Samples(Tabular):
 
     def _replace(self, table: Any) -> Samples:  # noqa: ANN401 - pyarrow has no types
         known: dict[str, Any] = {"grader": self.grader, "costs": self.costs, "model": self.model}
-        return Samples(table, template=self.template, **known)
+        return Samples(table, template=self.template, settings=self.settings, **known)
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the samples as a pyarrow Table, one row per sample."""
@@ -212,8 +222,9 @@ def read_samples(
         if (path / SAMPLES_FILE).is_file():
             return _read_run(Run(path), model, known)
         table = _read_path(path, judge, gold, columns)
-        if path == find_example():  # its policy records the prompt that it was collected with
-            known["template"] = load_bundle(locate_bundle(Path(EXAMPLE))).template
+        if path == find_example():  # its policy records how it was collected
+            bundle = load_bundle(locate_bundle(Path(EXAMPLE)))
+            known |= {"template": bundle.template, "settings": bundle.settings}
     else:
         table = _grade(_to_arrow(source), judge, gold, columns, "the table")
     return Samples(table, model=model or find_model(table), **known)
@@ -224,7 +235,7 @@ def _read_run(run: Run, model: str | None, known: dict[str, Any]) -> Samples:
     source = describe_source(run)
     if known["grader"] is None and source.get("grader"):
         known["grader"] = load_grader(source["grader"])
-    known["template"] = find_template(source)
+    known |= {"template": find_template(source), "settings": find_settings(source)}
     model = model or source.get("model")
     return Samples(run.samples(), model=model, data_hash=hash_run(run), **known)
 

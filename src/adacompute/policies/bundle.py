@@ -24,6 +24,7 @@ import numpy as np
 from adacompute.core.errors import BudgetBelowMinimum, BundleError
 from adacompute.core.types import FloatArray
 from adacompute.features.text import FEATURE_SETS, VERSION
+from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
 from adacompute.policies.policy import Policy, answers_alone
@@ -31,7 +32,7 @@ from adacompute.policies.sequential import TABLES, SequentialPolicy
 from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
-FORMAT = 3
+FORMAT = 4
 FILE = "bundle.json"
 VERBATIM = ("unit", "features", "feature_version", "model", "grader", "data_hash", "sample_cost")
 """Fields that are written to JSON as they are."""
@@ -70,7 +71,8 @@ class Bundle:
 
     ``frontier`` holds the cost and accuracy of each calibrated price, highest price first.
     ``sample_cost`` is the mean cost of one sample, in the unit. ``data_hash`` is a hash of the
-    training data.
+    training data. ``template`` and ``settings`` are what the samples were collected with, None if
+    that is not known.
     """
 
     policy: Policy
@@ -82,6 +84,7 @@ class Bundle:
     data_hash: str | None = None
     sample_cost: float = 1.0
     template: Template | None = None
+    settings: Settings | None = None
     baseline: Baseline | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     tie_break: str = FIRST_SEEN
@@ -132,6 +135,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         **{name: getattr(bundle, name) for name in VERBATIM},
         "template": None if bundle.template is None else asdict(bundle.template),
+        "settings": None if bundle.settings is None else asdict(bundle.settings),
         "baseline": None if bundle.baseline is None else asdict(bundle.baseline),
         "frontier": [asdict(point) for point in bundle.frontier],
         "tie_break": bundle.tie_break,
@@ -201,7 +205,7 @@ def load_bundle(path: Path) -> Bundle:
 def _read(path: Path, content: dict[str, Any]) -> Bundle:
     hashes = read_entry(content, "files", dict)
     files = {name: _read_file(path, name, digest) for name, digest in hashes.items()}
-    template = content["template"]
+    template, settings = content["template"], content["settings"]
     return Bundle(
         policy=policy_from_json(read_entry(content, "policy", dict), files),
         unit=read_entry(content, "unit", str),
@@ -212,6 +216,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         data_hash=read_entry(content, "data_hash", str | None),
         sample_cost=read_number(content["sample_cost"]),
         template=None if template is None else read_template(template),
+        settings=None if settings is None else read_settings(settings),
         baseline=_read_baseline(read_entry(content, "baseline", dict | None)),
         frontier=tuple(
             FrontierPoint(**{name: read_number(value) for name, value in point.items()})
@@ -231,6 +236,22 @@ def read_template(content: Mapping[str, Any]) -> Template:
         system=read_entry(content, "system", str | None),
         few_shot=tuple((str(question), str(answer)) for question, answer in content["few_shot"]),
         chat=content["chat"],
+    )
+
+
+def read_settings(content: Mapping[str, Any]) -> Settings:
+    """Read sampling settings from their JSON object."""
+    if not isinstance(content["logprobs"], bool):
+        raise TypeError("logprobs must be true or false")
+    top_p = content["top_p"]
+    return Settings(
+        temperature=read_number(content["temperature"]),
+        top_p=None if top_p is None else read_number(top_p),
+        max_tokens=read_entry(content, "max_tokens", int | None),
+        stop=tuple(str(text) for text in read_entry(content, "stop", list | tuple)),
+        effort=read_entry(content, "effort", str | None),
+        logprobs=content["logprobs"],
+        extra=read_entry(content, "extra", dict),
     )
 
 

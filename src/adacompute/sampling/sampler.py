@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
 
 from adacompute.core.errors import ConfigError
@@ -108,8 +108,8 @@ class Sampler:
     - ``async f(prompt, n)`` that returns up to n texts or Samples;
     - any object with the method of the ``Model`` protocol.
 
-    The first two use the bundle's prompt ``template``, or the given one, and the given
-    ``settings``: give the token limit and the stop texts that the samples were collected with.
+    The first two use the prompt ``template`` and the sampling ``settings`` that the samples were
+    collected with, if the bundle records them. Give them if it does not, or to use others.
     ``samples_per_call`` is how many samples one call may ask for, by default what the probe of this
     server found, or 1. Use a sampler with a ``base_url`` as an asynchronous context manager.
     """
@@ -149,7 +149,7 @@ class Sampler:
             client=client,
             samples_per_call=samples_per_call,
             template=template or self.bundle.template,
-            settings=settings or Settings(logprobs=self.bundle.tie_break == LOGPROB),
+            settings=settings or _collected_settings(self.bundle),
         )
         self.price = Session(
             self.bundle, None, budget=budget, price=price, grader=found, max_rounds=max_rounds
@@ -293,6 +293,11 @@ class Sampler:
             temperature = options["settings"].temperature
             samples_per_call = known.choices(MAX_PER_CALL, temperature=temperature, seeded=False)
         return UpstreamModel(self._upstream, samples_per_call=samples_per_call, **options)
+
+
+def _collected_settings(bundle: Bundle) -> Settings:
+    """Return the settings that the samples were collected with; log-probabilities if they vote."""
+    return replace(bundle.settings or Settings(), logprobs=bundle.tie_break == LOGPROB)
 
 
 def _decide_first(block: list[Session]) -> list[Session]:

@@ -283,6 +283,7 @@ def _export(plan: Plan, store: Run, ledger: Ledger) -> dict[str, dict[str, int]]
             "model": first.model,
             "grader": plan.grader,
             "template": asdict(plan.template),
+            "settings": asdict(first.settings),
             **counts[first.name],
         },
     )

@@ -20,7 +20,7 @@ from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.features.text import FEATURE_SETS, extract_features
-from adacompute.policies.bundle import read_template
+from adacompute.policies.bundle import read_settings, read_template
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
 from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import FloatArray
+    from adacompute.models.messages import Settings
     from adacompute.models.templates import Template
     from adacompute.storage.store import SampleSet
 
@@ -169,6 +170,12 @@ def find_template(source: dict[str, Any]) -> Template | None:
     """Return the prompt template that samples were collected with, if they were."""
     template = source.get("template")
     return None if template is None else read_template(template)
+
+
+def find_settings(source: dict[str, Any]) -> Settings | None:
+    """Return the sampling settings that samples were collected with, if they were."""
+    settings = source.get("settings")
+    return None if settings is None else read_settings(settings)
 
 
 def hash_run(store: Run) -> str:

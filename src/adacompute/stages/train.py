@@ -26,6 +26,7 @@ from adacompute.stages.inputs import (
     check_levels,
     check_seed,
     describe_source,
+    find_settings,
     find_template,
     hash_resort,
     hash_run,
@@ -87,7 +88,8 @@ def train_run(
     source, notes = describe_source(store), notes | {"costs": costs.to_dict()}
     named = {"model": model or source.get("model"), "grader": grader or source.get("grader")}
     known = {"unit": unit, "tie_break": tie_break, "data_hash": hash_run(store), **named}
-    bundle = make_bundle(experiment, fitted, notes, template=find_template(source), **known)
+    known |= {"template": find_template(source), "settings": find_settings(source)}
+    bundle = make_bundle(experiment, fitted, notes, **known)
     save_bundle(bundle, out)
     return {
         **about,
