@@ -75,8 +75,7 @@ def evaluate(
     chosen = _check_policies(policies)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
     kept = _keep_levels(equal, levels)
-    wanted = check_budgets(budgets)
-    equal.check_budget(wanted[0], kept[0])
+    wanted = _check_budgets(equal, budgets, kept[0])
     rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
     experiment = Experiment(equal, kept, wanted, n_permutations, seed, max_rounds=rounds)
     splits = split_folds(assign_folds(equal.group, n_folds, seed=seed))
@@ -136,6 +135,13 @@ def _keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
             "collect more samples per question, or name more levels with --levels"
         )
     return kept
+
+
+def _check_budgets(pool: Pool, budgets: Sequence[float], n_samples: int) -> tuple[float, ...]:
+    """Return rising budgets, and refuse those that do not pay for so many samples."""
+    wanted = check_budgets(budgets)
+    pool.check_budget(wanted[0], n_samples)
+    return wanted
 
 
 def _oracle_points(
