@@ -85,20 +85,31 @@ def train_run(
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
-    source, notes = describe_source(store), notes | {"costs": costs.to_dict()}
-    named = {"model": model or source.get("model"), "grader": grader or source.get("grader")}
-    known = {"unit": unit, "tie_break": tie_break, "data_hash": hash_run(store), **named}
-    known |= {"template": find_template(source), "settings": find_settings(source)}
-    bundle = make_bundle(experiment, fitted, notes, **known)
+    notes |= {"costs": costs.to_dict()}
+    source = _describe_samples(store, model, grader)
+    bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
     return {
         **about,
         "out": str(out),
         "levels": [_label(level) for level in fitted.policy.levels],
-        **named,
+        "model": bundle.model,
+        "grader": bundle.grader,
         "unit": unit,
         "round_cost": experiment.round_cost(np.arange(len(pool))),
         "on_training_questions": _score_on_training(experiment, fitted),
+    }
+
+
+def _describe_samples(store: Run, model: str | None, grader: str | None) -> dict[str, Any]:
+    """Return what a bundle records of where its samples come from."""
+    source = describe_source(store)
+    return {
+        "model": model or source.get("model"),
+        "grader": grader or source.get("grader"),
+        "template": find_template(source),
+        "settings": find_settings(source),
+        "data_hash": hash_run(store),
     }
 
 
