@@ -6,6 +6,7 @@ questions.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,18 +63,14 @@ def train_run(
     model: str | None = None,
     grader: str | None = None,
     seed: int = 0,
-    min_budget: float | None = None,
+    min_budget: float = math.inf,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle.
-
-    With ``min_budget``, the lowest budget that it is for, an infeasible one is refused first.
-    """
+    """Fit a policy to all questions of a run and write its bundle; ``min_budget`` is checked."""
     factory, levels, store = find_factory(policy), check_levels(levels), Run(run)
     costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
     pool = read_pool(store, costs=costs, **known).equalise()
-    if min_budget is not None:
-        pool.check_budget(min_budget)
+    pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
         "budgets": resolve_budgets(store, costs, budgets),
@@ -85,16 +82,14 @@ def train_run(
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
-    notes |= {"costs": costs.to_dict()}
-    source = _describe_samples(store, model, grader)
+    notes, source = notes | {"costs": costs.to_dict()}, _describe_samples(store, model, grader)
     bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
     return {
         **about,
         "out": str(out),
         "levels": [_label(level) for level in fitted.policy.levels],
-        "model": bundle.model,
-        "grader": bundle.grader,
+        **{name: source[name] for name in ("model", "grader")},
         "unit": unit,
         "round_cost": experiment.round_cost(np.arange(len(pool))),
         "on_training_questions": _score_on_training(experiment, fitted),
