@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, measure_states, states, vote_keys
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.policies.induction import break_even_prices, continuation_value
+from adacompute.core.votes import running_accuracy
+from adacompute.policies.induction import break_even_prices, continuation_value, occupancy
 
 QUESTIONS = 6
 
@@ -26,25 +27,11 @@ def mixture(answer: IntArray, max_samples: int) -> StateMeasure:
     )
 
 
-def occupancy(measure: StateMeasure, go: FloatArray, max_samples: int) -> tuple[float, float]:
-    """Return the utility and mean number of samples of the rule that continues in these states."""
-    every = states()
-    chance, right, worth, spent = measure.mass[:, 0], measure.correct_mass[:, 0], 0.0, 0.0
-    open_ = np.ones(1)  # share of each state's probability that is reached
-    for n in range(max_samples + 1):
-        here = every.layer(n)
-        going = open_ * go[here] if n < max_samples else np.zeros(len(open_))
-        stop = open_ - going
-        worth += float((stop * right[here]).sum())
-        spent += float((going * chance[here]).sum())
-        if n == max_samples:
-            break
-        later = every.layer(n + 1)
-        came = np.zeros(later.stop - later.start)
-        after, back = every.successor[here] - later.start, every.backward_probability[here]
-        np.add.at(came, after, back * going[:, None])
-        open_ = came
-    return worth, spent
+def score(measure: StateMeasure, rule: FloatArray, price: float) -> tuple[float, float]:
+    """Return the utility and the mean number of samples of a rule on the measure."""
+    stop, go = occupancy(rule[:, None], np.array([price]))
+    utility, cost = measure.correct_mass[:, 0] @ stop[:, 0, 0], measure.mass[:, 0] @ go[:, 0, 0]
+    return float(utility), float(cost)
 
 
 answers3 = arrays(np.int64, (QUESTIONS, 4), elements=st.integers(UNPARSED, 2))
@@ -59,12 +46,11 @@ def test_the_break_even_rule_is_optimal(answer: IntArray, price: float) -> None:
     for rule in itertools.product((0.0, 1.0), repeat=len(deciding)):
         go = np.zeros(len(measure.mass))
         go[deciding] = rule
-        worth, spent = occupancy(measure, go, 3)
-        best = max(best, worth - price * spent)
-    index = break_even_prices(measure)[:, 0]
-    worth, spent = occupancy(measure, (index > price).astype(float), 3)
+        utility, cost = score(measure, go, 0.5)
+        best = max(best, utility - price * cost)
+    utility, cost = score(measure, break_even_prices(measure)[:, 0], price)
     # Break-even prices are interpolated, so a state may stop slightly early.
-    assert worth - price * spent == pytest.approx(best, abs=1e-3 * price + 1e-9)
+    assert utility - price * cost == pytest.approx(best, abs=1e-3 * price + 1e-9)
 
 
 def test_continuation_value_of_the_measure_is_the_measure_before() -> None:
@@ -124,3 +110,59 @@ def test_settled_and_hopeless_questions_have_break_even_price_zero() -> None:
     drawn = every.n_samples[: len(settled.mass)] > 0
     assert (break_even_prices(settled)[drawn] == 0).all()
     assert (break_even_prices(hopeless) == 0).all()
+
+
+def test_every_state_is_reached_if_no_state_stops() -> None:
+    stop, go = occupancy(np.full((len(states()), 2), np.inf), np.array([0.1, 0.01]))
+    last = states().layer(MAX_SAMPLES)
+    assert np.abs(stop[last] - 1.0).max() < 1e-12
+    assert np.abs(go[: last.start] - 1.0).max() < 1e-12
+    assert (stop[: last.start] == 0).all()
+    assert (go[last] == 0).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_all_probability_stops_somewhere(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rule, prices = rng.random((len(states()), 3)), np.array([0.9, 0.5, 0.2, 0.0])
+    measure = mixture(rng.integers(UNPARSED, 5, (20, 20)), MAX_SAMPLES)
+    stop, _ = occupancy(rule, prices)
+    assert np.abs(np.einsum("s,scp->cp", measure.mass[:, 0], stop) - 1.0).max() < 1e-12
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_occupancy_equals_the_replay_of_every_order(seed: int) -> None:
+    """Accuracy and cost of a rule equal the means over all orders of the recorded samples."""
+    rng = np.random.default_rng(seed)
+    answer = rng.integers(UNPARSED, 3, (3, 7))
+    answers = Answers.of(answer.tolist(), (answer == 0).tolist())
+    measure, table = measure_states(answers, 6), states()
+    rule, price = rng.random((len(measure.mass), 1)), 0.4
+    stop, go = occupancy(rule, np.array([price]))
+    for q, row in enumerate(answer):
+        orders = np.array(list(itertools.permutations(row)))[:, :6]
+        path = table.find(vote_keys(orders))
+        goes_on = rule[path, 0] > price
+        goes_on[:, 0], goes_on[:, -1] = True, False
+        n_samples = goes_on.argmin(axis=1)
+        accuracy = running_accuracy(orders, (orders == 0).astype(float))
+        cost = float(measure.mass[:, q] @ go[:, 0, 0])
+        assert cost == pytest.approx(n_samples.mean(), abs=1e-12)
+        score = accuracy[np.arange(len(orders)), n_samples - 1].mean()
+        assert float(measure.correct_mass[:, q] @ stop[:, 0, 0]) == pytest.approx(score, abs=1e-12)
+
+
+def test_restricted_states_give_the_same_break_even_prices_and_occupancy() -> None:
+    measure = mixture(np.random.default_rng(3).integers(UNPARSED, 3, (30, 20)), MAX_SAMPLES)
+    rows = np.flatnonzero(measure.mass[:, 0])
+    assert len(rows) < len(states())
+    table, prices = states().restrict(rows), np.array([0.1, 0.01])
+    whole = break_even_prices(measure)
+    part = break_even_prices(measure.map(lambda one: one[rows]), table=table)
+    assert np.abs(whole[rows] - part).max() < 1e-12
+    for full, restricted in zip(
+        occupancy(whole, prices), occupancy(part, prices, table=table), strict=True
+    ):
+        assert np.abs(full[rows] - restricted).max() < 1e-12

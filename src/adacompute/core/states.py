@@ -46,9 +46,10 @@ class States:
 
     State i has the answer counts ``votes[i]``, largest first, and ``n_unparsed[i]`` unparsed
     samples. One more sample leads to a state of ``successor[i]``. If a random sample is removed
-    from that state, the result is state i with ``backward_probability[i]``; unused columns have
-    probability 0. ``first[n]`` is the first state of n samples. ``key`` is sorted, and ``order``
-    is the state of each key.
+    from that state, the result is state i with ``backward_probability[i]``. The states before state
+    i are ``predecessor[i]``, each with ``predecessor_probability[i]``: the same table, read from
+    the other end. Unused columns have probability 0. ``first[n]`` is the first state of n samples.
+    ``key`` is sorted, and ``order`` is the state of each key.
     """
 
     votes: tuple[Partition, ...]
@@ -56,6 +57,8 @@ class States:
     n_samples: IntArray
     successor: IntArray
     backward_probability: FloatArray
+    predecessor: IntArray
+    predecessor_probability: FloatArray
     first: IntArray
     key: KeyArray
     order: IntArray
@@ -70,6 +73,29 @@ class States:
     def find(self, key: KeyArray) -> IntArray:
         """Return the state of each key from ``vote_keys``."""
         return self.order[np.searchsorted(self.key, key)]
+
+    def restrict(self, rows: IntArray) -> States:
+        """Return only these states, renumbered; with a state, the ones before it must be kept.
+
+        Successors that are not kept get probability 0. States are found as before: ``find`` returns
+        the new number of a state that is kept.
+        """
+        number = np.full(len(self), -1)
+        number[rows] = np.arange(len(rows))
+        successor = number[self.successor[rows]]
+        kept = np.isin(self.order, rows)
+        return States(
+            votes=tuple(self.votes[i] for i in rows.tolist()),
+            n_unparsed=self.n_unparsed[rows],
+            n_samples=self.n_samples[rows],
+            successor=np.maximum(successor, 0),
+            backward_probability=np.where(successor < 0, 0.0, self.backward_probability[rows]),
+            predecessor=number[self.predecessor[rows]],
+            predecessor_probability=self.predecessor_probability[rows],
+            first=np.searchsorted(self.n_samples[rows], np.arange(MAX_SAMPLES + 2)),
+            key=self.key[kept],
+            order=number[self.order[kept]],
+        )
 
 
 def _partitions(max_votes: int) -> list[Partition]:
@@ -126,11 +152,12 @@ def states() -> States:
     ]
     number = {pair: i for i, pair in enumerate(pairs)}
     successors = [_successors(votes, unparsed, number) for votes, unparsed in pairs]
-    shape = len(pairs), max(map(len, successors))
-    successor, probability = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    predecessors: list[list[tuple[int, float]]] = [[] for _ in pairs]
     for i, row in enumerate(successors):
-        for j, (state, chance) in enumerate(row):
-            successor[i, j], probability[i, j] = state, chance
+        for state, chance in row:
+            predecessors[state].append((i, chance))
+    successor, probability = _pad_columns(successors)
+    predecessor, predecessor_probability = _pad_columns(predecessors)
     n_samples = np.array([sum(votes) + unparsed for votes, unparsed in pairs])
     raw = [sum(int(v) * int(_SALT[v]) for v in votes) + n * int(_SALT[0]) for votes, n in pairs]
     key = np.array([value % 2**64 for value in raw], dtype=np.uint64)
@@ -141,10 +168,22 @@ def states() -> States:
         n_samples=n_samples,
         successor=successor,
         backward_probability=probability,
+        predecessor=predecessor,
+        predecessor_probability=predecessor_probability,
         first=np.searchsorted(n_samples, np.arange(MAX_SAMPLES + 2)),
         key=key[order],
         order=order,
     )
+
+
+def _pad_columns(rows: list[list[tuple[int, float]]]) -> tuple[IntArray, FloatArray]:
+    """Return lists of (state, probability) as two arrays; unused columns are 0."""
+    shape = len(rows), max(map(len, rows))
+    state, probability = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    for i, row in enumerate(rows):
+        for j, (one, chance) in enumerate(row):
+            state[i, j], probability[i, j] = one, chance
+    return state, probability
 
 
 def _successors(

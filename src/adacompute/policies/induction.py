@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.states import StateMeasure, states
+from adacompute.core.states import StateMeasure, States, states
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
@@ -42,67 +42,75 @@ RESORT = -1
 """Stands for the last resort instead of a number of samples."""
 
 
-def break_even_prices(measure: StateMeasure, prices: FloatArray = PRICES) -> FloatArray:
+def break_even_prices(
+    measure: StateMeasure, prices: FloatArray = PRICES, *, table: States | None = None
+) -> FloatArray:
     """Return the break-even price of each state, (states, C), in utility per sample.
 
     C is the number of mixtures of questions in the measure. States with the largest number of
-    samples cannot continue: their break-even price is 0.
+    samples cannot continue: their break-even price is 0. ``table`` holds the states of the measure,
+    if they are not all states.
     """
     mass, correct_mass = measure.mass, measure.correct_mass
     result = np.zeros(mass.shape)
-    table = states()
+    table = table or states()
     last = int(table.n_samples[len(mass) - 1])
     value = np.repeat(correct_mass[table.layer(last), :, None], len(prices), axis=2)
     for n in range(last - 1, -1, -1):
         layer = table.layer(n)
         stopping, probability = correct_mass[layer, :, None], mass[layer, :, None]
-        continuing = continuation_value(value, n) - prices * probability
+        continuing = continuation_value(value, n, table=table) - prices * probability
         result[layer] = _crossing(continuing - stopping, MIN_GAIN * probability, prices)
         value = np.maximum(stopping, continuing)
     return result
 
 
-def continuation_value(value: FloatArray, n_samples: int) -> FloatArray:
+def continuation_value(
+    value: FloatArray, n_samples: int, *, table: States | None = None
+) -> FloatArray:
     """Return the value of one more sample in the states of ``n_samples`` samples.
 
     ``value`` is the value of the states with one sample more.
     """
-    table = states()
+    table = table or states()
     layer = table.layer(n_samples)
-    successor = table.successor[layer] - table.first[n_samples + 1]
-    total = np.zeros((len(successor), *value.shape[1:]))
-    for state, probability in zip(successor.T, table.backward_probability[layer].T, strict=True):
-        rows = np.flatnonzero(probability)
-        weight = probability[rows].reshape(-1, *[1] * (value.ndim - 1))
-        total[rows] += weight * value[state[rows]]
-    return total
+    successor = np.maximum(table.successor[layer] - table.first[n_samples + 1], 0)
+    return _weighted_sum(value, successor, table.backward_probability[layer])
 
 
-def occupancy(break_even_price: FloatArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+def occupancy(
+    break_even_price: FloatArray, prices: FloatArray, *, table: States | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Return the share of each state's probability that stops and that continues there.
 
     Both are (states, C, prices). Multiplied by the state probabilities of any question, they give
     the accuracy and the number of samples of the rule on it, without a replay. The first sample is
-    always drawn.
+    always drawn. ``table`` holds the states of the rule, if they are not all states.
     """
-    table = states()
+    table = table or states()
     last = int(table.n_samples[len(break_even_price) - 1])
     stop, go = (np.zeros((*break_even_price.shape, len(prices))) for _ in range(2))
-    came = np.ones((1, break_even_price.shape[1], len(prices)))
+    reached = np.ones((1, break_even_price.shape[1], len(prices)))
     for n in range(last + 1):
         layer = table.layer(n)
         goes_on = (break_even_price[layer, :, None] > prices) | (n == 0)
-        go[layer] = np.where(goes_on & (n < last), came, 0.0)
-        stop[layer] = came - go[layer]
+        go[layer] = np.where(goes_on & (n < last), reached, 0.0)
+        stop[layer] = reached - go[layer]
         if n < last:
-            later = table.layer(n + 1)
-            came = np.zeros((later.stop - later.start, *came.shape[1:]))
-            for state, probability in zip(
-                table.successor[layer].T, table.backward_probability[layer].T, strict=True
-            ):
-                rows = np.flatnonzero(probability)
-                came[state[rows] - later.start] += probability[rows, None, None] * go[layer][rows]
+            later, first = table.layer(n + 1), table.first[n]
+            before = np.maximum(table.predecessor[later] - first, 0)
+            reached = _weighted_sum(go[layer], before, table.predecessor_probability[later])
     return stop, go
+
+
+def _weighted_sum(value: FloatArray, row: IntArray, weight: FloatArray) -> FloatArray:
+    """Return the sum over columns of ``weight`` times the values in the rows named by ``row``."""
+    total = np.zeros((len(row), *value.shape[1:]))
+    for column, column_weight in zip(row.T, weight.T, strict=True):
+        used = np.flatnonzero(column_weight)
+        shaped = column_weight[used].reshape(-1, *[1] * (value.ndim - 1))
+        total[used] += shaped * value[column[used]]  # each row is used once per column
+    return total
 
 
 def _crossing(gain: FloatArray, min_gain: FloatArray, prices: FloatArray) -> FloatArray:
