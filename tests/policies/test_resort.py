@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import BundleError
+from adacompute.core.state_sums import StateSums
 from adacompute.core.states import StateMeasure, measure_states, states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.bundle import FILE, Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
 from adacompute.policies.induction import RESORT, plan, plan_single_samples
 from adacompute.policies.policy import SampleMatrix, State, answers_alone
+from adacompute.policies.prior import response_profile
 from adacompute.policies.sequential import MAX_PLANS, SequentialPolicy, fit_sequential
 
 MAX_SAMPLES = 4
@@ -164,10 +166,10 @@ def fit(seed: int = 0, *, resort_cost: float = 5.0) -> SequentialPolicy:
     hard = rng.random(80) < 0.5
     answer = np.where(hard[:, None], rng.integers(0, 4, (80, 8)), 0)
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
-    measure = measure_states(answers, MAX_SAMPLES)
-    measure = replace(measure, resort=measure.mass * np.where(hard, 0.9, 0.6))
+    sums = StateSums(answers, MAX_SAMPLES, resort_utility=np.where(hard, 0.9, 0.6))
     features = rng.normal(size=(80, 3)).astype(np.float32)
-    return fit_sequential(features, answers, measure, LEVELS, resort_cost=resort_cost)
+    profile = response_profile(answers, MAX_SAMPLES)
+    return fit_sequential(features, profile, sums, LEVELS, resort_cost=resort_cost)
 
 
 def played(policy: SequentialPolicy, answer: list[int], price: float) -> Episode:

@@ -9,7 +9,8 @@ import pytest
 
 from adacompute.core.answers import Answers
 from adacompute.core.errors import BundleError
-from adacompute.core.states import measure_states, states
+from adacompute.core.state_sums import StateSums
+from adacompute.core.states import states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
@@ -42,9 +43,14 @@ def population(
     return features, Answers.of(answer.tolist(), (answer == 0).tolist()), question_type
 
 
+def fit_answers(features: Float32Array, answers: Answers) -> SequentialPolicy:
+    profile = response_profile(answers, MAX_SAMPLES)
+    return fit_sequential(features, profile, StateSums(answers, MAX_SAMPLES), LEVELS)
+
+
 def fit(size: int, *, telling: float, seed: int = 0) -> SequentialPolicy:
     features, answers, _ = population(size, telling=telling, seed=seed)
-    return fit_sequential(features, answers, measure_states(answers, MAX_SAMPLES), LEVELS)
+    return fit_answers(features, answers)
 
 
 def count_samples(
@@ -106,7 +112,7 @@ def test_equal_questions_have_one_prior() -> None:
     answer = np.zeros((60, 16), dtype=np.int64)
     answers = Answers.of(answer.tolist(), (answer == 0).tolist())
     features = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
-    policy = fit_sequential(features, answers, measure_states(answers, MAX_SAMPLES), LEVELS)
+    policy = fit_answers(features, answers)
     assert len(policy.prior.cell_centre) == 1
     assert (count_samples(policy, features, answers, 1e-9) == 1).all()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from adacompute.core.errors import DataError
+from adacompute.core.types import hash_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,26 +203,35 @@ class Answers:
             yield rows, self.offsets[rows][:, None] + np.arange(size)
 
 
-def order_samples(answers: Answers, *, n_orders: int, length: int, seed: int) -> IntArray:
+def order_samples(
+    answers: Answers, key: KeyArray, *, n_orders: int, length: int, seed: int
+) -> IntArray:
     """Return random orders of each question's samples: indices (N, n_orders, length).
 
     Every question needs at least ``length`` samples. Each order is uniform over all permutations.
     Together the orders form a Latin design, in which every sample comes about equally often at
-    every position; that halves the noise of independent orders.
+    every position; that halves the noise of independent orders. The orders of a question depend
+    only on its key, its number of samples and the seed, not on the other questions.
     """
     fewest = int(answers.n_samples.min(initial=length))
     if fewest < length:
         raise DataError(f"every question needs {length} samples, one has {fewest}")
-    rng = np.random.default_rng(seed)
     index = np.empty((len(answers), n_orders, length), dtype=np.int64)
     for rows, samples in answers.groups():
         size = samples.shape[1]
         for start in range(0, n_orders, size):
             shift = np.arange(min(size, n_orders - start))
-            ring = rng.permuted(samples, axis=1)
-            offset = rng.permuted(np.broadcast_to(np.arange(size), samples.shape), axis=1)
+            ring = np.take_along_axis(samples, _permute(key[rows], size, seed, 2 * start), axis=1)
+            offset = _permute(key[rows], size, seed, 2 * start + 1)
             position = (shift[None, :, None] + offset[:, None, :length]) % size
             index[rows, start : start + len(shift)] = np.take_along_axis(
                 ring[:, None, :], position, axis=2
             )
     return index
+
+
+def _permute(key: KeyArray, size: int, seed: int, stream: int) -> IntArray:
+    """Return a random permutation of 0, 1, …, size − 1 for each key, (N, size)."""
+    salt = hash_keys(hash_keys(np.array([seed], dtype=np.uint64)) + np.uint64(stream))
+    own = hash_keys(key ^ salt)
+    return hash_keys(own[:, None] + np.arange(size, dtype=np.uint64)).argsort(axis=1)

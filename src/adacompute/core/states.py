@@ -222,7 +222,7 @@ def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
     """Measure the states of up to ``max_samples`` samples, over all subsets of recorded samples.
 
     Ties are broken uniformly. An answer class counts as correct in proportion to the share of its
-    samples that are.
+    samples that are. The result takes 54 kB per question; see ``state_sums`` for many questions.
     """
     fewest = int(answers.n_samples.min(initial=max_samples))
     if not 0 < max_samples <= min(MAX_SAMPLES, fewest):
@@ -230,27 +230,40 @@ def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
             f"max_samples must be from 1 to {min(MAX_SAMPLES, fewest)}, got {max_samples}: states "
             f"are defined up to {MAX_SAMPLES} samples, and one question has {fewest} samples"
         )
+    count, accuracy = sorted_classes(answers)
+    n_unparsed = answers.n_samples - count.sum(axis=1)
     n_states = int(states().first[max_samples + 1])
     mass, correct_mass = (np.empty((n_states, len(answers))) for _ in range(2))
     for start in range(0, len(answers), BLOCK_SIZE):
-        rows = np.arange(start, min(start + BLOCK_SIZE, len(answers)))
-        block = answers.take(rows)
-        count, accuracy = _sorted_classes(block)
-        subsets, correct = _count_subsets(count, accuracy, max_samples)
-        factor = _unparsed_factor(block.n_samples - count.sum(axis=1), block.n_samples, max_samples)
-        partition = _partition_of_state(max_samples)
-        mass[:, rows], correct_mass[:, rows] = (
-            subsets[partition] * factor,
-            correct[partition] * factor,
-        )
+        rows = slice(start, start + BLOCK_SIZE)
+        block = measure_counts(count[rows], accuracy[rows], n_unparsed[rows], max_samples)
+        mass[:, rows], correct_mass[:, rows] = block.mass, block.correct_mass
     return StateMeasure(mass, correct_mass)
 
 
-def _sorted_classes(answers: Answers) -> tuple[IntArray, FloatArray]:
-    """Return the size and accuracy of each answer class, (N, classes), largest class first."""
+def measure_counts(
+    count: IntArray,
+    accuracy: FloatArray,
+    n_unparsed: IntArray,
+    max_samples: int,
+    rows: IntArray | slice = slice(None),
+) -> StateMeasure:
+    """Measure some states of questions with these answer classes, see ``sorted_classes``."""
+    subsets, correct = _count_subsets(count, accuracy, max_samples)
+    partition = _partition_of_state(max_samples)[rows]
+    n_samples = n_unparsed + count.sum(axis=1)
+    factor = _unparsed_factor(n_unparsed, n_samples, max_samples, rows)
+    return StateMeasure(subsets[partition] * factor, correct[partition] * factor)
+
+
+def sorted_classes(answers: Answers) -> tuple[IntArray, FloatArray]:
+    """Return the size and accuracy of each answer class, (N, classes), largest class first.
+
+    Of classes of the same size, the more accurate comes first.
+    """
     count, n_correct, _ = answers.count_classes()
     accuracy = n_correct / np.maximum(count, 1)
-    order = np.argsort(-count, axis=1, kind="stable")
+    order = np.lexsort((-accuracy, -count), axis=1)
     count = np.take_along_axis(count, order, axis=1)
     used = max(1, int((count > 0).any(axis=0).sum()))
     return count[:, :used], np.take_along_axis(accuracy, order, axis=1)[:, :used]
@@ -261,7 +274,8 @@ class _Growth:
     """Index arrays that add a class of v votes to every partition.
 
     A pair is a partition and one of its counts; sums over pairs run over the classes that have this
-    count. ``new_pair`` is the pair of the added class.
+    count. ``new_pair`` is the pair of the added class. Partitions of few classes come first:
+    ``n_sources[k]`` and ``n_pairs[k]`` count those of at most k classes.
     """
 
     source: IntArray
@@ -269,13 +283,19 @@ class _Growth:
     pair_source: IntArray
     pair_target: IntArray
     new_pair: IntArray
+    n_sources: IntArray
+    n_pairs: IntArray
 
 
 @lru_cache
-def _growth(max_votes: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
-    """Return all growths, each partition's pair of the largest count, its ties, and n_pairs."""
-    partitions = _partitions(max_votes)
-    number = {p: i for i, p in enumerate(partitions)}
+def _growth(max_votes: int) -> tuple[list[_Growth], IntArray, IntArray, tuple[IntArray, IntArray]]:
+    """Return all growths, each partition's pair of the largest count, its ties, and sizes.
+
+    Partitions and pairs are numbered by their number of classes. The sizes are how many partitions
+    and how many pairs have at most 0, 1, … classes.
+    """
+    number = _partition_numbers(max_votes)
+    partitions = list(number)
     pairs = {(p, v): i for i, (p, v) in enumerate((p, v) for p in partitions for v in set(p))}
     grown = []
     for v in range(1, max_votes + 1):
@@ -291,11 +311,27 @@ def _growth(max_votes: int) -> tuple[list[_Growth], IntArray, IntArray, int]:
                 pair_source=np.array([a for a, _ in moves], dtype=np.int64),
                 pair_target=np.array([b for _, b in moves], dtype=np.int64),
                 new_pair=np.array([pairs[q, v] for q in large]),
+                n_sources=_count_up_to([len(p) for p in small], max_votes),
+                n_pairs=_count_up_to([len(p) for p in small for _ in {*p}], max_votes),
             )
         )
     top = np.array([pairs[p, p[0]] if p else 0 for p in partitions])
     ties = np.array([p.count(p[0]) if p else 1 for p in partitions])
-    return grown, top, ties, len(pairs)
+    n_classes = [len(p) for p in partitions], [len(p) for p, _ in pairs]
+    sizes = _count_up_to(n_classes[0], max_votes), _count_up_to(n_classes[1], max_votes)
+    return grown, top, ties, sizes
+
+
+@lru_cache
+def _partition_numbers(max_votes: int) -> dict[Partition, int]:
+    """Number the partitions of up to ``max_votes`` votes by their number of classes."""
+    ordered = sorted(_partitions(max_votes), key=len)
+    return {partition: i for i, partition in enumerate(ordered)}
+
+
+def _count_up_to(sizes: list[int], largest: int) -> IntArray:
+    """Return how many of the rising sizes are at most 0, 1, …, largest."""
+    return np.searchsorted(sizes, np.arange(largest + 1), side="right")
 
 
 def _count_subsets(
@@ -306,20 +342,27 @@ def _count_subsets(
     Classes are added one at a time. Correct subsets are summed by pair, because the leading count
     is known only after the last class.
     """
-    grown, top, ties, n_pairs = _growth(max_votes)
-    subsets, by_pair = np.zeros((len(top), len(count))), np.zeros((n_pairs, len(count)))
+    grown, top, ties, (n_partitions, n_pairs) = _growth(max_votes)
+    subsets, by_pair = (np.zeros((size[-1], len(count))) for size in (n_partitions, n_pairs))
     subsets[0] = 1.0
-    for size, class_accuracy in zip(count.T, accuracy.T, strict=True):
+    for k, (size, class_accuracy) in enumerate(zip(count.T, accuracy.T, strict=True)):
         rows = np.flatnonzero(size)
-        old, old_pairs = subsets[:, rows], by_pair[:, rows]
-        new, new_pairs = old.copy(), old_pairs.copy()
+        # After k classes, only partitions of up to k classes have subsets.
+        before, after = min(k, max_votes), min(k + 1, max_votes)
+        old = subsets[: n_partitions[before], rows]
+        old_pairs = by_pair[: n_pairs[before], rows]
+        new = subsets[: n_partitions[after], rows]
+        new_pairs = by_pair[: n_pairs[after], rows]
         for v in range(1, min(max_votes, int(size.max(initial=0))) + 1):
             ways, growth = _binomial(size[rows], v), grown[v - 1]
-            added = old[growth.source] * ways
-            new[growth.target] += added
-            new_pairs[growth.pair_target] += old_pairs[growth.pair_source] * ways
-            new_pairs[growth.new_pair] += added * class_accuracy[rows]
-        subsets[:, rows], by_pair[:, rows] = new, new_pairs
+            few, few_pairs = growth.n_sources[before], growth.n_pairs[before]
+            added = old[growth.source[:few]] * ways
+            new[growth.target[:few]] += added
+            new_pairs[growth.pair_target[:few_pairs]] += (
+                old_pairs[growth.pair_source[:few_pairs]] * ways
+            )
+            new_pairs[growth.new_pair[:few]] += added * class_accuracy[rows]
+        subsets[: n_partitions[after], rows], by_pair[: n_pairs[after], rows] = new, new_pairs
     correct = by_pair[top] / ties[:, None]
     correct[0] = 0.0
     return subsets, correct
@@ -333,18 +376,23 @@ def _binomial(n: IntArray, k: int) -> FloatArray:
     return ways
 
 
-def _unparsed_factor(n_unparsed: IntArray, n_samples: IntArray, max_samples: int) -> FloatArray:
+def _unparsed_factor(
+    n_unparsed: IntArray, n_samples: IntArray, max_samples: int, rows: IntArray | slice
+) -> FloatArray:
     """Return the factor from a number of parsed subsets to a state's probability, (states, N)."""
     table = states()
     n_states = int(table.first[max_samples + 1])
     ways = np.stack([_binomial(n_unparsed, n) for n in range(max_samples + 1)])
     total = np.stack([_binomial(n_samples, n) for n in range(max_samples + 1)])
-    return np.asarray(ways[table.n_unparsed[:n_states]] / total[table.n_samples[:n_states]])
+    # A factor depends only on these two numbers, and few pairs of them occur.
+    pair = table.n_unparsed[:n_states] * (max_samples + 1) + table.n_samples[:n_states]
+    different, inverse = np.unique(pair[rows], return_inverse=True)
+    unparsed, samples = np.divmod(different, max_samples + 1)
+    return np.asarray((ways[unparsed] / total[samples])[inverse])
 
 
 @lru_cache
 def _partition_of_state(max_samples: int) -> IntArray:
     """Return the partition of each state."""
-    number = {p: i for i, p in enumerate(_partitions(max_samples))}
-    table = states()
+    number, table = _partition_numbers(max_samples), states()
     return np.array([number[v] for v in table.votes[: int(table.first[max_samples + 1])]])

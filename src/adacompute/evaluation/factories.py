@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.states import MAX_SAMPLES, StateMeasure, measure_states, states
+from adacompute.core.state_sums import StateSums
+from adacompute.core.states import MAX_SAMPLES, states
 from adacompute.core.types import (
     Float32Array,
     FloatArray,
@@ -24,10 +25,11 @@ from adacompute.core.types import (
     make_levels,
 )
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.replay import Replay
+from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
+from adacompute.policies.prior import response_profile
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential import PRICE_JITTER, fit_sequential
@@ -36,6 +38,9 @@ from adacompute.policies.uniform import FixedRule, retry_grid
 
 N_PRICES = 48
 """Prices of a policy that changes smoothly with the price."""
+
+N_PERMUTATIONS = 40
+"""Random orders of the samples of each question."""
 
 STEPS_PER_SETTING = 4
 """Prices from one setting to the next, where it matters which questions change first."""
@@ -47,15 +52,13 @@ class Experiment:
 
     pool: Pool
     levels: tuple[int, ...]
-    budgets: tuple[float, ...]
-    n_permutations: int
-    seed: int
+    budgets: tuple[float, ...] = ()
+    n_permutations: int = N_PERMUTATIONS
+    seed: int = 0
     classifier: str = "gbm"
     cost_sensitive: bool = False
     max_rounds: int = UNLIMITED_ROUNDS
-    _rule_results: dict[Rule, tuple[FloatArray, FloatArray]] = field(
-        default_factory=dict, repr=False
-    )
+    _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
 
     @cached_property
     def table(self) -> UtilityTable:
@@ -73,16 +76,17 @@ class Experiment:
         return Replay(self.pool, self.n_permutations, max(self.levels), self.seed, self.max_rounds)
 
     @cached_property
-    def state_measure(self) -> StateMeasure:
-        """Probabilities of every vote state on every question, and of being correct there."""
+    def state_sums(self) -> StateSums:
+        """Sums of the vote states of groups of questions."""
         max_samples = min(MAX_SAMPLES, max(self.levels))
-        measure = measure_states(self.pool.answers, max_samples)
-        if self.pool.logprob is not None:
-            correct = measure.correct_mass + self.replay.tie_gains(max_samples)
-            measure = replace(measure, correct_mass=correct)
-        if self.pool.resort is None:
-            return measure
-        return replace(measure, resort=measure.mass * self.pool.resort.utility)
+        ties = None if self.pool.logprob is None else self.replay.tie_gains(max_samples)
+        utility = None if self.pool.resort is None else self.pool.resort.utility
+        return StateSums(self.pool.answers, max_samples, ties, utility)
+
+    @cached_property
+    def response_profile(self) -> FloatArray:
+        """Response profile of each question, as the sequential policy predicts it."""
+        return response_profile(self.pool.answers, min(MAX_SAMPLES, max(self.levels)))
 
     @property
     def policy_levels(self) -> tuple[Level, ...]:
@@ -93,6 +97,11 @@ class Experiment:
     def dense_levels(self) -> tuple[Level, ...]:
         """One level per sample, for rules that decide after every sample."""
         return make_levels(tuple(range(1, max(self.levels) + 1)))
+
+    @property
+    def round_limit(self) -> int | None:
+        """Maximum number of rounds per question; None if it is not limited."""
+        return None if self.max_rounds >= UNLIMITED_ROUNDS else self.max_rounds
 
     def sample_cost(self, rows: IntArray) -> float:
         """Return the mean cost of a sample of these questions, which must be above 0."""
@@ -113,18 +122,22 @@ class Experiment:
         cost = max(self.levels) * (self.sample_cost(rows) + round_cost)
         return cost if resort is None else cost + round_cost + float(resort.cost[rows].mean())
 
-    def run_rules(self, rules: Sequence[Rule]) -> tuple[FloatArray, FloatArray]:
-        """Return the cost and accuracy of each rule on all questions, (N, rules).
+    def run_rules(self, rules: Sequence[Rule]) -> ReplayResult:
+        """Return the results of each rule on all questions, (N, rules).
 
         Rules are not fitted, so their results are computed once and kept.
         """
-        for rule in rules:
-            if rule not in self._rule_results:
-                policy = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
-                result = self.replay.run(policy, 1.0)
-                self._rule_results[rule] = result.cost, result.accuracy
-        cost, accuracy = zip(*(self._rule_results[rule] for rule in rules), strict=True)
-        return np.stack(cost, axis=1), np.stack(accuracy, axis=1)
+        missing = [rule for rule in rules if rule not in self._rule_results]
+        if missing:
+            parts: list[list[ReplayResult]] = [[] for _ in missing]
+            for _, block in self.replay.blocks():
+                for rule, results in zip(missing, parts, strict=True):
+                    policy = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
+                    features = policy.prepare_features(block.pool.features)
+                    results.append(block.run_block(policy, (1.0,), features, 1.0))
+            for rule, results in zip(missing, parts, strict=True):
+                self._rule_results[rule] = ReplayResult.concatenate(results)
+        return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +146,14 @@ class FittedPolicy:
 
     A stepped policy has no settings between these prices, so its scores are not interpolated.
     ``features`` are the features that the policy uses, of all questions of the experiment.
+    ``known`` are the results at the prices on all questions, if they were computed before.
     """
 
     policy: Policy
     prices: tuple[float, ...]
     features: Float32Array
     is_stepped: bool = False
+    known: ReplayResult | None = None
 
     @cached_property
     def prepared_features(self) -> Float32Array:
@@ -157,17 +172,23 @@ def _fit_rules(
     levels: tuple[Level, ...],
 ) -> RulePolicy:
     """Return a policy with the rules that are efficient on the training questions."""
-    cost, accuracy = experiment.run_rules(rules)
-    kept, schedule = fit_price_schedule(cost[train].mean(axis=0), accuracy[train].mean(axis=0))
+    result = experiment.run_rules(rules)
+    cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
+    kept, schedule = fit_price_schedule(cost, accuracy)
     return RulePolicy(name, levels, tuple(rules[i] for i in kept), schedule)
+
+
+def _as_fitted(experiment: Experiment, policy: RulePolicy, **known: bool) -> FittedPolicy:
+    """Return a policy at the prices of its rules, whose results are known."""
+    prices, features = policy.schedule.prices, experiment.pool.features
+    return FittedPolicy(policy, prices, features, known=experiment.run_rules(policy.rules), **known)
 
 
 def _fit_levels(name: str, experiment: Experiment, train: IntArray, *, mix_by: str) -> RulePolicy:
     """Return a policy with every level, each at the price that the best mixture has at its cost."""
     rules = [FixedRule(n) for n in experiment.levels]
     best = _fit_rules(name, experiment, train, rules, experiment.policy_levels)
-    cost, _ = experiment.run_rules(rules)
-    mean_cost = cost[train].mean(axis=0)
+    mean_cost = experiment.run_rules(rules).cost[train].mean(axis=0)
     best_cost = [mean_cost[rules.index(rule)] for rule in best.rules]  # type: ignore[arg-type]
     slope = -np.log(np.interp(mean_cost, np.array(best_cost), best.schedule.prices))
     # Beyond the best mixture the slope is flat, but the prices must still fall.
@@ -180,14 +201,12 @@ def _fit_levels(name: str, experiment: Experiment, train: IntArray, *, mix_by: s
 def make_fixed(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Give every question the same level: the largest one within the budget."""
     policy = _fit_levels("fixed", experiment, train, mix_by="none")
-    prices = policy.schedule.prices
-    return FittedPolicy(policy, prices, experiment.pool.features, is_stepped=True)
+    return _as_fitted(experiment, policy, is_stepped=True)
 
 
 def make_random(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Mix the two levels next to the budget at random."""
-    policy = _fit_levels("random", experiment, train, mix_by="key")
-    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
+    return _as_fitted(experiment, _fit_levels("random", experiment, train, mix_by="key"))
 
 
 def _fit_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePolicy:
@@ -207,8 +226,7 @@ def _fit_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePoli
 
 def make_mixture(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Mix uniform numbers of samples as well as possible: the baseline of every difference."""
-    policy = _fit_mixture("mixture", experiment, train)
-    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
+    return _as_fitted(experiment, _fit_mixture("mixture", experiment, train))
 
 
 def make_longest_first(experiment: Experiment, train: IntArray) -> FittedPolicy:
@@ -242,8 +260,7 @@ def make_early_stopping(experiment: Experiment, train: IntArray) -> FittedPolicy
 def _make_stopping(
     name: str, experiment: Experiment, train: IntArray, rules: Sequence[Rule]
 ) -> FittedPolicy:
-    policy = _fit_rules(name, experiment, train, rules, experiment.dense_levels)
-    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
+    return _as_fitted(experiment, _fit_rules(name, experiment, train, rules, experiment.dense_levels))
 
 
 def make_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
@@ -290,9 +307,10 @@ def make_sequential(experiment: Experiment, train: IntArray) -> FittedPolicy:
         levels, resort_cost = (*levels, pool.resort.level), float(pool.resort.cost[train].mean())
     policy = fit_sequential(
         features[train],
-        pool.answers.take(train),
-        experiment.state_measure.map(lambda table: table[:, train]),
+        experiment.response_profile[train],
+        experiment.state_sums,
         levels,
+        rows=train,
         group=pool.group[train],
         round_cost=experiment.round_cost(train) / sample_cost,
         resort_cost=resort_cost / sample_cost,

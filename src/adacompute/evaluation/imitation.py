@@ -15,17 +15,24 @@ import numpy as np
 from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
 from adacompute.core.upgrades import choose
-from adacompute.evaluation.curves import Curve
 from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.held_out import HeldOutCurve
 from adacompute.policies.router import max_regret
 
 
-def score_imitation(experiment: Experiment, curve: Curve, budget: float) -> dict[str, Any]:
-    """Compare the held-out choices of a router at a budget with the oracle at the same price."""
-    n_samples = np.rint(curve.n_samples[budget]).astype(np.int64)
-    choice = np.searchsorted(np.asarray(experiment.levels), n_samples)
-    price = float(np.median(curve.price[budget]))
-    return measure_imitation(experiment.table, choice, price, budget)
+def score_imitation(experiment: Experiment, curve: HeldOutCurve, budget: float) -> dict[str, Any]:
+    """Compare the held-out choices of a router at a budget with the oracle at the same price.
+
+    The choices of each fold are those at the nearest of its prices.
+    """
+    setting, prices = curve.find_setting(budget), []
+    choice = np.zeros(len(curve), dtype=np.int64)
+    for fold in curve.folds:
+        nearest = round(sum(fold.locate(setting)))
+        n_samples = np.rint(fold.result.n_samples[:, nearest]).astype(np.int64)
+        choice[fold.held_out] = np.searchsorted(np.asarray(experiment.levels), n_samples)
+        prices.append(fold.fitted.prices[nearest])
+    return measure_imitation(experiment.table, choice, float(np.median(prices)), budget)
 
 
 def measure_imitation(

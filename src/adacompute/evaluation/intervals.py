@@ -1,10 +1,10 @@
-"""Intervals: means over questions, with bounds, bootstrap weights and a sequential test.
+"""Intervals: means over questions, with bounds, and a sequential test.
 
 Questions with the same text form one group, and a group counts as one independent observation. A
 bound can be for the mean over all questions like these, or a prediction for the mean over the next
 ``horizon`` questions; a prediction adds the noise of those questions and of their samples.
 
-N questions, R resamplings. Nothing here knows about policies or prices.
+N questions. Nothing here knows about policies or prices.
 """
 
 from __future__ import annotations
@@ -15,21 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.evaluation.pool import N_FOLDS
-
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, KeyArray
 
-N_RESAMPLES = 1000
 CONFIDENCE = 0.95
-
-REFIT_FACTOR = math.sqrt(1.0 + N_FOLDS / (N_FOLDS - 1.0))
-"""Widens the interval of a gain, because other training questions would have given another policy.
-
-The policies of the folds share most of their training questions, so the spread over questions alone
-is too small. This is the correction of Nadeau and Bengio for cross-validation.
-"""
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -93,45 +82,6 @@ def student_quantile(probability: float, n_groups: int) -> float:
 
     z, degrees = NormalDist().inv_cdf(probability), max(1, n_groups - 1)
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-
-
-def refit_interval(
-    value: float, resampled: FloatArray, n_groups: int, *, confidence: float = CONFIDENCE
-) -> Interval:
-    """Return the interval of a gain from its resampled values, allowing for another fit."""
-    error = REFIT_FACTOR * float(resampled.std(ddof=1))
-    margin = student_quantile(0.5 + confidence / 2, n_groups) * error
-    return Interval(value, value - margin, value + margin)
-
-
-def percentile_interval(
-    values: FloatArray, *, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
-    """Return the percentiles of resampled values that enclose the given share of them."""
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(values, [tail, 1 - tail])
-    return float(low), float(high)
-
-
-def resample_questions(
-    group: KeyArray, n_resamples: int, *, seed: int, n_groups: int | None = None
-) -> FloatArray:
-    """Return how often each question counts in each bootstrap resampling of the groups, (R, N).
-
-    Each resampling draws ``n_groups`` groups with replacement, by default as many as there are.
-    """
-    rng = np.random.default_rng(seed)
-    unique, inverse = np.unique(group, return_inverse=True)
-    size = len(unique)
-    counts = rng.multinomial(n_groups or size, np.full(size, 1 / size), size=n_resamples)
-    return np.asarray(counts[:, inverse], dtype=np.float64)
-
-
-def bootstrap_weights(group: KeyArray, n_resamples: int, *, seed: int) -> FloatArray:
-    """Return the weights of the original questions in row 0, then those of each resampling."""
-    return np.concatenate(
-        [np.ones((1, len(group))), resample_questions(group, n_resamples, seed=seed)]
-    )
 
 
 def betting_test(values: FloatArray, group: KeyArray, *, lowest: float, confidence: float) -> bool:

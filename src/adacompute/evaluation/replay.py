@@ -1,12 +1,16 @@
 """Replay: policies run on recorded samples, in many random orders of the samples of each question.
 
-All policies see the same orders, so differences between policies do not come from the orders.
-Decisions are made by the same episodes that serve live requests; only the samples are recorded.
+All policies see the same orders, so differences between policies do not come from the orders. The
+orders of a question depend only on its key, so questions can be replayed in blocks, and memory does
+not grow with their number. Decisions are made by the same episodes that serve live requests; only
+the samples are recorded. A policy that compares a price with one number per vote state is replayed
+at all prices at once; the decisions are the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,21 +18,32 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED, order_samples
 from adacompute.core.errors import DataError
+from adacompute.core.state_sums import TieGains
 from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import Policy, SampleMatrix, answers_alone
+from adacompute.policies.sequential import SequentialPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
+
+BLOCK_SIZE = 1024
+"""Questions that are replayed at a time; with 40 orders of 16 samples a block takes 60 MB."""
+
+MAX_CACHED_BLOCKS = 4
+"""Blocks that are kept from one replay to the next, if there are not more."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
-    """Means over the orders of each question, (N,), and the variance of two of them.
+    """Means over the orders of each question, and the variance of two of them.
 
-    ``resorted`` is the share of orders in which another model was asked in the end.
+    The arrays are (N, prices), or (N,) for a single setting. ``resorted`` is the share of orders in
+    which another model was asked in the end.
     """
 
     cost: FloatArray
@@ -39,13 +54,48 @@ class ReplayResult:
     accuracy_variance: FloatArray
     resorted: FloatArray
 
+    def take(self, rows: IntArray) -> ReplayResult:
+        """Return these questions."""
+        return ReplayResult(*(getattr(self, one.name)[rows] for one in fields(self)))
+
+    def mix(self, first: int, share: float) -> ReplayResult:
+        """Return the mixture of the setting ``first`` and, with probability ``share``, the next."""
+        after = min(first + 1, self.cost.shape[1] - 1)
+        columns = (getattr(self, one.name) for one in fields(self))
+        if not share:
+            return ReplayResult(*(column[:, first] for column in columns))
+        return ReplayResult(*(c[:, first] * (1 - share) + c[:, after] * share for c in columns))
+
+    @staticmethod
+    def _combine(
+        results: Sequence[ReplayResult], combine: Callable[[list[FloatArray]], FloatArray]
+    ) -> ReplayResult:
+        columns = ([getattr(r, one.name) for r in results] for one in fields(ReplayResult))
+        return ReplayResult(*(combine(column) for column in columns))
+
+    @staticmethod
+    def concatenate(parts: Sequence[ReplayResult]) -> ReplayResult:
+        """Return one result from results for successive questions."""
+        return ReplayResult._combine(parts, np.concatenate)
+
+    @staticmethod
+    def side_by_side(results: Sequence[ReplayResult]) -> ReplayResult:
+        """Return one result from results for the same questions at other settings."""
+        return ReplayResult._combine(results, np.column_stack)
+
+    @staticmethod
+    def join(parts: Sequence[ReplayResult], rows: Sequence[IntArray]) -> ReplayResult:
+        """Return one result for all questions, from results for the questions of each part."""
+        order = np.argsort(np.concatenate(rows), kind="stable")
+        return ReplayResult.concatenate(parts).take(order)
+
 
 @dataclass(frozen=True, eq=False)
 class Replay:
     """Random orders of the samples of a pool, each ``length`` samples long.
 
-    ``indices`` (N · n_permutations, length) holds the orders if they are known; otherwise they are
-    drawn with the seed.
+    ``resort_cost`` is the mean cost of the last resort that policies decide by; by default, that of
+    the pool.
     """
 
     pool: Pool
@@ -53,29 +103,104 @@ class Replay:
     length: int
     seed: int = 0
     max_rounds: int = UNLIMITED_ROUNDS
-    indices: IntArray | None = None
+    resort_cost: float | None = None
 
-    def take(self, rows: IntArray) -> Replay:
-        """Return these questions with the orders that they have here.
+    def blocks(self) -> Iterator[tuple[IntArray, Replay]]:
+        """Yield blocks of questions: their rows, and their own replay."""
+        if len(self.pool) <= MAX_CACHED_BLOCKS * BLOCK_SIZE:
+            yield from self._cached_blocks
+        else:
+            yield from self._make_blocks()
 
-        A policy that is replayed on part of a pool then sees the same samples as one that is
-        replayed on all of it.
+    @cached_property
+    def _cached_blocks(self) -> list[tuple[IntArray, Replay]]:
+        return list(self._make_blocks())
+
+    def _make_blocks(self) -> Iterator[tuple[IntArray, Replay]]:
+        resort = self.pool.resort
+        cost = None if resort is None else float(resort.cost.mean())
+        for start in range(0, len(self.pool), BLOCK_SIZE):
+            rows = np.arange(start, min(start + BLOCK_SIZE, len(self.pool)))
+            yield rows, replace(self, pool=self.pool.take(rows), resort_cost=cost)
+
+    def run(
+        self,
+        policy: Policy,
+        prices: Sequence[float],
+        *,
+        sample_cost: float = 1.0,
+        features: Float32Array | None = None,
+    ) -> ReplayResult:
+        """Run a policy at falling prices on every question and every order, (N, prices).
+
+        ``sample_cost`` is the cost of a sample that the policy decides by. ``features`` are the
+        prepared features of the policy, by default those of the pool.
         """
-        pool = self.pool.take(rows)
-        shift = self.pool.answers.offsets[rows] - pool.answers.offsets[:-1]
-        orders = self._order.reshape(len(self.pool), self.n_permutations, -1)[rows]
-        indices = (orders - shift[:, None, None]).reshape(-1, self.length)
-        return replace(self, pool=pool, indices=indices)
+        if features is None:
+            features = policy.prepare_features(self.pool.features)
+        return ReplayResult.concatenate(
+            [
+                block.run_block(policy, prices, features[rows], sample_cost)
+                for rows, block in self.blocks()
+            ]
+        )
+
+    def run_block(
+        self, policy: Policy, prices: Sequence[float], features: Float32Array, sample_cost: float
+    ) -> ReplayResult:
+        """Run a policy at falling prices on the questions of a block."""
+        free_rounds = self.max_rounds >= self.length and not self.pool.round_costs.any()
+        if isinstance(policy, SequentialPolicy) and policy.is_index_rule and free_rounds:
+            return self._run_index(policy, np.asarray(prices), features, sample_cost)
+        results = [self._run_episode(policy, price, features, sample_cost) for price in prices]
+        return ReplayResult.side_by_side(results)
+
+    def _run_index(
+        self,
+        policy: SequentialPolicy,
+        prices: FloatArray,
+        features: Float32Array,
+        sample_cost: float,
+    ) -> ReplayResult:
+        """Replay a rule that goes on while the price is below a number given by the vote state.
+
+        The number of samples at a price is 1 plus the number of samples before which the smallest
+        limit so far is above the price. So each sample has one price below which it is drawn.
+        """
+        size, last = len(self.pool), min(self.length, policy.max_samples)
+        repeated = np.repeat(np.arange(size), self.n_permutations)
+        path = states().find(self.samples.vote_keys[:, 1:last])
+        limit = policy.continue_price(path, features[repeated], self.pool.key[repeated])
+        lowest = np.minimum.accumulate(limit, axis=1) / sample_cost
+        n_prices = len(prices)
+        column = n_prices - np.searchsorted(prices[::-1], lowest, side="left")
+        cell = (repeated[:, None] * (n_prices + 1) + column).ravel()
+
+        def mean(value: FloatArray) -> FloatArray:
+            """Return the mean over orders at each price of a value after 1, 2, … samples."""
+            first = value[:, 0].reshape(size, -1).sum(axis=1, keepdims=True)
+            added = np.bincount(cell, np.diff(value, axis=1).ravel(), size * (n_prices + 1))
+            later = added.reshape(size, n_prices + 1)[:, :n_prices].cumsum(axis=1)
+            return np.asarray((first + later) / self.n_permutations)
+
+        cost, accuracy = (table[:, 1 : last + 1] for table in (self._cost, self._accuracy))
+        n_samples = mean(np.broadcast_to(np.arange(1.0, last + 1), cost.shape))
+        mean_cost, mean_accuracy = mean(cost), mean(accuracy)
+        return ReplayResult(
+            cost=mean_cost,
+            accuracy=mean_accuracy,
+            n_samples=n_samples,
+            n_rounds=n_samples,
+            cost_variance=np.maximum(mean(cost**2) - mean_cost**2, 0.0),
+            accuracy_variance=np.maximum(mean(accuracy**2) - mean_accuracy**2, 0.0),
+            resorted=np.zeros(n_samples.shape),
+        )
 
     @cached_property
     def _order(self) -> IntArray:
         """Indices of the samples in each order, (N · n_permutations, length)."""
-        if self.indices is not None:
-            return self.indices
-        indices = order_samples(
-            self.pool.answers, n_orders=self.n_permutations, length=self.length, seed=self.seed
-        )
-        return indices.reshape(-1, self.length)
+        known = {"n_orders": self.n_permutations, "length": self.length, "seed": self.seed}
+        return order_samples(self.pool.answers, self.pool.key, **known).reshape(-1, self.length)
 
     @cached_property
     def samples(self) -> SampleMatrix:
@@ -97,19 +222,20 @@ class Replay:
         accuracy = running_accuracy(answers.answer[order], answers.class_accuracy[order], ordered)
         return np.pad(accuracy, ((0, 0), (1, 0)))
 
-    def tie_gains(self, max_samples: int) -> FloatArray:
-        """Return what breaking ties by log-probability adds to each vote state, (states, N).
+    def tie_gains(self, max_samples: int) -> TieGains:
+        """Return what breaking ties by log-probability adds to vote states, as a mean over orders.
 
-        The gain is a mean over the orders. It is exactly zero where nothing is tied.
+        States without ties have no entry.
         """
-        all_states, columns = states(), slice(min(max_samples, self.length) + 1)
-        total = np.zeros((int(all_states.first[max_samples + 1]), len(self.pool)))
-        gain = (self._accuracy - self._vote(None))[:, columns]
-        row, n_samples = np.nonzero(gain)
-        state = all_states.find(self.samples.vote_keys[row, n_samples])
-        question, gain_per_order = row // self.n_permutations, gain / self.n_permutations
-        np.add.at(total, (state, question), gain_per_order[row, n_samples])
-        return total
+        parts = []
+        for rows, block in self.blocks():
+            columns = slice(min(max_samples, self.length) + 1)
+            gain = (block._accuracy - block._vote(None))[:, columns]
+            order, n_samples = np.nonzero(gain)
+            state = states().find(block.samples.vote_keys[order, n_samples])
+            question, mean_gain = rows[order // self.n_permutations], gain[order, n_samples]
+            parts.append((state, question, mean_gain / self.n_permutations))
+        return TieGains(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @cached_property
     def _cost(self) -> FloatArray:
@@ -124,27 +250,15 @@ class Replay:
         if resort is None:
             raise DataError("the policy has a last resort, but no samples of its model are given")
         size, answers = resort.level.n_samples, resort.answers
-        n_orders = self.n_permutations
-        index = order_samples(answers, n_orders=n_orders, length=size, seed=self.seed + 1)
-        index = index.reshape(-1, size)
+        known = {"n_orders": self.n_permutations, "length": size, "seed": self.seed + 1}
+        index = order_samples(answers, self.pool.key, **known).reshape(-1, size)
         correct = running_accuracy(answers.answer[index], answers.class_accuracy[index])[:, -1]
         return resort.sample_cost[index].sum(axis=1), correct
 
-    def run(
-        self,
-        policy: Policy,
-        price: float,
-        *,
-        sample_cost: float = 1.0,
-        features: Float32Array | None = None,
+    def _run_episode(
+        self, policy: Policy, price: float, features: Float32Array, sample_cost: float
     ) -> ReplayResult:
-        """Run a policy at a price on every question and every order.
-
-        ``sample_cost`` is the cost of a sample that the policy decides by. ``features`` are the
-        prepared features of the policy, by default those of the pool.
-        """
-        if features is None:
-            features = policy.prepare_features(self.pool.features)
+        """Run a policy at one price, decision by decision, (N,)."""
         start = Episode.start(
             policy,
             price,
@@ -182,6 +296,6 @@ class Replay:
         """Return the cost of each level that the policy decides by, (N, K)."""
         cost = np.array([sample_cost * level.n_samples for level in policy.levels])
         known = np.tile(cost, (len(self.pool), 1))
-        if answers_alone(policy.levels).any() and self.pool.resort is not None:
-            known[:, -1] = self.pool.resort.cost.mean()
+        if answers_alone(policy.levels).any() and self.resort_cost is not None:
+            known[:, -1] = self.resort_cost
         return known

@@ -1,8 +1,8 @@
 """Verdict: whether a policy gains over the best mixture of uniform levels, and what to do if not.
 
-``calibrate`` finds the price for a budget and compares the policy with the mixture at the cost that
-it really had. ``calibrate_share`` finds the highest price that keeps a share of the accuracy of a
-uniform level. Both score questions that were held out, and can find that there is no gain.
+``judge`` turns the interval of a gain into one of four words. ``calibrate`` finds the price for a
+budget and judges the policy there. ``calibrate_share`` finds the highest price that keeps a share of
+the accuracy of a uniform level. All scores are of questions that were held out.
 
 It reads and writes no files.
 """
@@ -10,41 +10,28 @@ It reads and writes no files.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
-from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
-from adacompute.evaluation.factories import Experiment, PolicyFactory, find_factory
-from adacompute.evaluation.intervals import (
-    N_RESAMPLES,
-    Interval,
-    Mean,
-    betting_test,
-    bootstrap_weights,
-    refit_interval,
-)
-from adacompute.evaluation.price_search import (
-    N_PRICES,
-    PriceSweep,
-    find_price,
-    list_frontier,
-    mean_cost,
-    sweep_prices,
-)
+from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, Frontier, list_frontier
+from adacompute.evaluation.held_out import CurvePoint, measure_difference, score_held_out
+from adacompute.evaluation.intervals import Interval, Mean, betting_test
+from adacompute.evaluation.policy_score import PolicyScore
 from adacompute.policies.price_schedule import fit_price_schedule
-
-if TYPE_CHECKING:
-    from adacompute.evaluation.replay import ReplayResult
 
 MIN_QUESTIONS = 40
 """With fewer questions, an interval is wider than any possible gain."""
 
 MAX_UNPARSED = 0.5
 """With a larger share, the scores measure how answers are extracted, not the model."""
+
+GAIN, LOSS, NO_GAIN = "gain", "loss", "no gain"
+INCONCLUSIVE, NOT_JUDGED = "inconclusive", "not judged"
 
 
 def check_pool(experiment: Experiment) -> None:
@@ -63,53 +50,31 @@ def check_pool(experiment: Experiment) -> None:
         )
 
 
-def measure_gain(
-    sweep: PriceSweep, result: ReplayResult, mixture: Curve, *, confidence: float
-) -> Interval:
-    """Return the gain over the mixture at the same realised cost, with its interval.
+def judge(
+    gain: Interval, n_groups: int, *, margin: float = MARGIN
+) -> tuple[str, int]:
+    """Return the verdict on a gain, and how many questions in total would decide it.
 
-    Each resampling compares at its own cost.
+    The number is 0 if the verdict is decided. It assumes that the gain stays as it is and that the
+    interval shrinks with the square root of the number of questions.
+
+    >>> judge(Interval(0.02, 0.01, 0.03), 500)
+    ('gain', 0)
+    >>> judge(Interval(0.01, -0.01, 0.03), 500)
+    ('inconclusive', 2001)
     """
-    group = sweep.experiment.pool.group
-    weights = bootstrap_weights(group, N_RESAMPLES, seed=sweep.experiment.seed)
-    total = weights.sum(axis=1)
-    cost, accuracy = weights @ result.cost / total, weights @ result.accuracy / total
-    gains = np.array(
-        [
-            accuracy[i] - read_curve(mixture, cost[i], weights[[i]]).accuracy
-            for i in range(len(weights))
-        ]
-    )
-    value = round(float(gains[0]), 12)  # sums over the same samples can differ by rounding
-    return refit_interval(value, gains[1:], len(np.unique(group)), confidence=confidence)
+    if gain.low > 0:
+        return GAIN, 0
+    if gain.high < 0:
+        return LOSS, 0
+    if -margin <= gain.low and gain.high <= margin:
+        return NO_GAIN, 0
+    half_width = (gain.high - gain.low) / 2
+    distance = max(abs(gain.value), margin - abs(gain.value))
+    return INCONCLUSIVE, math.floor(n_groups * (half_width / distance) ** 2) + 1
 
 
-def count_questions_needed(gain: Interval, n_groups: int) -> int | None:
-    """Return how many more questions would separate the interval from zero, at this gain.
-
-    None if the gain is zero, because then no number of questions would.
-    """
-    if abs(gain.value) < 1e-9:  # noqa: PLR2004
-        return None
-    margin = (gain.high - gain.low) / 2
-    return max(0, math.ceil(n_groups * ((margin / abs(gain.value)) ** 2 - 1.0)))
-
-
-def judge(experiment: Experiment, gain: Interval, budget: float) -> dict[str, Any]:
-    """Return the verdict on a gain, and advice for the case that there is none."""
-    has_gain = gain.low > 0
-    n_groups = len(np.unique(experiment.pool.group))
-    return {
-        "verdict": "gain" if has_gain else "no gain",
-        "advice": "use this policy" if has_gain else _advise_mixture(experiment, budget),
-        "gain": gain.value,
-        "gain_low": gain.low,
-        "gain_high": gain.high,
-        "questions_needed": 0 if has_gain else count_questions_needed(gain, n_groups),
-    }
-
-
-def _advise_mixture(experiment: Experiment, budget: float) -> str:
+def advise_mixture(experiment: Experiment, budget: float) -> str:
     """Describe the best mixture of uniform numbers of samples at a budget."""
     table = experiment.dense_table
     cost = table.costs.mean(axis=0)
@@ -123,98 +88,97 @@ def _advise_mixture(experiment: Experiment, budget: float) -> str:
 
 
 def calibrate(
-    experiment: Experiment,
-    policy: str | PolicyFactory,
+    score: PolicyScore,
+    final: FittedPolicy,
     *,
     budget: float,
-    confidence: float = 0.95,
-    horizon: int | None = None,
-    n_prices: int = N_PRICES,
-    sweep: PriceSweep | None = None,
+    settings: CalibrationSettings | None = None,
 ) -> dict[str, Any]:
     """Find the price for a budget and judge the policy at that price.
 
-    The budget is held over the next ``horizon`` questions, or in the long run if it is None.
-    ``sweep`` is a sweep of this policy, if there is one already.
+    ``final`` is the policy that will be used, fitted to all questions.
     """
-    check_pool(experiment)
-    experiment.pool.check_budget(budget)
-    sweep = sweep or sweep_prices(experiment, find_factory(policy), n_prices)
-    price, result = find_price(sweep, budget, confidence=confidence, horizon=horizon)
-    mixture = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
-    gain = measure_gain(sweep, result, mixture, confidence=confidence)
-    cost = mean_cost(sweep, result)
+    settings = settings or CalibrationSettings()
+    check_pool(score.experiment)
+    score.experiment.pool.check_budget(budget)
+    frontier = Frontier(score, final, settings)
+    point = frontier.find(budget)
+    gain = score.gain(point, settings.confidence)
+    verdict, needed = judge(gain, score.n_groups, margin=settings.margin)
+    advice = "use this policy" if verdict == GAIN else advise_mixture(score.experiment, budget)
     return {
-        **judge(experiment, gain, budget),
-        "price": price,
-        "cost": cost.value,
-        "cost_high": cost.value + cost.margin(confidence, horizon),
-        "accuracy": float(result.accuracy.mean()),
-        "confidence": confidence,
-        "questions": len(experiment.pool),
-        "horizon": horizon,
-        "retry_gain": _measure_retry_gain(sweep, mixture, cost.value),
-        "frontier": list_frontier(sweep, confidence, horizon),
+        "verdict": verdict,
+        "advice": advice,
+        "gain": gain.value,
+        "gain_low": gain.low,
+        "gain_high": gain.high,
+        "questions_needed": needed,
+        **frontier.describe(point),
+        "confidence": settings.confidence,
+        "cost_confidence": settings.cost_confidence,
+        "margin": settings.margin,
+        "questions": len(score.experiment.pool),
+        "horizon": settings.horizon,
+        "max_rounds": score.experiment.round_limit,
+        "retry_gain": measure_retry_gain(score, point),
+        "frontier": list_frontier(frontier, point),
     }
 
 
-def _measure_retry_gain(sweep: PriceSweep, mixture: Curve, cost: float) -> float:
+def measure_retry_gain(score: PolicyScore, point: CurvePoint) -> float:
     """Return what resampling unparsed answers alone gains over the mixture at this cost."""
-    experiment = sweep.experiment
+    experiment = score.experiment
     if not (experiment.pool.answers.answer == UNPARSED).any():
         return 0.0
-    once = np.ones((1, len(experiment.pool)))
-    retry = cross_validate(experiment, find_factory("retry"), split_folds(sweep.fold))
-    return read_curve(retry, cost, once).accuracy - read_curve(mixture, cost, once).accuracy
+    retry = score_held_out(experiment, find_factory("retry"))
+    return measure_difference(score.mixture, retry.read(point.cost))[0]
 
 
 def calibrate_share(
-    experiment: Experiment,
-    policy: str | PolicyFactory,
+    score: PolicyScore,
+    final: FittedPolicy,
     *,
     accuracy_of: int,
     share: float,
-    confidence: float = 0.95,
-    horizon: int | None = None,
-    n_prices: int = N_PRICES,
-    sweep: PriceSweep | None = None,
+    settings: CalibrationSettings | None = None,
 ) -> dict[str, Any]:
-    """Find the highest price that keeps a share of the accuracy of ``accuracy_of`` samples.
+    """Find the cheapest setting that keeps a share of the accuracy of ``accuracy_of`` samples.
 
-    Prices are tested from the lowest up until one fails, so testing many prices does not lower the
-    confidence. A price passes if both the betting test and the bound for the next ``horizon``
+    Settings are tested from the most expensive down until one fails, so testing many does not lower
+    the confidence. One passes if both the betting test and the bound for the next ``horizon``
     questions show that the share is kept.
     """
+    settings, experiment = settings or CalibrationSettings(), score.experiment
     check_pool(experiment)
     if accuracy_of not in experiment.levels:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    sweep = sweep or sweep_prices(experiment, find_factory(policy), n_prices)
-    target = estimate(experiment.pool.answers, (accuracy_of,), standard_errors=False).utility[:, 0]
-    group, passed = experiment.pool.group, None
-    for price, result in zip(sweep.prices[::-1].tolist(), sweep.results[::-1], strict=True):
-        excess = result.accuracy - share * target
-        variance = result.accuracy_variance + share**2 * target * (1 - target)
-        mean = Mean.of(excess, variance, group)
-        low = mean.value - mean.margin(confidence, horizon)
-        if low < 0 or not betting_test(excess, group, lowest=-share, confidence=confidence):
+    frontier, confidence = Frontier(score, final, settings), settings.confidence
+    answers = experiment.pool.answers
+    target = estimate(answers, (accuracy_of,), standard_errors=False).utility[:, 0]
+    passed: tuple[CurvePoint, float] | None = None
+    for point in frontier.points[::-1]:
+        excess = point.result.accuracy - share * target
+        variance = point.result.accuracy_variance + share**2 * target * (1 - target)
+        mean = Mean.of(excess, variance, score.group)
+        low = mean.value - mean.margin(confidence, settings.horizon)
+        if low < 0 or not betting_test(excess, score.group, lowest=-share, confidence=confidence):
             break
-        passed = (price, result, low)
+        passed = point, low
     if passed is None:
         raise DataError(
             f"{len(experiment.pool)} questions cannot show {share:.0%} of the accuracy of "
             f"{accuracy_of} samples at any price: collect more questions, or use a smaller share"
         )
-    price, result, low = passed
+    point, low = passed
     rows = np.arange(len(experiment.pool))
     return {
-        "price": price,
-        "cost": float(result.cost.mean()),
+        **frontier.describe(point),
         "full_cost": accuracy_of * experiment.sample_cost(rows) + experiment.round_cost(rows),
-        "accuracy": float(result.accuracy.mean()),
         "full_accuracy": float(target.mean()),
         "share": share,
         "share_low": share + low / float(target.mean()),
         "confidence": confidence,
         "questions": len(experiment.pool),
-        "frontier": list_frontier(sweep, confidence, horizon),
+        "max_rounds": experiment.round_limit,
+        "frontier": list_frontier(frontier, point),
     }

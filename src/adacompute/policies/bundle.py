@@ -34,14 +34,19 @@ from adacompute.policies.spec import read_choice, read_entry, read_number, read_
 
 FORMAT = 4
 FILE = "bundle.json"
-VERBATIM = ("unit", "features", "feature_version", "model", "grader", "data_hash", "sample_cost")
+VERBATIM = ("unit", "features", "feature_version", "model", "grader", "data_hash", "sample_cost", "max_rounds")
 """Fields that are written to JSON as they are."""
 
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """Cost and accuracy of a price on held-out questions, with intervals."""
+    """Cost and accuracy of a price on held-out questions, with intervals.
 
+    ``budget`` is the budget that the price is for: the mean cost, or an upper bound of it if the
+    calibration asked for one. ``rounds`` is the mean number of rounds per question.
+    """
+
+    budget: float
     price: float
     cost: float
     cost_low: float
@@ -49,6 +54,7 @@ class FrontierPoint:
     accuracy: float
     accuracy_low: float
     accuracy_high: float
+    rounds: float
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ class Baseline:
 class Bundle:
     """A policy and the setting that it was trained for.
 
-    ``frontier`` holds the cost and accuracy of each calibrated price, highest price first.
+    ``frontier`` holds the cost and accuracy of each calibrated price, by rising budget.
+    ``max_rounds`` is the limit of rounds per question that it was calibrated with, if any.
     ``sample_cost`` is the mean cost of one sample, in the unit. ``data_hash`` is a hash of the
     training data. ``template`` and ``settings`` are what the samples were collected with, None if
     that is not known.
@@ -88,6 +95,7 @@ class Bundle:
     baseline: Baseline | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     tie_break: str = FIRST_SEEN
+    max_rounds: int | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,23 +115,30 @@ class Bundle:
 
     @property
     def min_budget(self) -> float:
-        """Smallest budget that the policy can hold: its mean cost at the highest price."""
+        """Smallest budget that the policy can hold: that of its highest price."""
         if not self.frontier:
             raise BundleError(
                 "the policy is not calibrated: call ada.calibrate or run 'adacompute calibrate'"
             )
-        return self.frontier[0].cost_high
+        return self.frontier[0].budget
 
     def price_for(self, budget: float) -> float:
-        """Return the lowest price whose mean cost, by its upper bound, is within the budget."""
-        if not budget >= self.min_budget:  # true for NaN as well
+        """Return the price at which the policy spends a budget on average.
+
+        At a budget that was calibrated, it is the price that calibration found; between budgets it
+        is interpolated.
+        """
+        if not budget >= self.min_budget * (1 - 1e-9):  # true for NaN as well
             raise BudgetBelowMinimum(
                 f"a budget of {budget:g} is below {self.min_budget:.6g}, the minimum cost of this "
                 "policy"
             )
-        high = np.maximum.accumulate([point.cost_high for point in self.frontier])
+        budgets = np.array([point.budget for point in self.frontier])
+        exact = np.flatnonzero(np.isclose(budgets, budget, rtol=1e-9, atol=0.0))
+        if len(exact):
+            return self.frontier[int(exact[0])].price
         prices = np.log([point.price for point in self.frontier])
-        return float(np.exp(np.interp(budget, high, prices)))
+        return float(np.exp(np.interp(budget, budgets, prices)))
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
@@ -215,6 +230,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         grader=read_entry(content, "grader", str | None),
         data_hash=read_entry(content, "data_hash", str | None),
         sample_cost=read_number(content["sample_cost"]),
+        max_rounds=read_entry(content, "max_rounds", int | None),
         template=None if template is None else read_template(template),
         settings=None if settings is None else read_settings(settings),
         baseline=_read_baseline(read_entry(content, "baseline", dict | None)),

@@ -52,8 +52,8 @@ def break_even_prices(
     if they are not all states.
     """
     mass, correct_mass = measure.mass, measure.correct_mass
-    result = np.zeros(mass.shape)
-    table = table or states()
+    prices, table = prices.astype(mass.dtype), table or states()
+    result = np.zeros(mass.shape, dtype=mass.dtype)
     last = int(table.n_samples[len(mass) - 1])
     value = np.repeat(correct_mass[table.layer(last), :, None], len(prices), axis=2)
     for n in range(last - 1, -1, -1):
@@ -89,8 +89,9 @@ def occupancy(
     """
     table = table or states()
     last = int(table.n_samples[len(break_even_price) - 1])
-    stop, go = (np.zeros((*break_even_price.shape, len(prices))) for _ in range(2))
-    reached = np.ones((1, break_even_price.shape[1], len(prices)))
+    shape, dtype = (*break_even_price.shape, len(prices)), break_even_price.dtype
+    stop, go = (np.zeros(shape, dtype=dtype) for _ in range(2))
+    reached = np.ones((1, *shape[1:]), dtype=dtype)
     for n in range(last + 1):
         layer = table.layer(n)
         goes_on = (break_even_price[layer, :, None] > prices) | (n == 0)
@@ -105,8 +106,8 @@ def occupancy(
 
 def _weighted_sum(value: FloatArray, row: IntArray, weight: FloatArray) -> FloatArray:
     """Return the sum over columns of ``weight`` times the values in the rows named by ``row``."""
-    total = np.zeros((len(row), *value.shape[1:]))
-    for column, column_weight in zip(row.T, weight.T, strict=True):
+    total = np.zeros((len(row), *value.shape[1:]), dtype=value.dtype)
+    for column, column_weight in zip(row.T, weight.astype(value.dtype).T, strict=True):
         used = np.flatnonzero(column_weight)
         shaped = column_weight[used].reshape(-1, *[1] * (value.ndim - 1))
         total[used] += shaped * value[column[used]]  # each row is used once per column

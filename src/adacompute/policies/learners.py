@@ -32,7 +32,7 @@ VALUE_GBM = {"max_depth": 3, "eta": 0.05, "min_child_weight": 10, "subsample": 0
 SOFTMAX_INVERSE_PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3)
 """Inverse penalties of the softmax regression that are tried."""
 
-SOFTMAX_FOLDS = 5
+SOFTMAX_FOLDS = 3
 SOFTMAX_MIN_Z = 1.64
 """Standard errors by which a gain in likelihood must exceed 0."""
 
@@ -138,14 +138,17 @@ def single_threaded() -> AbstractContextManager[Any]:
 
 
 def fit_clusters(
-    points: FloatArray, n_clusters: int, *, seed: int = 0
+    points: FloatArray, n_clusters: int, *, n_starts: int = 3, seed: int = 0
 ) -> tuple[IntArray, FloatArray]:
-    """Return the cluster of each point, and the centres; fewer clusters if points coincide."""
+    """Return the cluster of each point, and the centres; fewer clusters if points coincide.
+
+    Of ``n_starts`` random starts the best is kept.
+    """
     n_clusters = min(n_clusters, len(np.unique(points, axis=0)))
     with needs_extra("train"):
         from sklearn.cluster import KMeans
 
-    model = KMeans(n_clusters, n_init=3, random_state=seed).fit(points)
+    model = KMeans(n_clusters, n_init=n_starts, random_state=seed).fit(points)
     return model.labels_.astype(np.int64), model.cluster_centers_
 
 

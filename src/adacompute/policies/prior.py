@@ -13,11 +13,11 @@ This module does not know prices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from adacompute.core.states import StateMeasure
+from adacompute.core.answers import number_by_appearance
 from adacompute.core.utility import estimate
 from adacompute.policies.learners import fit_clusters, fit_softmax
 
@@ -32,6 +32,9 @@ QUESTIONS_PER_CLUSTER = 8
 
 QUESTIONS_PER_CELL = 4
 """Training questions that are needed per cell."""
+
+MAX_QUESTIONS = 20_000
+"""Training questions that the text model is fitted to at most; more hardly change it."""
 
 CLIP = 5.0
 """Standardised features are clipped to this many standard deviations."""
@@ -92,14 +95,22 @@ def response_profile(answers: Answers, max_samples: int) -> FloatArray:
 
 
 class FittedPrior(NamedTuple):
-    """A prior, and the weight of each training question in each cell, (N, P).
+    """A prior, the cluster of each training question, and the share of each cluster in each cell.
 
-    ``inverse_penalty`` is that of the softmax regression; None if the features are not informative.
+    ``cell_share`` is (clusters, cells). ``inverse_penalty`` is that of the softmax regression; None
+    if the features are not informative, and then there is one cluster and one cell.
     """
 
     prior: Prior
-    weight: FloatArray
+    cluster: IntArray
+    cell_share: FloatArray
     inverse_penalty: float | None = None
+
+
+def pooled_fit(n_features: int, n_questions: int) -> FittedPrior:
+    """Return the prior that ignores the features: one cell and one cluster of all questions."""
+    one = np.zeros(n_questions, dtype=np.int64)
+    return FittedPrior(pooled_prior(n_features), one, np.ones((1, 1)))
 
 
 def fit_prior(
@@ -112,10 +123,17 @@ def fit_prior(
 ) -> FittedPrior:
     """Fit the prior to response profiles; an ``inverse_penalty`` that is given is not chosen again.
 
-    Copies of a question are one group and are left out together.
+    Copies of a question are one group and are left out together. Of more than MAX_QUESTIONS
+    questions, that many are used; the others are assigned to the nearest cluster.
     """
+    if len(profile) > MAX_QUESTIONS:
+        rows = np.sort(np.random.default_rng(seed).permutation(len(profile))[:MAX_QUESTIONS])
+        some = number_by_appearance(group[rows])
+        known: dict[str, Any] = {"inverse_penalty": inverse_penalty, "seed": seed}
+        fitted = fit_prior(features[rows], profile[rows], some, **known)
+        return fitted._replace(cluster=_assign_clusters(profile, profile[rows], fitted.cluster))
     size = len(profile)
-    pooled = FittedPrior(pooled_prior(features.shape[1]), uniform_weight(size))
+    pooled = pooled_fit(features.shape[1], size)
     varying = profile[:, profile.std(axis=0) > EPSILON]
     n_clusters = min(MAX_CLUSTERS, size // QUESTIONS_PER_CLUSTER)
     n_cells = min(MAX_CELLS, size // QUESTIONS_PER_CELL)
@@ -136,28 +154,35 @@ def fit_prior(
     softmax = fit_softmax(predicted, cluster, group, inverse_penalty=inverse_penalty, seed=seed)
     if softmax is None:
         return pooled
-    _, centre = fit_clusters(predicted, n_cells, seed=seed)
-    member = np.eye(int(cluster.max()) + 1)[cluster] / np.bincount(cluster)
+    _, centre = fit_clusters(predicted, n_cells, n_starts=1, seed=seed)
     prior = Prior(mean, scale, slope.astype(np.float32), centre.astype(np.float32))
-    weight = member @ softmax.probabilities(centre).T
-    return FittedPrior(prior, weight, softmax.inverse_penalty)
+    cell_share = softmax.probabilities(centre).T
+    return FittedPrior(prior, cluster, cell_share, softmax.inverse_penalty)
 
 
-def uniform_weight(size: int) -> FloatArray:
-    """Return equal weights of all training questions in one cell."""
-    return np.full((size, 1), 1.0 / size)
+def _assign_clusters(profile: FloatArray, known: FloatArray, cluster: IntArray) -> IntArray:
+    """Return the cluster of each question: the one whose mean profile is nearest."""
+    size = np.bincount(cluster)
+    centre = np.stack([np.bincount(cluster, column) / size for column in known.T], axis=1)
+    distance = (centre**2).sum(axis=1) - 2.0 * (profile @ centre.T)
+    return np.asarray(distance.argmin(axis=1), dtype=np.int64)
 
 
-def shrink(weight: FloatArray, pseudo_questions: float) -> FloatArray:
-    """Shrink each cell towards the pool by this many pseudo-questions."""
-    effective = 1.0 / (weight**2).sum(axis=0)
+def question_weights(
+    cell_share: FloatArray, cluster_size: FloatArray, pseudo_questions: float
+) -> FloatArray:
+    """Return the weight of a question of each cluster in each cell, (clusters, cells).
+
+    The weights of all questions in a cell sum to 1. Each cell is shrunk towards all questions by
+    this many pseudo-questions; infinitely many make all weights equal.
+    """
+    n_questions = float(cluster_size.sum())
+    own = cell_share / np.maximum(cluster_size, 1.0)[:, None]
+    if np.isinf(pseudo_questions):
+        return np.full(own.shape, 1.0 / n_questions)
+    effective = 1.0 / (cluster_size[:, None] * own**2).sum(axis=0)
     share = pseudo_questions / (pseudo_questions + effective)
-    return np.asarray((1.0 - share) * weight + share / len(weight), dtype=np.float64)
-
-
-def mix_measures(measure: StateMeasure, weight: FloatArray) -> StateMeasure:
-    """Return the state measure of each cell."""
-    return measure.map(lambda table: table @ weight)
+    return np.asarray((1.0 - share) * own + share / n_questions, dtype=np.float64)
 
 
 def _ridge(
@@ -172,26 +197,25 @@ def _ridge(
     """
     copies = np.bincount(group)[group][:, None]
     centred = target - target.mean(axis=0)
-    left, singular, right = np.linalg.svd(features, full_matrices=False)
+    squared, vectors = np.linalg.eigh(features.T @ features)
+    used = squared > EPSILON**2 * max(squared[-1], EPSILON)
+    singular, right = np.sqrt(squared[used]), vectors[:, used].T
+    left = features @ (right.T / singular)
     projected = left.T @ centred
-    best = np.full(target.shape[1], np.inf)
-    predicted, slope = np.zeros(target.shape), np.zeros((features.shape[1], target.shape[1]))
-    variance = (centred**2).mean(axis=0)
-    for penalty in PENALTIES * features.shape[1]:
-        shrunk = singular**2 / (singular**2 + penalty)
-        fitted = left @ (shrunk[:, None] * projected)
-        leverage = np.minimum(((left**2) @ shrunk)[:, None], (1.0 - EPSILON) / copies)
-        residual = centred - fitted
-        residual += leverage / (1.0 - copies * leverage) * _sum_groups(residual, group)
-        without = centred - residual
-        error = ((centred - without) ** 2).mean(axis=0)
-        better = error < best
-        best[better] = error[better]
-        predicted[:, better] = without[:, better]
-        slope[:, better] = (right.T @ ((singular / (singular**2 + penalty))[:, None] * projected))[
-            :, better
-        ]
-    is_predictable = best < variance
+    penalties = PENALTIES * features.shape[1]
+    kept = singular[:, None] ** 2 / (singular[:, None] ** 2 + penalties)  # (rank, penalties)
+    n_targets, n_penalties = target.shape[1], len(penalties)
+    shrunk = (kept[:, :, None] * projected[:, None, :]).reshape(len(singular), -1)
+    residual = np.tile(centred, (1, n_penalties)) - left @ shrunk
+    leverage = np.minimum((left**2) @ kept, (1.0 - EPSILON) / copies)
+    factor = np.repeat(leverage / (1.0 - copies * leverage), n_targets, axis=1)
+    residual += factor * _sum_groups(residual, group)
+    error = (residual**2).mean(axis=0).reshape(n_penalties, n_targets)
+    best = error.argmin(axis=0)
+    columns = best * n_targets + np.arange(n_targets)
+    predicted = centred - residual[:, columns]
+    slope = right.T @ (projected * (singular[:, None] / (singular[:, None] ** 2 + penalties[best])))
+    is_predictable = error.min(axis=0) < (centred**2).mean(axis=0)
     return predicted[:, is_predictable], slope[:, is_predictable]
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from adacompute.core.answers import number_by_appearance
 from adacompute.core.errors import BundleError
+from adacompute.core.state_sums import NO_GROUP
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
 from adacompute.policies.induction import (
     RESORT,
@@ -31,19 +32,14 @@ from adacompute.policies.induction import (
 )
 from adacompute.policies.learners import assign_folds, single_threaded
 from adacompute.policies.policy import NO_LEVEL, State, answers_alone
-from adacompute.policies.prior import (
-    Prior,
-    fit_prior,
-    mix_measures,
-    pooled_prior,
-    response_profile,
-    shrink,
-    uniform_weight,
-)
+from adacompute.policies.prior import Prior, fit_prior, pooled_fit, question_weights
 from adacompute.policies.spec import PolicySpec, read_number
 
 if TYPE_CHECKING:
-    from adacompute.core.answers import Answers
+    from collections.abc import Sequence
+
+    from adacompute.core.state_sums import StateSums
+    from adacompute.core.states import States
     from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray, Level
 
 LOG_PRICE_STEP, MIN_PRICE = math.log(1.15), 1e-9
@@ -98,6 +94,18 @@ class SequentialPolicy:
         """Largest number of samples before the last resort, if there is one."""
         return len(self.levels) - (self.measure.resort is not None)
 
+    @property
+    def is_index_rule(self) -> bool:
+        """Whether, with enough rounds, a decision compares the price with ``continue_price``."""
+        return self.round_cost == 0 and self.measure.resort is None
+
+    def continue_price(
+        self, vote_states: IntArray, features: Float32Array, key: KeyArray
+    ) -> FloatArray:
+        """Return the price of a sample below which another one is drawn in vote states, (M, n)."""
+        cell = features[:, :1].astype(np.int64)
+        return np.asarray(self.break_even_price[vote_states, cell] / price_jitter(key)[:, None])
+
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Return the cell of each question."""
         return self.prior.find_cell(features)[:, None].astype(np.float32)
@@ -121,14 +129,16 @@ class SequentialPolicy:
             if has_resort
             else state.cost[np.arange(len(n_samples)), n_samples]
         )
-        sample_price = price * sample_cost * price_jitter(state.key)
+        sample_price = price * sample_cost
         is_first = state.level == NO_LEVEL
         enough_rounds = bool((state.rounds_left >= len(self.levels) - n_samples).all())
         free_rounds = self.round_cost == 0 and enough_rounds
         if free_rounds and not has_resort:
-            goes_on = self.break_even_price[state.observed.states, cell] > sample_price
+            limit = self.continue_price(state.observed.states[:, None], state.features, state.key)
+            goes_on = limit[:, 0] > sample_price
             return np.where(goes_on | is_first, n_samples, state.level)
-        request = self._request(state, cell, sample_price, free_rounds=free_rounds)
+        jittered = sample_price * price_jitter(state.key)
+        request = self._request(state, cell, jittered, free_rounds=free_rounds)
         request = np.where(is_first & (request == 0), 1, request)
         level = np.where(request > 0, n_samples + request - 1, state.level)
         return np.where(request == RESORT, len(self.levels) - 1, level)
@@ -253,10 +263,11 @@ def _fits(table: dict[str, Float32Array], levels: tuple[Level, ...]) -> bool:
 
 def fit_sequential(
     features: Float32Array,
-    answers: Answers,
-    measure: StateMeasure,
+    profile: FloatArray,
+    sums: StateSums,
     levels: tuple[Level, ...],
     *,
+    rows: IntArray | None = None,
     group: KeyArray | None = None,
     round_cost: float = 0.0,
     resort_cost: float = 0.0,
@@ -264,75 +275,110 @@ def fit_sequential(
 ) -> SequentialPolicy:
     """Fit the prior and the break-even prices of its cells to training questions.
 
-    ``measure`` is that of the training questions. Copies of a question share a ``group``; without
-    it every question is its own group. How far a cell is shrunk towards all questions is chosen by
-    cross-validation; a cell that is shrunk completely ignores the features.
+    ``rows`` are the training questions among those of ``sums``, by default all; ``features``,
+    ``profile`` (their response profiles) and ``group`` are those of the training questions. Copies
+    of a question share a group; without it every question is its own group. How far a cell is
+    shrunk towards all questions is chosen by cross-validation; a cell that is shrunk completely
+    ignores the features.
     """
-    profile = response_profile(answers, len(levels) - (measure.resort is not None))
     groups = np.arange(len(features)) if group is None else number_by_appearance(group)
+    training = _TrainingSet(features, profile, groups, sums, rows, seed)
     with single_threaded():
-        prior, weight, inverse_penalty = fit_prior(features, profile, groups, seed=seed)
-        if inverse_penalty is not None:
-            shrinkage = _select_shrinkage(
-                features, profile, groups, measure, inverse_penalty=inverse_penalty, seed=seed
-            )
-            is_pooled = math.isinf(shrinkage)
-            prior = pooled_prior(features.shape[1]) if is_pooled else prior
-            weight = uniform_weight(len(weight)) if is_pooled else shrink(weight, shrinkage)
-    mixed = mix_measures(measure, weight)
-    break_even_price = break_even_prices(mixed).astype(np.float32)
-    mixed = mixed.map(lambda table: table.astype(np.float32).astype(np.float64))  # as saved
-    return SequentialPolicy(levels, prior, break_even_price, mixed, round_cost, resort_cost)
+        fitted = fit_prior(features, profile, groups, seed=seed)
+        shrinkage = 0.0
+        if fitted.inverse_penalty is not None:
+            shrinkage = _select_shrinkage(training, fitted.inverse_penalty)
+        if math.isinf(shrinkage):
+            fitted, shrinkage = pooled_fit(features.shape[1], len(profile)), 0.0
+        size = np.bincount(fitted.cluster, minlength=len(fitted.cell_share)).astype(np.float64)
+        (by_cluster,) = training.sum([fitted.cluster], [len(size)])
+        weight = question_weights(fitted.cell_share, size, shrinkage)
+        mixed = by_cluster.map(lambda one: one @ weight)
+        break_even_price = break_even_prices(mixed, table=sums.table)
+    n_states = int(states().first[sums.max_samples + 1])
+
+    def expand(table: FloatArray) -> FloatArray:
+        """Return the table of all states; those that no question reaches are 0."""
+        every = np.zeros((n_states, table.shape[1]), dtype=np.float32)
+        every[sums.reached] = table
+        return every
+
+    tables = mixed.map(lambda one: expand(one).astype(np.float64))  # as it is saved
+    prices = expand(break_even_price)
+    return SequentialPolicy(levels, fitted.prior, prices, tables, round_cost, resort_cost)
 
 
-def _select_shrinkage(
-    features: Float32Array,
-    profile: FloatArray,
-    group: IntArray,
-    measure: StateMeasure,
-    *,
-    inverse_penalty: float,
-    seed: int,
-) -> float:
+@dataclass(frozen=True, eq=False)
+class _TrainingSet:
+    """Training questions: their features, profiles and groups, and where their sums come from."""
+
+    features: Float32Array
+    profile: FloatArray
+    group: IntArray
+    sums: StateSums
+    rows: IntArray | None
+    seed: int
+
+    def sum(self, assignments: Sequence[IntArray], sizes: Sequence[int]) -> list[StateMeasure]:
+        """Return the sums of the training questions over groups of them."""
+        if self.rows is None:
+            return self.sums.sum(assignments, sizes)
+        spread = []
+        for assignment in assignments:
+            every = np.full(len(self.sums.answers), NO_GROUP)
+            every[self.rows] = assignment
+            spread.append(every)
+        return self.sums.sum(spread, sizes)
+
+
+def _select_shrinkage(training: _TrainingSet, inverse_penalty: float) -> float:
     """Choose the shrinkage with the best held-out accuracy at equal cost.
 
     The pooled prior, which ignores the text, is chosen only if it is better in every fold.
     """
-    fold = assign_folds(group, SHRINKAGE_FOLDS, seed=seed)
-    accuracy = np.zeros((SHRINKAGE_FOLDS, len(SHRINKAGE)))
+    fold = assign_folds(training.group, SHRINKAGE_FOLDS, seed=training.seed)
+    fits, assignments, sizes = [], [], []
     for f in range(SHRINKAGE_FOLDS):
-        train, held_out = fold != f, fold == f
-        train_measure, held_out_measure = (
-            StateMeasure(measure.mass[:, rows], measure.correct_mass[:, rows])
-            for rows in (train, held_out)
-        )
-        _, train_group = np.unique(group[train], return_inverse=True)
-        prior, weight, _ = fit_prior(
-            features[train],
-            profile[train],
-            train_group,
+        train, held_out = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+        fitted = fit_prior(
+            training.features[train],
+            training.profile[train],
+            number_by_appearance(training.group[train]),
             inverse_penalty=inverse_penalty,
-            seed=seed,
+            seed=training.seed,
         )
+        cluster, cell = (np.full(len(fold), NO_GROUP) for _ in range(2))
+        cluster[train] = fitted.cluster
+        cell[held_out] = fitted.prior.find_cell(training.features[held_out])
+        fits.append(fitted)
+        assignments += [cluster, cell]
+        sizes += list(fitted.cell_share.shape)
+    measures = training.sum(assignments, sizes)
+    accuracy = np.zeros((SHRINKAGE_FOLDS, len(SHRINKAGE)))
+    for f, fitted in enumerate(fits):
+        by_cluster, by_cell = measures[2 * f : 2 * f + 2]
+        size = np.bincount(fitted.cluster, minlength=len(fitted.cell_share)).astype(np.float64)
         for i, shrinkage in enumerate(SHRINKAGE):
-            if math.isinf(shrinkage):
-                shrunk = uniform_weight(len(weight))
-                cell = np.zeros(int(held_out.sum()), int)
-            else:
-                shrunk, cell = shrink(weight, shrinkage), prior.find_cell(features[held_out])
-            rule = break_even_prices(mix_measures(train_measure, shrunk), SHRINKAGE_PRICES)
-            accuracy[f, i] = _mean_accuracy(rule, held_out_measure, cell)
+            weight = question_weights(fitted.cell_share, size, shrinkage)
+            held_out_cells = by_cell
+            if math.isinf(shrinkage):  # all cells are equal: one is enough
+                weight = weight[:, :1]
+                held_out_cells = by_cell.map(lambda one: one.sum(axis=1, keepdims=True))
+            mixed = by_cluster.map(lambda one, weight=weight: (one @ weight).astype(np.float32))
+            rule = break_even_prices(mixed, SHRINKAGE_PRICES, table=training.sums.table)
+            accuracy[f, i] = _mean_accuracy(rule, held_out_cells, training.sums.table)
     best = 1 + int(accuracy[:, 1:].mean(axis=0).argmax())
     return SHRINKAGE[0 if (accuracy[:, 0] > accuracy[:, best]).all() else best]
 
 
-def _mean_accuracy(break_even_price: FloatArray, measure: StateMeasure, cell: IntArray) -> float:
-    """Return the accuracy of a rule on given questions, averaged over ``SHRINKAGE_BUDGETS``."""
-    stop, go = occupancy(break_even_price, SHRINKAGE_PRICES)
-    accuracy, cost = np.zeros(len(SHRINKAGE_PRICES)), np.zeros(len(SHRINKAGE_PRICES))
-    for one in np.unique(cell):
-        rows = cell == one
-        accuracy += measure.correct_mass[:, rows].sum(axis=1) @ stop[:, one]
-        cost += measure.mass[:, rows].sum(axis=1) @ go[:, one]
-    cost, accuracy = np.maximum.accumulate(cost / len(cell)), accuracy / len(cell)
+def _mean_accuracy(rule: FloatArray, measure: StateMeasure, table: States) -> float:
+    """Return the accuracy of a rule, averaged over ``SHRINKAGE_BUDGETS``.
+
+    ``rule`` holds break-even prices, and ``measure`` the sum of the scored questions of each cell.
+    """
+    stop, go = occupancy(rule, SHRINKAGE_PRICES, table=table)
+    n_questions = float(measure.mass[0].sum())
+    accuracy = np.einsum("sc,scp->p", measure.correct_mass.astype(stop.dtype), stop, optimize=True)
+    cost = np.einsum("sc,scp->p", measure.mass.astype(go.dtype), go, optimize=True)
+    cost, accuracy = np.maximum.accumulate(cost / n_questions), accuracy / n_questions
     return float(np.interp(SHRINKAGE_BUDGETS, cost, accuracy).mean())

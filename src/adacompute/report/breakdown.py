@@ -75,7 +75,7 @@ def describe_groups(
     study: Study, point: OperatingPoint, groups: dict[str, BoolArray]
 ) -> list[dict[str, Any]]:
     """Return the shares, the accuracy and the gain over the mixture of groups of questions."""
-    uniform = _uniform_accuracy(study, point)
+    uniform = study.uniform_accuracy(point)
     found = []
     for name, rows in groups.items():
         if not rows.any():
@@ -103,16 +103,6 @@ def _interval(
         interval = mean.interval(CONFIDENCE).clip(lowest, 1.0)
         found |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     return found
-
-
-def _uniform_accuracy(study: Study, point: OperatingPoint) -> FloatArray:
-    """Return the accuracy of each question under the mixture at the same mean cost, (N,)."""
-    cost = study.mixture.cost[0]
-    position = float(np.interp(point.cost.mean(), cost, np.arange(len(cost))))
-    first = min(int(position), len(cost) - 2)
-    share = position - first
-    accuracy = study.uniform.accuracy
-    return np.asarray(accuracy[:, first] * (1 - share) + accuracy[:, first + 1] * share)
 
 
 def by_type(study: Study, point: OperatingPoint) -> list[dict[str, Any]]:
@@ -147,7 +137,7 @@ def _sort_key(name: str) -> tuple[float, str]:
 
 def pick_examples(study: Study, point: OperatingPoint) -> dict[str, list[dict[str, Any]]]:
     """Return the questions with the largest gain and loss, and the most expensive hopeless ones."""
-    gain = point.accuracy - _uniform_accuracy(study, point)
+    gain = point.accuracy - study.uniform_accuracy(point)
     utility, kind = study.experiment.table.utility, classify_questions(study)
     hopeless = np.flatnonzero(kind == list(QUESTION_TYPES).index("hopeless"))
     order = np.argsort(-gain, kind="stable")

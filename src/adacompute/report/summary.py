@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.evaluation.intervals import CONFIDENCE
-from adacompute.evaluation.price_search import list_frontier
-from adacompute.evaluation.verdict import MAX_UNPARSED, MIN_QUESTIONS, judge
+from adacompute.evaluation.frontier import list_frontier
+from adacompute.evaluation.verdict import (
+    GAIN,
+    MAX_UNPARSED,
+    MIN_QUESTIONS,
+    NOT_JUDGED,
+    advise_mixture,
+    judge,
+)
 from adacompute.report.breakdown import (
     by_difficulty,
     by_type,
@@ -62,7 +69,7 @@ def slider_budgets(study: Study, budget: float) -> list[float]:
     while size < largest:
         found.append(size * sample_cost)
         size = round(size + next(step for end, step in SLIDER_STEPS if size < end), 6)
-    lowest, tolerance = float(study.cost_high[0]), 1e-6 * sample_cost
+    lowest, tolerance = study.lowest_cost, 1e-6 * sample_cost
     kept = [
         b for b in [*found, largest * sample_cost] if b > lowest and abs(b - budget) > tolerance
     ]
@@ -84,9 +91,9 @@ def summarise(
     ``policies``.
     """
     budgets = slider_budgets(study, budget)
-    points = [study.operating_point(b) for b in budgets]
+    points = [study.operating_point(b, exact=b == budget) for b in budgets]
     selected = budgets.index(budget)
-    point, gains = points[selected], study.gains(points)
+    point = points[selected]
     unparsed = count_unparsed(study) | _retry_gain(study, point)
     compared = budgets[:: max(1, len(budgets) // N_COMPARED)]
     curves = score_curves(study, () if evaluation else policies, compared, progress)
@@ -97,15 +104,13 @@ def summarise(
         "permutations": study.experiment.n_permutations,
         "confidence": CONFIDENCE,
         "questions": len(study.experiment.pool),
-        "different_questions": study.n_groups,
+        "different_questions": study.score.n_groups,
         "excluded": study.experiment.pool.n_excluded,
         "samples": int(study.experiment.pool.answers.n_samples[0]),
         "budget": budget,
         "selected": selected,
-        **_judge(study, point, gains[:, selected], unparsed["share"]),
-        "operating_points": [
-            _describe_point(study, data, one, gains[:, i]) for i, one in enumerate(points)
-        ],
+        **_judge(study, point, unparsed["share"]),
+        "operating_points": [_describe_point(study, data, one) for one in points],
         "curves": [_describe_curve(curve) for curve in curves]
         + _evaluation_curves(evaluation, study.name),
         "has_evaluation": evaluation is not None,
@@ -113,7 +118,7 @@ def summarise(
         "difficulties": _clean_names(by_difficulty(study, point, data.difficulty)),
         "examples": _add_texts(pick_examples(study, point), data),
         "unparsed": unparsed,
-        "frontier": list_frontier(study.sweep, CONFIDENCE),
+        "frontier": list_frontier(study.frontier, point.point),
         "sensitivity": [
             {"questions": count, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
             for count, gain in study.gain_by_question_count(point)
@@ -121,15 +126,14 @@ def summarise(
     }
 
 
-def _describe_point(
-    study: Study, data: QuestionData, point: OperatingPoint, gains: FloatArray
-) -> dict[str, Any]:
-    gain, accuracy = study.gain_interval(gains), study.accuracy_interval(point)
+def _describe_point(study: Study, data: QuestionData, point: OperatingPoint) -> dict[str, Any]:
+    gain, accuracy = study.score.gain(point.point), study.score.accuracy(point.point)
     means = {name: float((point.n_samples * rate).mean()) for name, rate in data.rates.items()}
     return {
         "budget": point.budget,
         "price": point.price,
-        "cost": float(point.cost.mean()),
+        "cost": point.point.cost,
+        "rounds": float(point.point.result.n_rounds.mean()),
         "accuracy": accuracy.value,
         "accuracy_low": accuracy.low,
         "accuracy_high": accuracy.high,
@@ -141,53 +145,55 @@ def _describe_point(
     }
 
 
-def _judge(
-    study: Study, point: OperatingPoint, gains: FloatArray, unparsed: float
-) -> dict[str, Any]:
+def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, Any]:
     """Return the verdict of calibration, or the reason why there is none."""
-    judged = judge(study.experiment, study.gain_interval(gains), point.budget)
-    found = {name: judged[name] for name in ("verdict", "advice", "questions_needed")}
+    n_groups = study.score.n_groups
+    verdict, needed = judge(study.score.gain(point.point), n_groups)
+    advice = "use this policy"
+    if verdict != GAIN:
+        advice = advise_mixture(study.experiment, point.budget)
+    found = {"verdict": verdict, "advice": advice, "questions_needed": needed, "reason": None}
     if not study.has_enough_questions:
+        reason = (
+            f"{n_groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
+        )
         return found | {
-            "verdict": "not judged",
-            "reason": f"{study.n_groups} different questions are too few, at least {MIN_QUESTIONS} "
-            "are needed",
-            "questions_needed": MIN_QUESTIONS - study.n_groups,
+            "verdict": NOT_JUDGED,
+            "reason": reason,
+            "questions_needed": MIN_QUESTIONS,
         }
     if unparsed > MAX_UNPARSED:
-        return found | {
-            "verdict": "not judged",
-            "reason": f"{format_percent(unparsed, 0)} of the samples could not be parsed, so check "
-            "the grader first",
-            "questions_needed": None,
-        }
-    return found | {"reason": None}
+        reason = (
+            f"{format_percent(unparsed, 0)} of the samples could not be parsed, so check the "
+            "grader first"
+        )
+        return found | {"verdict": NOT_JUDGED, "reason": reason, "questions_needed": None}
+    return found
 
 
 def _retry_gain(study: Study, point: OperatingPoint) -> dict[str, float]:
     """Return what resampling unparsed answers alone gains at the cost of an operating point."""
     if study.retry is None:
         return {"gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}
-    gain = study.gain_interval(study.gains([point], of=study.retry)[:, 0])
+    gain = study.retry.gain(study.retry.curve.read(point.point.cost))
     return {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
 
 
 def _describe_curve(curve: PolicyCurve) -> dict[str, Any]:
     """Return the points of a curve with their intervals."""
-    tails = [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2]
-    accuracy_low, accuracy_high = np.quantile(curve.accuracy[1:], tails, axis=0)
-    difference_low, difference_high = np.quantile(curve.difference[1:], tails, axis=0)
-    columns = {
-        "cost": curve.cost,
-        "accuracy": curve.accuracy[0],
-        "accuracy_low": accuracy_low,
-        "accuracy_high": accuracy_high,
-        "difference": curve.difference[0],
-        "difference_low": difference_low,
-        "difference_high": difference_high,
-    }
-    lists = [column.tolist() for column in columns.values()]
-    points = [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+    rows = zip(curve.cost, curve.accuracy, curve.difference, strict=True)
+    points = [
+        {
+            "cost": cost,
+            "accuracy": accuracy.value,
+            "accuracy_low": accuracy.low,
+            "accuracy_high": accuracy.high,
+            "difference": difference.value,
+            "difference_low": difference.low,
+            "difference_high": difference.high,
+        }
+        for cost, accuracy, difference in rows
+    ]
     return {"policy": curve.name, "points": points}
 
 

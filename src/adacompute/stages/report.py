@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError, DataError, check_installed
+from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.scores import keep_levels
 from adacompute.report.page import render
 from adacompute.report.study import study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
@@ -46,10 +47,9 @@ if TYPE_CHECKING:
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
-FORMAT = 5
+FORMAT = 6
 """Version of the document in the run."""
 
-PERMUTATIONS = 20
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
 UNIFORM = ("fixed", "mixture", "random")
 """Policies that a page cannot be about, because they are the comparison."""
@@ -68,7 +68,6 @@ def report_run(
     levels: Sequence[int] | None = None,
     unit: str = "samples",
     token_prices: Path | None = None,
-    permutations: int = PERMUTATIONS,
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
@@ -76,8 +75,6 @@ def report_run(
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
-    if permutations < 1:
-        raise ConfigError(f"permutations must be at least 1, got {permutations}")
     store, costs = Run(run), CostModel(unit, read_token_prices(token_prices, [unit]))
     evaluation = _find_evaluation(store, costs)
     arguments = {
@@ -89,7 +86,6 @@ def report_run(
         "levels": _resolve_levels(levels, evaluation),
         "unit": unit,
         **costs.to_dict(),
-        "permutations": permutations,
         "seed": check_seed(seed),
     }
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
@@ -202,9 +198,8 @@ def _document(
     pool = read_pool(store, costs=costs).equalise()
     experiment = Experiment(
         pool,
-        _limit_levels(pool, arguments["levels"]),
+        keep_levels(pool, arguments["levels"]),
         DEFAULT_BUDGETS,
-        n_permutations=arguments["permutations"],
         seed=arguments["seed"],
     )
     budget = arguments["budget"]
@@ -219,21 +214,6 @@ def _document(
         evaluation=evaluation,
         progress=progress,
     )
-
-
-def _limit_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
-    """Return the levels up to half of the samples, at least two.
-
-    The cross-fitted oracle chooses on one half of the samples and is scored on the other.
-    """
-    recorded = int(pool.answers.n_samples[0])
-    kept = tuple(level for level in levels if level <= recorded // 2)
-    if len(kept) < 2:  # noqa: PLR2004
-        raise DataError(
-            f"{recorded} samples per question allow levels up to {recorded // 2}, fewer than two "
-            f"of {', '.join(map(str, levels))}: collect more samples, or give other levels"
-        )
-    return kept
 
 
 def _question_data(

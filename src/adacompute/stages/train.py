@@ -15,8 +15,8 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.curves import replay_fitted
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import VERSION
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import Float32Array, Level
-
-ORDERS = 40
-
 
 def train_run(
     run: Path,
@@ -78,11 +75,12 @@ def train_run(
         "cost_sensitive": cost_sensitive,
         "seed": check_seed(seed),
     }
-    experiment = Experiment(pool, n_permutations=ORDERS, **settings)
+    experiment = Experiment(pool, **settings)
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
-    notes, source = notes | {"costs": costs.to_dict()}, _describe_samples(store, model, grader)
+    notes |= {"costs": costs.to_dict(), "prices": list(fitted.prices)}
+    source = _describe_samples(store, model, grader)
     bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
     return {
@@ -173,11 +171,12 @@ def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
 
 def _score_on_training(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:
     """Return the cost and accuracy at each price on the questions that it was fitted to."""
-    sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
-    rows = []
-    for price in fitted.prices:
-        result = replay_fitted(experiment, fitted, price, sample_cost)
-        cost, accuracy = float(result.cost.mean()), float(result.accuracy.mean())
-        rounds = float(result.n_rounds.mean())
-        rows.append({"price": price, "cost": cost, "accuracy": accuracy, "rounds": rounds})
-    return rows
+    every = np.arange(len(experiment.pool))
+    (replayed,) = replay_splits(experiment, lambda *_: fitted, [(every, every)])
+    result = replayed.result
+    means = (column.mean(axis=0) for column in (result.cost, result.accuracy, result.n_rounds))
+    names = ("price", "cost", "accuracy", "rounds")
+    return [
+        dict(zip(names, map(float, row), strict=True))
+        for row in zip(fitted.prices, *means, strict=True)
+    ]

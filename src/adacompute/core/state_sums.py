@@ -1,0 +1,145 @@
+"""State sums: how often groups of questions reach each vote state, in flat memory.
+
+The measure of one question is a table of all vote states. A fit needs only sums of these tables
+over groups of questions, so questions are measured in blocks and added up. Questions whose answers
+have the same counts have the same measure, which is computed once: 100,000 questions of 16 samples
+have a few thousand different ones.
+
+This module does not know what the groups are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.answers import Answers
+from adacompute.core.states import (
+    BLOCK_SIZE,
+    StateMeasure,
+    States,
+    measure_counts,
+    sorted_classes,
+    states,
+)
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, IntArray
+
+MAX_CACHED = 4 * BLOCK_SIZE
+"""Different questions whose measures are kept from one sum to the next, at 54 kB each."""
+
+NO_GROUP = -1
+"""Group of a question that belongs to none."""
+
+
+@dataclass(frozen=True, eq=False)
+class TieGains:
+    """What breaking ties adds to the accuracy of vote states: one entry per state and question."""
+
+    state: IntArray
+    question: IntArray
+    gain: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class StateSums:
+    """Sums of the state measures of N questions over groups of them.
+
+    ``resort_utility`` (N,) is the probability that the last resort is correct, if there is one.
+    """
+
+    answers: Answers
+    max_samples: int
+    tie_gains: TieGains | None = None
+    resort_utility: FloatArray | None = None
+
+    @cached_property
+    def _kinds(self) -> tuple[IntArray, FloatArray, IntArray, IntArray]:
+        """Counts, accuracies and unparsed samples of different questions; the kind of each."""
+        count, accuracy = sorted_classes(self.answers)
+        unparsed = self.answers.n_samples - count.sum(axis=1)
+        rows = np.column_stack([count, accuracy, unparsed])
+        _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        return count[first], accuracy[first], unparsed[first], kind.ravel()
+
+    @cached_property
+    def _cached(self) -> list[StateMeasure]:
+        return list(self._measure_blocks())
+
+    def _measure_blocks(self) -> Iterator[StateMeasure]:
+        count, accuracy, unparsed, _ = self._kinds
+        for start in range(0, len(count), BLOCK_SIZE):
+            rows = slice(start, start + BLOCK_SIZE)
+            counts = count[rows], accuracy[rows], unparsed[rows]
+            yield measure_counts(*counts, self.max_samples, self.reached)
+
+    @cached_property
+    def reached(self) -> IntArray:
+        """States that some question can reach; the states before them are among them."""
+        count, _, unparsed, _ = self._kinds
+        table, width = states(), int((count > 0).sum(axis=1).max(initial=0))
+        n_states = int(table.first[self.max_samples + 1])
+        largest = np.zeros(self.max_samples, dtype=np.int64)
+        largest[: min(width, self.max_samples)] = count.max(axis=0)[: self.max_samples][:width]
+        padded = np.zeros((n_states, self.max_samples), dtype=np.int64)
+        for i, votes in enumerate(table.votes[:n_states]):
+            padded[i, : len(votes)] = votes
+        fits = (padded <= largest).all(axis=1)
+        return np.flatnonzero(fits & (table.n_unparsed[:n_states] <= unparsed.max(initial=0)))
+
+    @cached_property
+    def table(self) -> States:
+        """The states that some question can reach."""
+        return states().restrict(self.reached)
+
+    def sum(self, groups: Sequence[IntArray], sizes: Sequence[int]) -> list[StateMeasure]:
+        """Return the sums over groups of questions, one measure (states, size) per assignment.
+
+        ``groups`` are assignments of the questions to groups 0, 1, …, size − 1; NO_GROUP leaves a
+        question out. The states are those of ``table``.
+        """
+        kind, n_kinds = self._kinds[3], len(self._kinds[0])
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        weight = np.zeros((n_kinds, int(first[-1])))
+        utility = self.resort_utility
+        resort_weight = None if utility is None else np.zeros(weight.shape)
+        for group, start in zip(groups, first, strict=False):
+            rows = np.flatnonzero(group != NO_GROUP)
+            cell = (kind[rows], start + group[rows])
+            np.add.at(weight, cell, 1.0)
+            if utility is not None and resort_weight is not None:
+                np.add.at(resort_weight, cell, utility[rows])
+        mass, correct = (np.zeros((len(self.reached), weight.shape[1])) for _ in range(2))
+        resort = None if resort_weight is None else np.zeros(mass.shape)
+        blocks = self._cached if n_kinds <= MAX_CACHED else self._measure_blocks()
+        for i, block in enumerate(blocks):
+            part = slice(i * BLOCK_SIZE, (i + 1) * BLOCK_SIZE)
+            mass += block.mass @ weight[part]
+            correct += block.correct_mass @ weight[part]
+            if resort is not None and resort_weight is not None:
+                resort += block.mass @ resort_weight[part]
+        self._add_tie_gains(correct, groups, first)
+        total = StateMeasure(mass, correct, resort)
+        columns = [slice(a, b) for a, b in itertools.pairwise(first.tolist())]
+        return [total.map(operator.itemgetter((slice(None), part))) for part in columns]
+
+    def _add_tie_gains(
+        self, correct: FloatArray, groups: Sequence[IntArray], first: IntArray
+    ) -> None:
+        """Add what breaking ties by log-probability gains to the sums of correct answers."""
+        ties = self.tie_gains
+        if ties is None:
+            return
+        number = np.full(int(states().first[self.max_samples + 1]), -1)
+        number[self.reached] = np.arange(len(self.reached))
+        for group, start in zip(groups, first, strict=False):
+            used = group[ties.question] != NO_GROUP
+            cell = number[ties.state[used]], start + group[ties.question[used]]
+            np.add.at(correct, cell, ties.gain[used])

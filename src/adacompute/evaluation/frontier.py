@@ -1,0 +1,177 @@
+"""Frontier: the price at which a fitted policy costs a budget, for one budget or for many.
+
+Prices do not carry over from one fit to another: the same price may cost 10 % more after the policy
+is fitted again. What carries over is the cost on the training questions. The folds say which
+training cost leads to which cost on held-out questions; the final policy, fitted to all questions,
+gets the price at which its own training questions cost that much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.core.errors import InfeasibleBudget
+from adacompute.evaluation.intervals import CONFIDENCE
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray
+    from adacompute.evaluation.factories import FittedPolicy
+    from adacompute.evaluation.held_out import CurvePoint
+    from adacompute.evaluation.policy_score import PolicyScore
+
+MARGIN = 0.005
+"""A gain or loss up to this size, in accuracy, makes no difference in practice."""
+
+N_POINTS = 64
+"""Points of the frontier that are written into a bundle."""
+
+N_REFINED, N_REFINEMENTS = 9, 4
+"""Prices per refinement, and refinements, when the price of one setting is searched."""
+
+N_BISECTIONS = 40
+
+TOLERANCE = 1e-9
+"""Relative difference up to which two costs are the same."""
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """What is asked of a calibration, besides the budget.
+
+    The mean cost is the budget if ``cost_confidence`` is None; otherwise its upper bound is, with
+    that confidence. With ``horizon``, costs are predicted for the mean of that many next questions.
+    A gain or loss up to ``margin`` makes no difference.
+    """
+
+    confidence: float = CONFIDENCE
+    cost_confidence: float | None = None
+    horizon: int | None = None
+    margin: float = MARGIN
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Held-out results of a policy, and the prices of the final fit."""
+
+    score: PolicyScore
+    final: FittedPolicy
+    settings: CalibrationSettings
+
+    @cached_property
+    def _final_cost(self) -> FloatArray:
+        """Mean cost of the final policy at each of its prices, on the questions it was fitted to.
+
+        It never falls from one price to the next lower one.
+        """
+        return np.maximum.accumulate(self._replay(np.asarray(self.final.prices)))
+
+    def _replay(self, prices: FloatArray) -> FloatArray:
+        experiment, final = self.score.experiment, self.final
+        sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
+        total = np.zeros(len(prices))
+        for rows, block in experiment.replay.blocks():
+            features = final.prepared_features[rows]
+            result = block.run_block(final.policy, prices.tolist(), features, sample_cost)
+            total += result.cost.sum(axis=0)
+        return total / len(experiment.pool)
+
+    def price_at(self, setting: float) -> float:
+        """Return the price at which the final policy costs this much on its training questions."""
+        prices, cost = np.asarray(self.final.prices), self._final_cost
+        if self.final.is_stepped:
+            fits = int(np.searchsorted(cost, setting * (1 + TOLERANCE), side="right")) - 1
+            return float(prices[max(0, fits)])
+        for _ in range(N_REFINEMENTS):
+            over = int(np.searchsorted(cost, setting * (1 + TOLERANCE), side="right"))
+            if not 0 < over < len(cost) or prices[over - 1] <= prices[over]:
+                return float(prices[min(over, len(prices)) - 1])
+            prices = np.geomspace(prices[over - 1], prices[over], N_REFINED)
+            cost = np.maximum.accumulate(self._replay(prices))
+        return float(np.exp(np.interp(setting, cost, np.log(prices))))
+
+    def rough_price(self, setting: float) -> float:
+        """Return ``price_at`` by interpolation between the prices of the final policy."""
+        if self.final.is_stepped:
+            return self.price_at(setting)
+        cost, first = np.unique(self._final_cost, return_index=True)
+        prices = np.asarray(self.final.prices)[first]
+        return float(np.exp(np.interp(setting, cost, np.log(prices))))
+
+    @cached_property
+    def points(self) -> list[CurvePoint]:
+        """Points from the cheapest setting to the most expensive one, evenly spaced in log cost."""
+        curve = self.score.curve
+        if curve.is_stepped:
+            return [curve.at(setting) for setting in curve.settings.tolist()]
+        costs = np.geomspace(max(curve.cost[0], 1e-12), curve.cost[-1], N_POINTS)
+        return [curve.read(cost) for cost in np.unique(costs).tolist()]
+
+    def budget_of(self, point: CurvePoint) -> float:
+        """Return the budget that a point holds: its mean cost, or the upper bound of it."""
+        confidence = self.settings.cost_confidence
+        if confidence is None:
+            return point.cost
+        cost = self.score.mean_cost(point)
+        return cost.value + cost.margin(confidence, self.settings.horizon)
+
+    def find(self, budget: float) -> CurvePoint:
+        """Return the point that holds a budget."""
+        lowest = self.budget_of(self.points[0])
+        if budget < lowest * (1 - TOLERANCE):
+            raise InfeasibleBudget(
+                f"a budget of {budget:g} is below {lowest:.6g}, the minimum cost of this policy: "
+                "use a larger budget"
+            )
+        curve = self.score.curve
+        if self.settings.cost_confidence is None:
+            return curve.read(budget)
+        if curve.is_stepped:
+            held = [point for point in self.points if self.budget_of(point) <= budget]
+            return held[-1]
+        low, high = self.points[0].cost, min(budget, self.points[-1].cost)
+        for _ in range(N_BISECTIONS):
+            middle = (low + high) / 2
+            if self.budget_of(curve.read(middle)) <= budget:
+                low = middle
+            else:
+                high = middle
+        return curve.read(low)
+
+    def describe(self, point: CurvePoint, *, price: float | None = None) -> dict[str, Any]:
+        """Return the price, the cost and the accuracy of a point, with two-sided intervals."""
+        settings, score = self.settings, self.score
+        cost, accuracy = score.mean_cost(point), score.accuracy(point, settings.confidence)
+        margin = cost.margin(0.5 + settings.confidence / 2, settings.horizon)
+        return {
+            "price": self.price_at(point.setting) if price is None else price,
+            "cost": cost.value,
+            "cost_low": max(0.0, cost.value - margin),
+            "cost_high": cost.value + margin,
+            "accuracy": accuracy.value,
+            "accuracy_low": accuracy.low,
+            "accuracy_high": accuracy.high,
+            "rounds": float(point.result.n_rounds.mean()),
+        }
+
+
+def list_frontier(frontier: Frontier, exact: CurvePoint | None = None) -> list[dict[str, float]]:
+    """Return the points of the frontier, by rising cost; ``exact`` is one of them if it is given.
+
+    The price of ``exact`` is the one that was searched for it; the others are interpolated.
+    """
+    rows = []
+    for point in frontier.points:
+        if exact is None or abs(point.cost - exact.cost) > TOLERANCE * exact.cost:
+            row = frontier.describe(point, price=frontier.rough_price(point.setting))
+            rows.append(row | {"budget": frontier.budget_of(point)})
+    if exact is not None:
+        found = frontier.describe(exact) | {"budget": frontier.budget_of(exact)}
+        for row in rows:  # prices fall, whatever the interpolation says
+            limit = max if row["budget"] < found["budget"] else min
+            row["price"] = limit(row["price"], found["price"])
+        rows.append(found)
+    return sorted(rows, key=lambda row: row["budget"])

@@ -1,0 +1,213 @@
+"""Held-out curves: cost and accuracy of a policy on questions that it was not fitted to.
+
+Questions are split into folds by their text. In each fold the policy is fitted on the training
+questions and replayed at falling prices. The mean cost of the *training* questions names a setting:
+the same training cost means another price in each fold, because every fit is different. The
+held-out questions of all folds together give the cost and the accuracy of a setting. A budget is
+read at the setting whose held-out mean cost is the budget; between two prices, they are mixed.
+
+This is the only way in which a policy is scored: `evaluate`, `calibrate` and `report` read the same
+curve. It does not judge whether a policy is worth using.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.evaluation.pool import N_FOLDS, assign_folds
+from adacompute.evaluation.replay import ReplayResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adacompute.core.types import FloatArray, IntArray, KeyArray
+    from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory
+
+Split = tuple["IntArray", "IntArray"]
+"""Rows of the training questions and of the held-out questions."""
+
+
+def split_folds(fold: IntArray) -> list[Split]:
+    """Return one split per fold, in which that fold is held out."""
+    return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in np.unique(fold)]
+
+
+@dataclass(frozen=True, eq=False)
+class FoldResult:
+    """A fitted policy, its mean training cost at each price, and its held-out results there.
+
+    ``training_cost`` (prices,) never falls from one price to the next lower one. ``held_out`` are
+    the rows of the questions of ``result``.
+    """
+
+    fitted: FittedPolicy
+    training_cost: FloatArray
+    held_out: IntArray
+    result: ReplayResult
+
+    def locate(self, setting: float) -> tuple[int, float]:
+        """Return the first price of the mixture that costs this much, and the next one's share."""
+        cost = self.training_cost
+        if self.fitted.is_stepped:
+            fits = int(np.searchsorted(cost, setting * (1 + 1e-9), side="right")) - 1
+            return max(fits, 0), 0.0
+        position = float(np.interp(setting, cost, np.arange(len(cost))))
+        first = min(int(position), len(cost) - 1)
+        return first, position - first
+
+    def at(self, setting: float) -> ReplayResult:
+        """Return the results of the held-out questions at a setting."""
+        return self.result.mix(*self.locate(setting))
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePoint:
+    """A policy at one setting: the results of each held-out question, (N,)."""
+
+    setting: float
+    result: ReplayResult
+
+    @property
+    def cost(self) -> float:
+        """Mean cost."""
+        return float(self.result.cost.mean())
+
+    @property
+    def accuracy(self) -> float:
+        """Mean accuracy."""
+        return float(self.result.accuracy.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutCurve:
+    """The results of a policy at all settings; each question is held out exactly once."""
+
+    folds: tuple[FoldResult, ...]
+    group: KeyArray
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether the policy has no settings between its prices."""
+        return self.folds[0].fitted.is_stepped
+
+    @cached_property
+    def settings(self) -> FloatArray:
+        """Rising settings between which cost and accuracy are linear."""
+        return np.unique(np.concatenate([fold.training_cost for fold in self.folds]))
+
+    @cached_property
+    def _means(self) -> tuple[FloatArray, FloatArray]:
+        """Mean held-out cost and accuracy at each of the settings."""
+        totals = np.zeros((2, len(self.settings)))
+        for fold in self.folds:
+            by_price = fold.result.cost.sum(axis=0), fold.result.accuracy.sum(axis=0)
+            for i, setting in enumerate(self.settings.tolist()):
+                first, share = fold.locate(setting)
+                after = min(first + 1, len(by_price[0]) - 1)
+                for total, value in zip(totals, by_price, strict=True):
+                    total[i] += value[first] * (1 - share) + value[after] * share
+        return totals[0] / len(self), totals[1] / len(self)
+
+    @cached_property
+    def cost(self) -> FloatArray:
+        """Mean held-out cost at each of the settings; it never falls."""
+        return np.maximum.accumulate(self._means[0])
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """Mean held-out accuracy at each of the settings."""
+        return self._means[1]
+
+    def find_setting(self, cost: float) -> float:
+        """Return the setting whose held-out mean cost is the given one; at the ends, the end.
+
+        A stepped policy has no such setting: the most expensive one within the cost is returned.
+        """
+        if self.is_stepped:
+            fits = int(np.searchsorted(self.cost, cost * (1 + 1e-9), side="right")) - 1
+            return float(self.settings[max(0, fits)])
+        # Where several settings cost the same, the cheapest one in training is enough.
+        known, first = np.unique(self.cost, return_index=True)
+        return float(np.interp(cost, known, self.settings[first]))
+
+    def at(self, setting: float) -> CurvePoint:
+        """Return the results of all questions at a setting."""
+        parts = [fold.at(setting) for fold in self.folds]
+        rows = [fold.held_out for fold in self.folds]
+        return CurvePoint(setting, ReplayResult.join(parts, rows))
+
+    def read(self, cost: float) -> CurvePoint:
+        """Return the results of all questions at a mean held-out cost."""
+        return self.at(self.find_setting(cost))
+
+    def slope(self, cost: float) -> float:
+        """Return the accuracy that one more unit of cost buys; 0 beyond the ends."""
+        known, first = np.unique(self.cost, return_index=True)
+        after = int(np.searchsorted(known, cost, side="right"))
+        if not 0 < after < len(known):
+            return 0.0
+        low, high = first[after - 1], first[after]
+        return float((self.accuracy[high] - self.accuracy[low]) / (known[after] - known[after - 1]))
+
+
+def score_held_out(
+    experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split] | None = None
+) -> HeldOutCurve:
+    """Fit a policy on the training questions of each fold and score it on the held-out ones."""
+    group = experiment.pool.group
+    if splits is None:
+        splits = split_folds(assign_folds(group, N_FOLDS, seed=experiment.seed))
+    return HeldOutCurve(tuple(replay_splits(experiment, factory, splits)), group)
+
+
+def replay_splits(
+    experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
+) -> list[FoldResult]:
+    """Fit a policy on the training questions of each split and replay it on both parts."""
+    fits = [factory(experiment, train) for train, _ in splits]
+    cost: list[FloatArray] = [np.zeros(len(fitted.prices)) for fitted in fits]
+    parts: list[list[ReplayResult]] = [[] for _ in fits]
+    sample_cost = [experiment.sample_cost(train) for train, _ in splits]
+    in_training, in_held_out = (
+        [np.isin(np.arange(len(experiment.pool)), rows[side]) for rows in splits] for side in (0, 1)
+    )
+    for rows, block in experiment.replay.blocks():
+        for i, fitted in enumerate(fits):
+            if fitted.known is not None:
+                result = fitted.known.take(rows)
+            else:
+                features = fitted.prepared_features[rows]
+                result = block.run_block(fitted.policy, fitted.prices, features, sample_cost[i])
+            cost[i] += result.cost[in_training[i][rows]].sum(axis=0)
+            parts[i].append(result.take(np.flatnonzero(in_held_out[i][rows])))
+    return [
+        FoldResult(
+            fitted=fitted,
+            # Accumulated, so that a price that costs more than a lower one is never used.
+            training_cost=np.maximum.accumulate(cost[i] / len(splits[i][0])),
+            held_out=splits[i][1],
+            result=ReplayResult.concatenate(parts[i]),
+        )
+        for i, fitted in enumerate(fits)
+    ]
+
+
+def measure_difference(curve: HeldOutCurve, point: CurvePoint) -> tuple[float, FloatArray]:
+    """Return the accuracy of a point minus that of a curve at the same mean cost.
+
+    The second value is the influence of each question on the difference, (N,): its own deviation,
+    the curve's costs included. Its mean is 0, and its spread is that of the difference.
+    """
+    other = curve.read(point.cost)
+    difference = point.result.accuracy - other.result.accuracy
+    extra_cost = point.result.cost - other.result.cost
+    adjusted = difference - curve.slope(point.cost) * extra_cost
+    value = float(difference.mean())
+    return value, np.asarray(adjusted - adjusted.mean())

@@ -1,0 +1,106 @@
+"""Policy score: a policy on held-out questions, compared with the best mixture of uniform levels.
+
+Everything that is said about a policy at a budget comes from here: its cost, its accuracy, its gain
+over the mixture, and their intervals. An interval covers the choice of questions and of the samples
+recorded for them, and the fit: another set of training questions gives another policy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.evaluation.factories import Experiment, PolicyFactory, find_factory
+from adacompute.evaluation.held_out import (
+    CurvePoint,
+    HeldOutCurve,
+    measure_difference,
+    score_held_out,
+)
+from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean, student_quantile
+from adacompute.evaluation.refits import Refits, RefitVariance, score_refits
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, KeyArray
+
+ROUNDING = 1e-9
+"""Gains up to this size come from the order of a sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyScore:
+    """A policy and the mixture on the same held-out questions."""
+
+    experiment: Experiment
+    factory: PolicyFactory
+    curve: HeldOutCurve
+    mixture: HeldOutCurve
+
+    @property
+    def group(self) -> KeyArray:
+        """Group of each question; questions with the same text share one."""
+        return self.experiment.pool.group
+
+    @cached_property
+    def n_groups(self) -> int:
+        """Number of different questions."""
+        return len(np.unique(self.group))
+
+    @cached_property
+    def refits(self) -> Refits | None:
+        """Fits to other questions; None if the policy is the mixture itself."""
+        if self.curve is self.mixture:
+            return None
+        return score_refits(self.experiment, self.factory)
+
+    def refit_variance(self, point: CurvePoint) -> RefitVariance:
+        """Return the variance of the cost and of the gain of a point between fits."""
+        if self.refits is None:
+            return RefitVariance(0.0, 0.0)
+        return self.refits.variance(point.setting, self.mixture, point.cost)
+
+    def mean_cost(self, point: CurvePoint) -> Mean:
+        """Return the mean cost of a point; its standard error covers the fit."""
+        mean = Mean.of(point.result.cost, point.result.cost_variance, self.group)
+        variance = mean.standard_error**2 + self.refit_variance(point).cost
+        return replace(mean, standard_error=math.sqrt(variance))
+
+    def gain(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
+        """Return the accuracy minus that of the mixture at the same cost, with its interval."""
+        value, influence = measure_difference(self.mixture, point)
+        return self.interval(value, influence, self.refit_variance(point).gain, confidence)
+
+    def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
+        """Return the mean accuracy of a point, with its interval over questions."""
+        mean = Mean.of(point.result.accuracy, 0.0, self.group)
+        return mean.interval(confidence).clip(0.0, 1.0)
+
+    def interval(
+        self,
+        value: float,
+        influence: FloatArray,
+        refit_variance: float = 0.0,
+        confidence: float = CONFIDENCE,
+    ) -> Interval:
+        """Return a value with its interval, from the influence of each question on it."""
+        if abs(value) < ROUNDING and not np.abs(influence).max(initial=0.0) > ROUNDING:
+            return Interval(0.0, 0.0, 0.0)
+        error = Mean.of(influence, 0.0, self.group).standard_error
+        quantile = student_quantile(0.5 + confidence / 2, self.n_groups)
+        margin = quantile * math.sqrt(error**2 + refit_variance)
+        return Interval(value, value - margin, value + margin)
+
+
+def score_policy(
+    experiment: Experiment, policy: str | PolicyFactory, mixture: HeldOutCurve | None = None
+) -> PolicyScore:
+    """Score a policy on held-out questions; the mixture is scored too, unless it is given."""
+    factory = find_factory(policy)
+    if mixture is None:
+        mixture = score_held_out(experiment, find_factory("mixture"))
+    curve = mixture if policy == "mixture" else score_held_out(experiment, factory)
+    return PolicyScore(experiment, factory, curve, mixture)

@@ -1,0 +1,114 @@
+"""Refits: how much the cost and the gain of a policy depend on which questions it was fitted to.
+
+A policy that is fitted again, on other questions like these, has another cost and another gain. Its
+held-out results do not show that, because the fits of the folds share most of their questions. So
+the questions are split into three parts, several times. Two policies that were fitted to two of the
+parts are compared on the third: they share no training question, and they are scored on the same
+questions. Half of the mean squared difference is the variance of a fit to that many questions. It
+falls in proportion to their number.
+
+This module does not know intervals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from adacompute.core.types import hash_keys
+from adacompute.evaluation.held_out import FoldResult, HeldOutCurve, replay_splits
+from adacompute.evaluation.intervals import Mean
+from adacompute.evaluation.pool import assign_folds
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, IntArray, KeyArray
+    from adacompute.evaluation.factories import Experiment, PolicyFactory
+    from adacompute.evaluation.held_out import Split
+
+N_PARTS = 3
+N_SPLITS = 3
+"""Random splits into three parts; each gives three fits and three comparisons."""
+
+MAX_QUESTIONS = 6000
+"""Questions that are split at most; the variance is scaled to the number of all."""
+
+
+class RefitVariance(NamedTuple):
+    """Variance of the mean cost and of the gain between fits to as many questions as there are.
+
+    ``cost`` leaves out what comes from the training questions being easy or hard by chance, because
+    the standard error of a mean over the same questions already covers it.
+    """
+
+    cost: float
+    gain: float
+
+
+@dataclass(frozen=True, eq=False)
+class Refits:
+    """Fits to thirds of the questions, each scored on the other two thirds.
+
+    ``part`` (splits, N) is the part of each question in each split, and ``folds`` holds the fit of
+    each split and part. ``n_groups`` is the number of different questions of the whole pool.
+    """
+
+    part: IntArray
+    folds: tuple[tuple[FoldResult, ...], ...]
+    group: KeyArray
+    n_groups: int
+
+    def variance(self, setting: float, baseline: HeldOutCurve, cost: float) -> RefitVariance:
+        """Return the variances at a setting whose mean cost is ``cost``.
+
+        The gain is the accuracy minus that of the baseline at the same cost.
+        """
+        slope = baseline.slope(cost)
+        total_cost, total_gain, training = [], [], []
+        for part, folds in zip(self.part, self.folds, strict=True):
+            for third in range(N_PARTS):
+                rows = np.flatnonzero(part == third)
+                one, other = (folds[p].at(setting) for p in range(N_PARTS) if p != third)
+                first, second = (
+                    np.searchsorted(folds[p].held_out, rows) for p in range(N_PARTS) if p != third
+                )
+                extra = one.cost[first] - other.cost[second]
+                better = one.accuracy[first] - other.accuracy[second] - slope * extra
+                total_cost.append(_squared_mean(extra, self.group[rows]))
+                total_gain.append(_squared_mean(better, self.group[rows]))
+                error = Mean.of(one.cost[first], 0.0, self.group[rows]).standard_error
+                training.append(error**2)  # of a mean over as many questions as a fit has
+        scale = len(np.unique(self.group)) / N_PARTS / self.n_groups
+        of_cost = float(np.mean(total_cost)) / 2 - float(np.mean(training))
+        return RefitVariance(
+            cost=scale * max(0.0, of_cost), gain=scale * max(0.0, float(np.mean(total_gain)) / 2)
+        )
+
+
+def _squared_mean(difference: FloatArray, group: KeyArray) -> float:
+    """Return the square of a mean over questions, without what the questions' noise adds to it."""
+    mean = Mean.of(difference, 0.0, group)
+    return mean.value**2 - mean.standard_error**2
+
+
+def score_refits(experiment: Experiment, factory: PolicyFactory) -> Refits:
+    """Fit a policy to thirds of the questions and replay it on the others."""
+    n_groups = len(np.unique(experiment.pool.group))
+    if len(experiment.pool) > MAX_QUESTIONS:
+        order = np.argsort(hash_keys(experiment.pool.group), kind="stable")
+        rows = np.sort(order[:MAX_QUESTIONS])
+        experiment = replace(experiment, pool=experiment.pool.take(rows), _rule_results={})
+    group, splits = experiment.pool.group, []
+    part = np.stack(
+        [assign_folds(group, N_PARTS, seed=experiment.seed + 1 + i) for i in range(N_SPLITS)]
+    )
+    for one in part:
+        splits += [_split(one, p) for p in range(N_PARTS)]
+    results = replay_splits(experiment, factory, splits)
+    folds = tuple(tuple(results[i : i + N_PARTS]) for i in range(0, len(results), N_PARTS))
+    return Refits(part, folds, group, n_groups)
+
+
+def _split(part: IntArray, own: int) -> Split:
+    return np.flatnonzero(part == own), np.flatnonzero(part != own)

@@ -1,0 +1,65 @@
+"""State sums: equal to sums of the measures of single questions, whatever the groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adacompute.core import state_sums
+from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.state_sums import NO_GROUP, StateSums, TieGains
+from adacompute.core.states import measure_states, states
+
+
+def questions(size: int = 60, *, seed: int = 0) -> Answers:
+    rng = np.random.default_rng(seed)
+    answer = rng.integers(UNPARSED, 3, (size, 12))
+    answer[size // 2 :] = answer[: size - size // 2]  # half of them are copies
+    return Answers.of(answer.tolist(), (answer == rng.integers(0, 3, (size, 1))).tolist())
+
+
+@pytest.mark.parametrize("max_cached", [0, 10_000])
+def test_sums_equal_the_sums_of_single_questions(
+    max_cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_sums, "MAX_CACHED", max_cached)
+    monkeypatch.setattr(state_sums, "BLOCK_SIZE", 7)
+    answers = questions()
+    utility = np.linspace(0, 1, len(answers))
+    sums = StateSums(answers, 10, resort_utility=utility)
+    group, part = np.arange(60) % 3, np.where(np.arange(60) < 20, 0, NO_GROUP)
+    expected = measure_states(answers, 10)
+    for measure, of in zip(sums.sum([group, part], [3, 1]), (group, part), strict=True):
+        for g in range(measure.mass.shape[1]):
+            rows = of == g
+            for found, whole in (
+                (measure.mass, expected.mass),
+                (measure.correct_mass, expected.correct_mass),
+                (measure.resort, expected.mass * utility),
+            ):
+                assert found is not None
+                total = whole[:, rows].sum(axis=1)
+                assert np.abs(found[:, g] - total[sums.reached]).max() < 1e-12
+                assert total.sum() == pytest.approx(total[sums.reached].sum())
+
+
+def test_the_states_before_a_reached_state_are_reached() -> None:
+    sums = StateSums(questions(), 10)
+    table, reached = states(), set(sums.reached.tolist())
+    assert len(reached) < int(table.first[11])
+    for state in reached:
+        before = table.predecessor[state][table.predecessor_probability[state] > 0]
+        assert set(before.tolist()) <= reached
+
+
+def test_tie_gains_are_added_to_correct_answers_only() -> None:
+    answers = questions()
+    ties = TieGains(np.array([1, 1, 2]), np.array([0, 3, 1]), np.array([0.25, 0.5, 1.0]))
+    group = np.arange(60) % 3
+    (plain,) = StateSums(answers, 10).sum([group], [3])
+    (found,) = StateSums(answers, 10, ties).sum([group], [3])
+    gain = found.correct_mass - plain.correct_mass
+    assert gain[1, 0] == pytest.approx(0.75)
+    assert gain[2, 1] == pytest.approx(1.0)
+    assert gain.sum() == pytest.approx(1.75)
+    assert (found.mass == plain.mass).all()
