@@ -59,7 +59,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "fixed", make_levels((1, 2)), (FixedRule(samples),), PriceSchedule((0.1,))
         )
         cost = float(samples)
-        frontier = (FrontierPoint(0.1, cost, cost, cost, 0.5, 0.4, 0.6),)
+        frontier = (FrontierPoint(cost, 0.1, cost, cost, cost, 0.5, 0.4, 0.6, 1.0),)
         save_bundle(Bundle(policy, frontier=frontier), root / name)
     return root
 

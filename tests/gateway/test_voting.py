@@ -50,7 +50,7 @@ def bundle(path: Path, *rules: Rule, template: Template | None = None) -> Path:
     """A policy whose setting i costs i + 1 by its frontier."""
     prices = tuple(0.1 / 2**i for i in range(len(rules)))
     frontier = tuple(
-        FrontierPoint(price, i + 1.0, i + 1.0, i + 1.0, 0.5, 0.4, 0.6)
+        FrontierPoint(i + 1.0, price, i + 1.0, i + 1.0, i + 1.0, 0.5, 0.4, 0.6, 1.0)
         for i, price in enumerate(prices)
     )
     policy = RulePolicy("test", make_levels((1, 2, 3, 4)), rules, PriceSchedule(prices))

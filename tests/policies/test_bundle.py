@@ -27,8 +27,8 @@ from adacompute.policies.uniform import FixedRule, RetryRule
 
 LEVELS = make_levels((1, 2, 4))
 FRONTIER = (
-    FrontierPoint(0.2, 1.4, 1.3, 1.5, 0.6, 0.5, 0.7),
-    FrontierPoint(0.05, 2.8, 2.6, 3.0, 0.7, 0.6, 0.8),
+    FrontierPoint(1.4, 0.2, 1.4, 1.3, 1.5, 0.6, 0.5, 0.7, 1.2),
+    FrontierPoint(2.8, 0.05, 2.8, 2.6, 3.0, 0.7, 0.6, 0.8, 2.0),
 )
 RULES = RulePolicy(
     "all",

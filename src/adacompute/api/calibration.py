@@ -7,7 +7,7 @@ not fitted to it. It knows nothing of files.
 from __future__ import annotations
 
 import html
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.costs import check_budgets
-from adacompute.evaluation.verdict import calibrate as calibrate_experiment
+from adacompute.evaluation.policy_score import score_policy
+from adacompute.evaluation.verdict import calibrate as calibrate_score
 from adacompute.policies.bundle import FrontierPoint
-from adacompute.stages.calibrate import check_confidence
+from adacompute.stages.calibrate import check_rounds, check_settings
 
 if TYPE_CHECKING:
     from adacompute.policies.policy import Policy
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 class Calibration(Tabular):
     """The price that holds a budget, and what the policy gains there over the best mixture.
 
-    ``verdict`` sums it up, ``gain`` is in accuracy with the interval from ``gain_low`` to
-    ``gain_high``, and ``questions_needed`` is how many more questions a clear verdict may take.
+    ``verdict`` is "gain", "loss", "no gain" or "inconclusive". ``gain`` is in accuracy, with the
+    interval from ``gain_low`` to ``gain_high``. ``questions_needed`` is about how many questions in
+    total would decide an inconclusive verdict, and 0 otherwise. ``cost_low`` and ``cost_high`` are
+    the interval of the mean cost, and ``rounds`` is the mean number of rounds per question.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
     """
 
@@ -43,14 +46,21 @@ class Calibration(Tabular):
     gain: float
     gain_low: float
     gain_high: float
-    questions_needed: int | None
+    questions_needed: int
     price: float
     cost: float
+    cost_low: float
     cost_high: float
     accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    rounds: float
     confidence: float
+    cost_confidence: float | None
+    margin: float
     n_questions: int
     horizon: int | None
+    max_rounds: int | None
     retry_gain: float
     frontier: tuple[FrontierPoint, ...]
 
@@ -83,28 +93,35 @@ def calibrate(
     *,
     budget: float,
     confidence: float = 0.95,
+    cost_confidence: float | None = None,
     horizon: int | None = None,
+    margin: float = 0.005,
+    max_rounds: int | None = None,
 ) -> Calibration:
     """Find the price of a mean budget per question, and judge the policy at that price.
 
     The policy must be fitted to the same samples. Clones of it are fitted to the training questions
     of each fold and scored on the others. The frontier that is found is kept as
-    ``policy.frontier_``. With ``horizon`` the budget holds over that many next questions, else in
-    the long run.
+    ``policy.frontier_``. By default the expected cost is the budget; with ``cost_confidence`` an
+    upper bound of it is. With ``horizon`` costs are predicted for that many next questions, else
+    for the long run. A gain or loss up to ``margin`` counts as no gain. With ``max_rounds`` the
+    price is for that many rounds of samples per question.
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
     check_budgets([budget], unit=samples.unit)
-    check_confidence(confidence, horizon)
+    settings = check_settings(confidence, cost_confidence, horizon, margin)
     factory = estimator.make_factory(samples)
     experiment = estimator.make_experiment(samples, budget)
-    found = calibrate_experiment(
-        experiment, factory, budget=budget, confidence=confidence, horizon=horizon
-    )
-    frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
+    experiment = replace(experiment, max_rounds=check_rounds(max_rounds), _rule_results={})
+    experiment.pool.check_budget(budget)
+    every = np.arange(len(experiment.pool))
+    final = estimator.as_fitted(samples, experiment, every)
     if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
-        every = np.arange(len(experiment.pool))
-        estimator.learn(samples, experiment, estimator.as_fitted(samples, experiment, every))
+        estimator.learn(samples, experiment, final)
+    score = score_policy(experiment, factory)
+    found = calibrate_score(score, final, budget=budget, settings=settings)
+    frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
     estimator.keep_calibration(frontier, {"budget": budget, **found})
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class

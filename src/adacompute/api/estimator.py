@@ -20,7 +20,7 @@ from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.sampling.session import Session
-from adacompute.stages.train import ORDERS, make_bundle
+from adacompute.stages.train import make_bundle
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -130,7 +130,7 @@ class Estimator:
         """Return the samples as calibration replays them, at the levels of the fitted policy."""
         pool = samples.pool(tie_break=self.tie_break).equalise()
         levels = self._check_levels(int(pool.answers.n_samples[0]))
-        return Experiment(pool, levels, (budget,), ORDERS, seed=0)
+        return Experiment(pool, levels, (budget,))
 
     def make_factory(self, samples: Samples) -> PolicyFactory:
         """Return how folds refit the policy: a clone is fitted to the training questions."""
@@ -192,7 +192,8 @@ class Estimator:
     def keep_calibration(self, frontier: tuple[FrontierPoint, ...], result: dict[str, Any]) -> None:
         """Keep the price of every budget, and the verdict for the bundle."""
         notes = {**self._bundle.notes, "calibration": dict(result)}
-        self._bundle = replace(self._bundle, frontier=frontier, notes=notes)
+        rounds = result["max_rounds"]
+        self._bundle = replace(self._bundle, frontier=frontier, max_rounds=rounds, notes=notes)
         self.frontier_ = frontier
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
@@ -202,6 +203,7 @@ class Estimator:
             "questions": len(experiment.pool),
             "features": self.features,
             "costs": samples.costs.to_dict(),
+            "prices": list(self.prices_),
         }
 
 

@@ -19,7 +19,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
 from adacompute.features.text import FEATURE_SETS
 from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
-from adacompute.stages.train import ORDERS, check_choice
+from adacompute.stages.train import check_choice
 
 if TYPE_CHECKING:
     from adacompute.core.types import IntArray
@@ -76,7 +76,6 @@ class RegisteredEstimator(Estimator):
             pool,
             self.levels_within(int(pool.answers.n_samples[0])),
             resolve_budgets(samples.encoded, samples.costs, self.budgets),
-            ORDERS,
             seed=check_seed(self.seed),
             classifier=self.classifier,
             cost_sensitive=self.cost_sensitive,

@@ -65,7 +65,6 @@ def evaluate(
     levels: Sequence[int] | None = None,
     drop_unparsed: bool = False,
     max_rounds: int | None = None,
-    folds: int = 5,
     seed: int = 0,
 ) -> Scores:
     """Score policies at mean budgets per question, on questions that they were not fitted to.
@@ -73,7 +72,7 @@ def evaluate(
     Estimators are cloned and refitted inside folds; they need not be fitted before. Names are those
     of the command line, ``"oracle"`` included. A mapping gives names of your own. ``levels`` are
     those of the oracle and the largest number of samples of every policy; by default the levels of
-    all policies together. Levels above half of the recorded samples are left out.
+    all policies together. Headroom uses levels up to half of the recorded samples.
     """
     check_samples(samples)
     named = _name(policies)
@@ -89,7 +88,6 @@ def evaluate(
         },
         drop_unparsed=drop_unparsed,
         max_rounds=max_rounds,
-        n_folds=folds,
         seed=check_seed(seed),
     )
     return Scores(

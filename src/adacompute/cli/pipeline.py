@@ -197,10 +197,23 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     help="Confidence level of all intervals.",
 )
 @click.option(
+    "--cost-confidence",
+    type=float,
+    help="Hold the budget with this confidence (default: spend it on average).",
+)
+@click.option(
     "--horizon",
     type=int,
-    help="Hold the budget over the next N questions (default: in the long run).",
+    help="Predict the cost of the next N questions (default: of the long run).",
 )
+@click.option(
+    "--margin",
+    type=float,
+    default=0.005,
+    show_default=True,
+    help="Gains and losses up to this size count as no gain.",
+)
+@click.option("--max-rounds", type=int, help="Maximum rounds of samples per question.")
 @RESORT
 @common
 def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
@@ -257,9 +270,6 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     "--policies", type=NAMES, help="Policies to compare with (default: a fast selection)."
 )
 @click.option("--levels", type=WHOLE_NUMBERS, help="Levels (default: as evaluated, or 1,2,4,8,16).")
-@click.option(
-    "--permutations", default=20, show_default=True, help="Orders in which samples are replayed."
-)
 @UNIT
 @TOKEN_PRICES
 @SEED

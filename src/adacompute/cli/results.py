@@ -168,7 +168,7 @@ def print_calibration(result: Result) -> None:
     print_text(describe_gain(result))
     needed = {}
     if result["questions_needed"]:
-        needed["Further questions that would settle it, about"] = result["questions_needed"]
+        needed["Questions that would decide it, about"] = result["questions_needed"]
     print_values(
         f"Calibrated {result['policy']}",
         {

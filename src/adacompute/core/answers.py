@@ -234,4 +234,5 @@ def _permute(key: KeyArray, size: int, seed: int, stream: int) -> IntArray:
     """Return a random permutation of 0, 1, …, size − 1 for each key, (N, size)."""
     salt = hash_keys(hash_keys(np.array([seed], dtype=np.uint64)) + np.uint64(stream))
     own = hash_keys(key ^ salt)
-    return hash_keys(own[:, None] + np.arange(size, dtype=np.uint64)).argsort(axis=1)
+    position = np.arange(size, dtype=np.uint64)
+    return np.argsort(hash_keys(np.add(own[:, None], position)), axis=1)

@@ -99,6 +99,12 @@ class StateSums:
         """The states that some question can reach."""
         return states().restrict(self.reached)
 
+    def expand(self, table: FloatArray) -> FloatArray:
+        """Return a table of the reached states as one of all states, with zeros for the others."""
+        every = np.zeros((int(states().first[self.max_samples + 1]), table.shape[1]))
+        every[self.reached] = table
+        return every
+
     def sum(self, groups: Sequence[IntArray], sizes: Sequence[int]) -> list[StateMeasure]:
         """Return the sums over groups of questions, one measure (states, size) per assignment.
 

@@ -260,7 +260,8 @@ def make_early_stopping(experiment: Experiment, train: IntArray) -> FittedPolicy
 def _make_stopping(
     name: str, experiment: Experiment, train: IntArray, rules: Sequence[Rule]
 ) -> FittedPolicy:
-    return _as_fitted(experiment, _fit_rules(name, experiment, train, rules, experiment.dense_levels))
+    policy = _fit_rules(name, experiment, train, rules, experiment.dense_levels)
+    return _as_fitted(experiment, policy)
 
 
 def make_router(experiment: Experiment, train: IntArray) -> FittedPolicy:

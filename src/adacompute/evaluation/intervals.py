@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 
+
 @dataclass(frozen=True)
 class Interval:
     """A value and the two ends of its interval."""

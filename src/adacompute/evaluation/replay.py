@@ -222,6 +222,11 @@ class Replay:
         accuracy = running_accuracy(answers.answer[order], answers.class_accuracy[order], ordered)
         return np.pad(accuracy, ((0, 0), (1, 0)))
 
+    @property
+    def tie_gain(self) -> FloatArray:
+        """What breaking ties by log-probability adds after 0, 1, … samples of each order."""
+        return self._accuracy - self._vote(None)
+
     def tie_gains(self, max_samples: int) -> TieGains:
         """Return what breaking ties by log-probability adds to vote states, as a mean over orders.
 
@@ -229,8 +234,7 @@ class Replay:
         """
         parts = []
         for rows, block in self.blocks():
-            columns = slice(min(max_samples, self.length) + 1)
-            gain = (block._accuracy - block._vote(None))[:, columns]
+            gain = block.tie_gain[:, : min(max_samples, self.length) + 1]
             order, n_samples = np.nonzero(gain)
             state = states().find(block.samples.vote_keys[order, n_samples])
             question, mean_gain = rows[order // self.n_permutations], gain[order, n_samples]

@@ -1,11 +1,11 @@
 """Scores: every policy by one protocol, on questions that it was not fitted to.
 
 Questions are split into folds by their text. Everything is tuned on the training folds, and the
-held-out questions are replayed in random orders of their samples. Each policy is read at the setting
-whose held-out mean cost is the budget and compared with the best mixture of uniform levels at the
-same cost. Headroom is the difference as a share of what the cross-fitted oracle gains over the
-mixture; it is None where that gain may be zero. The oracle chooses on one half of the samples, so
-for headroom alone, policy, mixture and oracle use levels up to half of the samples.
+held-out questions are replayed in random orders of their samples. Each policy is read at the
+setting whose held-out mean cost is the budget and compared with the best mixture of uniform levels
+at the same cost. Headroom is the difference as a share of what the cross-fitted oracle gains over
+the mixture; it is None where that gain may be zero. The oracle chooses on one half of the samples,
+so for headroom alone, policy, mixture and oracle use levels up to half of the samples.
 
 It reads and writes no files.
 """

@@ -1,8 +1,8 @@
 """Verdict: whether a policy gains over the best mixture of uniform levels, and what to do if not.
 
 ``judge`` turns the interval of a gain into one of four words. ``calibrate`` finds the price for a
-budget and judges the policy there. ``calibrate_share`` finds the highest price that keeps a share of
-the accuracy of a uniform level. All scores are of questions that were held out.
+budget and judges the policy there. ``calibrate_share`` finds the highest price that keeps a share
+of the accuracy of a uniform level. All scores are of questions that were held out.
 
 It reads and writes no files.
 """
@@ -50,9 +50,7 @@ def check_pool(experiment: Experiment) -> None:
         )
 
 
-def judge(
-    gain: Interval, n_groups: int, *, margin: float = MARGIN
-) -> tuple[str, int]:
+def judge(gain: Interval, n_groups: int, *, margin: float = MARGIN) -> tuple[str, int]:
     """Return the verdict on a gain, and how many questions in total would decide it.
 
     The number is 0 if the verdict is decided. It assumes that the gain stays as it is and that the

@@ -16,8 +16,8 @@ import numpy as np
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.upgrades import choose
-from adacompute.evaluation.curves import cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.held_out import score_held_out, split_folds
 from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.paper.protocol import evaluate_paper
@@ -142,12 +142,12 @@ def trace_frontiers(run: RunData) -> Frontiers:
     paper = evaluate_paper(run.paper_pool, budgets=run.budgets_up_to(run.levels[-1]))
     budgets = run.budgets_up_to(max(run.half_levels))
     experiment = Experiment(run.pool, run.half_levels, budgets, PERMUTATIONS, SEED)
-    splits, weights = split_folds(run.fold), np.ones((1, len(run)))
+    splits = split_folds(run.fold)
     held_out: list[dict[str, Any]] = []
     for name in HELD_OUT_POLICIES:
-        curve = cross_validate(experiment, find_factory(name), splits)
+        curve = score_held_out(experiment, find_factory(name), splits)
         for budget in budgets:
-            point = read_curve(curve, budget, weights)
+            point = curve.read(budget)
             row = {"cost": point.cost, "accuracy": point.accuracy}
             held_out.append({"policy": name, "budget": budget, **row})
     oracle = cross_fitted_oracle(run.pool, run.half_levels, budgets, seed=SEED)

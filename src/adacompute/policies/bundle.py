@@ -34,7 +34,16 @@ from adacompute.policies.spec import read_choice, read_entry, read_number, read_
 
 FORMAT = 4
 FILE = "bundle.json"
-VERBATIM = ("unit", "features", "feature_version", "model", "grader", "data_hash", "sample_cost", "max_rounds")
+VERBATIM = (
+    "unit",
+    "features",
+    "feature_version",
+    "model",
+    "grader",
+    "data_hash",
+    "sample_cost",
+    "max_rounds",
+)
 """Fields that are written to JSON as they are."""
 
 
@@ -149,6 +158,8 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "policy": policy,
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         **{name: getattr(bundle, name) for name in VERBATIM},
+        "sample_cost": bundle.sample_cost,
+        "max_rounds": bundle.max_rounds,
         "template": None if bundle.template is None else asdict(bundle.template),
         "settings": None if bundle.settings is None else asdict(bundle.settings),
         "baseline": None if bundle.baseline is None else asdict(bundle.baseline),

@@ -131,8 +131,8 @@ class SequentialLookup:
                 self._break_even.clear()
             found = _observe(answers).states[0]
             row = self._break_even[answers] = self._policy.break_even_price[found].tolist()
-        sample_price = price * next_cost * price_jitter_of(key)
-        return n_samples if row[int(feature)] > sample_price else level
+        limit = row[int(feature)] / price_jitter_of(key)
+        return n_samples if limit > price * next_cost else level
 
 
 def _observe(answers: tuple[int, ...]) -> ObservedSamples:

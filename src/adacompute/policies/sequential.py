@@ -15,7 +15,8 @@ import math
 import zipfile
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -295,17 +296,11 @@ def fit_sequential(
         weight = question_weights(fitted.cell_share, size, shrinkage)
         mixed = by_cluster.map(lambda one: one @ weight)
         break_even_price = break_even_prices(mixed, table=sums.table)
-    n_states = int(states().first[sums.max_samples + 1])
-
-    def expand(table: FloatArray) -> FloatArray:
-        """Return the table of all states; those that no question reaches are 0."""
-        every = np.zeros((n_states, table.shape[1]), dtype=np.float32)
-        every[sums.reached] = table
-        return every
-
-    tables = mixed.map(lambda one: expand(one).astype(np.float64))  # as it is saved
-    prices = expand(break_even_price)
-    return SequentialPolicy(levels, fitted.prior, prices, tables, round_cost, resort_cost)
+    every = mixed.map(
+        lambda one: sums.expand(one).astype(np.float32).astype(np.float64)
+    )  # as saved
+    prices = sums.expand(break_even_price).astype(np.float32)
+    return SequentialPolicy(levels, fitted.prior, prices, every, round_cost, resort_cost)
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,11 +359,16 @@ def _select_shrinkage(training: _TrainingSet, inverse_penalty: float) -> float:
             if math.isinf(shrinkage):  # all cells are equal: one is enough
                 weight = weight[:, :1]
                 held_out_cells = by_cell.map(lambda one: one.sum(axis=1, keepdims=True))
-            mixed = by_cluster.map(lambda one, weight=weight: (one @ weight).astype(np.float32))
+            mixed = by_cluster.map(partial(_mix, weight=weight))
             rule = break_even_prices(mixed, SHRINKAGE_PRICES, table=training.sums.table)
             accuracy[f, i] = _mean_accuracy(rule, held_out_cells, training.sums.table)
     best = 1 + int(accuracy[:, 1:].mean(axis=0).argmax())
     return SHRINKAGE[0 if (accuracy[:, 0] > accuracy[:, best]).all() else best]
+
+
+def _mix(table: FloatArray, *, weight: FloatArray) -> Any:  # noqa: ANN401 - of lower precision
+    """Return the mixtures of columns in single precision, which is enough for a comparison."""
+    return (table @ weight).astype(np.float32)
 
 
 def _mean_accuracy(rule: FloatArray, measure: StateMeasure, table: States) -> float:

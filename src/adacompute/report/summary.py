@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.frontier import list_frontier
+from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.verdict import (
     GAIN,
     MAX_UNPARSED,
@@ -154,9 +154,7 @@ def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, An
         advice = advise_mixture(study.experiment, point.budget)
     found = {"verdict": verdict, "advice": advice, "questions_needed": needed, "reason": None}
     if not study.has_enough_questions:
-        reason = (
-            f"{n_groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
-        )
+        reason = f"{n_groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
         return found | {
             "verdict": NOT_JUDGED,
             "reason": reason,

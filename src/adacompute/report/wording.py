@@ -171,9 +171,11 @@ def headline(document: dict[str, Any]) -> str:
             f"{budget}, this policy is {gain} points {interval} more accurate than the best "
             "uniform mixture."
         )
-    if point["gain_high"] < 0:
+    if document["verdict"] == "loss":
         return f"{budget}, this policy loses accuracy: {document['advice']}."
-    return f"{budget}, {count:,} questions show no gain: {document['advice']}."
+    if document["verdict"] == "no gain":
+        return f"{budget}, this policy makes no difference: {document['advice']}."
+    return f"{budget}, {count:,} questions cannot tell whether this policy gains anything."
 
 
 def explain_headline(document: dict[str, Any]) -> str:
@@ -210,10 +212,14 @@ def explain_verdict(document: dict[str, Any]) -> str:
         return f"{document['reason']}. Measured gain: {gain}."
     if document["verdict"] == "gain":
         return f"the interval of the gain is above zero ({gain})."
-    needed, end = document["questions_needed"], ""
-    if needed and point["gain"] > 0:
-        end = f" If the gain is as large as measured, about {needed:,} more questions can show it."
-    return f"the interval of the gain is not above zero ({gain}).{end}"
+    if document["verdict"] == "loss":
+        return f"the interval of the gain is below zero ({gain})."
+    if document["verdict"] == "no gain":
+        return f"the interval of the gain is too narrow for a gain that matters ({gain})."
+    return (
+        f"the interval of the gain includes zero ({gain}). If the gain is as large as measured, "
+        f"about {document['questions_needed']:,} questions in total decide it."
+    )
 
 
 def explain_retry(document: dict[str, Any]) -> str:
@@ -234,7 +240,7 @@ def describe_next(document: dict[str, Any]) -> str:
     """Return what to do next in a few words; the steps follow on the page."""
     if document["verdict"] == "gain":
         return "fit the policy, calibrate it for this budget, and serve it."
-    if document["verdict"] == "no gain":
+    if document["verdict"] in ("no gain", "loss"):
         return f"spend the budget uniformly: {document['advice']}."
     if document["questions_needed"] is None:
         return "fix the answer extraction first."
@@ -260,12 +266,12 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
         fix = "Look at the unparsed samples, fix the prompt or the grader, and grade again."
         return [(fix, shlex.join(grade))]
     steps: list[tuple[str, str | None]] = []
-    if document["verdict"] == "no gain":
+    if document["verdict"] != "not judged":
         steps.append((f"Spend the budget uniformly: {document['advice']}.", None))
     if better := _suggest_budget(document):
         steps.append((better, None))
-    if needed and (_selected(document)["gain"] > 0 or document["reason"]):
-        more = f"For a clear verdict, grade about {needed:,} more questions like these."
+    if needed:
+        more = f"For a clear verdict, grade about {needed:,} questions like these in total."
         steps.append((more, None))
     evaluate = ("adacompute", "evaluate", run, *options)
     return [*steps, ("Compare all policies, including the routers.", shlex.join(evaluate))]
@@ -284,7 +290,7 @@ def _options(document: dict[str, Any]) -> list[str]:
 def _suggest_budget(document: dict[str, Any]) -> str | None:
     """Return a sentence about the budget with the clearest gain, if the chosen one has none."""
     gains = [point for point in document["operating_points"] if point["gain_low"] > 0]
-    if document["verdict"] != "no gain" or not gains:
+    if document["verdict"] == "gain" or not gains:
         return None
     best = max(gains, key=lambda point: float(point["gain_low"]))
     return (

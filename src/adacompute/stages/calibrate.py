@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel, check_budgets
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.factories import Experiment, FittedPolicy
+from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
+from adacompute.evaluation.intervals import CONFIDENCE
+from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
-from adacompute.stages.train import ORDERS
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -34,47 +37,82 @@ def calibrate_run(
     budget: float | None = None,
     accuracy_of: int | None = None,
     share: float = 0.95,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
+    cost_confidence: float | None = None,
     horizon: int | None = None,
+    margin: float = MARGIN,
+    max_rounds: int | None = None,
     resort: Path | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or to keep a share of the accuracy of N samples."""
-    if budget is not None and accuracy_of is not None:
-        raise ConfigError("give --budget or --accuracy-of, not both")
+    if (budget is None) == (accuracy_of is None):
+        raise ConfigError("give --budget or --accuracy-of, and not both")
     if not 0 < share < 1:
         raise ConfigError(f"share must be between 0 and 1, got {share:g}")
-    check_confidence(confidence, horizon)
+    settings = check_settings(confidence, cost_confidence, horizon, margin)
     trained = load_bundle(bundle)
     if budget is not None:
         check_budgets([budget], unit=trained.unit)
-    experiment, name = _experiment(run, trained, resort)
-    progress(name)
-    settings: dict[str, Any] = {"confidence": confidence, "horizon": horizon}
+    experiment, name = _experiment(run, trained, resort, check_rounds(max_rounds))
+    final = _final_fit(trained, experiment)
     if budget is not None:
-        result = {"budget": budget, **calibrate(experiment, name, budget=budget, **settings)}
+        experiment.pool.check_budget(budget)
+    progress(name)
+    score = score_policy(experiment, name)
+    if budget is not None:
+        found = calibrate(score, final, budget=budget, settings=settings)
+        result = {"budget": budget, **found}
     elif accuracy_of is not None:
-        settings |= {"accuracy_of": accuracy_of, "share": share}
-        result = {"accuracy_of": accuracy_of, **calibrate_share(experiment, name, **settings)}
-    else:
-        raise ConfigError("give --budget or --accuracy-of")
+        known: dict[str, Any] = {"accuracy_of": accuracy_of, "share": share, "settings": settings}
+        result = {"accuracy_of": accuracy_of, **calibrate_share(score, final, **known)}
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
     notes = {**trained.notes, "calibration": result}
-    save_bundle(replace(trained, frontier=points, notes=notes), bundle)
+    calibrated = replace(trained, frontier=points, max_rounds=max_rounds, notes=notes)
+    save_bundle(calibrated, bundle)
     return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
 
 
-def check_confidence(confidence: float, horizon: int | None) -> None:
-    """Refuse a confidence level or a horizon for which no interval can be computed."""
-    if not MIN_CONFIDENCE <= confidence <= MAX_CONFIDENCE:
-        raise ConfigError(
-            f"confidence must be from {MIN_CONFIDENCE} to below 1, got {confidence:.10g}"
-        )
+def check_settings(
+    confidence: float = CONFIDENCE,
+    cost_confidence: float | None = None,
+    horizon: int | None = None,
+    margin: float = MARGIN,
+) -> CalibrationSettings:
+    """Return the settings of a calibration; refuse those for which there are no intervals."""
+    for name, value in (("confidence", confidence), ("cost_confidence", cost_confidence)):
+        if value is not None and not MIN_CONFIDENCE <= value <= MAX_CONFIDENCE:
+            raise ConfigError(f"{name} must be from {MIN_CONFIDENCE} to below 1, got {value:.10g}")
     if horizon is not None and horizon < 1:
         raise ConfigError(f"horizon must be at least 1 question, got {horizon}")
+    if not 0 <= margin < 1:
+        raise ConfigError(f"margin must be from 0 to below 1 (0.005 is half a point), got {margin}")
+    return CalibrationSettings(confidence, cost_confidence, horizon, margin)
 
 
-def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experiment, str]:
+def check_rounds(max_rounds: int | None) -> int:
+    """Return the maximum number of rounds; a very large number if it is not limited."""
+    if max_rounds is not None and max_rounds < 1:
+        raise ConfigError(f"max_rounds must be at least 1, got {max_rounds}")
+    return UNLIMITED_ROUNDS if max_rounds is None else max_rounds
+
+
+def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
+    """Return the policy of a bundle with its prices and the features that it reads."""
+    pool, prices = experiment.pool, bundle.notes.get("prices")
+    if not prices:
+        raise BundleError("the bundle does not record the prices of its policy: train it again")
+    words = bundle.notes["policy"] == "sequential"
+    features = pool.sequential_features if words else pool.features
+    if features is None:
+        raise BundleError("the questions of this run have no texts: train the policy on this run")
+    is_stepped = bundle.notes["policy"] == "fixed"
+    return FittedPolicy(bundle.policy, tuple(prices), features, is_stepped=is_stepped)
+
+
+def _experiment(
+    run: Path, bundle: Bundle, resort: Path | None, max_rounds: int
+) -> tuple[Experiment, str]:
     """Return the experiment that the bundle was trained on, and the name of its policy."""
     store = Run(run)
     try:
@@ -97,4 +135,4 @@ def _experiment(run: Path, bundle: Bundle, resort: Path | None) -> tuple[Experim
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"
         )
-    return Experiment(pool, n_permutations=ORDERS, **settings), name
+    return Experiment(pool, max_rounds=max_rounds, **settings), name

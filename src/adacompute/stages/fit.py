@@ -19,7 +19,7 @@ from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.factories import find_factory
 from adacompute.policies.bundle import check_replaceable, load_bundle
 from adacompute.policies.episode import FIRST_SEEN
-from adacompute.stages.calibrate import calibrate_run, check_confidence
+from adacompute.stages.calibrate import calibrate_run, check_settings
 from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
@@ -85,7 +85,7 @@ def fit_run(
     extras can fit. Everything is checked before the first sample is paid for.
     """
     check_budgets([budget], unit=unit)
-    check_confidence(confidence, None)
+    check_settings(confidence)
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
     shared: dict[str, Any] = {"unit": unit, "token_prices": token_prices, "seed": check_seed(seed)}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import Float32Array, Level
 
+
 def train_run(
     run: Path,
     *,

@@ -67,7 +67,7 @@ def save_example_bundle(path: Path) -> None:
     """Save a bundle that stops by agreement after at most 4 samples, for budgets from 2."""
     rule = AdaptiveConsistencyRule(0.8, 4)
     policy = RulePolicy("agreement", make_levels((1, 2, 3, 4)), (rule,), PriceSchedule((0.1,)))
-    frontier = (FrontierPoint(0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6),)
+    frontier = (FrontierPoint(2.0, 0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6, 2.0),)
     save_bundle(Bundle(policy, frontier=frontier), path)
 
 
