@@ -7,13 +7,19 @@ cases on POOLS pools of questions and counts:
                    exam, so that voting cannot help; counts verdicts of "gain"
     coverage       questions are resampled with replacement; counts intervals that contain the gain
                    on all questions
-    synthetic      the same with populations whose true gain is known (the file is not used)
+    synthetic      the same with populations whose true gain is known (the file is not used); the
+                   last line says how many standard deviations of the estimate the true gain is,
+                   and how often the verdict was "gain"
+    cost           300 questions predict the mean cost of 600 others at a budget of 3, each answered
+                   once; counts intervals that contain it, and compares the error with that of a
+                   mean over questions
     predict        300 questions predict an upper bound of the cost of the next 100, and a price at
                    which these keep 95 % of the accuracy of 16 samples; counts bounds that fail.
                    Without features of the text, which is faster
     predict-text   the same with features of the text
 
-The exam of a question is the part of its id before the first slash.
+The exam of a question is the part of its id before the first slash. Several processes can share the
+work: ``--first`` is the seed of the first pool.
 """
 
 from __future__ import annotations
@@ -33,8 +39,9 @@ from adacompute.core.errors import DataError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, hash_keys
 from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.frontier import CalibrationSettings
+from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.price_search import sweep_prices
 from adacompute.evaluation.replay import Replay
 from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.features.text import extract_features
@@ -49,10 +56,11 @@ if TYPE_CHECKING:
     from adacompute.evaluation.replay import ReplayResult
 
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-BUDGET, PERMUTATIONS, N_PRICES = 2.0, 8, 16
+BUDGET, PERMUTATIONS = 2.0, 8
 N_NOW, N_LATER, CONFIDENCE, KEPT_SHARE = 300, 100, 0.9, 0.95
+COST_BUDGET, COST_LATER = 3.0, 600
 SYNTHETIC_SAMPLES, SYNTHETIC_QUESTIONS, TRUTH_QUESTIONS, TELLING = 32, 300, 6000, 1 / 3
-CASES = ("no-gain", "coverage", "synthetic", "predict", "predict-text")
+CASES = ("no-gain", "coverage", "synthetic", "cost", "predict", "predict-text")
 
 
 def make_pool(table: pa.Table) -> Pool:
@@ -86,10 +94,15 @@ def randomise_gold(table: pa.Table, rng: np.random.Generator) -> pa.Table:
     return table.set_column(column, "correct", pa.array(correct, pa.bool_()))
 
 
-def calibrate_pool(pool: Pool, seed: int) -> dict[str, Any]:
-    """Calibrate the sequential policy on a pool."""
-    experiment = Experiment(pool, LEVELS, (BUDGET,), PERMUTATIONS, seed)
-    return calibrate(experiment, "sequential", budget=BUDGET, n_prices=N_PRICES)
+def calibrate_pool(
+    pool: Pool, seed: int, budget: float = BUDGET, horizon: int | None = None
+) -> tuple[dict[str, Any], FittedPolicy]:
+    """Calibrate the sequential policy on a pool; return the result and the policy."""
+    experiment = Experiment(pool, LEVELS, (budget,), PERMUTATIONS, seed)
+    final = find_factory("sequential")(experiment, np.arange(len(pool)))
+    settings = CalibrationSettings(horizon=horizon)
+    score = score_policy(experiment, "sequential")
+    return calibrate(score, final, budget=budget, settings=settings), final
 
 
 def take_with_repeats(pool: Pool, rows: IntArray) -> Pool:
@@ -114,20 +127,21 @@ def take_with_repeats(pool: Pool, rows: IntArray) -> Pool:
     )
 
 
-def check_coverage(whole: Pool, n_pools: int) -> Iterator[tuple[bool, str]]:
+def check_coverage(whole: Pool, seeds: range) -> Iterator[tuple[bool, str]]:
     """Yield whether the interval of each resampled pool contains the gain on all questions."""
-    true_gain = float(calibrate_pool(whole, 0)["gain"])
-    for seed in range(n_pools):
+    true_gain = float(calibrate_pool(whole, 0)[0]["gain"])
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         rows = np.sort(rng.integers(0, len(whole), len(whole)))
-        result = calibrate_pool(take_with_repeats(whole, rows), seed)
+        result, _ = calibrate_pool(take_with_repeats(whole, rows), seed)
         yield result["gain_low"] <= true_gain <= result["gain_high"], format_gain(result)
 
 
-def check_no_gain(table: pa.Table, n_pools: int) -> Iterator[tuple[bool, str]]:
+def check_no_gain(table: pa.Table, seeds: range) -> Iterator[tuple[bool, str]]:
     """Yield whether each pool in which nothing can be gained gets the verdict "gain"."""
-    for seed in range(n_pools):
-        result = calibrate_pool(make_pool(randomise_gold(table, np.random.default_rng(seed))), seed)
+    for seed in seeds:
+        pool = make_pool(randomise_gold(table, np.random.default_rng(seed)))
+        result, _ = calibrate_pool(pool, seed)
         yield result["verdict"] == "gain", format_gain(result)
 
 
@@ -146,7 +160,7 @@ def draw_pool(n_questions: int, seed: int) -> Pool:
     )
 
 
-def check_synthetic(n_pools: int) -> Iterator[tuple[bool, str]]:
+def check_synthetic(n_questions: int, seeds: range) -> Iterator[tuple[bool, str]]:
     """Yield whether each interval contains the policy's true gain over the population.
 
     The policy is trained on all questions of its pool and run at the calibrated price on many
@@ -157,40 +171,58 @@ def check_synthetic(n_pools: int) -> Iterator[tuple[bool, str]]:
     truth = population.true_utility(LEVELS).mean(axis=0)
     mixtures = frontier(UtilityTable(truth[None, :], np.array(LEVELS, dtype=np.float64)))
     replay = Replay(unseen, PERMUTATIONS, LEVELS[-1], TRUTH_QUESTIONS)
-    for seed in range(n_pools):
-        pool = draw_pool(SYNTHETIC_QUESTIONS, seed)
-        result = calibrate_pool(pool, seed)
-        experiment = Experiment(pool, LEVELS, (BUDGET,), PERMUTATIONS, seed)
-        policy = find_factory("sequential")(experiment, np.arange(SYNTHETIC_QUESTIONS)).policy
-        features = policy.prepare_features(unseen.features)
-        run = replay.run(policy, float(result["price"]), sample_cost=1.0, features=features)
+    true, measured, n_gains = [], [], 0
+    for seed in seeds:
+        result, final = calibrate_pool(draw_pool(n_questions, seed), seed)
+        features = final.policy.prepare_features(unseen.features)
+        run = replay.run(final.policy, [float(result["price"])], features=features)
         gain = float(run.accuracy.mean()) - mixtures.utility_at(float(run.cost.mean()))
+        true.append(gain)
+        measured.append(result["gain"])
+        n_gains += result["verdict"] == "gain"
         covered = result["gain_low"] <= gain <= result["gain_high"]
-        yield covered, f"{gain:.4f} {format_gain(result)}"
+        ratio = np.mean(true) / max(float(np.std(np.subtract(measured, true))), 1e-9)
+        yield covered, f"{gain:.4f} {format_gain(result)}; {ratio:.2f} sd, {n_gains} gains"
 
 
-def check_predictions(whole: Pool, n_pools: int) -> Iterator[tuple[bool, str]]:
+def check_cost(whole: Pool, seeds: range) -> Iterator[tuple[bool, str]]:
+    """Yield whether the interval of the cost contains the mean cost of other questions."""
+    errors, spreads = [], []
+    for seed in seeds:
+        rows = np.random.default_rng(seed).permutation(len(whole))[: N_NOW + COST_LATER]
+        now, later = whole.take(np.sort(rows[:N_NOW])), whole.take(np.sort(rows[N_NOW:]))
+        result, final = calibrate_pool(now, seed, COST_BUDGET, len(later))
+        cost = run_once(final, later, result["price"], seed).cost[:, 0]
+        errors.append(float(cost.mean()) - COST_BUDGET)
+        spreads.append(float(cost.std()))
+        bound = float(np.mean(spreads)) * np.sqrt(1 / len(now) + 1 / len(later))
+        error = float(np.sqrt(np.mean(np.square(errors))))
+        details = f"cost {cost.mean():.3f} in {result['cost_low']:.3f}..{result['cost_high']:.3f}"
+        details += f", mean error {np.mean(errors):+.4f}, rms {error:.4f} = {error / bound:.2f} x"
+        yield result["cost_low"] <= cost.mean() <= result["cost_high"], details
+
+
+def check_predictions(whole: Pool, seeds: range) -> Iterator[tuple[bool, str]]:
     """Yield whether the next questions cost more than predicted; details count the accuracies."""
     below = rejected = 0
-    for seed in range(n_pools):
+    settings = CalibrationSettings(CONFIDENCE, cost_confidence=CONFIDENCE, horizon=N_LATER)
+    for i, seed in enumerate(seeds, start=1):
         rows = np.random.default_rng(seed).permutation(len(whole))[: N_NOW + N_LATER]
         now, later = whole.take(np.sort(rows[:N_NOW])), whole.take(np.sort(rows[N_NOW:]))
         experiment = Experiment(now, LEVELS, (BUDGET,), PERMUTATIONS, seed)
-        fitted = find_factory("sequential")(experiment, np.arange(len(now)))
-        sweep = sweep_prices(experiment, find_factory("sequential"), N_PRICES)
-        shared: dict[str, Any] = {"horizon": N_LATER, "confidence": CONFIDENCE, "sweep": sweep}
-        result = calibrate(experiment, "sequential", budget=BUDGET, **shared)
-        above = bool(run_once(fitted, later, result["price"], seed).cost.mean() > BUDGET)
-        shared |= {"accuracy_of": 16, "share": KEPT_SHARE}
+        final = find_factory("sequential")(experiment, np.arange(len(now)))
+        score = score_policy(experiment, "sequential")
+        result = calibrate(score, final, budget=BUDGET, settings=settings)
+        above = bool(run_once(final, later, result["price"], seed).cost.mean() > BUDGET)
+        kept: dict[str, Any] = {"accuracy_of": 16, "share": KEPT_SHARE, "settings": settings}
         try:
-            result = calibrate_share(experiment, "sequential", **shared)
+            result = calibrate_share(score, final, **kept)
         except DataError:
             rejected += 1
         else:
-            accuracy = run_once(fitted, later, result["price"], seed).accuracy.mean()
+            accuracy = run_once(final, later, result["price"], seed).accuracy.mean()
             below += accuracy < KEPT_SHARE * vote_once(later, seed)
-        n_predicted = seed + 1 - rejected
-        yield above, f"costs above; accuracies below {below} of {n_predicted}, {rejected} rejected"
+        yield above, f"costs above; accuracies below {below} of {i - rejected}, {rejected} rejected"
 
 
 def run_once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> ReplayResult:
@@ -198,7 +230,7 @@ def run_once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> Repl
     features = later.features if later.sequential_features is None else later.sequential_features
     prepared = fitted.policy.prepare_features(features)
     replay = Replay(later, 1, LEVELS[-1], seed + 1)
-    return replay.run(fitted.policy, price, sample_cost=1.0, features=prepared)
+    return replay.run(fitted.policy, [price], features=prepared)
 
 
 def vote_once(later: Pool, seed: int) -> float:
@@ -217,19 +249,23 @@ def format_gain(result: dict[str, Any]) -> str:
     return str({name: result[name] for name in ("gain", "gain_low", "gain_high")})
 
 
-def run_case(case: str, samples: Path, n_pools: int) -> Iterator[tuple[bool, str]]:
+def run_case(
+    case: str, samples: Path, seeds: range, n_questions: int
+) -> Iterator[tuple[bool, str]]:
     """Return the outcomes of a case."""
     if case == "synthetic":
-        return check_synthetic(n_pools)
+        return check_synthetic(n_questions, seeds)
     table = pq.read_table(samples)
     if case == "no-gain":
-        return check_no_gain(table, n_pools)
+        return check_no_gain(table, seeds)
     whole = make_pool(table)
     if case == "coverage":
-        return check_coverage(whole, n_pools)
+        return check_coverage(whole, seeds)
+    if case == "cost":
+        return check_cost(whole, seeds)
     if case == "predict":
         whole = replace(whole, features=whole.features[:, :0], sequential_features=None)
-    return check_predictions(whole, n_pools)
+    return check_predictions(whole, seeds)
 
 
 def main() -> None:
@@ -240,9 +276,12 @@ def main() -> None:
     parser.add_argument("samples", type=Path, help="file of recorded samples")
     parser.add_argument("case", choices=CASES)
     parser.add_argument("pools", type=int)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first pool")
+    parser.add_argument("--questions", type=int, default=SYNTHETIC_QUESTIONS, help="synthetic")
     options = parser.parse_args()
     start, count = time.perf_counter(), 0
-    outcomes = run_case(options.case, options.samples, options.pools)
+    seeds = range(options.first, options.first + options.pools)
+    outcomes = run_case(options.case, options.samples, seeds, options.questions)
     for i, (happened, details) in enumerate(outcomes, start=1):
         count += happened
         elapsed_s = time.perf_counter() - start

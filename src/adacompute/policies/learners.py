@@ -29,7 +29,7 @@ N_TREES = 100
 GBM = {"max_depth": 5, "eta": 0.1}  # the paper's
 VALUE_GBM = {"max_depth": 3, "eta": 0.05, "min_child_weight": 10, "subsample": 0.8}
 
-SOFTMAX_INVERSE_PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3)
+SOFTMAX_INVERSE_PENALTIES = (0.003, 0.02, 0.1, 0.3)
 """Inverse penalties of the softmax regression that are tried."""
 
 SOFTMAX_FOLDS = 3

@@ -59,8 +59,11 @@ SHRINKAGE = (math.inf, 300.0, 80.0, 20.0)
 
 SHRINKAGE_FOLDS = 4
 SHRINKAGE_PRICES = np.geomspace(0.5, 3e-4, 16)
-SHRINKAGE_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
+SHRINKAGE_BUDGETS = (1.5, 2.0, 3.0, 4.0)
 """Mean numbers of samples at which shrinkages are compared."""
+
+SHRINKAGE_SAMPLES = 10
+"""Largest number of samples when shrinkages are compared: the text matters most at the start."""
 
 TABLES = "tables.npz"
 """File of a bundle that holds the tables of a sequential policy."""
@@ -348,7 +351,11 @@ def _select_shrinkage(training: _TrainingSet, inverse_penalty: float) -> float:
         fits.append(fitted)
         assignments += [cluster, cell]
         sizes += list(fitted.cell_share.shape)
-    measures = training.sum(assignments, sizes)
+    table, n_states = training.sums.table, training.sums.table.first[SHRINKAGE_SAMPLES + 1]
+    table = table.restrict(np.arange(n_states))
+    measures = [
+        measure.map(lambda one: one[:n_states]) for measure in training.sum(assignments, sizes)
+    ]
     accuracy = np.zeros((SHRINKAGE_FOLDS, len(SHRINKAGE)))
     for f, fitted in enumerate(fits):
         by_cluster, by_cell = measures[2 * f : 2 * f + 2]
@@ -360,8 +367,8 @@ def _select_shrinkage(training: _TrainingSet, inverse_penalty: float) -> float:
                 weight = weight[:, :1]
                 held_out_cells = by_cell.map(lambda one: one.sum(axis=1, keepdims=True))
             mixed = by_cluster.map(partial(_mix, weight=weight))
-            rule = break_even_prices(mixed, SHRINKAGE_PRICES, table=training.sums.table)
-            accuracy[f, i] = _mean_accuracy(rule, held_out_cells, training.sums.table)
+            rule = break_even_prices(mixed, SHRINKAGE_PRICES, table=table)
+            accuracy[f, i] = _mean_accuracy(rule, held_out_cells, table)
     best = 1 + int(accuracy[:, 1:].mean(axis=0).argmax())
     return SHRINKAGE[0 if (accuracy[:, 0] > accuracy[:, best]).all() else best]
 
