@@ -299,3 +299,46 @@ def test_half_a_surrogate_pair_in_a_question_is_replaced() -> None:
     session = Session(bundles()["sequential"], "\ud83d?", budget=2.0)
     assert session.ask() is not None
     assert session.question == "??"
+
+
+class Escalating:
+    """Takes three samples of the usual model, then some of another."""
+
+    def __init__(self, n_samples: int) -> None:
+        self.levels = (*make_levels((3,)), Level(name="big", n_samples=n_samples, model="big"))
+
+    def prepare_features(self, features: Float32Array) -> Float32Array:
+        return features[:, :0]
+
+    def decide(self, state: State, price: float) -> IntArray:
+        return np.minimum(state.level + 1, 1)
+
+
+def escalate(answers: list[str], other: list[str], *, wanted: int) -> Session:
+    """Return a session that got these samples of the usual model, then these of the other."""
+    session = Session(Escalating(wanted), "question", price=0.1, grader="numeric")
+    session.ask()
+    session.tell(answers)
+    assert session.ask() == Request(wanted, "big")
+    session.tell(other)
+    session.finish()
+    return session
+
+
+def test_a_failed_escalation_answers_with_the_majority() -> None:
+    assert escalate(["7", "7", "5"], [], wanted=1).answer == "7"
+    assert escalate(["7", "5", "7"], [], wanted=2).answer == "7"
+
+
+def test_samples_of_an_escalation_that_was_cut_short_vote_alone() -> None:
+    assert escalate(["7", "7", "5"], ["9"], wanted=2).answer == "9"
+    assert escalate(["7", "7", "5"], ["9", "9"], wanted=2).answer == "9"
+
+
+def test_a_round_that_was_cut_short_breaks_ties_by_logprob() -> None:
+    policy = RulePolicy("fixed", make_levels((4,)), (FixedRule(4),), PriceSchedule((0.1,)))
+    session = Session(Bundle(policy, tie_break=LOGPROB), "q", price=0.1, grader="numeric")
+    session.ask()
+    session.tell([Sample("1", mean_logprob=-0.9), Sample("2", mean_logprob=-0.1)])
+    session.finish()
+    assert session.answer == "2"

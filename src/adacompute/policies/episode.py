@@ -150,18 +150,25 @@ class Episode:
         )
         return replace(self, state=state, active=self.active[~self.resorted[self.active]])
 
-    def winner(self, *, tie_break: str = FIRST_SEEN) -> IntArray:
+    def winner(
+        self, *, tie_break: str = FIRST_SEEN, n_samples: IntArray | None = None
+    ) -> IntArray:
         """Return the sample that answers each question, −1 if no answer could be parsed.
 
-        It is the first sample of the leading class. If a last resort was used, only its samples
-        vote. ``tie_break`` is one of ``TIE_BREAKS``.
+        It is the first sample of the leading class. If samples of a last resort came, only they
+        vote; if none came, because it failed, the others do. ``n_samples`` are the samples that
+        came, if a round was cut short and the episode was not fed with them. ``tie_break`` is one
+        of ``TIE_BREAKS``.
         """
         observed = self.state.observed
         answer = observed.samples.answer[observed.row]
-        n_resort = self.level_samples[self.state.level]
-        first = np.where(self.resorted, observed.n_samples - n_resort, 0)
+        came = observed.n_samples if n_samples is None else n_samples
+        was_fed = observed.n_samples >= self.target
+        n_resort = np.where(was_fed, self.level_samples[self.state.level], 0)
+        own = observed.n_samples - n_resort
+        first = np.where(self.resorted & (came > own), own, 0)
         position = np.arange(answer.shape[1])
-        votes_now = (position >= first[:, None]) & (position < observed.n_samples[:, None])
+        votes_now = (position >= first[:, None]) & (position < came[:, None])
         logprob = observed.samples.logprob if tie_break == LOGPROB else None
         if logprob is not None:
             logprob = np.where(votes_now, logprob[observed.row], -np.inf)

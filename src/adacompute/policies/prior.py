@@ -205,7 +205,7 @@ def _ridge(
     penalties = PENALTIES * features.shape[1]
     kept = singular[:, None] ** 2 / (singular[:, None] ** 2 + penalties)  # (rank, penalties)
     n_targets, n_penalties = target.shape[1], len(penalties)
-    shrunk = (kept[:, :, None] * projected[:, None, :]).reshape(len(singular), -1)
+    shrunk = (kept[:, :, None] * projected[:, None, :]).reshape(-1, n_penalties * n_targets)
     residual = np.tile(centred, (1, n_penalties)) - left @ shrunk
     leverage = np.minimum((left**2) @ kept, (1.0 - EPSILON) / copies)
     factor = np.repeat(leverage / (1.0 - copies * leverage), n_targets, axis=1)

@@ -16,7 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from adacompute.core import votes
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import Float32Array
 from adacompute.features.text import FEATURE_SETS, extract_features
@@ -74,13 +73,11 @@ class QuestionProgress:
     def vote(self) -> int:
         """Index of the sample that wins the vote, −1 if none was parsed.
 
-        After a decision it is the episode's vote. Samples that came since vote too, and then ties
-        go to the answer that was seen first.
+        Samples that came since the last decision vote too; those of a last resort vote alone.
         """
-        samples = _matrix([self], [self.answers])
-        if self.n_decided < len(self.answers):
-            return int(votes.winner(samples.answer)[0])
-        return int(_resume([self], samples).winner(tie_break=self.bundle.tie_break)[0])
+        episode = _resume([self], _matrix([self], [self.answers]))
+        came = np.array([len(self.answers)])
+        return int(episode.winner(tie_break=self.bundle.tie_break, n_samples=came)[0])
 
 
 def question_features(bundle: Bundle, question: str | None) -> Float32Array:

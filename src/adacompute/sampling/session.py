@@ -246,8 +246,7 @@ class Session:
         if not self._counts:
             return None
         progress = self._decided()
-        by_count = progress.bundle.tie_break == FIRST_SEEN or progress.n_decided < self.n_samples
-        if self.arm is None and by_count:
+        if self.arm is None and progress.bundle.tie_break == FIRST_SEEN:
             # Classes are numbered by their first samples.
             return self._first[self._counts.index(max(self._counts))]
         found = progress.vote()
