@@ -7,6 +7,7 @@ not fitted to it. It knows nothing of files.
 from __future__ import annotations
 
 import html
+import warnings
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,12 @@ import pyarrow as pa
 
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
+from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.verdict import calibrate as calibrate_experiment
+from adacompute.evaluation.verdict import describe_excess
 from adacompute.policies.bundle import FrontierPoint
 from adacompute.stages.calibrate import check_confidence
 
@@ -32,7 +35,9 @@ class Calibration(Tabular):
 
     ``verdict`` sums it up, ``gain`` is in accuracy with the interval from ``gain_low`` to
     ``gain_high``, and ``questions_needed`` is how many more questions a clear verdict may take.
-    ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
+    ``max_budget`` is the most that the policy spends, by its upper bound: a larger budget is not
+    used, and `calibrate` warns of it. ``frontier`` holds the cost and the accuracy of each price.
+    It is also the table of the result.
     """
 
     policy: str
@@ -52,6 +57,7 @@ class Calibration(Tabular):
     n_questions: int
     horizon: int | None
     retry_gain: float
+    max_budget: float
     frontier: tuple[FrontierPoint, ...]
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -84,13 +90,15 @@ def calibrate(
     budget: float,
     confidence: float = 0.95,
     horizon: int | None = None,
+    progress: Progress = None,
 ) -> Calibration:
     """Find the price of a mean budget per question, and judge the policy at that price.
 
     The policy must be fitted to the same samples. Clones of it are fitted to the training questions
     of each fold and scored on the others. The frontier that is found is kept as
     ``policy.frontier_``. With ``horizon`` the budget holds over that many next questions, else in
-    the long run.
+    the long run. ``progress`` is called with the name of each step; True prints them to standard
+    error.
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
@@ -99,8 +107,15 @@ def calibrate(
     factory = estimator.make_factory(samples)
     experiment = estimator.make_experiment(samples, budget)
     found = calibrate_experiment(
-        experiment, factory, budget=budget, confidence=confidence, horizon=horizon
+        experiment,
+        factory,
+        budget=budget,
+        confidence=confidence,
+        horizon=horizon,
+        progress=read_progress(progress),
     )
+    if excess := describe_excess(budget, found["max_budget"]):
+        warnings.warn(excess, stacklevel=2)
     frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
     if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
         every = np.arange(len(experiment.pool))

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
+from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples, check_samples
 from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError
@@ -67,13 +68,15 @@ def evaluate(
     max_rounds: int | None = None,
     folds: int = 5,
     seed: int = 0,
+    progress: Progress = None,
 ) -> Scores:
     """Score policies at mean budgets per question, on questions that they were not fitted to.
 
     Estimators are cloned and refitted inside folds; they need not be fitted before. Names are those
     of the command line, ``"oracle"`` included. A mapping gives names of your own. ``levels`` are
     those of the oracle and the largest number of samples of every policy; by default the levels of
-    all policies together. Levels above half of the recorded samples are left out.
+    all policies together. Levels above half of the recorded samples are left out. ``progress`` is
+    called with the name of each policy as it is scored; True prints them to standard error.
     """
     check_samples(samples)
     named = _name(policies)
@@ -91,6 +94,7 @@ def evaluate(
         max_rounds=max_rounds,
         n_folds=folds,
         seed=check_seed(seed),
+        progress=read_progress(progress),
     )
     return Scores(
         rows=found.rows,

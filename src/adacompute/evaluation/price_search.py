@@ -21,7 +21,7 @@ from adacompute.evaluation.pool import N_FOLDS, assign_folds
 from adacompute.evaluation.replay import Replay, ReplayResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory
@@ -58,13 +58,18 @@ def sweep_prices(
     prices: Sequence[float] | int,
     *,
     n_folds: int = N_FOLDS,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> PriceSweep:
     """Fit a policy on the training questions of each fold and score it on the held-out ones.
 
     ``prices`` are the prices to score, or how many to space evenly over the range of all folds.
     """
     fold = assign_folds(experiment.pool.group, n_folds, seed=experiment.seed)
-    fitted = tuple(factory(experiment, np.flatnonzero(fold != f)) for f in range(n_folds))
+    fitted_policies = []
+    for f in range(n_folds):
+        progress(f"fold {f + 1} of {n_folds}")
+        fitted_policies.append(factory(experiment, np.flatnonzero(fold != f)))
+    fitted = tuple(fitted_policies)
     replays = tuple(experiment.replay.take(np.flatnonzero(fold == f)) for f in range(n_folds))
     grid = _price_range(fitted, prices) if isinstance(prices, int) else np.asarray(prices)
     results = tuple(_run(experiment, fold, fitted, replays, price) for price in grid.tolist())

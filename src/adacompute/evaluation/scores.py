@@ -132,7 +132,7 @@ def _keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
         raise DataError(
             f"levels go up to half of the samples per question, {half} of {n_samples}, which "
             f"leaves one of the levels {', '.join(map(str, known))}, and a policy needs two: "
-            "collect more samples per question, or name more levels with --levels"
+            "collect more samples per question, or give more levels"
         )
     return kept
 

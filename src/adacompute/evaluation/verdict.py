@@ -38,6 +38,8 @@ from adacompute.evaluation.price_search import (
 from adacompute.policies.price_schedule import fit_price_schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from adacompute.evaluation.replay import ReplayResult
 
 MIN_QUESTIONS = 40
@@ -131,6 +133,7 @@ def calibrate(
     horizon: int | None = None,
     n_prices: int = N_PRICES,
     sweep: PriceSweep | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Find the price for a budget and judge the policy at that price.
 
@@ -139,11 +142,13 @@ def calibrate(
     """
     check_pool(experiment)
     experiment.pool.check_budget(budget)
-    sweep = sweep or sweep_prices(experiment, find_factory(policy), n_prices)
+    sweep = sweep or sweep_prices(experiment, find_factory(policy), n_prices, progress=progress)
+    progress("price")
     price, result = find_price(sweep, budget, confidence=confidence, horizon=horizon)
+    progress("mixture")
     mixture = cross_validate(experiment, find_factory("mixture"), split_folds(sweep.fold))
     gain = measure_gain(sweep, result, mixture, confidence=confidence)
-    cost = mean_cost(sweep, result)
+    cost, frontier = mean_cost(sweep, result), list_frontier(sweep, confidence, horizon)
     return {
         **judge(experiment, gain, budget),
         "price": price,
@@ -154,8 +159,19 @@ def calibrate(
         "questions": len(experiment.pool),
         "horizon": horizon,
         "retry_gain": _measure_retry_gain(sweep, mixture, cost.value),
-        "frontier": list_frontier(sweep, confidence, horizon),
+        "max_budget": max(point["cost_high"] for point in frontier),
+        "frontier": frontier,
     }
+
+
+def describe_excess(budget: float, max_budget: float) -> str | None:
+    """Say that a budget is above what a policy can spend, if it is."""
+    if budget <= max_budget * (1 + 1e-6):
+        return None
+    return (
+        f"a budget of {budget:g} is above {max_budget:.4g}, the most that this policy spends: a "
+        f"larger budget changes nothing"
+    )
 
 
 def _measure_retry_gain(sweep: PriceSweep, mixture: Curve, cost: float) -> float:

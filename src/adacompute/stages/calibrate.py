@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel, check_budgets
 from adacompute.evaluation.factories import Experiment
-from adacompute.evaluation.verdict import calibrate, calibrate_share
+from adacompute.evaluation.verdict import calibrate, calibrate_share, describe_excess
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
 from adacompute.stages.train import ORDERS
@@ -52,7 +52,8 @@ def calibrate_run(
     progress(name)
     settings: dict[str, Any] = {"confidence": confidence, "horizon": horizon}
     if budget is not None:
-        result = {"budget": budget, **calibrate(experiment, name, budget=budget, **settings)}
+        settings |= {"budget": budget, "progress": progress}
+        result = {"budget": budget, **calibrate(experiment, name, **settings)}
     elif accuracy_of is not None:
         settings |= {"accuracy_of": accuracy_of, "share": share}
         result = {"accuracy_of": accuracy_of, **calibrate_share(experiment, name, **settings)}
@@ -62,6 +63,13 @@ def calibrate_run(
     notes = {**trained.notes, "calibration": result}
     save_bundle(replace(trained, frontier=points, notes=notes), bundle)
     return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
+
+
+def describe_unused_budget(result: dict[str, Any]) -> str | None:
+    """Say that the budget of a calibration is above what the policy can spend, if it is."""
+    if result.get("max_budget") is None:
+        return None
+    return describe_excess(result["budget"], result["max_budget"])
 
 
 def check_confidence(confidence: float, horizon: int | None) -> None:
