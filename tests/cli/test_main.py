@@ -68,7 +68,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "demo": (source,),
         "fit": (
             trained[0].with_name("many.parquet"),
-            *("--out", place / "fitted", "--budget", "1.5"),
+            *("--out", place / "fitted", "--budget", "1"),
             *("--levels", "1,2", "--policy", "mixture"),
         ),
         "reproduce": (run, "--out", place / "paper", "--full-runs", "0"),

@@ -167,7 +167,8 @@ class CappedEstimator(RegisteredEstimator):
 
     def _check_max_samples(self) -> int:
         value: Any = self.max_samples
-        if not isinstance(value, Integral) or not 1 <= value <= MAX_LEVEL:
+        is_whole = isinstance(value, Integral)
+        if not is_whole or not 1 <= value <= MAX_LEVEL:
             raise ConfigError(
                 f"max_samples must be a whole number from 1 to {MAX_LEVEL}, got {value!r}"
             )
