@@ -256,7 +256,7 @@ class Session:
 
     @property
     def agreement(self) -> float | None:
-        """Share of the parsed answers that agree with the most frequent; None without any."""
+        """Share of the parsed answers that equal the most frequent one; None without any."""
         return max(self._counts) / sum(self._counts) if self._counts else None
 
     @property
