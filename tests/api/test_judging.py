@@ -79,12 +79,12 @@ def test_a_memorising_policy_gains_nothing(example: ada.Samples) -> None:
 
 def test_a_memorising_policy_is_judged_as_no_gain(example: ada.Samples) -> None:
     memoriser = Memoriser().fit(example)
-    result = ada.calibrate(memoriser, example, budget=2.0)
+    result = ada.calibrate(memoriser, example, budget=1.0)
     assert result.verdict != "gain"
     assert result.gain == pytest.approx(0.0, abs=1e-9)
     assert memoriser.seen_ == 300  # the policy itself was not refitted
     duck = Duck().fit(example)
-    assert ada.calibrate(duck, example, budget=2.0).gain == pytest.approx(0.0, abs=1e-9)  # type: ignore[arg-type]
+    assert ada.calibrate(duck, example, budget=1.0).gain == pytest.approx(0.0, abs=1e-9)  # type: ignore[arg-type]
     assert duck.frontier_  # type: ignore[attr-defined]
 
 
@@ -206,6 +206,36 @@ def test_infeasible_budgets_are_refused(hundred: ada.Samples) -> None:
 
     with pytest.raises(ada.InfeasibleBudget, match=r"0\.5"):
         ada.Sampler(policy, model=model, grader="numeric", budget=0.5)
+
+
+def test_budgets_and_samples_that_cannot_be_used_give_one_warning(hundred: ada.Samples) -> None:
+    recorded = hundred.n_samples // len(hundred)
+    with pytest.warns(UserWarning, match=f"max_samples is {recorded + 1}") as caught:
+        policy = ada.EarlyStopping(max_samples=recorded + 1).fit(hundred)
+    assert [Path(one.filename) for one in caught] == [Path(__file__)]
+    with pytest.warns(UserWarning, match="budget of 500") as caught:
+        result = ada.calibrate(policy, hundred, budget=500)
+    assert [Path(one.filename) for one in caught] == [Path(__file__)]
+    assert result.max_budget == max(point.cost_high for point in result.frontier) < 500
+    for wrong in (0, -1, 2.5, "many"):
+        with pytest.raises(ada.ConfigError, match="max_samples"):
+            ada.EarlyStopping(max_samples=wrong).fit(hundred)  # type: ignore[arg-type]
+
+
+def test_progress_is_reported(hundred: ada.Samples, capsys: pytest.CaptureFixture[str]) -> None:
+    policy, steps = ada.Mixture(max_samples=4).fit(hundred), list[str]()
+    ada.calibrate(policy, hundred, budget=2.0, progress=steps.append)
+    assert steps == [*(f"fold {i} of 5" for i in range(1, 6)), "price", "mixture"]
+    steps.clear()
+    ada.evaluate([policy, "fixed"], hundred, budgets=[2.0], progress=steps.append)
+    assert steps[-2:] == ["mixture", "fixed"]
+    ada.evaluate("fixed", hundred, budgets=[2.0], progress=False)
+    assert capsys.readouterr() == ("", "")
+    ada.evaluate("fixed", hundred, budgets=[2.0], progress=True)
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.splitlines()[-1]) == ("", "adacompute: fixed")
+    with pytest.raises(ada.ConfigError, match="progress"):
+        ada.evaluate("fixed", hundred, progress="yes")  # type: ignore[arg-type]
 
 
 def test_results_are_tables(hundred: ada.Samples) -> None:

@@ -132,7 +132,8 @@ def test_an_estimator_of_the_users_own_runs_after_calibration(hundred: ada.Sampl
             return self
 
     own = Own().fit(hundred)
-    ada.calibrate(own, hundred, budget=2.5)
+    with pytest.warns(UserWarning, match=r"2\.5"):  # it always takes two samples
+        ada.calibrate(own, hundred, budget=2.5)
     session = own.start(QUESTION, budget=2.5)
     answer_with(session, ["= 42", "42"])
     assert session.answer == "42"

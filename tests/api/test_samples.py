@@ -235,3 +235,15 @@ def test_samples_are_an_arrow_stream_themselves(small: ada.Samples) -> None:
     polars = pytest.importorskip("polars")
     assert polars.DataFrame(small).height == small.n_samples
     assert ada.read_samples(small).data_hash == small.data_hash
+
+
+@pytest.mark.parametrize("name", ["exmaple", "Example", "examples"])
+def test_a_misspelt_example_gets_a_hint(name: str) -> None:
+    with pytest.raises(ada.DataError, match="'example'"):
+        ada.read_samples(name)
+
+
+def test_other_missing_files_get_no_hint() -> None:
+    with pytest.raises(ada.DataError) as caught:
+        ada.read_samples("answers.parquet")
+    assert "example" not in str(caught.value)

@@ -60,7 +60,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "estimate": (run, "--levels", "1,2"),
         "solve": (run, "--budget", "1.5"),
         "train": (run, "--policy", "mixture", "--out", place / "bundle", "--levels", "1,2"),
-        "calibrate": (trained[0], "--bundle", trained[1], "--budget", "1.5"),
+        "calibrate": (trained[0], "--bundle", trained[1], "--budget", "1"),
         "evaluate": (run, *EVALUATE),
         "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
         "replay": (logged(), "--bundle", "example", "--budget", "2"),
@@ -68,7 +68,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "demo": (source,),
         "fit": (
             trained[0].with_name("many.parquet"),
-            *("--out", place / "fitted", "--budget", "1.5"),
+            *("--out", place / "fitted", "--budget", "1"),
             *("--levels", "1,2", "--policy", "mixture"),
         ),
         "reproduce": (run, "--out", place / "paper", "--full-runs", "0"),

@@ -93,13 +93,13 @@ def test_a_directory_without_samples_is_no_log(tmp_path: Path, key: Path) -> Non
 
 def test_samples_that_nobody_graded_ask_for_a_key(tmp_path: Path) -> None:
     path = logged(tmp_path / "log", "2 + 2?")
-    with pytest.raises(DataError, match=r"'correct' of .* is null in 3 rows: .* --gold FILE"):
+    with pytest.raises(DataError, match=r"'correct' of .* is null in 3 rows: .*gold="):
         import_samples(path, tmp_path / "run")
-    with pytest.raises(DataError, match="--gold FILE"):
+    with pytest.raises(DataError, match="gold="):
         import_samples(path.parent, tmp_path / "run")
     bare = tmp_path / "bare.csv"
     bare.write_text("question_id,sample,answer\nq1,0,4\n")
-    with pytest.raises(DataError, match=r"has no column 'correct'; .* --gold FILE"):
+    with pytest.raises(DataError, match=r"has no column 'correct'; .*gold="):
         import_samples(bare, tmp_path / "run")
 
 
@@ -154,7 +154,7 @@ def test_samples_that_hold_their_reference_answers_need_no_key(
     assert (found["questions"], found["samples"], found["correct"]) == (2, 6, 3)
     assert (found["unparsed"], found["excluded"], found["excluded_samples"]) == (2, 1, 1)
     assert import_samples(path, tmp_path / "run", grader="numeric") == found
-    with pytest.raises(DataError, match=r"need --grader, .* a column 'gold' or, .* --gold FILE"):
+    with pytest.raises(DataError, match=r"grader= .* column 'gold' .*gold="):
         import_samples(path, tmp_path / "other")
 
 

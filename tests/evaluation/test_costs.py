@@ -137,7 +137,7 @@ def test_evaluation_uses_token_prices_and_notices_changes(
 
 def test_token_prices_need_the_unit_money(make_run: Make, rows: Rows, prices: Path) -> None:
     run = make_run(rows)
-    with pytest.raises(ConfigError, match="add --unit money"):
+    with pytest.raises(ConfigError, match="the unit money"):
         estimate_run(run, token_prices=prices)
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         estimate_run(run, unit="money", token_prices=prices.with_name("nowhere.toml"))

@@ -209,7 +209,8 @@ def test_samples_send_no_idempotency_key(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(reply("4"))
         ask(port, headers=[(name, "k") for name in names])
-    assert [r.values(name.lower()) for r in upstream.received for name in names] == [[]] * 6
+    assert len(upstream.received) > 1  # the third may be cancelled: two equal votes decide
+    assert not any(r.values(name.lower()) for r in upstream.received for name in names)
 
 
 def test_samples_are_requested_without_compression(three: Path) -> None:

@@ -133,7 +133,7 @@ def test_any_way_of_telling_samples_decides_as_their_replay(
     assert session.answers == classes([value for value, _ in samples[:n_samples]])
     assert session.answer == (None if chosen is None else samples[chosen][0])
     assert max_rounds is None or session.rounds <= max_rounds
-    with pytest.raises(DataError, match="done"):
+    with pytest.raises(DataError):
         session.tell(["4"])
 
 
@@ -190,7 +190,9 @@ def test_samples_are_cancelled_only_if_they_cannot_change_the_answer(
 
 def fixed(n: int, **options: Any) -> Session:
     policy = RulePolicy("fixed", make_levels((1, 2, 3)), (FixedRule(n),), PriceSchedule((0.1,)))
-    return Session(policy, "2 + 2?", price=0.1, **{"grader": "numeric", **options})
+    session = Session(policy, "2 + 2?", price=0.1, **{"grader": "numeric", **options})
+    session.ask()
+    return session
 
 
 def test_missing_samples_are_asked_for_again_and_too_many_are_refused() -> None:
@@ -206,6 +208,21 @@ def test_missing_samples_are_asked_for_again_and_too_many_are_refused() -> None:
     assert session.ask() is None
     assert (session.answers, session.values) == ([0, 0, -1], ["4", "4", None])
     assert (session.answer, session.chosen, session.agreement) == ("4", 0, 1.0)
+
+
+def test_samples_are_told_only_after_they_were_asked_for() -> None:
+    session = Session(bundles()["fixed"], "2 + 2?", price=0.1, grader="numeric")
+    for _ in range(2):
+        with pytest.raises(DataError, match="ask"):
+            session.tell(["4"])
+    assert (session.n_samples, session.rounds) == (0, 0)
+    assert session.ask() == Request(3)
+    session.tell(["4"])
+    session.tell(["4", "5"])
+    with pytest.raises(DataError, match="ask"):
+        session.tell(["4"])
+    assert session.ask() is None
+    assert (session.n_samples, session.rounds) == (3, 1)
 
 
 @pytest.mark.parametrize("wrong", ["4", [4], [None], [b"4"]])
@@ -310,7 +327,7 @@ class Escalating:
     def prepare_features(self, features: Float32Array) -> Float32Array:
         return features[:, :0]
 
-    def decide(self, state: State, price: float) -> IntArray:
+    def decide(self, state: State, price: float) -> IntArray:  # noqa: ARG002 - the protocol's
         return np.minimum(state.level + 1, 1)
 
 

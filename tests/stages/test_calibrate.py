@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from adacompute.cli.main import cli
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation import verdict
 from adacompute.evaluation.pool import Pool
@@ -102,3 +105,14 @@ def test_bundle_of_other_samples_is_refused(
     import_samples(write(tmp_path / "other.parquet", rows[:-1]), tmp_path / "run")
     with pytest.raises(BundleError, match="other samples"):
         calibrate_run(tmp_path / "run", bundle=policy, budget=2.0)
+
+
+def test_the_command_line_warns_of_a_budget_that_cannot_be_spent(
+    trained: tuple[Path, Path],
+) -> None:
+    run, policy = trained
+    for budget, n_lines in ((2, 0), (500, 1)):
+        options = ("--bundle", str(policy), "--budget", str(budget), "--json")
+        result = CliRunner().invoke(cli, ["calibrate", str(run), *options])
+        assert json.loads(result.stdout)["max_budget"] < 500
+        assert len(result.stderr.splitlines()) == n_lines

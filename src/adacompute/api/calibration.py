@@ -7,6 +7,7 @@ not fitted to it. It knows nothing of files.
 from __future__ import annotations
 
 import html
+import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,13 @@ import pyarrow as pa
 
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
+from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.verdict import calibrate as calibrate_score
+from adacompute.evaluation.verdict import describe_excess
 from adacompute.policies.bundle import FrontierPoint
 from adacompute.stages.calibrate import check_rounds, check_settings
 
@@ -35,6 +38,8 @@ class Calibration(Tabular):
     interval from ``gain_low`` to ``gain_high``. ``questions_needed`` is about how many questions in
     total would decide an inconclusive verdict, and 0 otherwise. ``cost_low`` and ``cost_high`` are
     the interval of the mean cost, and ``rounds`` is the mean number of rounds per question.
+    ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
+    warns of it.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
     """
 
@@ -62,6 +67,7 @@ class Calibration(Tabular):
     horizon: int | None
     max_rounds: int | None
     retry_gain: float
+    max_budget: float
     frontier: tuple[FrontierPoint, ...]
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -97,6 +103,7 @@ def calibrate(
     horizon: int | None = None,
     margin: float = 0.005,
     max_rounds: int | None = None,
+    progress: Progress = None,
 ) -> Calibration:
     """Find the price of a mean budget per question, and judge the policy at that price.
 
@@ -105,7 +112,8 @@ def calibrate(
     ``policy.frontier_``. By default the expected cost is the budget; with ``cost_confidence`` an
     upper bound of it is. With ``horizon`` costs are predicted for that many next questions, else
     for the long run. A gain or loss up to ``margin`` counts as no gain. With ``max_rounds`` the
-    price is for that many rounds of samples per question.
+    price is for that many rounds of samples per question. ``progress`` is called with the name of
+    each step; True prints them to standard error.
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
@@ -119,8 +127,10 @@ def calibrate(
     final = estimator.as_fitted(samples, experiment, every)
     if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
         estimator.learn(samples, experiment, final)
-    score = score_policy(experiment, factory)
+    score = score_policy(experiment, factory, progress=read_progress(progress))
     found = calibrate_score(score, final, budget=budget, settings=settings)
+    if excess := describe_excess(budget, found["max_budget"]):
+        warnings.warn(excess, stacklevel=2)
     frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
     estimator.keep_calibration(frontier, {"budget": budget, **found})
     if policy is not estimator and hasattr(policy, "fit"):

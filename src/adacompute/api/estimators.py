@@ -6,9 +6,11 @@ Each is fitted by the factory of its name in `adacompute.evaluation.factories`, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy as np
 from adacompute.api.estimator import Estimator
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
 from adacompute.features.text import FEATURE_SETS
 from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
@@ -147,9 +150,28 @@ class CappedEstimator(RegisteredEstimator):
 
     def levels_within(self, limit: int) -> tuple[int, ...]:
         """Return the default levels up to the maximum, and the maximum."""
-        (cap,) = check_levels((self.max_samples,))
-        cap = min(cap, limit)
+        cap = min(self._check_max_samples(), limit)
         return (*(n for n in DEFAULT_LEVELS if n < cap), cap)
+
+    def learn(self, samples: Samples, experiment: Experiment, fitted: FittedPolicy) -> None:
+        """Keep a fitted policy; warn if fewer samples are recorded than it was to take."""
+        super().learn(samples, experiment, fitted)
+        recorded = int(experiment.pool.answers.n_samples[0])
+        if self.max_samples > recorded and self.max_samples != type(self).max_samples:
+            warnings.warn(
+                f"max_samples is {self.max_samples}, and {recorded} samples per question are "
+                f"recorded: the policy takes at most {recorded}",
+                stacklevel=3,
+            )
+
+    def _check_max_samples(self) -> int:
+        value: Any = self.max_samples
+        is_whole = isinstance(value, Integral)
+        if not is_whole or not 1 <= value <= MAX_LEVEL:
+            raise ConfigError(
+                f"max_samples must be a whole number from 1 to {MAX_LEVEL}, got {value!r}"
+            )
+        return int(value)
 
     def levels_of(self, experiment: Experiment) -> tuple[int, ...]:
         """Return the levels of the experiment where the maximum does not cut them."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.api.estimators import RegisteredEstimator
+from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples, check_samples
 from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError
@@ -66,6 +67,7 @@ def evaluate(
     drop_unparsed: bool = False,
     max_rounds: int | None = None,
     seed: int = 0,
+    progress: Progress = None,
 ) -> Scores:
     """Score policies at mean budgets per question, on questions that they were not fitted to.
 
@@ -73,6 +75,8 @@ def evaluate(
     of the command line, ``"oracle"`` included. A mapping gives names of your own. ``levels`` are
     those of the oracle and the largest number of samples of every policy; by default the levels of
     all policies together. Headroom uses levels up to half of the recorded samples.
+    ``progress`` is called with the name of each policy as it is scored; True prints them to
+    standard error.
     """
     check_samples(samples)
     named = _name(policies)
@@ -89,6 +93,7 @@ def evaluate(
         drop_unparsed=drop_unparsed,
         max_rounds=max_rounds,
         seed=check_seed(seed),
+        progress=read_progress(progress),
     )
     return Scores(
         rows=found.rows,

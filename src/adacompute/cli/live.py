@@ -97,6 +97,7 @@ def collect(
 @click.option("--workers", type=int, help="Number of processes (default: 1).")
 @click.option("--log", type=RUN, help="Directory of the decision log.")
 @click.option("--config", type=RUN, help="TOML file with a table [serve].")
+@click.option("--accept-verdict", is_flag=True, help="Serve a policy whose verdict is not 'gain'.")
 @click.option("--check", is_flag=True, help="Check the configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="With --check, print one JSON document.")
 @API_KEY_ENV
@@ -178,6 +179,7 @@ def _print_serving(result: Result) -> None:
             "Virtual model": row["name"],
             "Upstream model": row["model"],
             "Budget": format_amount(row["budget"], row["unit"]),
+            "Verdict": row["verdict"] or "none needed",
             "Minimum budget": format_amount(row["min_budget"], row["unit"]),
             "Price": row["price"],
             "Levels": row["levels"],

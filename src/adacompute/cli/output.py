@@ -54,6 +54,12 @@ def fail(sentence: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def warn(sentence: str | None) -> None:
+    """Print one sentence on standard error, if there is one."""
+    if sentence is not None:
+        click.echo(f"adacompute: {printable(sentence)}", err=True)
+
+
 def print_text(text: str, style: str = "", *, wrap: bool = True) -> None:
     """Print a sentence; without ``wrap``, such as for a command to copy, on one line."""
     from rich.console import Console

@@ -33,7 +33,7 @@ from adacompute.cli.options import (
     common,
     is_given,
 )
-from adacompute.cli.output import progress, show
+from adacompute.cli.output import progress, show, warn
 from adacompute.cli.results import (
     print_calibration,
     print_demo,
@@ -218,10 +218,11 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @common
 def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Set a bundle's price on held-out questions and give a verdict."""
-    from adacompute.stages.calibrate import calibrate_run
+    from adacompute.stages.calibrate import calibrate_run, describe_unused_budget
 
     with progress("Calibrating") as report:
         result = calibrate_run(run, progress=report, **options)
+    warn(describe_unused_budget(result))
     show(result, print_calibration, as_json=as_json)
 
 
@@ -320,6 +321,7 @@ def fit(
     **options: Any,  # noqa: ANN401 - as declared above
 ) -> None:
     """Go from samples to a calibrated bundle, a report and a verdict."""
+    from adacompute.stages.calibrate import describe_unused_budget
     from adacompute.stages.fit import fit_run
 
     collection = {name: options.pop(name) for name in COLLECTING_NAMES}
@@ -329,6 +331,7 @@ def fit(
     options["collection"] = None if base_url is None else {"base_url": base_url, **collection}
     with progress("Fitting") as status:
         result = fit_run(source, progress=status, **options)
+    warn(describe_unused_budget(result))
     show(result, print_fit, as_json=as_json)
 
 

@@ -69,8 +69,8 @@ OLD_COLUMNS = frozenset({"operating_level", "shared"})
 """Columns that only sample files of older versions of this package have together."""
 
 _REMEDIES = {
-    "correct": ": ungraded samples need --grader, and gold answers in a column 'gold' or, as for "
-    "the log of a gateway, from --gold FILE"
+    "correct": ": pass a grader (grader= or --grader) for ungraded samples, with gold answers in a "
+    "column 'gold' or, as for the log of a gateway, in a file (gold= or --gold)"
 }
 """What to do about a missing column that must not be null."""
 

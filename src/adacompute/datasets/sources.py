@@ -8,6 +8,7 @@ unknown one the error lists those that are supported. This module knows nothing 
 from __future__ import annotations
 
 import hashlib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,8 @@ def read_source(source: str | Path, *, grade: GradeFunction | None = None) -> pa
         return read_samples(path)
     if path.is_dir() and find_log_files(path):
         raise DataError(
-            f"{path} is the log of a gateway, whose samples have no grades: add --gold FILE, which "
-            "gives the gold answers, and --grader"
+            f"{path} is the log of a gateway, whose samples have no grades: pass a file of gold "
+            "answers (gold= or --gold) and a grader (grader= or --grader)"
         )
     raise DataError(f"{path} holds no samples in a supported format: {SAMPLE_FORMATS}")
 
@@ -104,7 +105,9 @@ def resolve_source(source: str | Path) -> Path:
     if not path.exists():
         if str(source) == EXAMPLE:
             return find_example()
-        raise DataError(f"there is no file or directory {path}")
+        is_close = bool(get_close_matches(str(source).lower(), [EXAMPLE]))
+        hint = f": did you mean {EXAMPLE!r}, the samples that come with the package?"
+        raise DataError(f"there is no file or directory {path}{hint if is_close else ''}")
     return path
 
 

@@ -58,7 +58,7 @@ class CostModel:
         if self.native_n and self.token_prices is None:
             raise ConfigError(
                 "with native n the prompt is paid once per round, and its price is not known: "
-                "add --unit money and --token-prices"
+                "use the unit money and give token prices (token_prices= or --token-prices)"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def read_token_prices(path: Path | None, units: Collection[str]) -> TokenPriceLi
     if path is None:
         return None
     if "money" not in units:
-        raise ConfigError("token prices are for costs in money: add --unit money")
+        raise ConfigError("token prices are for costs in money: use the unit money")
     return parse_token_prices(path)
 
 
@@ -150,7 +150,7 @@ def sample_costs(
     if unit == "money" and not np.nan_to_num(recorded.column("cost")).any():
         raise ConfigError(
             "no cost was recorded with the samples, so costs in money need token prices: "
-            "name a file of them with --token-prices, or use another unit"
+            "give them (token_prices= or --token-prices), or use another unit"
         )
     return _recorded_costs(recorded, unit)
 

@@ -25,6 +25,8 @@ from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean, student_
 from adacompute.evaluation.refits import Refits, RefitVariance, score_refits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from adacompute.core.types import FloatArray, KeyArray
 
 ROUNDING = 1e-9
@@ -96,11 +98,22 @@ class PolicyScore:
 
 
 def score_policy(
-    experiment: Experiment, policy: str | PolicyFactory, mixture: HeldOutCurve | None = None
+    experiment: Experiment,
+    policy: str | PolicyFactory,
+    mixture: HeldOutCurve | None = None,
+    *,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> PolicyScore:
-    """Score a policy on held-out questions; the mixture is scored too, unless it is given."""
+    """Score a policy on held-out questions; the mixture is scored too, unless it is given.
+
+    ``progress`` is called with the name of each step.
+    """
     factory = find_factory(policy)
     if mixture is None:
+        progress("mixture")
         mixture = score_held_out(experiment, find_factory("mixture"))
-    curve = mixture if policy == "mixture" else score_held_out(experiment, factory)
+    curve = mixture
+    if policy != "mixture":
+        progress("folds")
+        curve = score_held_out(experiment, factory)
     return PolicyScore(experiment, factory, curve, mixture)

@@ -31,7 +31,7 @@ MAX_UNPARSED = 0.5
 """With a larger share, the scores measure how answers are extracted, not the model."""
 
 GAIN, LOSS, NO_GAIN = "gain", "loss", "no gain"
-INCONCLUSIVE, NOT_JUDGED = "inconclusive", "not judged"
+INCONCLUSIVE = "inconclusive"
 
 
 def check_pool(experiment: Experiment) -> None:
@@ -119,8 +119,19 @@ def calibrate(
         "horizon": settings.horizon,
         "max_rounds": score.experiment.round_limit,
         "retry_gain": measure_retry_gain(score, point),
+        "max_budget": frontier.budget_of(frontier.points[-1]),
         "frontier": list_frontier(frontier, point),
     }
+
+
+def describe_excess(budget: float, max_budget: float) -> str | None:
+    """Say that a budget is above what a policy can spend, if it is."""
+    if budget <= max_budget * (1 + 1e-6):
+        return None
+    return (
+        f"a budget of {budget:g} is above {max_budget:.4g}, the most that this policy spends: a "
+        "larger budget changes nothing"
+    )
 
 
 def measure_retry_gain(score: PolicyScore, point: CurvePoint) -> float:

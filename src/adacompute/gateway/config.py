@@ -53,7 +53,8 @@ class ModelConfig:
 
     ``model`` is the upstream's name for the model. ``audit_share`` is the share of requests that
     are sampled to the largest level after the answer; ``audit_max_share`` limits what that may
-    take, as a share of the samples that were served.
+    take, as a share of the samples that were served. ``accept_verdict`` serves a policy whose
+    calibration found no gain.
     """
 
     bundle: str
@@ -62,6 +63,7 @@ class ModelConfig:
     grader: str | None = None
     max_rounds: int | None = None
     deadline_s: float | None = None
+    accept_verdict: bool = False
     shadow: bool = False
     audit_share: float = 0.0
     audit_max_share: float = 0.05

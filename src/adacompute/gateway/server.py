@@ -31,7 +31,7 @@ from adacompute.models.capabilities_cache import cache_path, load_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
-from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
 from adacompute.spending.token_prices import find_token_prices, parse_token_prices
 
 CONFIG_VARIABLE = "ADACOMPUTE_GATEWAY"
@@ -73,6 +73,7 @@ def make_model(
         raise BundleError(f"{given.bundle} does not say which model it is for: give its name")
     if grader is None and graded_by is None:
         raise BundleError(f"{given.bundle} does not name a grader: give one")
+    _check_calibration(given, bundle)
     token_prices = None
     if given.token_prices is not None:
         token_prices = find_token_prices(parse_token_prices(Path(given.token_prices)), model)
@@ -85,7 +86,7 @@ def make_model(
         bundle=bundle,
         budget=given.budget,
         grader=grader or load_grader(str(graded_by)),
-        max_rounds=given.max_rounds,
+        max_rounds=bundle.max_rounds,
         deadline_s=given.deadline_s,
         shadow=given.shadow,
         audit_share=given.audit_share,
@@ -98,6 +99,35 @@ def make_model(
     return virtual
 
 
+def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
+    """Refuse a policy that was not calibrated for these rounds, or that showed no gain."""
+    if given.max_rounds is not None and given.max_rounds != bundle.max_rounds:
+        limit = "any number" if bundle.max_rounds is None else f"at most {bundle.max_rounds}"
+        raise BundleError(
+            f"max_rounds is {given.max_rounds}, but {given.bundle} was calibrated for {limit} of "
+            f"rounds: run 'adacompute calibrate --max-rounds {given.max_rounds}'"
+        )
+    verdict = bundle.verdict(given.budget)
+    if verdict not in (None, "gain", NOT_JUDGED) and not given.accept_verdict:
+        raise BundleError(
+            f"the verdict on {given.bundle} at a budget of {given.budget:g} is {verdict!r}: serve "
+            "the mixture, or set accept_verdict (--accept-verdict) to serve it anyway"
+        )
+
+
+def describe_verdict(name: str, virtual: VirtualModel) -> str | None:
+    """Return a sentence on the verdict of a virtual model; None if it needs none."""
+    verdict = virtual.bundle.verdict(virtual.budget)
+    if verdict is None:
+        return None
+    if verdict == NOT_JUDGED:
+        return (
+            f"warning: {name} was not judged at a budget of {virtual.budget:g}: run 'adacompute "
+            f"calibrate --budget {virtual.budget:g}' for a verdict"
+        )
+    return f"{name}: the verdict at a budget of {virtual.budget:g} is {verdict!r}"
+
+
 def run(config: Config, report: Callable[[str], None]) -> None:
     """Serve until a signal stops the process."""
     with needs_extra("serve"):
@@ -108,6 +138,9 @@ def run(config: Config, report: Callable[[str], None]) -> None:
     models = load_models(config)
     _check_port(config)
     names = ", ".join(models) or "none"
+    for name, virtual in models.items():
+        if sentence := describe_verdict(name, virtual):
+            report(sentence)
     report(f"listening on http://{config.host}:{config.port}/v1, deciding for: {names}")
     if config.probe and any(
         probing.needs_probe(virtual.capabilities) for virtual in models.values()

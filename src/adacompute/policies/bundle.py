@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,10 @@ from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
 FORMAT = 4
+NOT_JUDGED = "not judged"
+UNIFORM = ("fixed", "mixture")
+"""Policies that need no verdict: other policies are compared with them."""
+
 FILE = "bundle.json"
 VERBATIM = (
     "unit",
@@ -121,6 +126,18 @@ class Bundle:
         """Number of samples of the largest level of the first model."""
         levels = self.policy.levels
         return max(level.n_samples for level in levels if level.model == levels[0].model)
+
+    def verdict(self, budget: float) -> str | None:
+        """Return the verdict of the calibration at a budget.
+
+        It is "not judged" at a budget that was not calibrated, and None if none is needed: for a
+        uniform policy, or if the price keeps a share of the accuracy instead of a budget.
+        """
+        known = self.notes.get("calibration", {})
+        if self.notes.get("policy") in UNIFORM or "accuracy_of" in known:
+            return None
+        is_judged = math.isclose(known.get("budget", math.nan), budget, rel_tol=1e-9)
+        return str(known["verdict"]) if is_judged else NOT_JUDGED
 
     @property
     def min_budget(self) -> float:

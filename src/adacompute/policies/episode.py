@@ -150,9 +150,7 @@ class Episode:
         )
         return replace(self, state=state, active=self.active[~self.resorted[self.active]])
 
-    def winner(
-        self, *, tie_break: str = FIRST_SEEN, n_samples: IntArray | None = None
-    ) -> IntArray:
+    def winner(self, *, tie_break: str = FIRST_SEEN, n_samples: IntArray | None = None) -> IntArray:
         """Return the sample that answers each question, −1 if no answer could be parsed.
 
         It is the first sample of the leading class. If samples of a last resort came, only they

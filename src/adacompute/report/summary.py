@@ -18,10 +18,10 @@ from adacompute.evaluation.verdict import (
     GAIN,
     MAX_UNPARSED,
     MIN_QUESTIONS,
-    NOT_JUDGED,
     advise_mixture,
     judge,
 )
+from adacompute.policies.bundle import NOT_JUDGED
 from adacompute.report.breakdown import (
     by_difficulty,
     by_type,

@@ -157,7 +157,8 @@ class Session:
         if not progress.is_active:
             return None
         if not self._has_begun_round:
-            self._begin_round()
+            self._has_begun_round = True
+            self.rounds += 1
         return Request(progress.target - len(self.samples), self.arm)
 
     def tell(self, samples: Iterable[AnySample]) -> None:
@@ -165,18 +166,18 @@ class Session:
 
         Nothing is taken when there are more than were asked for, or when one cannot be used.
         """
-        given, progress = _as_list(samples), self._decided()
+        given, progress = _as_list(samples), self.progress
         if not progress.is_active:
             raise DataError(
-                f"the session is done with {self.n_samples} samples and takes no more: "
-                "call ask first, and stop when it returns None"
+                f"the session is done with {self.n_samples} samples and takes no more: stop when "
+                "ask returns None"
             )
+        if not self._has_begun_round:
+            raise DataError("no samples were asked for: call ask before each tell")
         missing = progress.target - len(self.samples)
         if len(given) > missing:
             raise DataError(f"{missing} samples were asked for and {len(given)} are given")
         self._add(given)
-        if not self._has_begun_round:
-            self._begin_round()
         if len(given) == missing:
             progress.is_due, self._has_begun_round = True, False
 
@@ -254,7 +255,7 @@ class Session:
 
     @property
     def agreement(self) -> float | None:
-        """Share of the parsed answers that agree with the most frequent; None without any."""
+        """Share of the parsed answers that equal the most frequent one; None without any."""
         return max(self._counts) / sum(self._counts) if self._counts else None
 
     @property
@@ -286,10 +287,6 @@ class Session:
         if self.progress.is_due:
             decide([self.progress])
         return self.progress
-
-    def _begin_round(self) -> None:
-        self._has_begun_round = True
-        self.rounds += 1
 
     def _add(self, given: list[AnySample]) -> None:
         """Record samples, or none of them if one cannot be used."""

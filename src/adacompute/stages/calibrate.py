@@ -17,7 +17,7 @@ from adacompute.evaluation.factories import Experiment, FittedPolicy
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
-from adacompute.evaluation.verdict import calibrate, calibrate_share
+from adacompute.evaluation.verdict import calibrate, calibrate_share, describe_excess
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
@@ -59,7 +59,7 @@ def calibrate_run(
     if budget is not None:
         experiment.pool.check_budget(budget)
     progress(name)
-    score = score_policy(experiment, name)
+    score = score_policy(experiment, name, progress=progress)
     if budget is not None:
         found = calibrate(score, final, budget=budget, settings=settings)
         result = {"budget": budget, **found}
@@ -71,6 +71,13 @@ def calibrate_run(
     calibrated = replace(trained, frontier=points, max_rounds=max_rounds, notes=notes)
     save_bundle(calibrated, bundle)
     return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
+
+
+def describe_unused_budget(result: dict[str, Any]) -> str | None:
+    """Say that the budget of a calibration is above what the policy can spend, if it is."""
+    if result.get("max_budget") is None:
+        return None
+    return describe_excess(result["budget"], result["max_budget"])
 
 
 def check_settings(

@@ -109,7 +109,7 @@ def _with_scores(recorded: SampleSet, vote: str) -> Answers:
             "use another vote"
         )
     if vote == "weighted" and column == "score" and bool((score[parsed] < 0).any()):
-        raise DataError("votes cannot be weighted by a score below 0: use --vote best-of")
+        raise DataError("votes cannot be weighted by a score below 0: use the vote best-of")
     if vote == "weighted" and column == "mean_logprob":
         with np.errstate(over="ignore"):  # an infinite score is refused later
             score = np.exp(score)

@@ -104,7 +104,7 @@ def _check_rounds(rounds: int | None, costs: CostModel, protocol: str) -> int | 
     if rounds is not None and rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}")
     if protocol == "paper" and (rounds is not None or costs.round_cost or costs.native_n):
-        raise ConfigError("the paper's protocol has no rounds: use --protocol held-out")
+        raise ConfigError("the paper's protocol has no rounds: use the protocol held-out")
     return rounds
 
 

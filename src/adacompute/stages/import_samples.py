@@ -86,7 +86,7 @@ def read_graded(
         return read_source(source, grade=grading), {}
     if grading is None:
         raise ConfigError(
-            "reference answers need a grader to compare answers with them: give --grader"
+            "reference answers need a grader to compare answers with them: pass grader= or --grader"
         )
     check_format(source)
     reference = None if gold is None else read_question_source(gold)

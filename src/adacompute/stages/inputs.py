@@ -116,7 +116,7 @@ def _logprobs(recorded: SampleSet) -> FloatArray:
     if missing:
         raise DataError(
             f"{missing} of {len(logprob)} samples have no mean_logprob, so ties cannot be broken "
-            "by it: leave --tie-break at 'first'"
+            "by it: leave the tie-break at 'first'"
         )
     return logprob
 

@@ -29,7 +29,7 @@ def read_resort(recorded: SampleSet, other: Run, costs: CostModel) -> Resort:
     """Join the samples of another run to recorded questions; every question must have some."""
     if costs.unit == "samples":
         raise ConfigError(
-            "samples of two models do not cost the same: give another --unit, such as money"
+            "samples of two models do not cost the same: use another unit, such as money"
         )
     strong = encode_samples(other.samples())
     row_of = {name: row for row, name in enumerate(strong.id)}

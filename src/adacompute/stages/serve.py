@@ -27,6 +27,7 @@ def configure(
     log: Path | None,
     config: Path | None,
     api_key_env: str,
+    accept_verdict: bool = False,
     **given: Any,  # noqa: ANN401 - host, port, base_url, workers
 ) -> Config:
     """Combine options and a file; without a file, the bundle's model is the one virtual model."""
@@ -37,7 +38,11 @@ def configure(
         values["log"] = {"directory": str(log.resolve())}
     if bundle is not None:
         values["models"] = _one_model(bundle, budget, model, grader)
+        if accept_verdict:
+            next(iter(values["models"].values()))["accept_verdict"] = True
     if config is not None:
+        if accept_verdict:
+            raise ConfigError("--accept-verdict is for --bundle: set accept_verdict in the file")
         if bundle is not None:
             raise ConfigError("give --bundle, or a file that names bundles, not both")
         return read_config(config, values)
@@ -72,6 +77,7 @@ def check_serving(config: Config) -> dict[str, Any]:
                 "name": name,
                 "model": virtual.model,
                 "budget": virtual.budget,
+                "verdict": virtual.bundle.verdict(virtual.budget),
                 "min_budget": virtual.bundle.min_budget,
                 "price": virtual.bundle.price_for(virtual.budget),
                 "unit": virtual.bundle.unit,

@@ -139,7 +139,7 @@ def limit_levels(pool: Pool, levels: tuple[int, ...]) -> tuple[int, ...]:
     if not kept:
         raise DataError(
             f"{n_samples} samples per question are fewer than the lowest level, {levels[0]}: "
-            "collect more samples, or give lower levels with --levels"
+            "collect more samples, or give lower levels"
         )
     return kept
 
@@ -151,7 +151,7 @@ def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> F
     raise DataError(
         f"{pool.answers.n_samples[0]} samples per question leave one of the levels "
         f"{', '.join(map(str, levels))}, and a policy needs two: collect more samples, or give "
-        "more levels with --levels"
+        "more levels or a larger max_samples"
     )
 
 
