@@ -53,7 +53,7 @@ def test_several_models_with_their_own_budgets(
         {"a": policy, "b": tmp_path / "saved", "c": "example"},
         base_url=upstream.base_url,
         budget={"a": 2.0, "b": 3.0, "c": 2.0},
-        max_rounds=3,
+        deadline_s=30.0,
         max_concurrency=10,
         log=tmp_path / "log",
     )

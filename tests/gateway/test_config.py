@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from adacompute.core.errors import AdaComputeError, ConfigError
+from adacompute.core.types import make_levels
 from adacompute.gateway.config import is_loopback, make_config, read_config
+from adacompute.gateway.engine import VirtualModel
+from adacompute.gateway.server import describe_verdict, load_models
+from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.testing.gateways import free_port
 from adacompute.testing.scripted import ScriptedServer
 
@@ -238,3 +245,54 @@ def test_a_gateway_cannot_be_its_own_upstream() -> None:
     with pytest.raises(ConfigError, match=r"base_url.*port"):
         make_config({"base_url": "http://127.0.0.1:8000/v1"})
     assert make_config({"base_url": "http://127.0.0.1:8000/v1", "port": 8001}).port == 8001
+
+
+def calibrated(
+    path: Path, verdict: str, *, budget: float = 2.0, max_rounds: int | None = None, **notes: Any
+) -> Path:
+    """Save a bundle whose calibration at a budget ended in a verdict."""
+    rule = FixedRule(2)
+    policy = RulePolicy("test", make_levels((1, 2)), (rule,), PriceSchedule((0.1,)))
+    frontier = (FrontierPoint(1.0, 0.1, 1.0, 1.0, 1.0, 0.5, 0.4, 0.6, 1.0),)
+    notes = {"policy": "test", "calibration": {"budget": budget, "verdict": verdict}, **notes}
+    save_bundle(Bundle(policy, frontier=frontier, max_rounds=max_rounds, notes=notes), path)
+    return path
+
+
+def load(bundle: Path, **settings: Any) -> VirtualModel:
+    model = {"bundle": str(bundle), "budget": 2.0, "model": "real", "grader": "numeric"}
+    content = {"base_url": "http://127.0.0.1:1/v1", "models": {"m": {**model, **settings}}}
+    return load_models(make_config(content))["m"]
+
+
+@pytest.mark.parametrize("verdict", ["loss", "no gain", "inconclusive"])
+def test_a_policy_without_a_gain_is_served_only_if_the_verdict_is_accepted(
+    verdict: str, tmp_path: Path
+) -> None:
+    bundle = calibrated(tmp_path / "b", verdict)
+    with pytest.raises(ConfigError, match="accept_verdict"):
+        load(bundle)
+    model = load(bundle, accept_verdict=True)
+    assert verdict in str(describe_verdict("m", model))
+
+
+def test_a_gain_a_uniform_policy_and_another_budget_need_no_flag(tmp_path: Path) -> None:
+    assert "'gain'" in str(describe_verdict("m", load(calibrated(tmp_path / "gain", "gain"))))
+    uniform = load(calibrated(tmp_path / "mixture", "no gain", policy="mixture"))
+    assert describe_verdict("m", uniform) is None
+    share = {"calibration": {"accuracy_of": 16, "share": 0.95}}
+    assert describe_verdict("m", load(calibrated(tmp_path / "share", "", **share))) is None
+    other = load(calibrated(tmp_path / "other", "loss", budget=3.0))
+    assert "not judged" in str(describe_verdict("m", other))
+
+
+def test_rounds_that_were_not_calibrated_are_refused(tmp_path: Path) -> None:
+    unlimited = calibrated(tmp_path / "unlimited", "gain")
+    assert load(unlimited).max_rounds is None
+    with pytest.raises(ConfigError, match="--max-rounds 2"):
+        load(unlimited, max_rounds=2)
+    limited = calibrated(tmp_path / "limited", "gain", max_rounds=3)
+    assert load(limited).max_rounds == 3
+    assert load(limited, max_rounds=3).max_rounds == 3
+    with pytest.raises(ConfigError, match="--max-rounds 2"):
+        load(limited, max_rounds=2)
