@@ -280,7 +280,7 @@ def test_a_gain_a_uniform_policy_and_another_budget_need_no_flag(tmp_path: Path)
     assert "'gain'" in str(describe_verdict("m", load(calibrated(tmp_path / "gain", "gain"))))
     uniform = load(calibrated(tmp_path / "mixture", "no gain", policy="mixture"))
     assert describe_verdict("m", uniform) is None
-    share = {"calibration": {"accuracy_of": 16, "share": 0.95}}
+    share: dict[str, Any] = {"calibration": {"accuracy_of": 16, "share": 0.95}}
     assert describe_verdict("m", load(calibrated(tmp_path / "share", "", **share))) is None
     other = load(calibrated(tmp_path / "other", "loss", budget=3.0))
     assert "not judged" in str(describe_verdict("m", other))
