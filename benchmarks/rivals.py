@@ -93,7 +93,7 @@ def score(name: str, run: Path, *, drop_unparsed: bool, few: bool) -> SetScores 
     except DataError as error:
         print(f"{name} is skipped: {error}", file=sys.stderr)
         return None
-    levels = tuple(n for n in LEVELS if n <= int(pool.answers.n_samples[0]) // 2)
+    levels = tuple(n for n in LEVELS if n <= pool.n_samples // 2)
     budgets = tuple(b for b in BUDGETS if b < max(levels, default=0))
     if not budgets or (few and len(pool) < FEW_QUESTIONS + 20):
         return None

@@ -123,7 +123,7 @@ def compare_policies(samples: Path, name: str) -> None:
             for tie_break in TIE_BREAKS
         }
     for tie_break, pool in pools.items():
-        max_level = int(pool.answers.n_samples[0]) // 2
+        max_level = pool.n_samples // 2
         levels = tuple(n for n in LEVELS if n <= max_level)
         experiment = Experiment(pool, levels, BUDGETS, PERMUTATIONS, SEED)
         splits = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))

@@ -107,7 +107,7 @@ def calibrate_pool(
 
 def take_with_repeats(pool: Pool, rows: IntArray) -> Pool:
     """Return questions, some of them repeated; copies share a group and have their own keys."""
-    n_samples = int(pool.answers.n_samples[0])
+    n_samples = pool.n_samples
     index = (rows[:, None] * n_samples + np.arange(n_samples)).ravel()
     features = pool.sequential_features
     answers = replace(
@@ -235,7 +235,7 @@ def run_once(fitted: FittedPolicy, later: Pool, price: float, seed: int) -> Repl
 
 def vote_once(later: Pool, seed: int) -> float:
     """Return the accuracy of one vote of 16 samples, drawn independently of the policy's."""
-    n_samples = int(later.answers.n_samples[0])
+    n_samples = later.n_samples
     answer = later.answers.answer.reshape(-1, n_samples)
     correct = later.answers.correct.reshape(-1, n_samples)
     order = np.random.default_rng(seed + 2).random(answer.shape).argsort(axis=1)[:, : LEVELS[-1]]

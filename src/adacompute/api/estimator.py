@@ -129,7 +129,7 @@ class Estimator:
     def make_experiment(self, samples: Samples, budget: float) -> Experiment:
         """Return the samples as calibration replays them, at the levels of the fitted policy."""
         pool = samples.pool(tie_break=self.tie_break).equalise()
-        levels = self._check_levels(int(pool.answers.n_samples[0]))
+        levels = self._check_levels(pool.n_samples)
         return Experiment(pool, levels, (budget,))
 
     def make_factory(self, samples: Samples) -> PolicyFactory:

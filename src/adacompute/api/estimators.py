@@ -77,7 +77,7 @@ class RegisteredEstimator(Estimator):
         pool = samples.pool(features=self.features, tie_break=self.tie_break).equalise()
         return Experiment(
             pool,
-            self.levels_within(int(pool.answers.n_samples[0])),
+            self.levels_within(pool.n_samples),
             resolve_budgets(samples.encoded, samples.costs, self.budgets),
             seed=check_seed(self.seed),
             classifier=self.classifier,
@@ -156,7 +156,7 @@ class CappedEstimator(RegisteredEstimator):
     def learn(self, samples: Samples, experiment: Experiment, fitted: FittedPolicy) -> None:
         """Keep a fitted policy; warn if fewer samples are recorded than it was to take."""
         super().learn(samples, experiment, fitted)
-        recorded = int(experiment.pool.answers.n_samples[0])
+        recorded = experiment.pool.n_samples
         if self.max_samples > recorded and self.max_samples != type(self).max_samples:
             warnings.warn(
                 f"max_samples is {self.max_samples}, and {recorded} samples per question are "

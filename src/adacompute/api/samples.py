@@ -29,7 +29,7 @@ from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
-from adacompute.stages.import_samples import find_model, read_graded
+from adacompute.stages.import_samples import check_grades, find_model, read_graded
 from adacompute.stages.inputs import (
     describe_source,
     find_settings,
@@ -204,12 +204,14 @@ def read_samples(
     token_prices: TokenPriceSource | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
+    allow_inconsistent_grades: bool = False,
 ) -> Samples:
     """Read recorded samples from a path, the name ``example``, or a table in memory.
 
     ``grader`` grades samples that have no grades, by their column ``gold`` or by the question set
     ``gold``; it also extracts answers when a policy runs. ``columns`` maps column names of the
-    source to ours. Budgets are in ``unit``; ``token_prices`` are for money.
+    source to ours. Budgets are in ``unit``; ``token_prices`` are for money. Equal answers of a
+    question with different grades are refused unless ``allow_inconsistent_grades`` is set.
 
     >>> len(read_samples("example", grader="numeric"))
     300
@@ -227,7 +229,10 @@ def read_samples(
             known |= {"template": bundle.template, "settings": bundle.settings}
     else:
         table = _grade(_to_arrow(source), judge, gold, columns, "the table")
-    return Samples(table, model=model or find_model(table), **known)
+    samples = Samples(table, model=model or find_model(table), **known)
+    if not allow_inconsistent_grades:
+        check_grades(samples.encoded)
+    return samples
 
 
 def _read_run(run: Run, model: str | None, known: dict[str, Any]) -> Samples:

@@ -54,6 +54,11 @@ from adacompute.cli.results import (
 @MODEL
 @GRADER
 @click.option("--gold", help="Question set with reference answers (default: the column gold).")
+@click.option(
+    "--allow-inconsistent-grades",
+    is_flag=True,
+    help="Accept equal answers with different grades.",
+)
 @common
 def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Import recorded samples into a run: a file, logs or 'example'."""

@@ -57,6 +57,7 @@ def print_import(result: Result) -> None:
         {
             "Questions": result["questions"],
             "Samples": n_samples,
+            "Samples per question": _format_range(result["min_samples"], result["max_samples"]),
             **excluded,
             "Correct samples": format_share(result["correct"], n_samples),
             "Unparsed samples": format_share(result["unparsed"], n_samples),
@@ -64,6 +65,20 @@ def print_import(result: Result) -> None:
             "Grader": result["grader"],
         },
     )
+    if result["min_samples"] < result["max_samples"]:
+        print_text(
+            "All samples are used. Where a question has too few, the scores use likely further "
+            "samples, drawn from a model of how questions like these are answered."
+        )
+    if result["without_text"]:
+        print_text(
+            f"{format_share(result['without_text'], result['questions'])} of the questions have no "
+            "text: policies that read it (router, value-router, longest-first) need it."
+        )
+
+
+def _format_range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def print_grades(result: Result) -> None:

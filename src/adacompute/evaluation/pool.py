@@ -1,7 +1,7 @@
 """Pool: recorded samples of questions, with everything that a policy may know about them.
 
-``equalise`` gives every question the same number of samples, with or without the unparsed ones, so
-that all policies are scored on the same data. A pool knows nothing about policies.
+``equalise`` gives every question enough samples to be scored, whatever number was recorded, so that
+all policies are scored on the same data. A pool knows nothing about policies.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError, InfeasibleBudget
+from adacompute.core.imputation import impute_samples
 from adacompute.core.types import (
     BoolArray,
     Float32Array,
@@ -27,6 +28,9 @@ from adacompute.core.utility import estimate
 N_FOLDS = 5
 MIN_QUESTIONS = 10
 """With fewer questions, a fold has fewer than two."""
+
+FILLED_PERCENTILE = 90
+"""Questions with fewer samples than this percentile get likely further ones."""
 
 MAX_EXCLUDED_SHARE = 0.1
 """Share of the questions that may be excluded because they have too few samples."""
@@ -83,7 +87,8 @@ class Pool:
     for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
     holds the length of the question. ``sequential_features``, where given, are for the sequential
     policy. ``resort`` holds samples of another model. Where ``logprob`` (S,) is given, ties go to
-    the likeliest answer. ``n_excluded`` counts the questions that ``equalise`` left out.
+    the likeliest answer. ``n_excluded`` counts the questions that ``equalise`` left out, and
+    ``n_imputed`` the samples that it added.
     """
 
     answers: Answers
@@ -97,6 +102,7 @@ class Pool:
     resort: Resort | None = None
     logprob: FloatArray | None = None
     n_excluded: int = 0
+    n_imputed: int = 0
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -122,7 +128,48 @@ class Pool:
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 
+    @property
+    def n_samples(self) -> int:
+        """Number of samples that every question has at least."""
+        return int(self.answers.n_samples.min()) if len(self) else 0
+
     def equalise(self, *, drop_unparsed: bool = False) -> Pool:
+        """Return a pool in which every question has enough samples to be scored.
+
+        If the numbers of samples differ, all samples are kept, and questions with fewer than the
+        90th percentile get likely further samples; questions without samples are left out. With
+        ``drop_unparsed``, only parsed samples are kept, as by ``trim``.
+        """
+        if drop_unparsed:
+            return self.trim(drop_unparsed=True)
+        counts = self.answers.n_samples
+        sampled = np.flatnonzero(counts)
+        if not len(sampled):
+            raise DataError("no question has a sample: nothing can be scored")
+        pool = self if len(sampled) == len(self) else self.take(sampled)
+        pool = replace(pool, n_excluded=len(self) - len(pool))
+        wanted = int(np.percentile(counts[sampled], FILLED_PERCENTILE, method="lower"))
+        return pool if pool.n_samples >= wanted else pool.fill(wanted)
+
+    def fill(self, n_samples: int) -> Pool:
+        """Give every question at least so many samples; see ``core.imputation``.
+
+        An imputed sample costs what the samples of its question cost on average.
+        """
+        answers, is_recorded = impute_samples(self.answers, n_samples)
+        mean = self.mean_sample_cost()[answers.question]
+        mean[is_recorded] = self.sample_cost
+        logprob = self.logprob
+        if logprob is not None:
+            likely = _mean_by_question(self.answers, logprob)[answers.question]
+            likely[is_recorded] = logprob
+            logprob = likely
+        n_imputed = int((~is_recorded).sum())
+        return replace(
+            self, answers=answers, sample_cost=mean, logprob=logprob, n_imputed=n_imputed
+        )
+
+    def trim(self, *, drop_unparsed: bool = False) -> Pool:
         """Keep the first n samples of every question, and exclude questions that have fewer.
 
         n is the 10th percentile of the numbers of samples. With ``drop_unparsed`` only parsed

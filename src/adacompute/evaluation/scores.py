@@ -61,6 +61,7 @@ class HeldOutScores:
     n_questions: int
     n_excluded: int
     n_samples: int
+    n_imputed: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
 
@@ -109,9 +110,9 @@ def evaluate(
             if policy in ROUTERS:
                 row |= score_imitation(experiment, score.curve, budget)
             rows.append(row)
-    n_samples = int(equal.answers.n_samples[0])
     excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
-    return HeldOutScores(rows, len(equal), equal.n_excluded, n_samples, kept, excluded)
+    counts = (len(equal), equal.n_excluded, equal.n_samples, equal.n_imputed)
+    return HeldOutScores(rows, *counts, kept, excluded)
 
 
 def describe_point(score: PolicyScore, budget: float) -> dict[str, Any]:
@@ -200,7 +201,7 @@ class Headroom:
 
 def measure_headroom(experiment: Experiment, mixture: HeldOutCurve) -> Headroom:
     """Score the cross-fitted oracle, and the mixture with the same levels."""
-    half = int(experiment.pool.answers.n_samples[0]) // 2
+    half = experiment.pool.n_samples // 2
     kept = tuple(n for n in experiment.levels if n <= half)
     is_capped = kept != experiment.levels
     if is_capped:
@@ -227,7 +228,7 @@ def _check_policies(
 
 def keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
     """Return the levels for which there are enough samples, and refuse fewer than two."""
-    n_samples, known = int(pool.answers.n_samples[0]), sorted(set(levels))
+    n_samples, known = pool.n_samples, sorted(set(levels))
     kept = tuple(n for n in known if n <= n_samples)
     if not kept or (len(kept) == 1 and pool.resort is None):
         raise DataError(

@@ -45,8 +45,8 @@ def evaluate_paper(
     ``accuracy_low`` and ``accuracy_high`` are one standard deviation over the seeds below and above
     the mean.
     """
-    equal = pool.equalise()
-    levels = tuple(n for n in PAPER_LEVELS if n <= int(equal.answers.n_samples[0]))
+    equal = pool.trim()
+    levels = tuple(n for n in PAPER_LEVELS if n <= equal.n_samples)
     table = equal.table(levels, method="windows")
     rows = []
     for budget in sorted(set(budgets)):

@@ -90,7 +90,7 @@ class RunData:
         draft_features: Float32Array | None = None,
     ) -> RunData:
         """Keep equally many samples of every question; drop questions that have too few."""
-        equal = pool.equalise()
+        equal = pool.trim()
         rows = np.flatnonzero(np.isin(pool.key, equal.key)).tolist()
         all_ids = [str(row) for row in range(len(pool))] if ids is None else list(ids)
         labels = [None] * len(pool) if difficulty is None else list(difficulty)
@@ -108,7 +108,7 @@ class RunData:
     @property
     def n_samples(self) -> int:
         """Number of samples per question."""
-        return int(self.pool.answers.n_samples[0])
+        return self.pool.n_samples
 
     @property
     def levels(self) -> tuple[int, ...]:

@@ -172,7 +172,7 @@ def _read_curve(name: str, score: PolicyScore, budgets: Sequence[float]) -> Poli
 def _read_oracle(uniform: PolicyScore, budgets: Sequence[float]) -> PolicyCurve:
     """Return the cross-fitted oracle, which knows the curve of each question, at budgets."""
     experiment = uniform.experiment
-    half = int(experiment.pool.answers.n_samples[0]) // 2
+    half = experiment.pool.n_samples // 2
     levels = tuple(n for n in experiment.levels if n <= half) or experiment.levels[:1]
     scores = cross_fitted_oracle(experiment.pool, levels, tuple(budgets), seed=experiment.seed)
     # Beyond the cost of the largest levels a larger budget buys nothing: keep each cost once.

@@ -106,7 +106,7 @@ def summarise(
         "questions": len(study.experiment.pool),
         "different_questions": study.score.n_groups,
         "excluded": study.experiment.pool.n_excluded,
-        "samples": int(study.experiment.pool.answers.n_samples[0]),
+        "samples": study.experiment.pool.n_samples,
         "budget": budget,
         "selected": selected,
         **_judge(study, point, unparsed["share"]),

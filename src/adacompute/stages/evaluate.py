@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.factories import (
-    POLICY_FACTORIES,
-)
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, evaluate
 from adacompute.paper.protocol import evaluate_paper
@@ -39,6 +37,9 @@ if TYPE_CHECKING:
 EVALUATION = "evaluation.json"
 FORMAT = 3
 """Version of the scores in the run."""
+
+TEXT_POLICIES = (*ROUTERS, "longest-first")
+"""Policies that decide by the text of a question alone."""
 
 PROTOCOLS = {
     "held-out": (*POLICY_FACTORIES, *ORACLES),
@@ -72,7 +73,7 @@ def evaluate_run(
     """
     store = Run(run)
     costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
-    names, skipped = _select_policies(policies, protocol)
+    names, skipped = _select_policies(policies, protocol, has_texts=_has_texts(store))
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(store, costs, budgets)),
@@ -97,6 +98,12 @@ def evaluate_run(
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result
+
+
+def _has_texts(store: Run) -> bool:
+    """Whether some question of a run has a text."""
+    texts = store.samples()["question"]
+    return bool(texts.null_count < len(texts))
 
 
 def _check_rounds(rounds: int | None, costs: CostModel, protocol: str) -> int | None:
@@ -130,6 +137,7 @@ def _score_held_out(
         "questions": scores.n_questions,
         "excluded": scores.n_excluded,
         "samples": scores.n_samples,
+        "imputed_samples": scores.n_imputed,
         "levels": list(scores.levels),
         "levels_excluded": list(scores.levels_excluded),
         "rows": scores.rows,
@@ -139,7 +147,7 @@ def _score_held_out(
 def _score_as_paper(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    equal = pool.equalise(drop_unparsed=arguments["drop_unparsed"])
+    equal = pool.trim(drop_unparsed=arguments["drop_unparsed"])
     if not equal.sample_cost.any():
         raise DataError("all samples cost nothing: use another unit")
     rows = evaluate_paper(equal, budgets=arguments["budgets"], progress=progress)
@@ -151,7 +159,7 @@ def _score_as_paper(
 
 
 def _select_policies(
-    policies: Sequence[str] | None, protocol: str
+    policies: Sequence[str] | None, protocol: str, *, has_texts: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Return the policies to score, and those that are skipped with the reason."""
     if protocol not in PROTOCOLS:
@@ -161,7 +169,11 @@ def _select_policies(
         for name in policies:
             if name not in known:
                 raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
+            if name in TEXT_POLICIES and not has_texts:
+                raise ConfigError(f"{name} needs question texts, and the run has none")
         return list(dict.fromkeys(policies)), {}
     missing = None if protocol == "paper" else missing_extra()
     skipped = {name: missing for name in LEARNED if missing}
+    if not has_texts:
+        skipped |= dict.fromkeys(TEXT_POLICIES, "the run has no question texts")
     return [name for name in known if name not in skipped], skipped

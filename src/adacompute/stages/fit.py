@@ -119,7 +119,7 @@ def _choose_policy(policy: str | None, steps: _Steps) -> str:
     return policy
 
 
-def _import(source: str, run: Path, steps: _Steps, **options: str | None) -> None:
+def _import(source: str, run: Path, steps: _Steps, **options: Any) -> None:  # noqa: ANN401
     steps.progress("import")
     before = Run(run).manifest("import")
     import_samples(Path(source), run, **options)

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.sources import (
     is_tidy_file,
@@ -26,6 +29,8 @@ from adacompute.storage.store import SAMPLES, Run, encode_samples
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from adacompute.storage.store import SampleSet
+
 
 def import_samples(
     source: Path,
@@ -34,11 +39,13 @@ def import_samples(
     model: str | None = None,
     grader: str | None = None,
     gold: str | None = None,
+    allow_inconsistent_grades: bool = False,
 ) -> dict[str, Any]:
     """Import recorded samples into a run, and return counts.
 
     With ``gold`` they are graded by that question set. Otherwise tidy samples without grades are
-    graded by their own reference answers.
+    graded by their own reference answers. An answer that is graded both correct and wrong within
+    one question is refused unless ``allow_inconsistent_grades`` is set.
     """
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
@@ -61,9 +68,15 @@ def import_samples(
             "choose another directory"
         )
     recorded = encode_samples(table)
+    if not allow_inconsistent_grades:
+        check_grades(recorded)
+    n_samples = recorded.answers.n_samples
     result = {
         "questions": len(recorded.answers),
         "samples": table.num_rows,
+        "min_samples": int(n_samples.min(initial=table.num_rows)),
+        "max_samples": int(n_samples.max(initial=0)),
+        "without_text": sum(text is None for text in recorded.text),
         **excluded,
         "unparsed": int(table["answer"].null_count),
         "correct": int(recorded.answers.correct.sum()),
@@ -72,6 +85,20 @@ def import_samples(
     }
     store.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
     return result
+
+
+def check_grades(recorded: SampleSet) -> None:
+    """Refuse samples of one question that have the same answer and different grades."""
+    answers = recorded.answers
+    share = answers.class_accuracy
+    mixed = np.flatnonzero((answers.answer != UNPARSED) & (share > 0) & (share < 1))
+    if len(mixed):
+        question = recorded.id[int(answers.question[mixed[0]])]
+        raise DataError(
+            f"question {question!r} has samples with the same answer, some graded correct and some "
+            "wrong: grade them again, or allow it (allow_inconsistent_grades= or "
+            "--allow-inconsistent-grades)"
+        )
 
 
 def read_graded(

@@ -134,7 +134,7 @@ def _label(level: Level) -> int | str:
 
 def limit_levels(pool: Pool, levels: tuple[int, ...]) -> tuple[int, ...]:
     """Return the levels for which there are enough samples."""
-    n_samples = int(pool.answers.n_samples[0])
+    n_samples = pool.n_samples
     kept = tuple(n for n in levels if n <= n_samples)
     if not kept:
         raise DataError(
@@ -149,7 +149,7 @@ def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> F
     if len(fitted.policy.levels) > 1:
         return fitted
     raise DataError(
-        f"{pool.answers.n_samples[0]} samples per question leave one of the levels "
+        f"{pool.n_samples} samples per question leave one of the levels "
         f"{', '.join(map(str, levels))}, and a policy needs two: collect more samples, or give "
         "more levels or a larger max_samples"
     )
