@@ -103,9 +103,7 @@ def test_stepped_curve_is_read_at_the_last_step_within_the_budget(fitted: Fitted
 
 
 def test_held_out_cost_never_falls_along_the_settings(fitted: FittedPolicy) -> None:
-    curve = curve_of(
-        fitted, [[1.0, 2.0, 3.0, 4.0]], [[1.0, 3.0, 2.9, 4.0]], [[0.1, 0.5, 0.3, 0.6]]
-    )
+    curve = curve_of(fitted, [[1.0, 2.0, 3.0, 4.0]], [[1.0, 3.0, 2.9, 4.0]], [[0.1, 0.5, 0.3, 0.6]])
     assert (np.diff(curve.cost) >= 0).all()
     assert curve.find_setting(2.0) == pytest.approx(1.5)
     assert curve.find_setting(4.0) == pytest.approx(4.0)
