@@ -16,6 +16,7 @@ from adacompute.core.answers import (
     order_samples,
 )
 from adacompute.core.errors import DataError
+from adacompute.core.types import KeyArray
 
 samples = st.from_type(Answers)
 
@@ -27,6 +28,10 @@ def rows(answers: Answers) -> list[list[tuple[int, bool, float]]]:
         zip(answers.answer.tolist(), answers.correct.tolist(), answers.score.tolist(), strict=True)
     )
     return [flat[a:b] for a, b in itertools.pairwise(answers.offsets.tolist())]
+
+
+def keys(answers: Answers) -> KeyArray:
+    return np.arange(len(answers), dtype=np.uint64)
 
 
 def numbered(*sizes: int) -> Answers:
@@ -156,34 +161,59 @@ def test_orders_contain_a_questions_own_samples_once(
     sizes: list[int], orders: int, length: int, seed: int
 ) -> None:
     answers = numbered(*sizes)
-    index = order_samples(answers, n_orders=orders, length=length, seed=seed)
+    index = order_samples(answers, keys(answers), n_orders=orders, length=length, seed=seed)
     assert index.shape == (len(sizes), orders, length)
     for q, own in enumerate(index):
         assert ((own >= answers.offsets[q]) & (own < answers.offsets[q + 1])).all()
         assert all(len(set(order)) == length for order in own.tolist())
-    again = order_samples(answers, n_orders=orders, length=length, seed=seed)
+    again = order_samples(answers, keys(answers), n_orders=orders, length=length, seed=seed)
     assert np.array_equal(index, again)
 
 
 def test_every_order_is_equally_likely() -> None:
-    index = order_samples(numbered(*[3] * 6000), n_orders=1, length=3, seed=0)
+    answers = numbered(*[3] * 6000)
+    index = order_samples(answers, keys(answers), n_orders=1, length=3, seed=0)
     counts = Counter(tuple((order[0] % 3).tolist()) for order in index)
     assert len(counts) == 6
     assert all(850 < count < 1150 for count in counts.values())
 
 
 def test_orders_form_a_latin_design() -> None:
-    index = order_samples(numbered(5, 5, 4), n_orders=5, length=4, seed=1)
+    answers = numbered(5, 5, 4)
+    index = order_samples(answers, keys(answers), n_orders=5, length=4, seed=1)
     for own in index[:2]:
         for column in own.T:
             assert len(set(column.tolist())) == 5
 
 
 def test_orders_are_not_rotations_of_each_other() -> None:
-    index = order_samples(numbered(*[9] * 20), n_orders=2, length=9, seed=2)
+    answers = numbered(*[9] * 20)
+    index = order_samples(answers, keys(answers), n_orders=2, length=9, seed=2)
     assert not any(two[:-1].tolist() == one[1:].tolist() for one, two in index)
 
 
 def test_orders_longer_than_the_samples_are_rejected() -> None:
     with pytest.raises(DataError, match="needs 4 samples, one has 3"):
-        order_samples(numbered(5, 3), n_orders=2, length=4, seed=0)
+        order_samples(numbered(5, 3), np.zeros(2, np.uint64), n_orders=2, length=4, seed=0)
+
+
+@given(st.lists(st.integers(4, 9), min_size=2, max_size=8), st.integers(0, 99))
+def test_orders_of_a_question_do_not_depend_on_other_questions(sizes: list[int], seed: int) -> None:
+    answers = numbered(*sizes)
+    key = np.random.default_rng(seed).permutation(2 * len(sizes))[: len(sizes)].astype(np.uint64)
+    every = order_samples(answers, key, n_orders=6, length=4, seed=seed)
+    rows = np.arange(len(sizes) - 1, 0, -1)  # without the first question, in another order
+    some = order_samples(answers.take(rows), key[rows], n_orders=6, length=4, seed=seed)
+    first, taken = answers.offsets[rows], answers.take(rows).offsets[:-1]
+    assert np.array_equal(every[rows] - first[:, None, None], some - taken[:, None, None])
+
+
+def test_orders_of_different_keys_differ() -> None:
+    index = (
+        order_samples(
+            numbered(9, 9, 9), np.array([4, 4, 5], dtype=np.uint64), n_orders=9, length=9, seed=0
+        )
+        - 9 * np.arange(3)[:, None, None]
+    )
+    assert np.array_equal(index[0], index[1])
+    assert not np.array_equal(index[0], index[2])

@@ -8,7 +8,8 @@ import pytest
 from adacompute.core import state_sums
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.state_sums import NO_GROUP, StateSums, TieGains
-from adacompute.core.states import measure_states, states
+from adacompute.core.states import States, measure_states, states, vote_keys
+from adacompute.core.types import FloatArray
 
 
 def questions(size: int = 60, *, seed: int = 0) -> Answers:
@@ -63,3 +64,35 @@ def test_tie_gains_are_added_to_correct_answers_only() -> None:
     assert gain[2, 1] == pytest.approx(1.0)
     assert gain.sum() == pytest.approx(1.75)
     assert (found.mass == plain.mass).all()
+
+
+def test_a_table_of_reached_states_is_expanded_with_zeros() -> None:
+    sums = StateSums(questions(), 10)
+    expanded = sums.expand(np.arange(1.0, 2 * len(sums.reached) + 1).reshape(-1, 2))
+    assert len(expanded) == int(states().first[11])
+    assert np.flatnonzero(expanded.any(axis=1)).tolist() == sums.reached.tolist()
+    assert expanded[sums.reached].ravel().tolist() == list(range(1, 2 * len(sums.reached) + 1))
+
+
+def test_restricted_states_keep_their_votes_and_neighbours() -> None:
+    sums, every = StateSums(questions(), 10), states()
+    table, rows = sums.table, sums.reached
+    assert table.votes == tuple(every.votes[i] for i in rows.tolist())
+    keys = vote_keys(sums.answers.answer.reshape(-1, 12)[:, :10])
+    assert (rows[table.find(keys)] == every.find(keys)).all()
+    for n in range(11):
+        assert (table.n_samples[table.layer(n)] == n).all()
+    for name, chance in (
+        ("successor", "backward_probability"),
+        ("predecessor", "predecessor_probability"),
+    ):
+        full, kept = (dense(t, name, chance) for t in (every, table))
+        assert (full[np.ix_(rows, rows)] == kept).all()
+
+
+def dense(table: States, name: str, chance: str) -> FloatArray:
+    """Return the probability from each state to each other one."""
+    matrix = np.zeros((len(table), len(table)))
+    source = np.arange(len(table))[:, None]
+    np.add.at(matrix, (source, getattr(table, name)), getattr(table, chance))
+    return matrix

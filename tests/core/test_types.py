@@ -19,10 +19,12 @@ from adacompute.core.types import (
     UtilityTable,
     cost_units,
     hash_keys,
+    hash_text,
     join_tables,
     make_levels,
     quantise_cost,
     sum_cost,
+    text_id,
 )
 
 costs = arrays(
@@ -49,6 +51,10 @@ def test_levels_are_named_by_their_samples() -> None:
 def test_levels_must_increase_from_one(samples: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="increasing"):
         make_levels(samples)
+
+
+def test_an_id_is_the_hash_of_the_text() -> None:
+    assert int(text_id("What is 7 + 6?"), 16) == hash_text("What is 7 + 6?") == 0x3A781A84D1980C8F
 
 
 @given(arrays(np.uint64, st.integers(0, 50), unique=True))

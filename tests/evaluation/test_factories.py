@@ -9,9 +9,16 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
-from adacompute.evaluation.curves import cross_validate, replay_fitted, split_folds
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment, find_factory
+from adacompute.evaluation.factories import (
+    POLICY_FACTORIES,
+    ROUTERS,
+    Experiment,
+    FittedPolicy,
+    find_factory,
+)
+from adacompute.evaluation.held_out import replay_splits, score_held_out
 from adacompute.evaluation.pool import Pool, assign_folds
+from adacompute.evaluation.replay import ReplayResult
 from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.policies.router import RouterPolicy
 from adacompute.policies.rule_policy import RulePolicy
@@ -23,6 +30,13 @@ LEVELS = (1, 2, 4, 6)
 
 def experiment_of(pool: Pool, samples: tuple[int, ...] = LEVELS) -> Experiment:
     return Experiment(pool, samples, budgets=(1.5, 2.5), n_permutations=6, seed=0)
+
+
+def run_at(experiment: Experiment, fitted: FittedPolicy, price: float) -> ReplayResult:
+    """Return the results of a fitted policy at one price, (N,)."""
+    return experiment.replay.run(fitted.policy, (price,), features=fitted.prepared_features).mix(
+        0, 0.0
+    )
 
 
 def bundle_bytes(
@@ -70,7 +84,7 @@ def test_prices_fall_from_the_cheapest_to_the_most_expensive_setting(
     experiment = experiment_of(small)
     fitted = find_factory(name)(experiment, np.arange(len(small)))
     assert (np.diff(fitted.prices) < 0).all()
-    first, last = (experiment.replay.run(fitted.policy, fitted.prices[i]) for i in (0, -1))
+    first, last = (run_at(experiment, fitted, fitted.prices[i]) for i in (0, -1))
     assert first.cost.mean() < 1.4
     assert last.cost.mean() > 3.0
     assert last.accuracy.mean() > first.accuracy.mean() + 0.02
@@ -82,7 +96,7 @@ def test_policies_with_one_level_use_it(small: Pool, name: str) -> None:
     cost = np.random.default_rng(0).random(len(small.sample_cost))
     experiment = experiment_of(replace(small, sample_cost=cost), (2,))
     fitted = find_factory(name)(experiment, np.arange(len(small)))
-    result = experiment.replay.run(fitted.policy, fitted.prices[-1])
+    result = run_at(experiment, fitted, fitted.prices[-1])
     if name in {"retry", "adaptive-consistency", "early-stopping", "sequential"}:
         assert (result.n_samples <= 2).all()  # these look after every sample, whatever the levels
     else:
@@ -127,11 +141,9 @@ def test_longest_first_uses_the_length_column(small: Pool) -> None:
     )
     assert fitted.prices == other.prices
     price = fitted.prices[2]
-    result = experiment_of(small).replay.run(fitted.policy, price)
+    result = run_at(experiment_of(small), fitted, price)
     assert len(np.unique(result.n_samples)) == 2
-    assert (
-        experiment_of(moved).replay.run(other.policy, price).n_samples == result.n_samples
-    ).all()
+    assert (run_at(experiment_of(moved), other, price).n_samples == result.n_samples).all()
     longest = result.n_samples == result.n_samples.max()
     assert small.features[longest, 0].min() >= small.features[~longest, 0].max()
 
@@ -149,7 +161,7 @@ def test_router_has_a_classifier_per_budget_and_two_more(small: Pool) -> None:
 def test_router_takes_another_classifier(small: Pool) -> None:
     experiment = replace(experiment_of(small), classifier="logistic", cost_sensitive=True)
     fitted = POLICY_FACTORIES["router"](experiment, np.arange(len(small)))
-    cost = [experiment.replay.run(fitted.policy, price).cost.mean() for price in fitted.prices]
+    cost = experiment.replay.run(fitted.policy, fitted.prices).cost.mean(axis=0)
     assert cost[0] < cost[-1]
 
 
@@ -157,7 +169,7 @@ def test_router_takes_another_classifier(small: Pool) -> None:
 def test_free_samples_are_refused(small: Pool, name: str) -> None:
     free = experiment_of(replace(small, sample_cost=np.zeros(len(small.sample_cost))))
     with pytest.raises(DataError, match="cost nothing"):
-        cross_validate(free, POLICY_FACTORIES[name], split_folds(assign_folds(small.group, 5)))
+        score_held_out(free, POLICY_FACTORIES[name])
 
 
 def test_unknown_policy_is_refused_with_the_known_names() -> None:
@@ -173,9 +185,9 @@ def test_every_policy_can_be_scored_without_variation(
 ) -> None:
     chance = np.tile([share, 1.0 - share], (20, 1))
     experiment = experiment_of(pool_of(Population(chance, np.zeros((20, 2), dtype=np.float32)), 12))
-    curve = cross_validate(experiment, find_factory(name), split_folds(np.arange(20) % 5))
-    assert (curve.accuracy == share).all()
-    assert (curve.cost >= 1.0).all()
+    curve = score_held_out(experiment, find_factory(name))
+    assert curve.accuracy.tolist() == pytest.approx([share] * len(curve.settings))
+    assert (curve.cost >= 1.0 - 1e-9).all()
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
@@ -187,6 +199,7 @@ def test_highest_price_takes_one_sample_even_if_many_are_unparsed(
     )
     experiment = experiment_of(pool_of(population, 12))
     train = np.arange(0, 60, 2)
-    fitted = find_factory(name)(experiment, train)
-    result = replay_fitted(experiment, fitted, fitted.prices[0], experiment.sample_cost(train))
-    assert result.cost.mean() == pytest.approx(1.0, abs=0.02 if name in ROUTERS else 1e-9)
+    every = np.arange(60)
+    (fold,) = replay_splits(experiment, find_factory(name), [(train, every)])
+    cheapest = fold.result.cost[:, 0].mean()
+    assert cheapest == pytest.approx(1.0, abs=0.02 if name in ROUTERS else 1e-9)

@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adacompute.evaluation.intervals import (
-    REFIT_FACTOR,
-    Interval,
-    Mean,
-    betting_test,
-    bootstrap_weights,
-    percentile_interval,
-    refit_interval,
-    resample_questions,
-    student_quantile,
-)
+from adacompute.evaluation.intervals import Interval, Mean, betting_test, student_quantile
 
 
 def test_student_quantile_matches_the_tables() -> None:
@@ -49,26 +39,23 @@ def test_intervals_are_symmetric_and_clipped_to_a_range() -> None:
     assert Interval(0.99, 0.95, 1.03).clip(0.0, 1.0) == Interval(0.99, 0.95, 1.0)
 
 
-def test_refit_interval_is_wider_than_the_spread_of_the_resamplings() -> None:
-    resampled = np.random.default_rng(0).normal(0.02, 0.01, 1000)
-    interval = refit_interval(0.02, resampled, 100_000)
-    width = 2 * 1.96 * REFIT_FACTOR * resampled.std(ddof=1)
-    assert interval.high - interval.low == pytest.approx(width, rel=1e-3)
+def test_an_interval_covers_the_mean_as_often_as_its_confidence() -> None:
+    rng = np.random.default_rng(1)
+    for confidence in (0.8, 0.95):
+        covered = []
+        for _ in range(1000):
+            mean = Mean.of(rng.exponential(size=60), 0.0, np.arange(60, dtype=np.uint64))
+            interval = mean.interval(confidence)
+            covered.append(interval.low <= 1.0 <= interval.high)
+        assert np.mean(covered) == pytest.approx(confidence, abs=0.04)
 
 
-def test_percentile_interval_encloses_the_confidence() -> None:
-    assert percentile_interval(np.arange(101.0), confidence=0.9) == pytest.approx((5.0, 95.0))
-
-
-def test_bootstrap_weights_count_copies_together() -> None:
-    group = np.array([3, 3, 7, 9], dtype=np.uint64)
-    weights = bootstrap_weights(group, 50, seed=0)
-    assert weights.shape == (51, 4)
-    assert (weights[0] == 1).all()
-    assert (weights[:, 0] == weights[:, 1]).all()
-    assert (weights[1:, 1:].sum(axis=1) == 3).all()
-    more = resample_questions(group, 50, seed=0, n_groups=12)
-    assert (more[:, 1:].sum(axis=1) == 12).all()
+def test_the_variance_of_samples_widens_predictions_only() -> None:
+    values, group = np.linspace(0, 1, 40), np.arange(40, dtype=np.uint64)
+    plain, noisy = (Mean.of(values, variance, group) for variance in (0.0, 0.5))
+    assert noisy.margin(0.95) == plain.margin(0.95)
+    assert noisy.margin(0.95, 10) > plain.margin(0.95, 10) > plain.margin(0.95)
+    assert noisy.std**2 == pytest.approx(plain.std**2 + 0.5)
 
 
 def test_betting_test_is_seldom_passed_without_an_edge_and_often_with_one() -> None:

@@ -1,17 +1,24 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from adacompute.core.states import measure_states, states
+from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.state_sums import TieGains
+from adacompute.core.states import StateMeasure, measure_states, states
 from adacompute.core.types import make_levels
 from adacompute.core.utility import estimate
+from adacompute.evaluation import replay as replay_module
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.replay import Replay
+from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.prior import Prior
 from adacompute.policies.rule_policy import Rule, RulePolicy
+from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.stopping import EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, RetryRule
 
@@ -20,6 +27,11 @@ EVERY = make_levels(tuple(range(1, 9)))
 
 def alone(rule: Rule) -> RulePolicy:
     return RulePolicy("rule", EVERY, (rule,), PriceSchedule((1.0,)))
+
+
+def run_alone(replay: Replay, rule: Rule, sample_cost: float = 1.0) -> ReplayResult:
+    """Return the results of one rule, (N,)."""
+    return replay.run(alone(rule), (1.0,), sample_cost=sample_cost).mix(0, 0.0)
 
 
 def numbered(pool: Pool) -> Pool:
@@ -45,7 +57,7 @@ def test_same_seed_gives_the_same_orders(small: Pool) -> None:
 @pytest.mark.parametrize("samples", [1, 2, 5, 8])
 def test_replay_of_fixed_agrees_with_the_exact_estimator(small: Pool, samples: int) -> None:
     orders = 60
-    result = Replay(small, orders, 8).run(alone(FixedRule(samples)), 1.0)
+    result = run_alone(Replay(small, orders, 8), FixedRule(samples))
     exact = estimate(small.answers, (samples,), standard_errors=False).utility[:, 0]
     assert (result.cost == samples).all()
     assert (result.n_samples == samples).all()
@@ -66,7 +78,7 @@ def test_cost_is_the_sum_of_the_sample_costs(small: Pool) -> None:
     pool = replace(small, sample_cost=np.rint(100 * rng.random(len(small.sample_cost))))
     for rule in (FixedRule(3), RetryRule(2, 8), EarlyStoppingRule(2, 6)):
         drawn = Replay(numbered(pool), 7, 8).samples.answer
-        result = Replay(pool, 7, 8).run(alone(rule), 1.0, sample_cost=50.0)
+        result = run_alone(Replay(pool, 7, 8), rule, sample_cost=50.0)
         sizes = [rows(rule, pool.answers.answer[row].tolist()) for row in drawn]
         cost = [pool.sample_cost[row[:n]].sum() for row, n in zip(drawn, sizes, strict=True)]
         assert result.n_samples == pytest.approx(np.reshape(sizes, (-1, 7)).mean(axis=1))
@@ -96,7 +108,7 @@ def test_policy_decides_by_the_given_sample_cost(small: Pool) -> None:
             return super().decide(state, price)
 
     Replay(small, 2, 8).run(
-        Curious("rule", EVERY, (FixedRule(2),), PriceSchedule((1.0,))), 1.0, sample_cost=2.5
+        Curious("rule", EVERY, (FixedRule(2),), PriceSchedule((1.0,))), (1.0,), sample_cost=2.5
     )
     assert seen[0] == [2.5 * n for n in range(1, 9)]
     assert seen[1] == [0.0, 0.0, *(2.5 * n for n in range(1, 7))]
@@ -105,17 +117,104 @@ def test_policy_decides_by_the_given_sample_cost(small: Pool) -> None:
 def test_ties_broken_by_log_probability_agree_between_replay_and_states(small: Pool) -> None:
     right = small.answers.correct
     telling = replace(small, logprob=np.where(right, -0.1, -0.9))
-    plain, better = (Replay(p, 12, 6).run(alone(FixedRule(2)), 1.0) for p in (small, telling))
+    plain, better = (run_alone(Replay(p, 12, 6), FixedRule(2)) for p in (small, telling))
     assert better.accuracy.mean() > plain.accuracy.mean() + 0.02
     assert (better.accuracy >= plain.accuracy - 1e-9).all()
     gains = Replay(telling, 12, 6).tie_gains(6)
-    known = measure_states(small.answers, 6)
-    tied = [len(v) > 1 and v[0] == v[1] for v in states().votes[: len(gains)]]
-    assert (gains[~np.array(tied)] == 0).all()
+    votes = [states().votes[state] for state in gains.state.tolist()]
+    assert all(len(v) > 1 and v[0] == v[1] for v in votes)
+    assert (gains.gain > 0).all()
     two = states().layer(2)
-    assert (known.correct_mass[two] + gains[two]).sum() == pytest.approx(
-        better.accuracy.sum(), rel=0.02
-    )
+    of_two = gains.gain[(gains.state >= two.start) & (gains.state < two.stop)]
+    assert of_two.sum() == pytest.approx((better.accuracy - plain.accuracy).sum(), abs=1e-9)
+    exact = measure_states(small.answers, 6).correct_mass[two].sum()
+    assert exact == pytest.approx(plain.accuracy.sum(), rel=0.05)
     some = telling.take(np.array([1, 7])).keep(np.arange(24) % 2 == 0)
     assert some.logprob is not None
     assert len(some.logprob) == len(some.answers.answer) == 12
+
+
+def sequential(pool: Pool, max_samples: int) -> SequentialPolicy:
+    """Return a sequential policy with cells by the first feature and random limits."""
+    rng = np.random.default_rng(3)
+    n_states = int(states().first[max_samples + 1])
+    slope = np.zeros((pool.features.shape[1], 1), np.float32)
+    slope[0] = 1.0
+    ones = np.ones(pool.features.shape[1], np.float32)
+    prior = Prior(0 * ones, ones, slope, np.array([[-1.0], [0.0], [1.0]], np.float32))
+    limit = np.exp(rng.normal(-3.0, 1.0, (n_states, 3))).astype(np.float32)
+    mass = StateMeasure(np.ones((n_states, 3)), np.ones((n_states, 3)))
+    levels = make_levels(tuple(range(1, max_samples + 1)))
+    return SequentialPolicy(levels, prior, limit, mass)
+
+
+@given(
+    st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 8), st.sampled_from([0.0, 0.3, 0.9])
+)
+def test_the_index_path_equals_the_episode_path(
+    seed: int, orders: int, max_samples: int, unparsed_rate: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    size, n_samples = int(rng.integers(1, 12)), int(rng.integers(max_samples, 13))
+    answer = rng.integers(0, 3, (size, n_samples))
+    answer[rng.random(answer.shape) < unparsed_rate] = UNPARSED
+    key = rng.integers(0, 2**63, size).astype(np.uint64)
+    pool = Pool(
+        answers=Answers.of(answer.tolist(), (answer == 0).tolist()),
+        key=key,
+        group=key,
+        features=rng.normal(size=(size, 2)).astype(np.float32),
+        sample_cost=rng.random(size * n_samples),
+    )
+    policy, prices = sequential(pool, max_samples), np.geomspace(1.0, 1e-4, 9).tolist()
+    replay = Replay(pool, orders, int(rng.integers(max_samples, n_samples + 1)), seed % 7)
+    features = policy.prepare_features(pool.features)
+    fast = replay.run(policy, prices, sample_cost=0.7)
+    slow = ReplayResult.side_by_side(
+        [replay._run_episode(policy, price, features, 0.7) for price in prices]
+    )
+    assert policy.is_index_rule
+    assert (fast.n_samples * orders == np.rint(slow.n_samples * orders)).all()
+    for name in ("cost", "accuracy", "n_rounds", "cost_variance", "accuracy_variance", "resorted"):
+        one, other = getattr(fast, name), getattr(slow, name)
+        assert one.shape == (size, 9)
+        assert one == pytest.approx(other, abs=1e-12), name
+
+
+@pytest.mark.parametrize("max_cached", [0, 100])
+def test_blocks_give_the_same_results_as_one_block(
+    small: Pool, max_cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telling = replace(small, logprob=np.linspace(-1, 0, len(small.sample_cost)))
+    prices, policy = (0.1, 0.01), sequential(small, 6)
+    whole = Replay(telling, 7, 6)
+    expected = [whole.run(policy, prices), whole.run(alone(RetryRule(2, 6)), (1.0,))]
+    ties = whole.tie_gains(6)
+    monkeypatch.setattr(replay_module, "BLOCK_SIZE", 17)
+    monkeypatch.setattr(replay_module, "MAX_CACHED_BLOCKS", max_cached)
+    blocks = Replay(telling, 7, 6)
+    assert len(list(blocks.blocks())) == 8
+    found = [blocks.run(policy, prices), blocks.run(alone(RetryRule(2, 6)), (1.0,))]
+    for one, other in zip(expected, found, strict=True):
+        for column in fields(ReplayResult):
+            assert np.array_equal(getattr(one, column.name), getattr(other, column.name))
+    again = blocks.tie_gains(6)
+    for column in fields(TieGains):
+        assert np.array_equal(getattr(ties, column.name), getattr(again, column.name))
+
+
+def test_results_of_a_question_do_not_depend_on_other_questions(small: Pool) -> None:
+    rows = np.arange(1, len(small), 7)
+    policy = sequential(small, 6)
+    every, some = (Replay(p, 9, 6).run(policy, (0.1, 0.01)) for p in (small, small.take(rows)))
+    assert np.array_equal(every.cost[rows], some.cost)
+    assert np.array_equal(every.accuracy[rows], some.accuracy)
+
+
+def test_a_mixture_of_two_settings_has_the_mean_of_their_results(small: Pool) -> None:
+    result = Replay(small, 5, 6).run(sequential(small, 6), (0.1, 0.01))
+    assert (result.mix(0, 0.25).cost == 0.75 * result.cost[:, 0] + 0.25 * result.cost[:, 1]).all()
+    assert (result.mix(1, 0.0).cost == result.cost[:, 1]).all()
+    rows = [np.array([1, 3]), np.array([0, 2])]
+    joined = ReplayResult.join([result.take(part) for part in rows], rows)
+    assert (joined.cost == result.cost[:4]).all()

@@ -13,6 +13,7 @@ from adacompute.core.errors import DataError
 from adacompute.core.types import IntArray, Level
 from adacompute.evaluation.factories import Experiment, FittedPolicy, make_sequential
 from adacompute.evaluation.pool import Pool, Resort
+from adacompute.evaluation.replay import ReplayResult
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.testing.populations import make_population
@@ -34,15 +35,24 @@ def experiment(both: Pool) -> Experiment:
     return Experiment(both, (1, 2, 4, 6), (2.0,), ORDERS, seed=0)
 
 
+def run_at(experiment: Experiment, fitted: FittedPolicy, price: float) -> ReplayResult:
+    """Return the results of a fitted policy at one price, (N,)."""
+    return experiment.replay.run(fitted.policy, (price,), features=fitted.prepared_features).mix(
+        0, 0.0
+    )
+
+
 def test_replay_agrees_with_episodes_that_are_fed_what_they_ask_for(experiment: Experiment) -> None:
     pool = experiment.pool
     assert pool.resort is not None
     fitted = make_sequential(experiment, np.arange(len(pool)))
-    own = order_samples(pool.answers, n_orders=ORDERS, length=6, seed=0).reshape(-1, 6)
-    other = order_samples(pool.resort.answers, n_orders=ORDERS, length=1, seed=1).reshape(-1)
+    own = order_samples(pool.answers, pool.key, n_orders=ORDERS, length=6, seed=0).reshape(-1, 6)
+    other = order_samples(pool.resort.answers, pool.key, n_orders=ORDERS, length=1, seed=1).reshape(
+        -1
+    )
     shares = []
     for price in fitted.prices[::6]:
-        result = experiment.replay.run(fitted.policy, price, features=fitted.prepared_features)
+        result = run_at(experiment, fitted, price)
         shares.append(result.resorted.mean())
         for question in range(0, len(pool), 17):
             cost, resorted = [], []
@@ -87,8 +97,7 @@ def test_resorting_on_everything_is_as_accurate_as_the_other_model(
     assert resort is not None
     fitted = make_sequential(experiment, np.arange(len(experiment.pool)))
     assert resort.utility.shape == resort.cost.shape == (120,)
-    price, features = fitted.prices[-1], fitted.prepared_features
-    result = experiment.replay.run(fitted.policy, price, features=features)
+    result = run_at(experiment, fitted, fitted.prices[-1])
     alone = result.resorted == 1
     assert alone.any()
     error = np.sqrt(0.25 / ORDERS / alone.sum())
@@ -107,4 +116,4 @@ def test_take_keeps_the_resort(both: Pool) -> None:
     experiment = Experiment(replace(both, resort=None), (1, 2), (2.0,), ORDERS, seed=0)
     fitted = make_sequential(Experiment(both, (1, 2), (2.0,), ORDERS, seed=0), np.arange(120))
     with pytest.raises(DataError, match=r"no samples of its model are given|are needed"):
-        experiment.replay.run(fitted.policy, 1e-9, features=fitted.prepared_features)
+        run_at(experiment, fitted, 1e-9)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.core.types import KeyArray
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
-from adacompute.evaluation.intervals import bootstrap_weights
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment
+from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate
 from adacompute.testing.populations import Population, make_population
@@ -20,7 +19,6 @@ OPTIONS: dict[str, Any] = {
     "budgets": BUDGETS,
     "levels": (1, 2, 4, 6, 8),
     "n_permutations": 6,
-    "n_folds": 3,
 }
 
 
@@ -45,20 +43,27 @@ def test_every_policy_has_a_row_at_every_budget(scores: HeldOutScores, progress:
     assert [(row["policy"], row["budget"]) for row in scores.rows] == [
         (name, budget) for name in names for budget in BUDGETS
     ]
-    assert progress == ["oracle", "mixture", *names]
+    assert progress == ["mixture", "oracle", *names]
 
 
-def test_levels_above_half_of_the_samples_are_excluded(scores: HeldOutScores) -> None:
-    assert scores.levels == (1, 2, 4, 6)
+def test_levels_above_half_of_the_samples_are_excluded_from_headroom(
+    scores: HeldOutScores,
+) -> None:
+    assert scores.levels == (1, 2, 4, 6, 8)
     assert scores.levels_excluded == (8,)
     assert (scores.n_questions, scores.n_excluded, scores.n_samples) == (120, 0, 12)
 
 
 def test_rows_are_consistent(scores: HeldOutScores) -> None:
     for row in scores.rows:
-        assert row["cost"] <= row["budget"] + 1e-9
+        if row["policy"] in ("fixed", *ORACLES):
+            assert row["cost"] <= row["budget"] + 1e-9
+        else:
+            assert row["cost"] == pytest.approx(row["budget"], abs=1e-9)
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
-        assert row["difference_low"] - 1e-9 <= row["difference"] <= row["difference_high"] + 1e-9
+        assert row["difference_low"] <= row["difference"] <= row["difference_high"]
+        assert row["verdict"] in ("gain", "loss", "no gain", "inconclusive")
+        assert (row["verdict"] == "gain") == (row["difference_low"] > 0)
         assert ("regret" in row) == (row["policy"] in ROUTERS)
         mixture = row["accuracy"] - row["difference"]
         assert row["relative_gain"] == pytest.approx(row["difference"] / mixture)
@@ -68,10 +73,23 @@ def test_mixture_has_no_difference_to_itself(scores: HeldOutScores) -> None:
     for budget in BUDGETS:
         row = row_of(scores, "mixture", budget)
         assert (row["difference"], row["difference_low"], row["difference_high"]) == (0, 0, 0)
-        assert row["cost"] == budget
+        assert (row["verdict"], row["cost"]) == ("no gain", pytest.approx(budget, abs=1e-9))
         fixed = row_of(scores, "fixed", budget)
         assert fixed["cost"] == {1.5: 1.0, 3.0: 2.0}[budget]
         assert fixed["difference"] == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_row_is_the_score_of_the_policy_at_the_budget(small: Pool, scores: HeldOutScores) -> None:
+    experiment = Experiment(small, (1, 2, 4, 6, 8), BUDGETS, n_permutations=6)
+    score = score_policy(experiment, "retry")
+    point = score.curve.read(3.0)
+    row, gain = row_of(scores, "retry", 3.0), score.gain(point)
+    assert (row["difference"], row["difference_low"], row["difference_high"]) == (
+        gain.value,
+        gain.low,
+        gain.high,
+    )
+    assert row["accuracy"] == point.accuracy
 
 
 def test_headroom_is_a_share_of_the_gain_of_the_oracle(pool_of: Callable[..., Pool]) -> None:
@@ -79,12 +97,28 @@ def test_headroom_is_a_share_of_the_gain_of_the_oracle(pool_of: Callable[..., Po
     halves = Population(chance, np.zeros((120, 1), np.float32))
     names = ["fixed", "mixture", "early-stopping", "oracle", "oracle-in-sample"]
     scores = evaluate(pool_of(halves, 16), **{**OPTIONS, "policies": names})
+    assert scores.levels_excluded == ()
     oracle = row_of(scores, "oracle", 3.0)
     assert oracle["difference_low"] > 0
-    assert oracle["headroom"] == pytest.approx(1.0)
-    for row in (row_of(scores, name, 3.0) for name in names):
-        room = oracle["accuracy"] - (row["accuracy"] - row["difference"])
-        assert row["headroom"] == pytest.approx(row["difference"] / room)
+    assert oracle["headroom"] == 1.0
+    assert row_of(scores, "oracle-in-sample", 3.0)["headroom"] is None
+    for row in (row_of(scores, name, 3.0) for name in names[:3]):
+        assert row["headroom"] == pytest.approx(row["difference"] / oracle["difference"])
+
+
+def test_headroom_compares_levels_up_to_half_of_the_samples(pool_of: Callable[..., Pool]) -> None:
+    chance = np.tile([[1.0, 0.0, 0.0, 0.0], [0.46, 0.18, 0.18, 0.18]], (60, 1))
+    pool = pool_of(Population(chance, np.zeros((120, 1), np.float32)), 16)
+    names = ["early-stopping", "oracle"]
+    options: dict[str, Any] = {**OPTIONS, "policies": names, "budgets": (*BUDGETS, 6.0)}
+    half, whole = (evaluate(pool, **{**options, "levels": n}) for n in ((1, 2, 8), (1, 2, 8, 16)))
+    assert (half.levels_excluded, whole.levels_excluded) == ((), (16,))
+    for budget in BUDGETS:
+        first, again = (row_of(scores, "early-stopping", budget) for scores in (half, whole))
+        assert again["headroom"] == pytest.approx(first["headroom"], abs=1e-9)
+        assert row_of(half, "oracle", budget) == row_of(whole, "oracle", budget)
+    first, again = (row_of(scores, "early-stopping", 6.0) for scores in (half, whole))
+    assert again["cost"] > first["cost"]
 
 
 def test_bounds_of_theorems_2_and_3_hold_for_every_router(scores: HeldOutScores) -> None:
@@ -117,11 +151,11 @@ def test_headroom_is_none_without_a_gain_of_the_oracle(pool_of: Callable[..., Po
 def test_headroom_is_none_for_a_loss_without_a_gain_of_the_oracle(
     pool_of: Callable[..., Pool],
 ) -> None:
-    # Equal questions: the cross-fitted oracle can only lose, and a ratio of losses says nothing.
+    # On equal questions the cross-fitted oracle cannot gain, and a ratio of losses says nothing.
     equal = Population(np.tile([0.46, 0.18, 0.18, 0.18], (60, 1)), np.zeros((60, 1), np.float32))
     names = ["early-stopping", "oracle", "oracle-in-sample"]
     options: dict[str, Any] = {**OPTIONS, "policies": names}
-    rows = evaluate(pool_of(equal, 12), **options).rows
+    rows = evaluate(pool_of(equal, 12, seed=1), **options).rows
     assert row_of(HeldOutScores(rows, 0, 0, 0, (), ()), "oracle", 3.0)["difference"] < 0
     assert all(row["headroom"] is None for row in rows if row["budget"] == 3.0)
 
@@ -129,7 +163,7 @@ def test_headroom_is_none_for_a_loss_without_a_gain_of_the_oracle(
 def test_headroom_is_none_if_the_gain_of_the_oracle_may_be_zero(
     pool_of: Callable[..., Pool],
 ) -> None:
-    population, _ = make_population(60, feature_signal=0.0, unparsed_rate=0.1, seed=5)
+    population, _ = make_population(60, feature_signal=0.0, unparsed_rate=0.1, seed=6)
     options: dict[str, Any] = {**OPTIONS, "policies": ["early-stopping", "retry", "oracle"]}
     rows = evaluate(pool_of(population, 12), **options).rows
     oracle = next(row for row in rows if row["policy"] == "oracle" and row["difference"] > 0)
@@ -199,27 +233,14 @@ def test_copies_of_a_text_widen_the_interval(pool_of: Callable[..., Pool]) -> No
     )
 
 
-def test_bootstrap_weights_count_groups() -> None:
-    group: KeyArray = np.array([3, 3, 8, 9, 9, 9], dtype=np.uint64)
-    weights = bootstrap_weights(group, 500, seed=0)
-    assert (weights[0] == 1).all()
-    assert weights.shape == (501, 6)
-    assert (weights[:, 0] == weights[:, 1]).all()
-    assert (weights[:, 3] == weights[:, 5]).all()
-    assert (weights[1:, [0, 2, 3]].sum(axis=1) == 3).all()
-    assert weights[1:, 2].mean() == pytest.approx(1.0, abs=0.15)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "why"),
     [
         ({"policies": ["mixture", "magic"]}, ConfigError, "there is no policy 'magic'; there are"),
         ({"budgets": (0.5,)}, InfeasibleBudget, "0.5"),
         ({"budgets": (float("nan"),)}, ConfigError, "nan"),
-        ({"levels": (7, 9)}, DataError, "6 of 12, and the lowest level is 7: .* at least 14"),
-        ({"levels": ()}, DataError, "6 of 12, .* collect at least 2 samples"),
-        ({"levels": (6, 8)}, DataError, "6 of 12, .* one of the levels 6, 8, .* needs two"),
-        ({"n_folds": 121}, DataError, "120 different questions are too few"),
+        ({"levels": (13, 14)}, DataError, "12 samples .* 0 of the levels 13, 14, .* needs two"),
+        ({"levels": (12, 14)}, DataError, "12 samples .* 1 of the levels 12, 14, .* needs two"),
     ],
 )
 def test_invalid_options_are_refused(

@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.intervals import Interval
+from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.verdict import (
-    calibrate,
-    calibrate_share,
-    count_questions_needed,
-    judge,
-)
+from adacompute.evaluation.verdict import advise_mixture, calibrate, calibrate_share, judge
 from adacompute.testing.populations import Population
 
 Make = Callable[[Population], Experiment]
@@ -35,6 +34,17 @@ def experiment_of(pool_of: Callable[..., Pool]) -> Make:
     return make
 
 
+def calibrate_at(experiment: Experiment, budget: float, **settings: Any) -> dict[str, Any]:
+    """Calibrate a sequential policy."""
+    return calibrate(*scored(experiment), budget=budget, settings=CalibrationSettings(**settings))
+
+
+def scored(experiment: Experiment) -> tuple[PolicyScore, FittedPolicy]:
+    every = np.arange(len(experiment.pool))
+    final = find_factory("sequential")(experiment, every)
+    return score_policy(experiment, "sequential"), final
+
+
 def uninformative(questions: int, seed: int) -> Population:
     """Return questions on which every answer is equally likely, so that voting cannot help."""
     rng = np.random.default_rng(seed)
@@ -42,70 +52,134 @@ def uninformative(questions: int, seed: int) -> Population:
 
 
 def test_a_gain_is_found_where_there_is_one(telling: Experiment) -> None:
-    found = calibrate(telling, "sequential", budget=3.0, n_prices=24)
+    found = calibrate_at(telling, 3.0)
     assert (found["verdict"], found["advice"]) == ("gain", "use this policy")
     assert 0 < found["gain_low"] < found["gain"] < found["gain_high"]
     assert found["questions_needed"] == 0
     assert found["retry_gain"] == 0.0
-    assert found["cost"] < found["cost_high"] <= 3.0 + 1e-9
-    assert found["cost_high"] > 2.8
+    assert found["cost"] == pytest.approx(3.0, abs=1e-9)
+    assert 2.7 < found["cost_low"] < 3.0 < found["cost_high"] < 3.3
+    assert found["rounds"] == pytest.approx(3.0)
+
+
+def test_a_confident_cost_is_below_the_budget(telling: Experiment) -> None:
+    expected, held = (calibrate_at(telling, 3.0, cost_confidence=c) for c in (None, 0.95))
+    assert held["cost"] < expected["cost"]
+    # A one-sided bound of 95 % is below the end of a two-sided interval of 95 %.
+    assert held["cost"] < 3.0 < held["cost_high"] < expected["cost_high"]
+    assert held["price"] > expected["price"]
 
 
 def test_no_gain_is_found_where_there_is_none(experiment_of: Make) -> None:
-    experiment = experiment_of(uninformative(120, 0))
-    found = calibrate(experiment, "sequential", budget=2.0, n_prices=12)
-    assert found["verdict"] == "no gain"
+    found = calibrate_at(experiment_of(uninformative(120, 0)), 2.0)
+    assert found["verdict"] in ("no gain", "inconclusive")
     assert found["advice"].startswith("use n = ")
-    assert found["gain_low"] <= 0
-    assert found["questions_needed"] is None or found["questions_needed"] > 0
+    assert found["gain_low"] <= 0 <= found["gain_high"]
+    certain = Population(np.tile([1.0, 0.0], (60, 1)), np.zeros((60, 1), dtype=np.float32))
+    found = calibrate_at(experiment_of(certain), 1.0)
+    assert (found["verdict"], found["questions_needed"]) == ("no gain", 0)
+    assert (found["gain_low"], found["gain"], found["gain_high"]) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.slow
+def test_a_useless_policy_seldom_has_a_verdict_of_gain_or_loss(experiment_of: Make) -> None:
+    verdicts = [
+        calibrate_at(experiment_of(uninformative(80, seed)), 2.0)["verdict"] for seed in range(20)
+    ]
+    assert sum(verdict in ("gain", "loss") for verdict in verdicts) <= 4
+
+
+def test_the_margin_decides_what_no_gain_is() -> None:
+    gain = Interval(0.01, -0.01, 0.03)
+    assert judge(gain, 100, margin=0.03) == ("no gain", 0)
+    assert judge(gain, 100, margin=0.0) == ("inconclusive", 401)
+    verdict, needed = judge(Interval(0.0, -0.01, 0.01), 100, margin=0.0)
+    assert verdict == "inconclusive"
+    assert needed > 100_000
+    assert judge(Interval(0.0, 0.0, 0.0), 100, margin=0.0) == ("no gain", 0)
 
 
 def test_the_gain_of_retrying_unparsed_samples_is_separate(experiment_of: Make) -> None:
     chance = np.tile([0.9, 0.1, 0.0], (120, 1))
     population = Population(chance, np.ones((120, 2), dtype=np.float32), unparsed_rate=0.4)
-    found = calibrate(experiment_of(population), "sequential", budget=2.0, n_prices=12)
+    found = calibrate_at(experiment_of(population), 2.0)
     assert found["gain"] > 0.05
     assert found["retry_gain"] > 0.8 * found["gain"]
 
 
+def test_rounds_are_limited(telling: Experiment) -> None:
+    limited = replace(telling, max_rounds=2, _rule_results={})
+    found = calibrate_at(limited, 3.0)
+    assert found["max_rounds"] == 2
+    assert 1.0 < found["rounds"] <= 2.0
+    assert found["cost"] == pytest.approx(3.0, abs=1e-9)
+    assert max(point["rounds"] for point in found["frontier"]) <= 2.0
+    assert calibrate_at(telling, 3.0)["max_rounds"] is None
+
+
 def test_without_a_gain_the_best_mixture_is_advised(telling: Experiment) -> None:
-    costs, utility = telling.table.costs.mean(axis=0), telling.table.utility.mean(axis=0)
-    lowest, highest = costs[0], costs[-1]
-    none = Interval(0.0, -0.1, 0.1)
-    assert judge(telling, none, float(lowest))["advice"] == "use n = 1"
-    assert judge(telling, none, float(highest) * 2)["advice"] == (
-        f"use n = {telling.levels[int(utility.argmax())]}"
-    )
-    between = judge(telling, none, float(lowest) * 1.5)["advice"]
+    costs, utility = telling.dense_table.costs.mean(axis=0), telling.dense_table.utility
+    assert advise_mixture(telling, float(costs[0])) == "use n = 1"
+    best = 1 + int(utility.mean(axis=0).argmax())
+    assert advise_mixture(telling, float(costs[-1]) * 2) == f"use n = {best}"
+    between = advise_mixture(telling, float(costs[0]) * 1.5)
     assert re.fullmatch(r"use n = 1, and n = \d+ for \d+ % of the questions", between)
 
 
 def test_a_share_of_the_accuracy_is_kept_at_the_lowest_cost(telling: Experiment) -> None:
-    options: dict[str, Any] = {"accuracy_of": 8, "n_prices": 24}
-    large = calibrate_share(telling, "sequential", share=0.95, **options)
-    small = calibrate_share(telling, "sequential", share=0.85, **options)
+    known = scored(telling)
+    large, small = (calibrate_share(*known, accuracy_of=8, share=share) for share in (0.95, 0.85))
     assert large["share_low"] >= 0.95
     assert small["cost"] < large["cost"] < large["full_cost"] == 8.0
     assert large["accuracy"] >= 0.95 * large["full_accuracy"]
+    prices = {point["cost"]: point["price"] for point in large["frontier"]}
+    assert prices[large["cost"]] == large["price"]
 
 
 def test_a_share_that_cannot_be_shown_is_refused(experiment_of: Make) -> None:
-    experiment = experiment_of(uninformative(60, 1))
+    known = scored(experiment_of(uninformative(60, 1)))
     with pytest.raises(DataError, match="99% of the accuracy of 8 samples"):
-        calibrate_share(experiment, "sequential", accuracy_of=8, share=0.99, n_prices=8)
+        calibrate_share(*known, accuracy_of=8, share=0.99)
     with pytest.raises(ConfigError, match="7 samples"):
-        calibrate_share(experiment, "sequential", accuracy_of=7, share=0.9)
+        calibrate_share(*known, accuracy_of=7, share=0.9)
 
 
 def test_too_few_questions_and_unparsed_samples_are_refused(experiment_of: Make) -> None:
     with pytest.raises(DataError, match="30 different questions"):
-        calibrate(experiment_of(uninformative(30, 0)), "sequential", budget=2.0)
+        calibrate_at(experiment_of(uninformative(30, 0)), 2.0)
     unparsed = replace(uninformative(60, 0), unparsed_rate=0.7)
     with pytest.raises(DataError, match="parsed, more than 50%"):
-        calibrate(experiment_of(unparsed), "sequential", budget=2.0)
+        calibrate_at(experiment_of(unparsed), 2.0)
 
 
-def test_the_questions_needed_grow_with_the_width_of_the_interval() -> None:
-    assert count_questions_needed(Interval(0.01, -0.01, 0.03), 100) == 300
-    assert count_questions_needed(Interval(0.02, 0.01, 0.03), 100) == 0
-    assert count_questions_needed(Interval(0.0, -0.01, 0.01), 100) is None
+@pytest.mark.parametrize(
+    ("gain", "verdict", "needed"),
+    [
+        (Interval(0.02, 0.01, 0.03), "gain", 0),
+        (Interval(0.001, 0.0005, 0.0015), "gain", 0),
+        (Interval(-0.02, -0.03, -0.01), "loss", 0),
+        (Interval(0.0, 0.0, 0.0), "no gain", 0),
+        (Interval(0.001, -0.003, 0.005), "no gain", 0),
+        (Interval(0.001, -0.004, 0.006), "inconclusive", 157),
+        (Interval(0.01, -0.01, 0.03), "inconclusive", 401),
+        (Interval(-0.01, -0.03, 0.01), "inconclusive", 401),
+        (Interval(0.0, -0.01, 0.01), "inconclusive", 401),
+    ],
+)
+def test_a_verdict_comes_from_the_interval_alone(gain: Interval, verdict: str, needed: int) -> None:
+    assert judge(gain, 100) == (verdict, needed)
+
+
+@given(st.floats(-0.05, 0.05), st.floats(1e-3, 0.2), st.integers(40, 5000))
+def test_as_many_questions_as_needed_decide_the_verdict(
+    value: float, width: float, n_groups: int
+) -> None:
+    verdict, needed = judge(Interval(value, value - width, value + width), n_groups)
+    if verdict != "inconclusive":
+        assert needed == 0
+        return
+    assert needed > n_groups
+    for count, decided in ((needed, True), (n_groups, False)):
+        shrunk = width * (n_groups / count) ** 0.5
+        again, _ = judge(Interval(value, value - shrunk, value + shrunk), count)
+        assert (again != "inconclusive") == decided

@@ -410,13 +410,12 @@ def test_policies_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_price_for_uses_the_upper_bound_of_the_cost() -> None:
+def test_price_for_interpolates_between_calibrated_budgets() -> None:
     bundle = Bundle(RULES, frontier=FRONTIER)
-    assert bundle.price_for(1.5) == pytest.approx(0.2)
-    assert bundle.price_for(2.25) == pytest.approx(0.1)
-    assert bundle.price_for(9.0) == pytest.approx(0.05)
-    with pytest.raises(InfeasibleBudget, match=r"1\.4 is below 1\.5"):
-        bundle.price_for(1.4)
+    assert [bundle.price_for(budget) for budget in (1.4, 2.8, 9.0)] == [0.2, 0.05, 0.05]
+    assert bundle.price_for(2.1) == pytest.approx(0.1)
+    with pytest.raises(InfeasibleBudget, match=r"1\.3 is below 1\.4"):
+        bundle.price_for(1.3)
     with pytest.raises(InfeasibleBudget, match="nan"):
         bundle.price_for(math.nan)
     with pytest.raises(BundleError, match="'adacompute calibrate'"):

@@ -158,16 +158,16 @@ def test_only_stopping_rules_continue_after_the_first_level(
 def test_a_lower_price_never_spends_less_in_training(
     experiment: Experiment, fitted: FittedPolicy, name: str
 ) -> None:
-    spent = [experiment.replay.run(fitted.policy, price).cost for price in fitted.prices]
-    means = np.array([cost.mean() for cost in spent])
+    means = experiment.replay.run(fitted.policy, fitted.prices).cost.mean(axis=0)
     assert means[-1] > means[0]
     if name == "router":  # each price has its own classifier, so this usually holds
         assert (np.diff(means) > -0.25).all()
     else:
         assert (np.diff(means) >= -1e-9).all()
-    for first, after in itertools.pairwise(fitted.prices):
-        between = experiment.replay.run(fitted.policy, (first * after) ** 0.5).cost.mean()
-        lowest, highest = sorted(means[[fitted.prices.index(first), fitted.prices.index(after)]])
+    middle = [(first * after) ** 0.5 for first, after in itertools.pairwise(fitted.prices)]
+    halfway = experiment.replay.run(fitted.policy, middle).cost.mean(axis=0).tolist()
+    for between, ends in zip(halfway, itertools.pairwise(means.tolist()), strict=True):
+        lowest, highest = sorted(ends)
         # Mixing is pseudo-random, so a mean may be slightly outside.
         assert lowest - 0.1 <= between <= highest + 0.1
 

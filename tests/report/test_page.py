@@ -39,7 +39,7 @@ HOSTILE = [
     "&lt;b&gt; &amp; already",
     "x" * 1_000_000,
 ]
-FAST: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",), "permutations": 5}
+FAST: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",)}
 ALLOWED = frozenset(
     re.findall(
         r"\w+",
@@ -326,7 +326,6 @@ def test_a_bill_in_another_unit(report_on: Callable[..., dict[str, Any]], tmp_pa
         ({"policies": ("nobody",)}, ConfigError, "there is no policy 'nobody'"),
         ({"budget": 0.5}, ConfigError, "cannot be held"),
         ({"budget": float("nan")}, ConfigError, "finite number above 0"),
-        ({"permutations": 0}, ConfigError, "at least"),
         ({"levels": (8, 16)}, DataError, "collect more samples"),
     ],
 )
@@ -348,7 +347,7 @@ def test_skipped_policies_are_named(place: Path, monkeypatch: pytest.MonkeyPatch
     chosen = reports._choose(None, None, None)
     assert chosen["policy"] == "adaptive-consistency"
     assert chosen["skipped"]["sequential"] == "this needs sklearn"
-    report_run(place / "run", out=place / "base.html", permutations=2)
+    report_run(place / "run", out=place / "base.html")
     assert "sequential was skipped: this needs sklearn" in (place / "base.html").read_text()
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from adacompute.core.answers import Answers
 from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.verdict import calibrate
 from adacompute.report import breakdown
@@ -39,17 +40,21 @@ def study() -> Study:
 def test_one_sample_for_every_question_gains_nothing(study: Study) -> None:
     once = study.operating_point(1.0)
     assert once.cost == pytest.approx(np.ones(QUESTIONS))
-    assert study.gains([once])[:, 0] == pytest.approx(0.0, abs=1e-12)
-    assert study.mixture.accuracy[0, 0] == pytest.approx(study.policy.accuracy[0, 0])
+    gain = study.score.gain(once.point)
+    assert (gain.low, gain.value, gain.high) == pytest.approx((0.0, 0.0, 0.0), abs=1e-12)
+    assert study.uniform_accuracy(once).tolist() == pytest.approx(once.accuracy.tolist())
 
 
 def test_gains_agree_with_calibration(study: Study) -> None:
-    known = calibrate(study.experiment, study.name, budget=2.5, sweep=study.sweep)
-    point = study.operating_point(2.5)
-    gain = study.gain_interval(study.gains([point])[:, 0])
-    assert float(point.cost.mean()) == pytest.approx(known["cost"], abs=0.05)
-    assert gain.value == pytest.approx(known["gain"], abs=0.004)
-    assert gain.high - gain.low == pytest.approx(known["gain_high"] - known["gain_low"], rel=0.15)
+    known = calibrate(study.score, study.frontier.final, budget=2.5)
+    point = study.operating_point(2.5, exact=True)
+    gain = study.score.gain(point.point)
+    assert (point.price, point.point.cost) == (known["price"], known["cost"])
+    assert (gain.value, gain.low, gain.high) == (
+        known["gain"],
+        known["gain_low"],
+        known["gain_high"],
+    )
 
 
 def test_a_larger_budget_has_a_lower_price_and_is_never_exceeded(study: Study) -> None:
@@ -74,7 +79,7 @@ def test_levels_and_types_add_up_to_the_whole(study: Study) -> None:
         assert sum(part["budget_share"] for part in parts) == pytest.approx(1.0)
     types = breakdown.by_type(study, point)
     whole = sum(one["gain"] * one["share"] for one in types)
-    assert whole == pytest.approx(float(study.gains([point])[0, 0]), abs=1e-9)
+    assert whole == pytest.approx(study.score.gain(point.point).value, abs=1e-9)
 
 
 def test_question_types_are_found(study: Study) -> None:
@@ -108,9 +113,8 @@ def test_more_questions_narrow_the_interval(study: Study) -> None:
     rows = study.gain_by_question_count(study.operating_point(2.0))
     widths = [gain.high - gain.low for _, gain in rows]
     assert widths == sorted(widths, reverse=True)
-    here = study.gain_interval(study.gains([study.operating_point(2.0)])[:, 0])
-    known = dict(rows)[QUESTIONS]
-    assert known.high - known.low == pytest.approx(here.high - here.low, rel=0.2)
+    assert dict(rows)[QUESTIONS] == study.score.gain(study.operating_point(2.0).point)
+    assert widths[0] / widths[-1] == pytest.approx((rows[-1][0] / rows[0][0]) ** 0.5)
 
 
 def test_examples_match_their_titles(study: Study) -> None:
@@ -130,5 +134,6 @@ def test_curves_begin_at_the_mixture(study: Study) -> None:
     assert [curve.name for curve in curves] == names
     assert progress == names[2:]
     for curve in curves[:-1]:
-        assert curve.difference[0, 0] == pytest.approx(0.0, abs=1e-9)
-    assert curves[0].difference == pytest.approx(0.0, abs=1e-12)
+        assert curve.difference[0].value == pytest.approx(0.0, abs=1e-9)
+        assert curve.cost == sorted(curve.cost)
+    assert all(one == Interval(0.0, 0.0, 0.0) for one in curves[0].difference)

@@ -58,22 +58,27 @@ def test_a_gain_is_written_with_its_interval() -> None:
 
 def test_a_loss_gives_the_advice() -> None:
     loss = {"gain": -0.02, "gain_low": -0.03, "gain_high": -0.01}
-    text = wording.headline(document(point=loss))
-    assert "loses" in text
+    text = all_sentences(document(verdict="loss", point=loss))
     assert "use n = 2" in text
+    assert "[−3.0,\u00a0−1.0]" in text
+    assert "adacompute serve" not in text
 
 
-def test_the_questions_needed_are_named_if_they_could_show_a_gain() -> None:
-    assert "240 more questions" in wording.explain_verdict(document())
-    assert "more questions" not in wording.explain_verdict(document(point={"gain": -0.01}))
+def test_the_questions_needed_are_named_if_the_verdict_is_inconclusive() -> None:
+    text = all_sentences(document(verdict="inconclusive", questions_needed=1240))
+    assert "1,240 questions" in text
+    assert "80 questions" in text
+    for verdict in ("gain", "loss", "no gain"):
+        decided = document(verdict=verdict, questions_needed=0)
+        assert not re.search(r"\b0 questions|in total", all_sentences(decided))
 
 
 def test_without_any_variation_no_number_of_questions_is_named() -> None:
     nothing = {"gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}
-    text = all_sentences(document(point=nothing, questions_needed=None))
-    assert "80 questions" in text
+    text = all_sentences(document(point=nothing, questions_needed=0))
+    assert "use n = 2" in text
     assert "None" not in text
-    assert "more questions" not in text
+    assert "in total" not in text
 
 
 def test_unparsed_samples_need_another_grader_and_not_more_questions() -> None:
@@ -85,10 +90,10 @@ def test_unparsed_samples_need_another_grader_and_not_more_questions() -> None:
 
 
 def test_too_few_questions_need_more() -> None:
-    options: dict[str, Any] = {"verdict": "not judged", "questions_needed": 28}
+    options: dict[str, Any] = {"verdict": "not judged", "questions_needed": 40}
     text = all_sentences(document(**options, reason="12 questions are too few"))
     assert "collect" in text
-    assert "28 more questions" in text
+    assert "40 questions" in text
 
 
 def test_commands_use_the_costs_and_levels_of_the_page() -> None:

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 
 from adacompute.cli.main import cli
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
-from adacompute.evaluation import verdict
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import calibrate as calibrations
@@ -40,21 +39,36 @@ def trained(
     return place / "run", place / "policy"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrations, "ORDERS", 4)
-
-
 def test_calibration_sets_price_and_frontier(trained: tuple[Path, Path]) -> None:
     run, policy = trained
     found = calibrate_run(run, bundle=policy, budget=2.0)
     assert {"verdict", "advice", "gain", "gain_low", "gain_high", "price", "cost"} <= set(found)
-    assert found["cost_high"] <= 2.0 + 1e-9
+    assert found["cost"] == pytest.approx(2.0, abs=1e-9)
+    assert found["cost_low"] < 2.0 < found["cost_high"]
     bundle = load_bundle(policy)
     assert bundle.frontier[0].cost < bundle.frontier[-1].cost
     assert bundle.notes["calibration"]["price"] == found["price"]
-    near = bundle.price_for(2.0)
-    assert found["price"] / 2 < near < found["price"] * 2
+    assert bundle.price_for(2.0) == found["price"]
+    assert bundle.max_rounds is None
+
+
+def test_calibration_for_a_number_of_rounds_is_recorded(trained: tuple[Path, Path]) -> None:
+    run, policy = trained
+    found = calibrate_run(run, bundle=policy, budget=2.0, max_rounds=2)
+    assert found["max_rounds"] == load_bundle(policy).max_rounds == 2
+    assert found["rounds"] <= 2
+    again = calibrate_run(run, bundle=policy, budget=2.0)
+    assert load_bundle(policy).max_rounds is None
+    assert again["rounds"] > found["rounds"]
+
+
+def test_a_confident_cost_holds_the_budget(trained: tuple[Path, Path]) -> None:
+    run, policy = trained
+    found = calibrate_run(run, bundle=policy, budget=2.0, cost_confidence=0.9)
+    assert found["cost"] < 2.0
+    assert load_bundle(policy).price_for(2.0) == pytest.approx(found["price"], rel=1e-9)
+    wider = calibrate_run(run, bundle=policy, budget=2.0, cost_confidence=0.9, horizon=20)
+    assert wider["cost"] < found["cost"]
 
 
 def test_share_of_accuracy_is_kept(trained: tuple[Path, Path]) -> None:
@@ -77,6 +91,11 @@ def test_share_of_accuracy_is_kept(trained: tuple[Path, Path]) -> None:
         ({"budget": 2.0, "confidence": 0.3}, "confidence"),
         ({"accuracy_of": 4, "share": 0.0}, "share"),
         ({"budget": 2.0, "horizon": 0}, "horizon"),
+        ({"budget": 2.0, "cost_confidence": 0.4}, "cost_confidence"),
+        ({"budget": 2.0, "cost_confidence": 1.0}, "cost_confidence"),
+        ({"budget": 2.0, "margin": -0.01}, "margin"),
+        ({"budget": 2.0, "margin": 1.0}, "margin"),
+        ({"budget": 2.0, "max_rounds": 0}, "max_rounds"),
     ],
 )
 def test_invalid_options_are_refused(
@@ -91,7 +110,7 @@ def test_infeasible_budgets_are_refused_before_the_policy_is_refitted(
     trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, policy = trained
-    monkeypatch.setattr(verdict, "sweep_prices", None)
+    monkeypatch.setattr(calibrations, "score_policy", None)
     monkeypatch.setattr(Pool, "mean_sample_cost", lambda pool: np.full(len(pool), 3.0))
     for budget in (0.5, 2.9):
         with pytest.raises(InfeasibleBudget, match=str(budget)):

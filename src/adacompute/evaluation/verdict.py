@@ -27,6 +27,9 @@ from adacompute.policies.price_schedule import fit_price_schedule
 MIN_QUESTIONS = 40
 """With fewer questions, an interval is wider than any possible gain."""
 
+MIN_GAIN = 1e-4
+"""Gains below this are not worth deciding; without a margin there may be no gain at all."""
+
 MAX_UNPARSED = 0.5
 """With a larger share, the scores measure how answers are extracted, not the model."""
 
@@ -68,7 +71,7 @@ def judge(gain: Interval, n_groups: int, *, margin: float = MARGIN) -> tuple[str
     if -margin <= gain.low and gain.high <= margin:
         return NO_GAIN, 0
     half_width = (gain.high - gain.low) / 2
-    distance = max(abs(gain.value), margin - abs(gain.value))
+    distance = max(abs(gain.value), margin - abs(gain.value), MIN_GAIN)
     return INCONCLUSIVE, math.floor(n_groups * (half_width / distance) ** 2) + 1
 
 

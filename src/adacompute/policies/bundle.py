@@ -160,7 +160,7 @@ class Bundle:
                 "policy"
             )
         budgets = np.array([point.budget for point in self.frontier])
-        exact = np.flatnonzero(np.isclose(budgets, budget, rtol=1e-9, atol=0.0))
+        exact = np.flatnonzero(np.isclose(budgets, min(budget, budgets[-1]), rtol=1e-9, atol=0.0))
         if len(exact):
             return self.frontier[int(exact[0])].price
         prices = np.log([point.price for point in self.frontier])

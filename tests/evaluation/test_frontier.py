@@ -1,0 +1,167 @@
+"""Frontier: the prices of the final fit that hold a budget, and bounds of the cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adacompute.core.errors import BudgetBelowMinimum, InfeasibleBudget
+from adacompute.core.types import FloatArray
+from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.frontier import CalibrationSettings, Frontier, list_frontier
+from adacompute.evaluation.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.verdict import calibrate
+from adacompute.policies.bundle import Bundle, FrontierPoint
+
+
+def frontier_of(experiment: Experiment, name: str, **settings: float) -> Frontier:
+    score = score_policy(experiment, name)
+    final = find_factory(name)(experiment, np.arange(len(experiment.pool)))
+    return Frontier(score, final, CalibrationSettings(**settings))  # type: ignore[arg-type]
+
+
+def final_cost(frontier: Frontier, price: float) -> float:
+    """Return the cost of the final policy on its training questions, by a replay of its own."""
+    experiment, final = frontier.score.experiment, frontier.final
+    sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
+    result = experiment.replay.run(
+        final.policy, (price,), sample_cost=sample_cost, features=final.prepared_features
+    )
+    return float(result.cost.mean())
+
+
+@pytest.fixture(scope="module")
+def frontier(telling: Experiment) -> Frontier:
+    return frontier_of(telling, "sequential")
+
+
+@pytest.fixture(scope="module")
+def bounded(frontier: Frontier) -> Frontier:
+    return Frontier(frontier.score, frontier.final, CalibrationSettings(cost_confidence=0.95))
+
+
+def test_a_setting_gets_the_price_that_costs_as_much_in_training(frontier: Frontier) -> None:
+    for setting in (2.0, 3.5, 5.0):
+        cost = final_cost(frontier, frontier.price_at(setting))
+        assert cost == pytest.approx(setting, rel=5e-3)  # a question's orders change together
+        rough = final_cost(frontier, frontier.rough_price(setting))
+        assert rough == pytest.approx(setting, rel=0.05)
+
+
+def test_prices_do_not_transfer_between_fits_but_training_costs_do(telling: Experiment) -> None:
+    score = score_policy(telling, "sequential")
+    point = score.curve.read(3.0)
+    prices = []
+    for fold in score.curve.folds:
+        first, _ = fold.locate(point.setting)
+        prices.append(fold.fitted.prices[first])
+    assert max(prices) > 1.02 * min(prices)
+    assert point.setting == pytest.approx(point.cost, rel=0.05)
+
+
+def test_prices_fall_as_budgets_rise(frontier: Frontier) -> None:
+    budgets = np.linspace(1.2, 5.3, 30).tolist()
+    points = [frontier.find(budget) for budget in budgets]
+    assert [point.cost for point in points] == pytest.approx(budgets, abs=1e-9)
+    prices = [frontier.rough_price(point.setting) for point in points]
+    assert (np.diff(prices) <= 0).all()
+
+
+def test_a_calibrated_budget_has_exactly_the_price_of_the_calibration(frontier: Frontier) -> None:
+    for budget in (1.0, 2.0, 3.3, 6.9):  # the last one is more than the policy can spend
+        found = calibrate(frontier.score, frontier.final, budget=budget)
+        points = tuple(FrontierPoint(**point) for point in found["frontier"])
+        bundle = Bundle(frontier.final.policy, frontier=points)
+        assert bundle.price_for(budget) == found["price"]
+        highest = frontier.score.curve.cost[-1]
+        assert found["cost"] == pytest.approx(min(budget, highest), abs=1e-9)
+        assert [point.budget for point in points] == sorted(point.budget for point in points)
+        assert (np.diff([point.price for point in points]) <= 0).all()
+        with pytest.raises(BudgetBelowMinimum):
+            bundle.price_for(0.9)
+
+
+def test_a_bound_of_the_cost_is_the_budget_with_a_cost_confidence(
+    frontier: Frontier, bounded: Frontier
+) -> None:
+    for budget in (1.5, 3.0, 5.0):
+        point = bounded.find(budget)
+        cost = frontier.score.mean_cost(point)
+        assert cost.value + cost.margin(0.95) == pytest.approx(budget, abs=1e-6)
+        assert point.cost < frontier.find(budget).cost
+        assert bounded.budget_of(point) <= budget
+    found = calibrate(bounded.score, bounded.final, budget=3.0, settings=bounded.settings)
+    points = tuple(FrontierPoint(**point) for point in found["frontier"])
+    bundle = Bundle(bounded.final.policy, frontier=points)
+    assert bundle.price_for(found["frontier"][0]["budget"]) == found["frontier"][0]["price"]
+    assert bundle.price_for(3.0) == pytest.approx(found["price"], rel=1e-6)
+
+
+def test_a_horizon_leaves_more_room_than_the_long_run(bounded: Frontier) -> None:
+    soon = Frontier(
+        bounded.score, bounded.final, CalibrationSettings(cost_confidence=0.95, horizon=60)
+    )
+    point = soon.find(3.0)
+    assert point.cost < bounded.find(3.0).cost
+    cost = soon.score.mean_cost(point)
+    assert cost.value + cost.margin(0.95, 60) <= 3.0
+    long_run, shown = (one.describe(point) for one in (bounded, soon))
+    assert shown["cost_high"] > long_run["cost_high"]
+    assert shown["price"] == long_run["price"]
+
+
+def test_a_budget_below_the_cheapest_price_is_refused(frontier: Frontier) -> None:
+    with pytest.raises(InfeasibleBudget, match=r"0\.9 .* 1,"):
+        frontier.find(0.9)
+
+
+def test_a_budget_beyond_the_most_expensive_price_is_the_end(frontier: Frontier) -> None:
+    end = frontier.find(100.0)
+    assert end.cost == frontier.score.curve.cost[-1] < 8.0
+    assert frontier.price_at(end.setting) <= frontier.final.prices[0]
+
+
+def test_the_frontier_rises_in_cost_and_encloses_its_means(frontier: Frontier) -> None:
+    points = list_frontier(frontier)
+    costs = [point["cost"] for point in points]
+    assert len(points) == 64
+    assert costs == sorted(costs) == [point["budget"] for point in points]
+    for point in points:
+        assert point["cost_low"] <= point["cost"] <= point["cost_high"]
+        assert point["accuracy_low"] <= point["accuracy"] <= point["accuracy_high"]
+        assert point["rounds"] == pytest.approx(point["cost"])  # one sample per round, at cost 1
+
+
+@pytest.mark.parametrize("cost_confidence", [None, 0.95])
+def test_a_stepped_policy_is_calibrated_to_a_step_within_the_budget(
+    telling: Experiment, cost_confidence: float | None
+) -> None:
+    stepped = frontier_of(telling, "fixed", cost_confidence=cost_confidence)  # type: ignore[arg-type]
+    for budget, cost in ((1.0, 1.0), (2.9, 2.0), (4.0, 4.0), (5.9, 4.0), (50.0, 8.0)):
+        point = stepped.find(budget)
+        assert point.cost == cost
+        assert final_cost(stepped, stepped.price_at(point.setting)) == cost
+    points = list_frontier(stepped, stepped.find(3.0))
+    assert [point["cost"] for point in points] == [1.0, 2.0, 3.0, 4.0, 6.0, 8.0]
+    bundle = Bundle(stepped.final.policy, frontier=tuple(FrontierPoint(**p) for p in points))
+    for point in points:
+        assert final_cost(stepped, bundle.price_for(point["budget"])) == point["cost"]
+
+
+def influence_spread(score: PolicyScore, cost: float) -> FloatArray:
+    return score.curve.read(cost).result.cost
+
+
+def test_mean_cost_covers_questions_and_fits(frontier: Frontier) -> None:
+    score = frontier.score
+    point = score.curve.read(3.0)
+    cost, refit = score.mean_cost(point), score.refit_variance(point)
+    spread = influence_spread(score, 3.0).std(ddof=1) / np.sqrt(len(score.group))
+    assert cost.standard_error**2 == pytest.approx(spread**2 + refit.cost)
+    assert refit.cost > 0
+
+
+def test_a_final_fit_is_not_changed(frontier: Frontier) -> None:
+    final: FittedPolicy = frontier.final
+    assert frontier.price_at(2.0) == frontier.price_at(2.0)
+    assert final.prices == tuple(sorted(final.prices, reverse=True))
