@@ -43,7 +43,8 @@ def test_complete_questions_do_not_change() -> None:
     answers = thin(population(10), np.full(10, 24))
     filled, is_recorded = impute_samples(answers, 24)
     assert is_recorded.all()
-    assert filled.answer.tolist() == answers.answer.tolist()
+    assert filled.correct.tolist() == answers.correct.tolist()
+    assert filled.class_accuracy.tolist() == answers.class_accuracy.tolist()
 
 
 def test_the_same_seed_gives_the_same_samples() -> None:

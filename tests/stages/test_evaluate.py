@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core import errors
@@ -355,3 +358,25 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
     for wrong in ({"rounds": 0}, {"round_cost": -1.0}, {"rounds": 2, "protocol": "paper"}):
         with pytest.raises(ConfigError, match="round"):
             evaluate_run(run, **{**options, "policies": None, **wrong})
+
+
+def test_policies_that_need_texts_are_named_if_the_run_has_none(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    answer = rng.integers(0, 3, (30, 4))
+    rows = {
+        "question_id": [f"q{i}" for i in range(30) for _ in range(4)],
+        "question": pa.nulls(120, pa.string()),
+        "sample": list(range(4)) * 30,
+        "answer": [str(one) for one in answer.ravel()],
+        "correct": (answer == 0).ravel().tolist(),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
+    import_samples(tmp_path / "samples.parquet", tmp_path / "run")
+    options: dict[str, Any] = {"budgets": [1.5], "levels": [1, 2]}
+    result = evaluate_run(tmp_path / "run", **options)
+    scored = {row["policy"] for row in result["rows"]}
+    for name in ("router", "value-router", "longest-first"):
+        assert "texts" in result["skipped"][name]
+        assert name not in scored
+    with pytest.raises(ConfigError, match="texts"):
+        evaluate_run(tmp_path / "run", policies=["router"], **options)

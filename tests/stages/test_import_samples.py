@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import DataError
@@ -49,3 +51,33 @@ def test_same_samples_can_be_imported_with_a_model_name(run: Path, source: Path)
 def test_file_as_run_is_refused(source: Path) -> None:
     with pytest.raises(DataError, match="directory"):
         import_samples(source, source)
+
+
+def test_equal_answers_with_different_grades_are_refused_with_the_question(tmp_path: Path) -> None:
+    rows = {
+        "question_id": ["a", "a", "b", "b"],
+        "question": ["A?", "A?", "B?", "B?"],
+        "sample": [0, 1, 0, 1],
+        "answer": ["1", "2", "7", "7"],
+        "correct": [True, False, True, False],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
+    with pytest.raises(DataError, match="'b'"):
+        import_samples(tmp_path / "samples.parquet", tmp_path / "run")
+    kept = import_samples(
+        tmp_path / "samples.parquet", tmp_path / "run", allow_inconsistent_grades=True
+    )
+    assert kept["samples"] == 4
+
+
+def test_import_says_how_many_samples_and_texts_there_are(tmp_path: Path) -> None:
+    rows = {
+        "question_id": ["a", "a", "b"],
+        "question": pa.array(["A?", "A?", None], pa.string()),
+        "sample": [0, 1, 0],
+        "answer": ["1", "2", "7"],
+        "correct": [True, False, True],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
+    result = import_samples(tmp_path / "samples.parquet", tmp_path / "run")
+    assert (result["min_samples"], result["max_samples"], result["without_text"]) == (1, 2, 1)
