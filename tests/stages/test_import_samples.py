@@ -25,6 +25,9 @@ def test_import_counts_questions_and_samples(source: Path, tmp_path: Path) -> No
     assert result == {
         "questions": 24,
         "samples": 192,
+        "min_samples": 8,
+        "max_samples": 8,
+        "without_text": 0,
         "unparsed": 18,
         "correct": 96,
         "model": "m",

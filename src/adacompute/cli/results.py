@@ -190,6 +190,7 @@ def print_calibration(result: Result) -> None:
             "Bundle": result["bundle"],
             "Budget": f"{format_amount(result['budget'], result['unit'])} per question",
             "Expected cost": _expected_cost(result),
+            "Rounds per question": f"{result['rounds']:.2f}",
             "Accuracy": format_percent(result["accuracy"]),
             "Price": result["price"],
             "Gain of only retrying unparsed samples": f"{format_points(result['retry_gain'])}"
