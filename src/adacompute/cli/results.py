@@ -213,9 +213,9 @@ def describe_gain(result: Result) -> str:
 def _expected_cost(result: Result) -> str:
     when = f"over {result['horizon']} questions" if result["horizon"] else "in the long run"
     return (
-        f"{format_amount(result['cost'], result['unit'])} per question, at most "
-        f"{format_value(result['cost_high'])} {when} ({format_percent(result['confidence'], 0)} "
-        "confidence)"
+        f"{format_amount(result['cost'], result['unit'])} per question "
+        f"({format_percent(result['confidence'], 0)} interval {format_value(result['cost_low'])} "
+        f"to {format_value(result['cost_high'])} {when})"
     )
 
 
