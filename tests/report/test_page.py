@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core import errors
-from adacompute.core.errors import ConfigError, DataError, MissingExtra
+from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget, MissingExtra
 from adacompute.report.page import render
 from adacompute.report.wording import clean_text
 from adacompute.stages import report as reports
@@ -259,15 +259,19 @@ def report_on(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return report
 
 
-def test_no_gain_is_reported_with_advice(
-    report_on: Callable[..., dict[str, Any]], tmp_path: Path
+@pytest.mark.parametrize(
+    ("types", "verdict", "part"),
+    [("hopeless", "no gain", "use n = 2"), ("easy", "inconclusive", "60 questions")],
+)
+def test_without_a_gain_the_page_does_not_serve_the_policy(
+    report_on: Callable[..., dict[str, Any]], tmp_path: Path, types: str, verdict: str, part: str
 ) -> None:
-    result = report_on(60, "coin")
-    assert result["verdict"] == "no gain"
-    assert "60 questions show no gain" in result["sentence"]
-    assert "use n = " in result["sentence"]
+    result = report_on(60, types)
+    assert result["verdict"] == verdict
+    assert part in result["sentence"]
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert result["sentence"] in page
+    assert "use n = 2" in page
     assert "adacompute serve" not in page
 
 
@@ -278,7 +282,7 @@ def test_samples_without_variation_have_a_page(
 ) -> None:
     result = report_on(48, kind, policy=policy)
     assert (result["verdict"], result["gain"]) == ("no gain", 0.0)
-    assert result["sentence"].endswith("48 questions show no gain: use n = 1.")
+    assert result["sentence"].endswith("use n = 1.")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "at most 1 sample per question" in page
     assert "None" not in page
@@ -324,7 +328,7 @@ def test_a_bill_in_another_unit(report_on: Callable[..., dict[str, Any]], tmp_pa
     [
         ({"policy": "mixture"}, ConfigError, "'mixture'"),
         ({"policies": ("nobody",)}, ConfigError, "there is no policy 'nobody'"),
-        ({"budget": 0.5}, ConfigError, "cannot be held"),
+        ({"budget": 0.5}, InfeasibleBudget, r"0\.5"),
         ({"budget": float("nan")}, ConfigError, "finite number above 0"),
         ({"levels": (8, 16)}, DataError, "collect more samples"),
     ],

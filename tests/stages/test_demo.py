@@ -61,7 +61,7 @@ def test_question_with_few_samples_is_excluded_from_scores(
     result = run_demo(write(tmp_path / "ragged.parquet", ragged))
     assert [row["level"] for row in result["estimate"]["levels"]] == [1]
     assert result["evaluate"]["excluded"] == 1
-    assert result["evaluate"]["levels"] == [1, 2, 4]
+    assert result["evaluate"]["levels"] == [1, 2, 4, 8]
     assert Path(result["report"]["out"]).exists()
 
 

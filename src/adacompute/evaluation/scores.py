@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 ORACLES = ("oracle", "oracle-in-sample")
 
+MAX_NAMED_LEVELS = 8
+"""Levels that an error message lists."""
+
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
@@ -231,9 +234,10 @@ def keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
     n_samples, known = pool.n_samples, sorted(set(levels))
     kept = tuple(n for n in known if n <= n_samples)
     if not kept or (len(kept) == 1 and pool.resort is None):
+        named = [*map(str, known[:MAX_NAMED_LEVELS]), *["…"] * (len(known) > MAX_NAMED_LEVELS)]
         raise DataError(
             f"{n_samples} samples per question allow {len(kept)} of the levels "
-            f"{', '.join(map(str, known))}, and a policy needs two: collect more samples per "
+            f"{', '.join(named)}, and a policy needs two: collect more samples per "
             "question, or name more levels"
         )
     return kept
