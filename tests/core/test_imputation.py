@@ -10,12 +10,12 @@ from adacompute.core.imputation import impute_samples
 from adacompute.core.utility import estimate
 
 
-def thin(answer: np.ndarray, keep: np.ndarray) -> Answers:  # type: ignore[type-arg]
+def thin(answer: np.ndarray, keep: np.ndarray) -> Answers:
     rows = [row[:n].tolist() for row, n in zip(answer, keep.tolist(), strict=True)]
     return Answers.of(rows, [[a == 0 for a in row] for row in rows])
 
 
-def population(size: int = 400, n_samples: int = 24) -> np.ndarray:  # type: ignore[type-arg]
+def population(size: int = 400, n_samples: int = 24) -> np.ndarray:
     """Questions of three types, whose correct answer is class 0."""
     rng = np.random.default_rng(0)
     shares = np.array([[0.9, 0.05, 0.05], [0.5, 0.3, 0.2], [0.1, 0.6, 0.3]])

@@ -1,4 +1,4 @@
-"""Frontier: the prices of the final fit that hold a budget, and bounds of the cost."""
+"""PriceFrontier: the prices of the final fit that hold a budget, and bounds of the cost."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import pytest
 from adacompute.core.errors import BudgetBelowMinimum, InfeasibleBudget
 from adacompute.core.types import FloatArray
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
-from adacompute.evaluation.frontier import CalibrationSettings, Frontier, list_frontier
+from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, list_frontier
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.verdict import calibrate
 from adacompute.policies.bundle import Bundle, FrontierPoint
 
 
-def frontier_of(experiment: Experiment, name: str, **settings: float) -> Frontier:
+def frontier_of(experiment: Experiment, name: str, **settings: float) -> PriceFrontier:
     score = score_policy(experiment, name)
     final = find_factory(name)(experiment, np.arange(len(experiment.pool)))
-    return Frontier(score, final, CalibrationSettings(**settings))  # type: ignore[arg-type]
+    return PriceFrontier(score, final, CalibrationSettings(**settings))  # type: ignore[arg-type]
 
 
-def final_cost(frontier: Frontier, price: float) -> float:
+def final_cost(frontier: PriceFrontier, price: float) -> float:
     """Return the cost of the final policy on its training questions, by a replay of its own."""
     experiment, final = frontier.score.experiment, frontier.final
     sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
@@ -31,16 +31,16 @@ def final_cost(frontier: Frontier, price: float) -> float:
 
 
 @pytest.fixture(scope="module")
-def frontier(telling: Experiment) -> Frontier:
+def frontier(telling: Experiment) -> PriceFrontier:
     return frontier_of(telling, "sequential")
 
 
 @pytest.fixture(scope="module")
-def bounded(frontier: Frontier) -> Frontier:
-    return Frontier(frontier.score, frontier.final, CalibrationSettings(cost_confidence=0.95))
+def bounded(frontier: PriceFrontier) -> PriceFrontier:
+    return PriceFrontier(frontier.score, frontier.final, CalibrationSettings(cost_confidence=0.95))
 
 
-def test_a_setting_gets_the_price_that_costs_as_much_in_training(frontier: Frontier) -> None:
+def test_a_setting_gets_the_price_that_costs_as_much_in_training(frontier: PriceFrontier) -> None:
     for setting in (2.0, 3.5, 5.0):
         cost = final_cost(frontier, frontier.price_at(setting))
         assert cost == pytest.approx(setting, rel=5e-3)  # a question's orders change together
@@ -59,7 +59,7 @@ def test_prices_do_not_transfer_between_fits_but_training_costs_do(telling: Expe
     assert point.setting == pytest.approx(point.cost, rel=0.05)
 
 
-def test_prices_fall_as_budgets_rise(frontier: Frontier) -> None:
+def test_prices_fall_as_budgets_rise(frontier: PriceFrontier) -> None:
     budgets = np.linspace(1.2, 5.3, 30).tolist()
     points = [frontier.find(budget) for budget in budgets]
     assert [point.cost for point in points] == pytest.approx(budgets, abs=1e-9)
@@ -67,7 +67,9 @@ def test_prices_fall_as_budgets_rise(frontier: Frontier) -> None:
     assert (np.diff(prices) <= 0).all()
 
 
-def test_a_calibrated_budget_has_exactly_the_price_of_the_calibration(frontier: Frontier) -> None:
+def test_a_calibrated_budget_has_exactly_the_price_of_the_calibration(
+    frontier: PriceFrontier,
+) -> None:
     for budget in (1.0, 2.0, 3.3, 6.9):  # the last one is more than the policy can spend
         found = calibrate(frontier.score, frontier.final, budget=budget)
         points = tuple(FrontierPoint(**point) for point in found["frontier"])
@@ -82,7 +84,7 @@ def test_a_calibrated_budget_has_exactly_the_price_of_the_calibration(frontier: 
 
 
 def test_a_bound_of_the_cost_is_the_budget_with_a_cost_confidence(
-    frontier: Frontier, bounded: Frontier
+    frontier: PriceFrontier, bounded: PriceFrontier
 ) -> None:
     for budget in (1.5, 3.0, 5.0):
         point = bounded.find(budget)
@@ -97,8 +99,8 @@ def test_a_bound_of_the_cost_is_the_budget_with_a_cost_confidence(
     assert bundle.price_for(3.0) == pytest.approx(found["price"], rel=1e-6)
 
 
-def test_a_horizon_leaves_more_room_than_the_long_run(bounded: Frontier) -> None:
-    soon = Frontier(
+def test_a_horizon_leaves_more_room_than_the_long_run(bounded: PriceFrontier) -> None:
+    soon = PriceFrontier(
         bounded.score, bounded.final, CalibrationSettings(cost_confidence=0.95, horizon=60)
     )
     point = soon.find(3.0)
@@ -110,18 +112,18 @@ def test_a_horizon_leaves_more_room_than_the_long_run(bounded: Frontier) -> None
     assert shown["price"] == long_run["price"]
 
 
-def test_a_budget_below_the_cheapest_price_is_refused(frontier: Frontier) -> None:
+def test_a_budget_below_the_cheapest_price_is_refused(frontier: PriceFrontier) -> None:
     with pytest.raises(InfeasibleBudget, match=r"0\.9 .* 1,"):
         frontier.find(0.9)
 
 
-def test_a_budget_beyond_the_most_expensive_price_is_the_end(frontier: Frontier) -> None:
+def test_a_budget_beyond_the_most_expensive_price_is_the_end(frontier: PriceFrontier) -> None:
     end = frontier.find(100.0)
     assert end.cost == frontier.score.curve.cost[-1] < 8.0
     assert frontier.price_at(end.setting) <= frontier.final.prices[0]
 
 
-def test_the_frontier_rises_in_cost_and_encloses_its_means(frontier: Frontier) -> None:
+def test_the_frontier_rises_in_cost_and_encloses_its_means(frontier: PriceFrontier) -> None:
     points = list_frontier(frontier)
     costs = [point["cost"] for point in points]
     assert len(points) == 64
@@ -152,7 +154,7 @@ def influence_spread(score: PolicyScore, cost: float) -> FloatArray:
     return score.curve.read(cost).result.cost
 
 
-def test_mean_cost_covers_questions_and_fits(frontier: Frontier) -> None:
+def test_mean_cost_covers_questions_and_fits(frontier: PriceFrontier) -> None:
     score = frontier.score
     point = score.curve.read(3.0)
     cost, refit = score.mean_cost(point), score.refit_variance(point)
@@ -161,7 +163,7 @@ def test_mean_cost_covers_questions_and_fits(frontier: Frontier) -> None:
     assert refit.cost > 0
 
 
-def test_a_final_fit_is_not_changed(frontier: Frontier) -> None:
+def test_a_final_fit_is_not_changed(frontier: PriceFrontier) -> None:
     final: FittedPolicy = frontier.final
     assert frontier.price_at(2.0) == frontier.price_at(2.0)
     assert final.prices == tuple(sorted(final.prices, reverse=True))

@@ -203,7 +203,6 @@ class Estimator:
             "questions": len(experiment.pool),
             "features": self.features,
             "costs": samples.costs.to_dict(),
-            "prices": list(self.prices_),
         }
 
 

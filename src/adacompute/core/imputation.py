@@ -3,9 +3,9 @@
 Questions can have unequal numbers of samples, and the number can be informative: adaptive
 collection stops early where samples agree. Leaving out questions, or samples, would then change the
 figures. So every recorded sample is kept, and questions with fewer samples than wanted get further
-ones from the posterior that ``posterior`` fits to all questions. The more samples a question has,
-the more its own count: with n samples, the further ones repeat its own with probability
-n / (n + 16), and otherwise come from one of its likely types.
+ones from the posterior that ``posterior`` fits to all questions. If a question has many samples, its
+own count most: with n samples, the further ones repeat its own with probability n / (n + 16), and
+otherwise come from one of its likely types.
 
 Imputed samples are not data: they say what the recorded ones say, not more.
 """

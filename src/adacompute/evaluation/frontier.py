@@ -54,7 +54,7 @@ class CalibrationSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Frontier:
+class PriceFrontier:
     """Held-out results of a policy, and the prices of the final fit."""
 
     score: PolicyScore
@@ -158,7 +158,9 @@ class Frontier:
         }
 
 
-def list_frontier(frontier: Frontier, exact: CurvePoint | None = None) -> list[dict[str, float]]:
+def list_frontier(
+    frontier: PriceFrontier, exact: CurvePoint | None = None
+) -> list[dict[str, float]]:
     """Return the points of the frontier, by rising cost; ``exact`` is one of them if it is given.
 
     The price of ``exact`` is the one that was searched for it; the others are interpolated.

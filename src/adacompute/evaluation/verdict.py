@@ -18,7 +18,7 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
-from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, Frontier, list_frontier
+from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
 from adacompute.evaluation.held_out import CurvePoint, measure_difference, score_held_out
 from adacompute.evaluation.intervals import Interval, Mean, betting_test
 from adacompute.evaluation.policy_score import PolicyScore
@@ -102,7 +102,7 @@ def calibrate(
     settings = settings or CalibrationSettings()
     check_pool(score.experiment)
     score.experiment.pool.check_budget(budget)
-    frontier = Frontier(score, final, settings)
+    frontier = PriceFrontier(score, final, settings)
     point = frontier.find(budget)
     gain = score.gain(point, settings.confidence)
     verdict, needed = judge(gain, score.n_groups, margin=settings.margin)
@@ -164,7 +164,7 @@ def calibrate_share(
     check_pool(experiment)
     if accuracy_of not in experiment.levels:
         raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    frontier, confidence = Frontier(score, final, settings), settings.confidence
+    frontier, confidence = PriceFrontier(score, final, settings), settings.confidence
     answers = experiment.pool.answers
     target = estimate(answers, (accuracy_of,), standard_errors=False).utility[:, 0]
     passed: tuple[CurvePoint, float] | None = None

@@ -20,7 +20,7 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.factories import Experiment, find_factory
-from adacompute.evaluation.frontier import CalibrationSettings, Frontier
+from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier
 from adacompute.evaluation.held_out import CurvePoint, measure_difference
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.oracles import cross_fitted_oracle
@@ -65,7 +65,7 @@ class Study:
 
     name: str
     score: PolicyScore
-    frontier: Frontier
+    frontier: PriceFrontier
 
     @property
     def experiment(self) -> Experiment:
@@ -118,7 +118,7 @@ def study_policy(experiment: Experiment, name: str) -> Study:
     """Score a policy on held-out questions, and fit it to all questions for its prices."""
     score = score_policy(experiment, name)
     final = score.factory(experiment, np.arange(len(experiment.pool)))
-    return Study(name, score, Frontier(score, final, CalibrationSettings()))
+    return Study(name, score, PriceFrontier(score, final, CalibrationSettings()))
 
 
 @dataclass(frozen=True, eq=False)

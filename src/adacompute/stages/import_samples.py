@@ -70,21 +70,24 @@ def import_samples(
     recorded = encode_samples(table)
     if not allow_inconsistent_grades:
         check_grades(recorded)
-    n_samples = recorded.answers.n_samples
-    result = {
-        "questions": len(recorded.answers),
-        "samples": table.num_rows,
-        "min_samples": int(n_samples.min(initial=table.num_rows)),
-        "max_samples": int(n_samples.max(initial=0)),
-        "without_text": sum(text is None for text in recorded.text),
-        **excluded,
-        "unparsed": int(table["answer"].null_count),
-        "correct": int(recorded.answers.correct.sum()),
-        "model": model or find_model(table),
-        "grader": grader,
-    }
+    named = {"model": model or find_model(table), "grader": grader}
+    result = {**_count(recorded), **excluded, **named}
     store.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
     return result
+
+
+def _count(recorded: SampleSet) -> dict[str, int]:
+    """Count questions and samples, and what may surprise: unequal numbers and missing texts."""
+    answers = recorded.answers
+    return {
+        "questions": len(answers),
+        "samples": len(answers.answer),
+        "min_samples": int(answers.n_samples.min(initial=len(answers.answer))),
+        "max_samples": int(answers.n_samples.max(initial=0)),
+        "without_text": sum(text is None for text in recorded.text),
+        "unparsed": int((answers.answer == UNPARSED).sum()),
+        "correct": int(answers.correct.sum()),
+    }
 
 
 def check_grades(recorded: SampleSet) -> None:

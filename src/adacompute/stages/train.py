@@ -80,8 +80,7 @@ def train_run(
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
-    notes |= {"costs": costs.to_dict(), "prices": list(fitted.prices)}
-    source = _describe_samples(store, model, grader)
+    notes, source = notes | {"costs": costs.to_dict()}, _describe_samples(store, model, grader)
     bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
     return {
@@ -122,7 +121,7 @@ def make_bundle(
         feature_version=VERSION,
         sample_cost=experiment.sample_cost(np.arange(len(pool))),
         baseline=_baseline(pool.sequential_features if words else pool.features, pool),
-        notes=notes,
+        notes={**notes, "prices": list(fitted.prices)},
         **known,
     )
 
