@@ -3,8 +3,8 @@
 Questions can have unequal numbers of samples, and the number can be informative: adaptive
 collection stops early where samples agree. Leaving out questions, or samples, would then change the
 figures. So every recorded sample is kept, and questions with fewer samples than wanted get further
-ones from the posterior that ``posterior`` fits to all questions. If a question has many samples, its
-own count most: with n samples, the further ones repeat its own with probability n / (n + 16), and
+ones from the posterior that ``posterior`` fits to all questions. If a question has many samples,
+its own count most: with n samples, further ones repeat its own with probability n / (n + 16), and
 otherwise come from one of its likely types.
 
 Imputed samples are not data: they say what the recorded ones say, not more.
