@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.errors import DataError
 from adacompute.core.state_sums import TieGains
 from adacompute.core.states import StateMeasure, measure_states, states
 from adacompute.core.types import make_levels
@@ -218,3 +219,19 @@ def test_a_mixture_of_two_settings_has_the_mean_of_their_results(small: Pool) ->
     rows = [np.array([1, 3]), np.array([0, 2])]
     joined = ReplayResult.join([result.take(part) for part in rows], rows)
     assert (joined.cost == result.cost[:4]).all()
+
+
+def test_a_round_takes_as_long_as_its_slowest_sample_and_rounds_add_up(small: Pool) -> None:
+    pool = numbered(small)  # every answer is different, so a rule of agreement never stops early
+    pool = replace(pool, latency_s=np.random.default_rng(0).random(len(pool.answers.answer)))
+    replay = Replay(pool, 5, 8)
+    drawn = pool.latency_s[replay.samples.answer]  # type: ignore[index]
+    none = np.empty((len(pool), 0), dtype=np.float32)
+    at_once = replay.measure_latency(alone(FixedRule(3)), 1.0, none, 1.0)
+    assert at_once == pytest.approx(drawn[:, :3].max(axis=1))
+    # Two samples of the first window, then one at a time up to five.
+    one_by_one = replay.measure_latency(alone(EarlyStoppingRule(2, 5)), 1.0, none, 1.0)
+    assert (one_by_one >= drawn[:, :5].max(axis=1)).all()
+    assert (one_by_one <= drawn[:, :5].sum(axis=1) + 1e-12).all()
+    with pytest.raises(DataError):
+        Replay(small, 5, 8).measure_latency(alone(FixedRule(3)), 1.0, none, 1.0)

@@ -38,6 +38,7 @@ class Calibration(Tabular):
     interval from ``gain_low`` to ``gain_high``. ``questions_needed`` is about how many questions in
     total would decide an inconclusive verdict, and 0 otherwise. ``cost_low`` and ``cost_high`` are
     the interval of the mean cost, and ``rounds`` is the mean number of rounds per question.
+    ``latency_p50_s`` and ``latency_p95_s`` are how long a question takes, if that was recorded.
     ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
     warns of it.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
@@ -60,6 +61,8 @@ class Calibration(Tabular):
     accuracy_low: float
     accuracy_high: float
     rounds: float
+    latency_p50_s: float | None
+    latency_p95_s: float | None
     confidence: float
     cost_confidence: float | None
     margin: float

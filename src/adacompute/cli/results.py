@@ -191,6 +191,7 @@ def print_calibration(result: Result) -> None:
             "Budget": f"{format_amount(result['budget'], result['unit'])} per question",
             "Expected cost": _expected_cost(result),
             "Rounds per question": f"{result['rounds']:.2f}",
+            "Latency": _format_latency(result),
             "Accuracy": format_percent(result["accuracy"]),
             "Price": result["price"],
             "Gain of only retrying unparsed samples": f"{format_points(result['retry_gain'])}"
@@ -199,6 +200,13 @@ def print_calibration(result: Result) -> None:
             **needed,
         },
     )
+
+
+def _format_latency(result: Result) -> str | None:
+    if result["latency_p50_s"] is None:
+        return None
+    p50, p95 = (format_value(result[name]) for name in ("latency_p50_s", "latency_p95_s"))
+    return f"{p50} s per question at the median, {p95} s at the 95th percentile"
 
 
 def describe_gain(result: Result) -> str:

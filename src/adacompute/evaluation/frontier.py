@@ -141,6 +141,18 @@ class PriceFrontier:
                 high = middle
         return curve.read(low)
 
+    def describe_latency(self, price: float) -> dict[str, float | None]:
+        """Return percentiles of the time that a question takes; None if it was not recorded."""
+        experiment, final = self.score.experiment, self.final
+        if experiment.pool.latency_s is None or experiment.pool.resort is not None:
+            return {"latency_p50_s": None, "latency_p95_s": None}
+        sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
+        rows, block = next(experiment.replay.blocks())  # enough questions for percentiles
+        features = final.prepared_features[rows]
+        taken = block.measure_latency(final.policy, price, features, sample_cost)
+        p50, p95 = np.percentile(taken, [50, 95])
+        return {"latency_p50_s": float(p50), "latency_p95_s": float(p95)}
+
     def describe(self, point: CurvePoint, *, price: float | None = None) -> dict[str, Any]:
         """Return the price, the cost and the accuracy of a point, with two-sided intervals."""
         settings, score = self.settings, self.score

@@ -87,8 +87,9 @@ class Pool:
     for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
     holds the length of the question. ``sequential_features``, where given, are for the sequential
     policy. ``resort`` holds samples of another model. Where ``logprob`` (S,) is given, ties go to
-    the likeliest answer. ``n_excluded`` counts the questions that ``equalise`` left out, and
-    ``n_imputed`` the samples that it added.
+    the likeliest answer. ``latency_s`` (S,) is how long each sample took, if it is known.
+    ``n_excluded`` counts the questions that ``equalise`` left out, and ``n_imputed`` the samples
+    that it added.
     """
 
     answers: Answers
@@ -101,6 +102,7 @@ class Pool:
     round_cost: float | FloatArray = 0.0
     resort: Resort | None = None
     logprob: FloatArray | None = None
+    latency_s: FloatArray | None = None
     n_excluded: int = 0
     n_imputed: int = 0
 
@@ -125,6 +127,7 @@ class Pool:
             resort=None if self.resort is None else self.resort.take(rows),
             sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
+            latency_s=None if self.latency_s is None else self.latency_s[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 
@@ -154,19 +157,23 @@ class Pool:
     def fill(self, n_samples: int) -> Pool:
         """Give every question at least so many samples; see ``core.imputation``.
 
-        An imputed sample costs what the samples of its question cost on average.
+        An imputed sample costs and takes what the samples of its question do on average.
         """
         answers, is_recorded = impute_samples(self.answers, n_samples)
-        mean = self.mean_sample_cost()[answers.question]
-        mean[is_recorded] = self.sample_cost
-        logprob = self.logprob
-        if logprob is not None:
-            likely = _mean_by_question(self.answers, logprob)[answers.question]
-            likely[is_recorded] = logprob
-            logprob = likely
-        n_imputed = int((~is_recorded).sum())
+
+        def extend(values: FloatArray) -> FloatArray:
+            """Return values of recorded samples with the mean of its question for the others."""
+            whole = _mean_by_question(self.answers, values)[answers.question]
+            whole[is_recorded] = values
+            return whole
+
         return replace(
-            self, answers=answers, sample_cost=mean, logprob=logprob, n_imputed=n_imputed
+            self,
+            answers=answers,
+            sample_cost=extend(self.sample_cost),
+            logprob=None if self.logprob is None else extend(self.logprob),
+            latency_s=None if self.latency_s is None else extend(self.latency_s),
+            n_imputed=int((~is_recorded).sum()),
         )
 
     def trim(self, *, drop_unparsed: bool = False) -> Pool:
@@ -195,6 +202,7 @@ class Pool:
             answers=self.answers.keep(samples),
             sample_cost=self.sample_cost[samples],
             logprob=None if self.logprob is None else self.logprob[samples],
+            latency_s=None if self.latency_s is None else self.latency_s[samples],
         )
 
     def mean_sample_cost(self) -> FloatArray:

@@ -263,16 +263,7 @@ class Replay:
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
     ) -> ReplayResult:
         """Run a policy at one price, decision by decision, (N,)."""
-        start = Episode.start(
-            policy,
-            price,
-            key=self.pool.key,
-            features=features,
-            cost=self._level_cost(policy, sample_cost),
-            samples=self.samples,
-            max_rounds=self.max_rounds,
-        )
-        ended = run_episode(start.decide().repeat(self.n_permutations))
+        ended = run_episode(self._start(policy, price, features, sample_cost))
         n_samples = ended.state.observed.n_samples
         n_rounds = self.max_rounds - ended.state.rounds_left
         shape, resorted = (len(self.pool), self.n_permutations), ended.resorted
@@ -295,6 +286,40 @@ class Replay:
             accuracy_variance=accuracy.var(axis=1),
             resorted=resorted.reshape(shape).mean(axis=1),
         )
+
+    def measure_latency(
+        self, policy: Policy, price: float, features: Float32Array, sample_cost: float
+    ) -> FloatArray:
+        """Return how long each order takes, in seconds: in each round, as long as its slowest.
+
+        The questions of a block are replayed; the samples must have recorded latencies.
+        """
+        if self.pool.latency_s is None:
+            raise DataError("the latency of the samples was not recorded")
+        latency, position = self.pool.latency_s[self._order], np.arange(self.length)
+        episode = self._start(policy, price, features, sample_cost)
+        total = np.zeros(len(latency))
+        while len(rows := episode.active):
+            first, end = episode.state.observed.n_samples[rows], episode.target[rows]
+            in_round = (position >= first[:, None]) & (position < end[:, None])
+            total[rows] += np.where(in_round, latency[rows], 0.0).max(axis=1)
+            episode = episode.feed(self.samples).decide()
+        return total
+
+    def _start(
+        self, policy: Policy, price: float, features: Float32Array, sample_cost: float
+    ) -> Episode:
+        """Return an episode of every order, after the first decision."""
+        start = Episode.start(
+            policy,
+            price,
+            key=self.pool.key,
+            features=features,
+            cost=self._level_cost(policy, sample_cost),
+            samples=self.samples,
+            max_rounds=self.max_rounds,
+        )
+        return start.decide().repeat(self.n_permutations)
 
     def _level_cost(self, policy: Policy, sample_cost: float) -> FloatArray:
         """Return the cost of each level that the policy decides by, (N, K)."""

@@ -104,6 +104,7 @@ def calibrate(
     score.experiment.pool.check_budget(budget)
     frontier = PriceFrontier(score, final, settings)
     point = frontier.find(budget)
+    found = frontier.describe(point)
     gain = score.gain(point, settings.confidence)
     verdict, needed = judge(gain, score.n_groups, margin=settings.margin)
     advice = "use this policy" if verdict == GAIN else advise_mixture(score.experiment, budget)
@@ -114,7 +115,8 @@ def calibrate(
         "gain_low": gain.low,
         "gain_high": gain.high,
         "questions_needed": needed,
-        **frontier.describe(point),
+        **found,
+        **frontier.describe_latency(found["price"]),
         "confidence": settings.confidence,
         "cost_confidence": settings.cost_confidence,
         "margin": settings.margin,

@@ -109,6 +109,7 @@ def summarise(
         "samples": study.experiment.pool.n_samples,
         "budget": budget,
         "selected": selected,
+        **study.frontier.describe_latency(point.price),
         **_judge(study, point, unparsed["share"]),
         "operating_points": [_describe_point(study, data, one) for one in points],
         "curves": [_describe_curve(curve) for curve in curves]

@@ -192,8 +192,17 @@ def explain_headline(document: dict[str, Any]) -> str:
         f"{first}The gain is the accuracy of the policy “{document['policy']}” minus that of the "
         f"best mixture of uniform numbers of samples at equal cost, on {document['questions']:,} "
         f"held-out questions × {document['samples']:,} recorded samples{model}. Brackets are "
-        f"95\u00a0% intervals.{_explain_unspent(document)}"
+        f"95\u00a0% intervals. {_describe_rounds(document)}{_explain_unspent(document)}"
     )
+
+
+def _describe_rounds(document: dict[str, Any]) -> str:
+    """Return how many rounds of samples a question takes, and how long, if that was recorded."""
+    rounds = f"A question takes {_selected(document)['rounds']:.1f} rounds of samples on average"
+    if document["latency_p50_s"] is None:
+        return f"{rounds}."
+    p50, p95 = document["latency_p50_s"], document["latency_p95_s"]
+    return f"{rounds}, and {p50:.2g} s at the median ({p95:.2g} s at the 95th percentile)."
 
 
 def _explain_unspent(document: dict[str, Any]) -> str:

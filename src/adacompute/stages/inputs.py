@@ -94,6 +94,7 @@ def make_pool(
     logprob = recorded.column("mean_logprob")[recorded.first_samples()] if draft else None
     text = pa.array(recorded.text, pa.string())
     sample_cost, round_cost = costs.split(recorded)
+    latency = recorded.column("latency_s")
     likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
     return Pool(
         answers=recorded.answers,
@@ -104,6 +105,7 @@ def make_pool(
         round_cost=round_cost,
         resort=resort,
         logprob=likely,
+        latency_s=latency if len(latency) and bool(np.isfinite(latency).all()) else None,
         length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
         sequential_features=extract_features(text, features="words"),
     )

@@ -122,6 +122,9 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
         "gain_high": point["gain_high"],
         "price": point["price"],
         "cost": point["cost"],
+        "rounds": point["rounds"],
+        "latency_p50_s": document["latency_p50_s"],
+        "latency_p95_s": document["latency_p95_s"],
         "questions": document["questions"],
         "skipped": document["skipped"],
     }
