@@ -64,10 +64,10 @@ def test_too_few_questions_for_folds_are_refused() -> None:
         assign_folds(np.arange(11, dtype=np.uint64), 12)
 
 
-def test_equalise_keeps_the_first_samples_and_excludes_the_shortest_tenth() -> None:
+def test_trim_keeps_the_first_samples_and_excludes_the_shortest_tenth() -> None:
     rows = [[0, 1, 2, 0, 1][: 3 + q % 3] for q in range(20)]
     rows[4], rows[9] = [0], []
-    equal = pool_of_lists(rows).equalise()
+    equal = pool_of_lists(rows).trim()
     assert (len(equal), equal.n_excluded) == (18, 2)
     assert (equal.answers.n_samples == 3).all()
     assert (equal.answers.answer.reshape(-1, 3) == [0, 1, 2]).all()
@@ -95,7 +95,7 @@ def test_drop_unparsed_counts_and_keeps_parsed_samples_only() -> None:
 
 @pytest.mark.parametrize("drop_unparsed", [False, True])
 def test_equalise_leaves_an_equal_pool_unchanged(small: Pool, drop_unparsed: bool) -> None:  # noqa: FBT001
-    readable = small.keep(small.answers.answer != UNPARSED).equalise() if drop_unparsed else small
+    readable = small.keep(small.answers.answer != UNPARSED).trim() if drop_unparsed else small
     again = readable.equalise(drop_unparsed=drop_unparsed)
     assert again.n_excluded == 0
     assert (again.answers.answer == readable.answers.answer).all()
