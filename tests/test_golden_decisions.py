@@ -1,4 +1,7 @@
-"""Every policy decides exactly as it did when the golden files were made."""
+"""Every policy decides exactly as it did when the golden files were made.
+
+This guards against unintended changes. After an intended one, make the files again with the script.
+"""
 
 from __future__ import annotations
 

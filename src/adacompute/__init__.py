@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Retry,
         Router,
         Sequential,
+        SequentialVotes,
         ValueRouter,
     )
     from adacompute.api.samples import Samples, read_samples
@@ -106,6 +107,7 @@ __all__ = [
     "Samples",
     "Scores",
     "Sequential",
+    "SequentialVotes",
     "Session",
     "Settings",
     "Split",
@@ -136,7 +138,7 @@ _MODULES = {
     "api.calibration": "Calibration calibrate",
     "api.estimator": "Estimator Pretrained",
     "api.estimators": "AdaptiveConsistency EarlyStopping Fixed LongestFirst Mixture Random Retry"
-    " Router Sequential ValueRouter",
+    " Router Sequential SequentialVotes ValueRouter",
     "api.samples": "Samples read_samples",
     "api.scores": "Scores evaluate",
     "api.serving": "create_app",

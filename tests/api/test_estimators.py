@@ -16,7 +16,7 @@ from adacompute.api.estimators import ESTIMATORS
 from adacompute.evaluation.factories import POLICY_FACTORIES
 
 EVERY = list(ESTIMATORS.values())
-LEARNED = {"router", "value-router", "sequential"}
+LEARNED = {"router", "value-router", "sequential", "sequential-votes"}
 CHANGES: dict[str, Any] = {
     "levels": (1, 2, 4),
     "max_samples": 4,

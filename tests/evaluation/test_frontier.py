@@ -146,8 +146,8 @@ def test_a_stepped_policy_is_calibrated_to_a_step_within_the_budget(
     points = list_frontier(stepped, stepped.find(3.0))
     assert [point["cost"] for point in points] == [1.0, 2.0, 3.0, 4.0, 6.0, 8.0]
     bundle = Bundle(stepped.final.policy, frontier=tuple(FrontierPoint(**p) for p in points))
-    for point in points:
-        assert final_cost(stepped, bundle.price_for(point["budget"])) == point["cost"]
+    for row in points:
+        assert final_cost(stepped, bundle.price_for(row["budget"])) == row["cost"]
 
 
 def influence_spread(score: PolicyScore, cost: float) -> FloatArray:

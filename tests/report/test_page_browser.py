@@ -48,7 +48,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("browser")
     import_samples(Path("example"), root / "run")
     out = root / "page.html"
-    report_run(root / "run", out=out, policy="early-stopping", policies=("retry",), permutations=5)
+    report_run(root / "run", out=out, policy="early-stopping", policies=("retry",))
     return out.read_text(encoding="utf-8")
 
 

@@ -44,7 +44,7 @@ assert_type(result, ada.Calibration)
 assert_type(result.verdict, str)
 assert_type(result.gain, float)
 assert_type(result.gain_low, float)
-assert_type(result.questions_needed, int | None)
+assert_type(result.questions_needed, int)
 
 scores = ada.evaluate([policy, ada.AdaptiveConsistency(), "mixture"], samples, budgets=[1.5, 2, 4])
 assert_type(scores, ada.Scores)

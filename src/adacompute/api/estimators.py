@@ -280,6 +280,16 @@ class Sequential(CappedEstimator):
     seed: int = 0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class SequentialVotes(CappedEstimator):
+    """Samples while another sample is worth its price, by the votes so far alone."""
+
+    kind: ClassVar[str] = "sequential-votes"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+    seed: int = 0
+
+
 ESTIMATORS: dict[str, type[RegisteredEstimator]] = {
     estimator.kind: estimator
     for estimator in (
@@ -293,6 +303,7 @@ ESTIMATORS: dict[str, type[RegisteredEstimator]] = {
         AdaptiveConsistency,
         EarlyStopping,
         Sequential,
+        SequentialVotes,
     )
 }
 """Estimators by the kind of their policy."""

@@ -300,8 +300,20 @@ def make_value_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
 
 def make_sequential(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Decide after every sample, by the text and the votes, whether the next is worth the price."""
-    pool, resort_cost = experiment.pool, 0.0
+    pool = experiment.pool
     features = pool.features if pool.sequential_features is None else pool.sequential_features
+    return _make_sequential(experiment, train, features)
+
+
+def make_sequential_votes(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Decide after every sample by the votes alone: all questions have the same prior."""
+    return _make_sequential(experiment, train, experiment.pool.features[:, :0])
+
+
+def _make_sequential(
+    experiment: Experiment, train: IntArray, features: Float32Array
+) -> FittedPolicy:
+    pool, resort_cost = experiment.pool, 0.0
     sample_cost = experiment.sample_cost(train)
     levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
     if pool.resort is not None:
@@ -341,6 +353,7 @@ POLICY_FACTORIES: dict[str, PolicyFactory] = {
     "adaptive-consistency": make_adaptive_consistency,
     "early-stopping": make_early_stopping,
     "sequential": make_sequential,
+    "sequential-votes": make_sequential_votes,
 }
 
 ROUTERS = ("router", "value-router")

@@ -39,7 +39,7 @@ DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 """In samples; in another unit, multiples of the cost of a sample."""
 
 SEEDS = 2**32
-LEARNED = (*ROUTERS, "sequential")
+LEARNED = (*ROUTERS, "sequential", "sequential-votes")
 TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
 """Modules that learned policies need beyond the base install."""
 

@@ -1,0 +1,83 @@
+"""Evaluate, calibrate and report once gave three gains for one policy at one budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from adacompute.cli.main import cli
+from adacompute.datasets.example import find_example
+from adacompute.stages.import_samples import import_samples
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PRICES = """[models."{model}"]
+input = 0.1
+output = 0.4
+"""
+FIELDS = ("cost", "accuracy", "accuracy_low", "accuracy_high", "gain", "gain_low", "gain_high")
+
+
+def run_command(*arguments: object) -> dict[str, Any]:
+    result = CliRunner().invoke(cli, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the shipped run and token prices of its model."""
+    root = tmp_path_factory.mktemp("one")
+    import_samples(find_example(), root / "run", grader="numeric")
+    import pyarrow.parquet as pq
+
+    model = pq.read_table(find_example(), columns=["model"])["model"][0].as_py()
+    (root / "prices.toml").write_text(PRICES.format(model=model), encoding="utf-8")
+    return root
+
+
+UNITS = ("samples", "characters", "tokens", "money")
+CASES = [
+    pytest.param("retry", "tokens"),
+    *(pytest.param("sequential", unit, marks=pytest.mark.slow) for unit in UNITS),
+]
+
+
+@pytest.mark.parametrize(("policy", "unit"), CASES)
+def test_evaluate_calibrate_and_report_give_the_same_accuracy_gain_and_interval(
+    place: Path, tmp_path: Path, policy: str, unit: str
+) -> None:
+    run, bundle = place / "run", tmp_path / "bundle"
+    costs: tuple[object, ...] = ("--unit", unit)
+    if unit == "money":
+        costs = (*costs, "--token-prices", place / "prices.toml")
+    budget = sample_cost(run, costs) * 2.3
+    scores = run_command(
+        "evaluate", run, "--policies", policy, "--budgets", budget, "--levels", "1,2,4,8,16", *costs
+    )
+    run_command("train", run, "--policy", policy, "--out", bundle, *costs)
+    calibrated = run_command("calibrate", run, "--bundle", bundle, "--budget", budget)
+    page = ("--policy", policy, "--policies", "retry", "--out", tmp_path / "page.html")
+    reported = run_command("report", run, "--budget", budget, *page, *costs)
+    document = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    point = document["operating_points"][document["selected"]]
+    (row,) = scores["rows"]
+    named = {name.replace("difference", "gain"): value for name, value in row.items()}
+    for found in (named, point):
+        for field in FIELDS:
+            assert found[field] == pytest.approx(calibrated[field], rel=1e-12, abs=1e-15), field
+    assert row["verdict"] == calibrated["verdict"] == reported["verdict"]
+    assert reported["price"] == calibrated["price"]
+    assert calibrated["cost"] == pytest.approx(budget, rel=1e-9)
+    assert calibrated["gain_low"] < calibrated["gain"] < calibrated["gain_high"]
+
+
+def sample_cost(run: Path, costs: tuple[object, ...]) -> float:
+    """Return the mean cost of one sample."""
+    levels = run_command("estimate", run, "--levels", "1", *costs)["levels"]
+    return float(levels[0]["cost"])
