@@ -103,7 +103,11 @@ CALIBRATED = {
     "questions_needed": 0,
     "price": 0.04119,
     "cost": 1.87,
+    "cost_low": 1.759,
     "cost_high": 1.981,
+    "rounds": 1.87,
+    "latency_p50_s": 0.5,
+    "latency_p95_s": 2.25,
     "accuracy": 0.3361,
     "confidence": 0.95,
     "questions": 300,
@@ -119,7 +123,9 @@ def test_calibration_gives_the_gain_in_points_with_its_interval(
     printed = " ".join(capsys.readouterr().out.split())
     assert "+4.2 points (95 % interval +2.8 to +5.6)" in printed
     assert "33.6 %" in printed
-    assert "1.981" in printed
+    assert "1.759 to 1.981" in printed
+    assert "1.87" in printed
+    assert "2.25 s" in printed
     assert "in the long run" in results._expected_cost(CALIBRATED)
     assert "further questions" not in printed.lower()
     small = {**CALIBRATED, "verdict": "no gain", "questions_needed": 467, "horizon": 1000}

@@ -12,7 +12,14 @@ from adacompute.report import wording
 
 def document(**changed: Any) -> dict[str, Any]:
     """Return the part of a document that sentences use: no gain, 80 questions, all parsed."""
-    point = {"budget": 2.0, "cost": 1.8, "gain": 0.01, "gain_low": -0.01, "gain_high": 0.03}
+    point = {
+        "budget": 2.0,
+        "cost": 1.8,
+        "rounds": 1.8,
+        "gain": 0.01,
+        "gain_low": -0.01,
+        "gain_high": 0.03,
+    }
     known: dict[str, Any] = {
         "operating_points": [point | changed.pop("point", {})],
         "selected": 0,
@@ -32,6 +39,8 @@ def document(**changed: Any) -> dict[str, Any]:
         "reason": None,
         "questions_needed": 240,
         "frontier": [{"cost_high": 1.0}, {"cost_high": 6.5}],
+        "latency_p50_s": None,
+        "latency_p95_s": None,
         "unparsed": {"share": 0.0, "gain": 0.0, "gain_low": 0.0, "gain_high": 0.0},
     }
     return known | changed
@@ -54,6 +63,13 @@ def test_a_gain_is_written_with_its_interval() -> None:
     text = wording.headline(document(verdict="gain", point=gain))
     assert "2 samples per question" in text
     assert "4.2 points [2.8,\u00a05.6]" in text
+
+
+def test_rounds_and_the_recorded_latency_are_named() -> None:
+    assert "1.8 rounds" in wording.explain_headline(document())
+    timed = document(latency_p50_s=0.42, latency_p95_s=1.7)
+    assert "0.42 s" in wording.explain_headline(timed)
+    assert "1.7 s" in wording.explain_headline(timed)
 
 
 def test_a_loss_gives_the_advice() -> None:
