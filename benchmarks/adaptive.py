@@ -36,7 +36,6 @@ from adacompute.core.posterior import (
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.datasets.sources import read_source
-from adacompute.evaluation.intervals import bootstrap_weights
 from adacompute.evaluation.oracles import allocation_utility
 from adacompute.storage.store import SampleSet, encode_samples
 
@@ -172,9 +171,17 @@ def needed_share(shares: FloatArray, losses: FloatArray) -> float:
     return float(shares[last] + part * (shares[last + 1] - shares[last]))
 
 
+def bootstrap_weights(group: KeyArray) -> FloatArray:
+    """Return how often each question is drawn: once, then in each resampling of the texts."""
+    _, inverse = np.unique(group, return_inverse=True)
+    size = int(inverse.max()) + 1
+    counts = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES)
+    return np.concatenate([np.ones((1, len(group))), counts[:, inverse]])
+
+
 def report(curves: Curves, budget: float, *, verbose: bool) -> None:
     """Print the share that each method needs, and the result at the default threshold."""
-    weights = bootstrap_weights(curves.group, RESAMPLES, seed=0)
+    weights = bootstrap_weights(curves.group)
     weights = weights / weights.sum(axis=1, keepdims=True)
     cells = []
     for method, by_question in curves.shares.items():

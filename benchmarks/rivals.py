@@ -2,9 +2,10 @@
 
 Run it with ``python benchmarks/rivals.py SAMPLES OUT [SET …]``. SAMPLES is a directory of recorded
 samples that ``adacompute import`` can read. Sets that are already scored in OUT are not scored
-again. It prints headroom by set and budget, and the mean difference in points between
-``sequential`` and each rival at equal cost, with an interval by bootstrap over question texts;
-copies of a text in different sets are resampled together.
+again. It prints accuracy and headroom by set and budget, and the mean difference in points between
+``sequential`` and each rival at equal cost. Intervals cover the questions, with copies of a text in
+different sets counted as one, and the fits. It also prints which sets and budgets are not part of
+the mean, and why.
 
 The sets named in DESIGN were used to design the policy; no other set was.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -25,31 +27,36 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
-from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
-from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.held_out import measure_difference
 from adacompute.evaluation.oracles import cross_fitted_oracle
-from adacompute.evaluation.pool import assign_folds
+from adacompute.evaluation.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scores import oracle_point
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from adacompute.core.types import FloatArray, KeyArray
-    from adacompute.evaluation.curves import Split
 
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-RIVALS = ("adaptive-consistency", "early-stopping", "retry", "router", "value-router")
+RIVALS = (
+    "sequential-votes",
+    "adaptive-consistency",
+    "early-stopping",
+    "retry",
+    "router",
+    "value-router",
+)
+FEW_RIVALS = ("sequential-votes", "adaptive-consistency")
 EXAMS = ("aqua-rat", "hellaswag", "lsat-ar", "lsat-rc", "sat-en")
-DESIGN = ("mcqa10x100", "mcqa-design5", "arith110")
-PERMUTATIONS, FOLDS, SEED, RESAMPLES = 40, 5, 0, 2000
-FEW_QUESTIONS, FEW_REPEATS = 80, 4
-MIN_QUESTIONS = 75
+DESIGN = ("mcqa10x100", "mcqa-design5", "arith110", "mcqa-comprehensive-")
+FEW_QUESTIONS, FEW_PARTS = 100, 4
+"""With 100 questions, five folds have 80 training questions each."""
 
-Values = dict[str, dict[float, "FloatArray"]]
-"""Accuracy by policy and budget: the estimate, then that of each resampling."""
+MIN_QUESTIONS = 75
 
 
 def find_sets(samples: Path, parts: Path) -> Iterator[tuple[str, Path]]:
@@ -75,166 +82,210 @@ def write_part(table: pa.Table, name: str, parts: Path) -> tuple[str, Path]:
     return name, parts / f"{name}.parquet"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SetScores:
-    """The curves of every policy and the values of the oracle on one set."""
+    """Results of one set by policy and budget.
+
+    ``accuracy`` and ``headroom`` are (policies, budgets); headroom is NaN where the oracle may gain
+    nothing. ``difference`` and ``refit_variance`` are (rivals, budgets): ``sequential`` minus each
+    rival. ``influence`` is (rivals, budgets, N), that of each question on the difference.
+    """
 
     name: str
     group: KeyArray
-    budgets: tuple[float, ...]
-    curves: dict[str, Curve]
-    oracle: dict[float, FloatArray]
+    budgets: FloatArray
+    policies: tuple[str, ...]
+    accuracy: FloatArray
+    headroom: FloatArray
+    difference: FloatArray
+    refit_variance: FloatArray
+    influence: FloatArray
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """The policies that ``sequential`` is compared with."""
+        return self.policies[2:]
 
 
-def score(name: str, run: Path, *, drop_unparsed: bool, few: bool) -> SetScores | None:
-    """Fit and score every policy; with ``few``, the main ones on few training questions."""
-    try:
-        pool = read_pool(Run(run)).equalise(drop_unparsed=drop_unparsed)
-    except DataError as error:
-        print(f"{name} is skipped: {error}", file=sys.stderr)
-        return None
+ARRAYS = ("group", "budgets", "accuracy", "headroom", "difference", "refit_variance", "influence")
+
+
+def score(name: str, pool: Pool, rivals: tuple[str, ...]) -> SetScores | str:
+    """Fit and score every policy; return the reason if the set cannot be used."""
     levels = tuple(n for n in LEVELS if n <= pool.n_samples // 2)
     budgets = tuple(b for b in BUDGETS if b < max(levels, default=0))
-    if not budgets or (few and len(pool) < FEW_QUESTIONS + 20):
-        return None
-    experiment = Experiment(pool, levels, budgets, PERMUTATIONS, SEED)
-    splits: list[Split] = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
-    names: tuple[str, ...] = ("mixture", *RIVALS, "sequential")
-    if few:
-        splits = [split_few(pool.group, repeat) for repeat in range(FEW_REPEATS)]
-        names = ("mixture", "adaptive-consistency", "sequential")
-    curves = {
-        policy: cross_validate(experiment, POLICY_FACTORIES[policy], splits) for policy in names
-    }
-    oracle = cross_fitted_oracle(pool, levels, budgets, seed=SEED)
-    rows = np.unique(np.concatenate([held_out for _, held_out in splits]))
+    if not budgets:
+        return f"{pool.n_samples} samples per question are too few for any budget"
+    experiment = Experiment(pool, levels, budgets)
+    mixture = score_policy(experiment, "mixture")
+    scores = {"mixture": mixture}
+    for policy in ("sequential", *rivals):
+        scores[policy] = score_policy(experiment, policy, mixture.curve)
+    ours = scores["sequential"]
+    cells = [[compare(ours, scores[rival], budget) for budget in budgets] for rival in rivals]
     return SetScores(
-        name,
-        pool.group[rows],
-        budgets,
-        {
-            policy: Curve(c.cost[rows], c.accuracy[rows], c.n_rounds[rows], {}, {})
-            for policy, c in curves.items()
-        },
-        {budget: utility[rows] for budget, (_, utility) in oracle.items()},
+        name=name,
+        group=pool.group,
+        budgets=np.array(budgets),
+        policies=tuple(scores),
+        accuracy=np.array([[s.curve.read(b).accuracy for b in budgets] for s in scores.values()]),
+        headroom=measure_headroom(experiment, scores, budgets),
+        difference=np.array([[cell[0] for cell in row] for row in cells]),
+        refit_variance=np.array([[cell[1] for cell in row] for row in cells]),
+        influence=np.array([[cell[2] for cell in row] for row in cells]),
     )
 
 
-def split_few(group: KeyArray, repeat: int) -> Split:
-    """Train on few questions and hold out all others."""
-    unique = np.random.default_rng(repeat).permutation(np.unique(group))
-    train = np.isin(group, unique[:FEW_QUESTIONS])
-    return np.flatnonzero(train), np.flatnonzero(~train)
+def compare(
+    ours: PolicyScore, rival: PolicyScore, budget: float
+) -> tuple[float, float, FloatArray]:
+    """Return the difference at a budget, its variance between fits, and its influences."""
+    point = ours.curve.read(budget)
+    value, influence = measure_difference(rival.curve, point)
+    other = rival.curve.read(point.cost)
+    variance = ours.refit_variance(point).gain + rival.refit_variance(other).gain
+    return value, variance, influence
+
+
+def measure_headroom(
+    experiment: Experiment, scores: dict[str, PolicyScore], budgets: tuple[float, ...]
+) -> FloatArray:
+    """Return the gain of each policy as a share of the oracle's; NaN where that may be zero."""
+    mixture = scores["mixture"]
+    oracle = cross_fitted_oracle(experiment.pool, experiment.levels, budgets, seed=0)
+    headroom = np.full((len(scores), len(budgets)), np.nan)
+    for k, budget in enumerate(budgets):
+        point = oracle_point(oracle[budget])
+        possible = mixture.interval(*measure_difference(mixture.curve, point))
+        if possible.low > 0:
+            for i, one in enumerate(scores.values()):
+                gain, _ = measure_difference(mixture.curve, one.curve.read(budget))
+                headroom[i, k] = gain / possible.value
+    return headroom
+
+
+def split_few(pool: Pool) -> Iterator[Pool]:
+    """Yield disjoint random parts with few different questions each."""
+    unique = np.random.default_rng(0).permutation(np.unique(pool.group))
+    for part in range(min(FEW_PARTS, len(unique) // FEW_QUESTIONS)):
+        some = unique[part * FEW_QUESTIONS : (part + 1) * FEW_QUESTIONS]
+        yield pool.take(np.isin(pool.group, some))
 
 
 def save(scores: SetScores, path: Path) -> None:
     """Store the scores of a set."""
-    arrays: dict[str, FloatArray | KeyArray] = {"group": scores.group}
-    arrays["budgets"] = np.array(scores.budgets)
-    for name, curve in scores.curves.items():
-        arrays[f"cost {name}"], arrays[f"accuracy {name}"] = curve.cost, curve.accuracy
-        arrays[f"rounds {name}"] = curve.n_rounds
-    for budget, value in scores.oracle.items():
-        arrays[f"oracle {budget}"] = value
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    arrays = {name: getattr(scores, name) for name in ARRAYS}
+    np.savez_compressed(path, policies=np.array(scores.policies), **arrays)
 
 
 def load(path: Path) -> SetScores:
     """Read stored scores."""
-    name, _, _ = path.stem.rsplit("--", 2)
+    name = path.stem.split("--")[0]
     with np.load(path) as arrays:
-        policies = [key.removeprefix("cost ") for key in arrays if key.startswith("cost ")]
-        curves = {
-            policy: Curve(
-                arrays[f"cost {policy}"],
-                arrays[f"accuracy {policy}"],
-                arrays[f"rounds {policy}"],
-                {},
-                {},
-            )
-            for policy in policies
-        }
-        budgets = tuple(arrays["budgets"].tolist())
-        oracle = {b: arrays[f"oracle {b}"] for b in budgets}
-        return SetScores(name, arrays["group"], budgets, curves, oracle)
-
-
-def read_values(scores: SetScores, weights: FloatArray) -> Values:
-    """Return the accuracy of every policy and of the oracle at every budget."""
-    values: Values = {}
-    for name, curve in scores.curves.items():
-        values[name] = {}
-        for budget in scores.budgets:
-            point = read_curve(curve, budget, weights)
-            values[name][budget] = np.concatenate([[point.accuracy], point.resampled])
-    total = weights.sum(axis=1)
-    values["oracle"] = {b: weights @ value / total for b, value in scores.oracle.items()}
-    return values
-
-
-def resample_texts(sets: list[SetScores]) -> list[FloatArray]:
-    """Return bootstrap weights of the questions of each set; texts are resampled over all sets."""
-    texts = np.unique(np.concatenate([scores.group for scores in sets]))
-    rng = np.random.default_rng(SEED)
-    counts = rng.multinomial(len(texts), np.full(len(texts), 1 / len(texts)), size=RESAMPLES)
-    weights = []
-    for scores in sets:
-        own = counts[:, np.searchsorted(texts, scores.group)].astype(np.float64)
-        own[own.sum(axis=1) == 0] = 1.0
-        weights.append(np.concatenate([np.ones((1, len(scores.group))), own]))
-    return weights
-
-
-def has_headroom(values: Values, budget: float) -> bool:
-    """Whether the oracle is above the mixture beyond the noise."""
-    headroom = values["oracle"][budget] - values["mixture"][budget]
-    return bool(np.quantile(headroom[1:], 0.025) > 0)
+        policies = tuple(arrays["policies"].tolist())
+        return SetScores(name=name, policies=policies, **{key: arrays[key] for key in ARRAYS})
 
 
 def report(sets: list[SetScores]) -> None:
-    """Print headroom by set, then the differences to each rival over all untouched sets."""
-    pairs = zip(sets, resample_texts(sets), strict=True)
-    by_set = [read_values(scores, weights) for scores, weights in pairs]
-    for scores, values in zip(sets, by_set, strict=True):
-        print(f"\n{scores.name}: {len(scores.group)} questions")
-        for name in values:
-            cells = []
-            for b in scores.budgets:
-                headroom = values["oracle"][b][0] - values["mixture"][b][0]
-                gain = values[name][b][0] - values["mixture"][b][0]
-                share = f"{100 * gain / headroom:4.0f}" if has_headroom(values, b) else "   –"
-                cells.append(f"{values[name][b][0]:.4f} ({share})")
+    """Print accuracy and headroom by set, then the differences to each rival."""
+    for scores in sets:
+        print(f"\n{scores.name}: {len(scores.group)} questions, budgets {scores.budgets.tolist()}")
+        for name, accuracy, headroom in zip(
+            scores.policies, scores.accuracy, scores.headroom, strict=True
+        ):
+            cells = [
+                f"{a:.4f} ({'   –' if np.isnan(h) else f'{100 * h:4.0f}'})"
+                for a, h in zip(accuracy.tolist(), headroom.tolist(), strict=True)
+            ]
             print(f"  {name:22}", "  ".join(cells))
-    report_rivals(sets, by_set)
-
-
-def report_rivals(sets: list[SetScores], by_set: list[Values]) -> None:
-    """Print the mean difference to each rival, and the cells where ``sequential`` is worst."""
-    rivals = [name for name in sets[0].curves if name not in ("mixture", "sequential")]
-    cells: list[tuple[float, str]] = []
-    differences: dict[str, list[FloatArray]] = {rival: [] for rival in rivals}
-    for scores, values in zip(sets, by_set, strict=True):
-        untouched = not scores.name.startswith((*DESIGN, "mcqa-comprehensive-"))
-        for rival in rivals:
-            for b in scores.budgets:
-                difference = values["sequential"][b] - values[rival][b]
-                error = max(float(difference[1:].std()), 1e-9)
-                points = f"{100 * difference[0]:+.2f} ± {196 * error:.2f}"
-                text = f"{scores.name} B={b:g} {rival} {points}"
-                cells.append((NormalDist().cdf(difference[0] / error), text))
-                large = len(scores.group) >= MIN_QUESTIONS
-                if untouched and large and has_headroom(values, b):
-                    differences[rival].append(difference)
+    used = select_cells(sets)
     print("\nmean difference in points, sequential minus rival, over untouched sets and budgets:")
-    for rival, found in differences.items():
-        if found:
-            mean = 100 * np.mean(found, axis=0)
-            low, high = np.quantile(mean[1:], [0.025, 0.975])
-            print(f"  {rival:22} {mean[0]:+.2f} [{low:+.2f}, {high:+.2f}] of {len(found)} cells")
+    for i, rival in enumerate(sets[0].rivals):
+        if used:
+            value, error = average(used, i)
+            low, high = value - 1.96 * error, value + 1.96 * error
+            count = f"{len(used)} cells of {len({scores.name for scores, _ in used})} sets"
+            print(f"  {rival:22} {100 * value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}], {count}")
+    report_worst(sets)
+
+
+def select_cells(sets: list[SetScores]) -> list[tuple[SetScores, int]]:
+    """Return the sets and budgets that count, and print the others with the reason."""
+    used = []
+    print("\nnot part of the mean:")
+    for scores in sets:
+        reason = None
+        if scores.name.startswith(DESIGN):
+            reason = "used in the design"
+        elif len(np.unique(scores.group)) < MIN_QUESTIONS:
+            reason = f"fewer than {MIN_QUESTIONS} different questions"
+        if reason:
+            print(f"  {scores.name}: {reason}")
+            continue
+        missing = [f"{b:g}" for b in BUDGETS if b not in scores.budgets]
+        if missing:
+            print(f"  {scores.name}, budgets {', '.join(missing)}: too few samples per question")
+        without = np.isnan(scores.headroom[0])
+        if without.any():
+            named = ", ".join(f"{b:g}" for b in scores.budgets[without])
+            print(f"  {scores.name}, budgets {named}: the oracle may gain nothing")
+        used += [(scores, int(k)) for k in np.flatnonzero(~without)]
+    return used
+
+
+def average(used: list[tuple[SetScores, int]], rival: int) -> tuple[float, float]:
+    """Return the mean difference over sets and budgets, and its standard error."""
+    value = float(np.mean([scores.difference[rival, k] for scores, k in used]))
+    texts: dict[int, float] = {}
+    variance = 0.0
+    for scores in {id(one): one for one, _ in used}.values():
+        columns = [k for one, k in used if one is scores]
+        share = scores.influence[rival, columns].sum(axis=0) / len(scores.group) / len(used)
+        for text, part in zip(scores.group.tolist(), share.tolist(), strict=True):
+            texts[text] = texts.get(text, 0.0) + part
+        # The fits are the same at all budgets, so their errors do not average out.
+        error = np.sqrt(scores.refit_variance[rival, columns]).sum() / len(used)
+        variance += float(error) ** 2
+    return value, float(np.sqrt(sum(part**2 for part in texts.values()) + variance))
+
+
+def report_worst(sets: list[SetScores]) -> None:
+    """Print the cells where ``sequential`` is worst, with the bound of Holm's test."""
+    cells = []
+    for scores in sets:
+        for i, rival in enumerate(scores.rivals):
+            for k, budget in enumerate(scores.budgets.tolist()):
+                value, error = average([(scores, k)], i)
+                points = f"{100 * value:+.2f} ± {196 * error:.2f}"
+                text = f"{scores.name} B={budget:g} {rival} {points}"
+                cells.append((NormalDist().cdf(value / max(error, 1e-9)), text))
     cells.sort()
     print("\nworst cells, p value of being worse, and Holm's bound:")
     for i, (p, text) in enumerate(cells[:8]):
         print(f"  {p:.5f} (bound {0.05 / (len(cells) - i):.5f})  {text}")
+
+
+def score_set(name: str, run: Path, out: Path) -> None:
+    """Score a set with all and with few questions, as recorded and with parsed samples only."""
+    for kept in ("recorded", "parsed"):
+        try:
+            pool = read_pool(Run(run)).equalise(drop_unparsed=kept == "parsed")
+        except DataError as error:
+            print(f"{name}, {kept}: excluded, {error}")
+            continue
+        parts: dict[str, tuple[Pool, tuple[str, ...]]] = {f"{name}--all--{kept}": (pool, RIVALS)}
+        for i, part in enumerate(split_few(pool)):
+            parts[f"{name}, part {i + 1}--few--{kept}"] = part, FEW_RIVALS
+        for stem, (some, rivals) in parts.items():
+            if (out / f"{stem}.npz").exists():
+                continue
+            start = time.perf_counter()
+            scores = score(stem.split("--")[0], some, rivals)
+            if isinstance(scores, str):
+                print(f"{stem}: excluded, {scores}")
+                continue
+            save(scores, out / f"{stem}.npz")
+            print(stem, f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
 def main() -> None:
@@ -249,18 +300,8 @@ def main() -> None:
     for name, file in find_sets(options.samples, out / "parts"):
         if options.sets and not name.startswith(tuple(options.sets)):
             continue
-        run = out / "runs" / name
-        import_samples(file, run)
-        for training in ("all", "few"):
-            for kept in ("recorded", "parsed"):
-                path = out / f"{name}--{training}--{kept}.npz"
-                if path.exists():
-                    continue
-                start = time.perf_counter()
-                scores = score(name, run, drop_unparsed=kept == "parsed", few=training == "few")
-                if scores is not None:
-                    save(scores, path)
-                print(path.stem, f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
+        import_samples(file, out / "runs" / name)
+        score_set(name, out / "runs" / name, out)
     for training in ("all", "few"):
         for kept in ("recorded", "parsed"):
             sets = [load(path) for path in sorted(out.glob(f"*--{training}--{kept}.npz"))]

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
-from adacompute.evaluation.intervals import bootstrap_weights
-from adacompute.evaluation.pool import Pool, assign_folds
+from adacompute.evaluation.held_out import CurvePoint, score_held_out
+from adacompute.evaluation.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.pool import Pool
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.spending.token_prices import TokenPrices
@@ -51,7 +51,6 @@ BUDGET_SAMPLES = (2, 3, 4, 6)
 """Budgets: the cost of this many samples in one call."""
 
 SURFACE_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
-PERMUTATIONS, FOLDS, SEED, RESAMPLES = 40, 5, 0, 1000
 FREE_ROUNDS = "sequential, free rounds"
 POLICIES = ("mixture", "early-stopping", "adaptive-consistency", FREE_ROUNDS, "sequential")
 
@@ -127,40 +126,37 @@ def fit_with_free_rounds(experiment: Experiment, train: IntArray) -> FittedPolic
     return replace(fitted, policy=replace(fitted.policy, round_cost=0.0, _plans={}))
 
 
-def score(experiment: Experiment, name: str) -> Curve:
+def score(experiment: Experiment, name: str) -> PolicyScore:
     """Score a policy on held-out questions."""
-    factory = fit_with_free_rounds if name == FREE_ROUNDS else POLICY_FACTORIES[name]
-    splits = split_folds(assign_folds(experiment.pool.group, FOLDS, seed=SEED))
-    return cross_validate(experiment, factory, splits)
+    return score_policy(experiment, fit_with_free_rounds if name == FREE_ROUNDS else name)
+
+
+def format_point(point: CurvePoint) -> str:
+    """Format the accuracy and the rounds of a point."""
+    return f"{100 * point.accuracy:.1f} ({point.result.n_rounds.mean():.2f})"
 
 
 def compare_calls(pool: Pool, prompt: FloatArray, completion: FloatArray) -> None:
     """Print accuracy and rounds of every policy with every pricing."""
-    weights = bootstrap_weights(pool.group, RESAMPLES, seed=SEED)
     print("accuracy (rounds) at the cost of n samples in one call, n =", *BUDGET_SAMPLES)
     for pricing in PRICINGS:
         priced = price_pool(pricing, pool, prompt, completion)
         sample_cost = float(priced.mean_sample_cost().mean())
         round_cost = float(priced.round_costs.mean())
         budgets = tuple(sample_cost * n + round_cost for n in BUDGET_SAMPLES)
-        experiment = Experiment(priced, LEVELS, budgets, PERMUTATIONS, SEED)
+        experiment = Experiment(priced, LEVELS, budgets)
         print(f"\n{pricing.name}: a round costs as much as {round_cost / sample_cost:.2f} samples")
-        curves = {name: score(experiment, name) for name in POLICIES}
-        ours = [read_curve(curves["sequential"], b, weights) for b in budgets]
-        for name, curve in curves.items():
-            points = [read_curve(curve, b, weights) for b in budgets]
-            cells = [f"{100 * p.accuracy:.1f} ({p.n_rounds:.1f})" for p in points]
-            pairs = list(zip(ours, points, strict=True))
-            gain = 100 * np.mean([o.accuracy - p.accuracy for o, p in pairs])
-            resampled = 100 * np.mean([o.resampled - p.resampled for o, p in pairs], axis=0)
-            low, high = np.quantile(resampled, [0.025, 0.975])
-            interval = f"sequential {gain:+.2f} [{low:+.2f}, {high:+.2f}]"
+        scores = {name: score(experiment, name) for name in POLICIES}
+        for name, other in scores.items():
+            cells = [format_point(other.curve.read(b)) for b in budgets]
+            gain = scores["sequential"].difference(other, budgets)
+            value, low, high = (100 * end for end in (gain.value, gain.low, gain.high))
+            interval = f"sequential {value:+.2f} [{low:+.2f}, {high:+.2f}]"
             print(f"| {name} |", " | ".join(cells), f"| {interval} |", flush=True)
 
 
 def print_surface(pool: Pool) -> None:
     """Print accuracy and rounds of ``sequential`` by maximum number of rounds and budget."""
-    weights = bootstrap_weights(pool.group, RESAMPLES, seed=SEED)
     print("\n| max rounds |", " | ".join(f"B = {b:g}" for b in SURFACE_BUDGETS), "|")
     fitted: dict[bytes, FittedPolicy] = {}
 
@@ -170,17 +166,15 @@ def print_surface(pool: Pool) -> None:
             fitted[key] = POLICY_FACTORIES["sequential"](experiment, train)
         return fitted[key]
 
-    unlimited = Experiment(pool, LEVELS, SURFACE_BUDGETS, PERMUTATIONS, SEED)
-    splits = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
+    unlimited = Experiment(pool, LEVELS, SURFACE_BUDGETS)
     for max_rounds in (1, 2, 3, 4, UNLIMITED_ROUNDS):
         experiment = replace(unlimited, max_rounds=max_rounds, _rule_results={})
-        curve = cross_validate(experiment, fit_once, splits)
-        points = [read_curve(curve, budget, weights) for budget in SURFACE_BUDGETS]
-        cells = [f"{100 * p.accuracy:.1f} ({p.n_rounds:.2f})" for p in points]
+        curve = score_held_out(experiment, fit_once)
+        cells = [format_point(curve.read(budget)) for budget in SURFACE_BUDGETS]
         name = "unlimited" if max_rounds == UNLIMITED_ROUNDS else str(max_rounds)
         print(f"| {name} |", " | ".join(cells), "|", flush=True)
-    mixture = score(unlimited, "mixture")
-    cells = [f"{100 * read_curve(mixture, b, weights).accuracy:.1f}" for b in SURFACE_BUDGETS]
+    mixture = score(unlimited, "mixture").curve
+    cells = [f"{100 * mixture.read(b).accuracy:.1f}" for b in SURFACE_BUDGETS]
     print("| mixture |", " | ".join(cells), "|")
 
 

@@ -27,10 +27,8 @@ from adacompute.core.answers import UNPARSED, order_samples
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.curves import Curve, cross_validate, read_curve, split_folds
-from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
-from adacompute.evaluation.intervals import bootstrap_weights
-from adacompute.evaluation.pool import assign_folds
+from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 SETS = ("arith110__smollm2-135m", "svamp141__qwen2.5-coder-1.5b")
 VOTES = ("uniform", "mean", "best", "weighted", "one")
 SIZES = (2, 3, 4, 5, 8)
-N_ORDERS, PERMUTATIONS, FOLDS, RESAMPLES, SEED = 960, 40, 5, 2000, 0
+N_ORDERS, RESAMPLES, SEED = 960, 2000, 0
 LEVEL_SETS = {
     "1,2,4,8,16": (1, 2, 4, 8, 16),
     "1,3,5,9,15": (1, 3, 5, 9, 15),
@@ -88,7 +86,8 @@ def compare_votes(recorded: SampleSet) -> None:
     rng = np.random.default_rng(SEED)
     weights = rng.multinomial(len(answers), np.full(len(answers), 1 / len(answers)), RESAMPLES)
     for size in SIZES:
-        index = order_samples(answers, n_orders=N_ORDERS, length=size, seed=SEED).reshape(-1, size)
+        known = {"n_orders": N_ORDERS, "length": size, "seed": SEED}
+        index = order_samples(answers, recorded.key, **known).reshape(-1, size)
         samples = answers.answer[index], answers.class_accuracy[index], logprob[index]
         cells, uniform = [], np.zeros(0)
         for method in VOTES:
@@ -115,7 +114,7 @@ def compare_level_sets(recorded: SampleSet) -> None:
 
 def compare_policies(samples: Path, name: str) -> None:
     """Print held-out accuracies with both ways to break ties."""
-    curves: dict[tuple[str, str], Curve] = {}
+    scores: dict[tuple[str, str], PolicyScore] = {}
     with TemporaryDirectory() as directory:
         import_samples(next(samples.rglob(f"{name}.parquet")), Path(directory, "run"))
         pools = {
@@ -125,20 +124,14 @@ def compare_policies(samples: Path, name: str) -> None:
     for tie_break, pool in pools.items():
         max_level = pool.n_samples // 2
         levels = tuple(n for n in LEVELS if n <= max_level)
-        experiment = Experiment(pool, levels, BUDGETS, PERMUTATIONS, SEED)
-        splits = split_folds(assign_folds(pool.group, FOLDS, seed=SEED))
+        experiment = Experiment(pool, levels, BUDGETS)
         for policy in POLICIES:
-            curves[policy, tie_break] = cross_validate(experiment, POLICY_FACTORIES[policy], splits)
-    weights = bootstrap_weights(pools[FIRST_SEEN].group, RESAMPLES, seed=SEED)
-    for (policy, tie_break), curve in curves.items():
-        points = [read_curve(curve, b, weights) for b in BUDGETS]
-        base = [read_curve(curves[policy, FIRST_SEEN], b, weights) for b in BUDGETS]
-        pairs = list(zip(points, base, strict=True))
-        gain = 100 * np.mean([p.accuracy - b.accuracy for p, b in pairs])
-        resampled = 100 * np.mean([p.resampled - b.resampled for p, b in pairs], axis=0)
-        low, high = np.quantile(resampled, [0.025, 0.975])
-        cells = " | ".join(f"{100 * p.accuracy:.1f}" for p in points)
-        print(f"| {policy}, {tie_break} | {cells} | {gain:+.2f} [{low:+.2f}, {high:+.2f}] |")
+            scores[policy, tie_break] = score_policy(experiment, policy)
+    for (policy, tie_break), score in scores.items():
+        gain = score.difference(scores[policy, FIRST_SEEN], BUDGETS)
+        value, low, high = (100 * end for end in (gain.value, gain.low, gain.high))
+        cells = " | ".join(f"{100 * score.curve.read(b).accuracy:.1f}" for b in BUDGETS)
+        print(f"| {policy}, {tie_break} | {cells} | {value:+.2f} [{low:+.2f}, {high:+.2f}] |")
 
 
 def main() -> None:

@@ -26,9 +26,8 @@ import numpy as np
 
 from adacompute.core.types import Level, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.curves import N_TARGETS, replay_fitted, split_folds
 from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
-from adacompute.evaluation.intervals import bootstrap_weights
+from adacompute.evaluation.held_out import replay_splits, split_folds
 from adacompute.evaluation.pool import Pool, Resort, assign_folds
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.router import fit_value_router
@@ -37,7 +36,7 @@ from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run, encode_samples
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray, IntArray
+    from adacompute.core.types import FloatArray, IntArray, KeyArray
 
 FILE = "mcqa-comprehensive100__{}.parquet"
 TOKEN_PRICES = {
@@ -49,6 +48,7 @@ TOKEN_PRICES = {
 """Input and output, in dollars per million tokens, as listed in mid 2024 (when sampled)."""
 
 CHARS_PER_TOKEN, PERMUTATIONS, FOLDS, REPEATS, RESAMPLES = 4, 40, 5, 4, 2000
+N_TARGETS = 48
 CHEAP_LEVELS, STRONG_LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16), (1, 3, 5)
 AGREEMENT_SAMPLES, MAX_AGREEMENT = (1, 2, 3, 4, 5, 6, 8), 8
 BUDGET_SHARES = (0.1, 0.2, 0.35, 0.5, 0.7)
@@ -166,16 +166,11 @@ def run_sequential(
     experiment: Experiment, train: IntArray, held_out: IntArray, targets: FloatArray
 ) -> tuple[CostCurve, FloatArray]:
     """Score the sequential policy at its prices; also return the share of questions resorted on."""
-    fitted = POLICY_FACTORIES["sequential"](experiment, train)
-    sample_cost = experiment.sample_cost(train)
-    runs = [replay_fitted(experiment, fitted, price, sample_cost) for price in fitted.prices]
-    training_cost = np.maximum.accumulate([run.cost[train].mean() for run in runs])
-    cost, accuracy, resorted = (
-        np.stack([getattr(run, field)[held_out] for run in runs], axis=1)
-        for field in ("cost", "accuracy", "resorted")
-    )
-    curve = interpolate(training_cost, cost, accuracy, targets)
-    return curve, interpolate(training_cost, cost, resorted, targets)[1]
+    factory = POLICY_FACTORIES["sequential"]
+    (fold,) = replay_splits(experiment, factory, [(train, held_out)])
+    training_cost, result = fold.training_cost, fold.result
+    curve = interpolate(training_cost, result.cost, result.accuracy, targets)
+    return curve, interpolate(training_cost, result.cost, result.resorted, targets)[1]
 
 
 def score(
@@ -204,6 +199,14 @@ def score(
             shares[held_out] += share
     curves = {name: (total[0] / REPEATS, total[1] / REPEATS) for name, total in totals.items()}
     return curves, shares / REPEATS
+
+
+def bootstrap_weights(group: KeyArray) -> FloatArray:
+    """Return how often each question is drawn: once, then in each resampling of the texts."""
+    _, inverse = np.unique(group, return_inverse=True)
+    size = int(inverse.max()) + 1
+    counts = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES)
+    return np.concatenate([np.ones((1, len(group))), counts[:, inverse]])
 
 
 def read_curve(curve: CostCurve, budget: float, weights: FloatArray) -> FloatArray:
@@ -273,7 +276,7 @@ def main() -> None:
         f"{single_costs[1] / single_costs[0]:.0f} of {options.cheap}. "
         f"Accuracy at budgets in samples of {options.cheap}:"
     )
-    report(curves, shares, single_costs, bootstrap_weights(cheap.group, RESAMPLES, seed=0))
+    report(curves, shares, single_costs, bootstrap_weights(cheap.group))
 
 
 if __name__ == "__main__":

@@ -91,9 +91,9 @@ def test_replay_of_gateway_log_is_unchanged() -> None:
 
 
 @pytest.mark.parametrize("name", POLICY_FACTORIES)
-def test_prices_ten_percent_higher_change_decisions(name: str) -> None:
+def test_higher_prices_change_decisions(name: str) -> None:
     stored = golden["recordings"]["example"][name]
-    raised = run("example", name, prices=[1.1 * price for price in script.PRICES])
+    raised = run("example", name, prices=[1.5 * price for price in script.PRICES])
     assert differences(stored, dict(zip(stored, raised.values(), strict=True))) != []
 
 

@@ -146,3 +146,18 @@ def test_the_mixture_has_no_gain_and_no_refits(experiment_of: Callable[..., Expe
     assert score.refits is None
     gain = score.gain(score.curve.read(3.0))
     assert (gain.value, gain.low, gain.high) == (0.0, 0.0, 0.0)
+
+
+def test_two_policies_are_compared_at_equal_cost(experiment_of: Callable[..., Experiment]) -> None:
+    experiment = experiment_of(90)
+    retry, early = (score_policy(experiment, name) for name in ("retry", "early-stopping"))
+    found, reverse = retry.difference(early, [2.0, 3.0]), early.difference(retry, [2.0, 3.0])
+    assert (found.value, found.low) == pytest.approx((-reverse.value, -reverse.high), rel=0.05)
+    accuracy = [score.curve.read(b).accuracy for score in (retry, early) for b in (2.0, 3.0)]
+    assert found.value == pytest.approx((sum(accuracy[:2]) - sum(accuracy[2:])) / 2)
+    same = retry.difference(retry, [2.0])
+    assert (same.low, same.value, same.high) == (0.0, 0.0, 0.0)
+    mixture = score_policy(experiment, "mixture")
+    gain = retry.gain(retry.curve.read(3.0))
+    one = retry.difference(mixture, [3.0])
+    assert (one.low, one.value, one.high) == pytest.approx((gain.low, gain.value, gain.high))

@@ -25,7 +25,7 @@ from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean, student_
 from adacompute.evaluation.refits import Refits, RefitVariance, score_refits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from adacompute.core.types import FloatArray, KeyArray
 
@@ -80,6 +80,23 @@ class PolicyScore:
         """Return the mean accuracy of a point, with its interval over questions."""
         mean = Mean.of(point.result.accuracy, 0.0, self.group)
         return mean.interval(confidence).clip(0.0, 1.0)
+
+    def difference(self, other: PolicyScore, budgets: Sequence[float]) -> Interval:
+        """Return the accuracy minus that of another policy at equal cost, averaged over budgets.
+
+        The fits of two policies to the same questions are taken as independent, which is cautious.
+        """
+        points = [self.curve.read(budget) for budget in budgets]
+        found = [measure_difference(other.curve, point) for point in points]
+        variances = [
+            self.refit_variance(point).gain
+            + other.refit_variance(other.curve.read(point.cost)).gain
+            for point in points
+        ]
+        influence = np.mean([own for _, own in found], axis=0)
+        value = float(np.mean([one for one, _ in found]))
+        # The fit is the same at all budgets, so its errors do not average out.
+        return self.interval(value, influence, float(np.mean(np.sqrt(variances))) ** 2)
 
     def interval(
         self,
