@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,7 +67,7 @@ def test_a_directory_is_read_whole_and_its_samples_are_numbered_over_its_files(
     log = tmp_path / "log"
     logged(log, "2 + 2?", "2 + 3?")
     logged(log, "2 + 3?", decision="later")
-    asked = {"grader": "numeric", "gold": str(key)}
+    asked: dict[str, Any] = {"grader": "numeric", "gold": str(key)}
     found = import_samples(log, tmp_path / "run", **asked)
     assert (found["questions"], found["samples"], found["excluded"]) == (2, 9, 0)
     table = pq.read_table(tmp_path / "run" / "samples.parquet")

@@ -16,6 +16,7 @@ import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.intervals import CONFIDENCE
+from adacompute.policies.sequential import SequentialPolicy
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
@@ -32,6 +33,7 @@ N_POINTS = 64
 N_REFINED, N_REFINEMENTS = 9, 4
 """Prices per refinement, and refinements, when the price of one setting is searched."""
 
+N_FINE_PRICES = 512
 N_BISECTIONS = 40
 
 TOLERANCE = 1e-9
@@ -62,12 +64,20 @@ class PriceFrontier:
     settings: CalibrationSettings
 
     @cached_property
+    def _final_prices(self) -> FloatArray:
+        """Falling prices of the final policy; more where all are replayed at once."""
+        prices, policy = np.asarray(self.final.prices), self.final.policy
+        if isinstance(policy, SequentialPolicy) and policy.is_index_rule:
+            return np.geomspace(prices[0], prices[-1], N_FINE_PRICES)
+        return prices
+
+    @cached_property
     def _final_cost(self) -> FloatArray:
-        """Mean cost of the final policy at each of its prices, on the questions it was fitted to.
+        """Mean cost of the final policy at each of these prices, on the questions it was fitted to.
 
         It never falls from one price to the next lower one.
         """
-        return np.maximum.accumulate(self._replay(np.asarray(self.final.prices)))
+        return np.maximum.accumulate(self._replay(self._final_prices))
 
     def _replay(self, prices: FloatArray) -> FloatArray:
         experiment, final = self.score.experiment, self.final
@@ -81,7 +91,7 @@ class PriceFrontier:
 
     def price_at(self, setting: float) -> float:
         """Return the price at which the final policy costs this much on its training questions."""
-        prices, cost = np.asarray(self.final.prices), self._final_cost
+        prices, cost = self._final_prices, self._final_cost
         if self.final.is_stepped:
             fits = int(np.searchsorted(cost, setting * (1 + TOLERANCE), side="right")) - 1
             return float(prices[max(0, fits)])
@@ -98,7 +108,7 @@ class PriceFrontier:
         if self.final.is_stepped:
             return self.price_at(setting)
         cost, first = np.unique(self._final_cost, return_index=True)
-        prices = np.asarray(self.final.prices)[first]
+        prices = self._final_prices[first]
         return float(np.exp(np.interp(setting, cost, np.log(prices))))
 
     @cached_property

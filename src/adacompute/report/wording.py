@@ -197,7 +197,7 @@ def explain_headline(document: dict[str, Any]) -> str:
 
 
 def _describe_rounds(document: dict[str, Any]) -> str:
-    """Return how many rounds of samples a question takes, and how long, if that was recorded."""
+    """Return the mean number of rounds per question, and their latency if it was recorded."""
     rounds = f"A question takes {_selected(document)['rounds']:.1f} rounds of samples on average"
     if document["latency_p50_s"] is None:
         return f"{rounds}."
