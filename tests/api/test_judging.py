@@ -374,4 +374,6 @@ def test_a_policy_that_reads_words_is_calibrated_with_them(hundred: ada.Samples)
     policy = ada.Sequential().fit(hundred)
     experiment = policy.make_experiment(hundred, budget=2.0)
     fitted = policy.as_fitted(hundred, experiment, np.arange(len(experiment.pool)))
-    assert np.array_equal(fitted.features, experiment.pool.sequential_features)
+    words = experiment.pool.sequential_features
+    assert words is not None
+    assert np.array_equal(fitted.features, words)
