@@ -357,3 +357,23 @@ def test_an_estimator_that_sets_no_policy_is_refused(hundred: ada.Samples) -> No
 
     with pytest.raises(ada.NotFittedError, match="Nothing"):
         ada.evaluate(Nothing(), hundred, budgets=[2.0])
+
+
+def test_a_fixed_policy_is_calibrated_to_a_level_within_the_budget(hundred: ada.Samples) -> None:
+    policy = ada.Fixed(levels=[1, 2, 4]).fit(hundred)
+    result = ada.calibrate(policy, hundred, budget=3.0)
+    (row,) = ada.evaluate(policy, hundred, budgets=[3.0]).rows
+    assert result.cost == row["cost"] == 2.0
+    assert (result.gain, result.gain_low) == pytest.approx(
+        (row["difference"], row["difference_low"])
+    )
+    assert {point.cost for point in result.frontier} == {1.0, 2.0, 4.0}
+
+
+def test_a_policy_that_reads_words_is_calibrated_with_them(hundred: ada.Samples) -> None:
+    policy = ada.Sequential().fit(hundred)
+    experiment = policy.make_experiment(hundred, budget=2.0)
+    fitted = policy.as_fitted(hundred, experiment, np.arange(len(experiment.pool)))
+    words = experiment.pool.sequential_features
+    assert words is not None
+    assert np.array_equal(fitted.features, words)

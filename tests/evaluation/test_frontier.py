@@ -1,4 +1,4 @@
-"""PriceFrontier: the prices of the final fit that hold a budget, and bounds of the cost."""
+"""Frontier: the prices of the final fit that hold a budget, and bounds of the cost."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.policies.bundle import Bundle, save_bundle
+from adacompute.policies.rule_policy import RulePolicy
 from adacompute.sampling.session import Session
 from adacompute.stages.train import make_bundle
 
@@ -150,7 +151,9 @@ class Estimator:
         self._check_levels(max(experiment.levels))
         prices = getattr(self, "prices_", None) or price_grid(1.0 / experiment.sample_cost(train))
         rows = samples.positions(experiment.pool.key)
-        return FittedPolicy(self.policy_, tuple(prices), samples.features(self.features)[rows])
+        features = samples.features(self.to_bundle().features)[rows]
+        is_stepped = isinstance(self.policy_, RulePolicy) and self.policy_.mix_by == "none"
+        return FittedPolicy(self.policy_, tuple(prices), features, is_stepped=is_stepped)
 
     def _check_levels(self, limit: int) -> tuple[int, ...]:
         """Return the levels of the fitted policy, or refuse those that cannot be replayed."""
