@@ -38,7 +38,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "advice": "use n = 2",
         "reason": None,
         "questions_needed": 240,
-        "frontier": [{"cost_high": 1.0}, {"cost_high": 6.5}],
+        "frontier": [{"budget": 1.0}, {"budget": 6.5}],
         "latency_p50_s": None,
         "latency_p95_s": None,
         "unparsed": {"share": 0.0, "gain": 0.0, "gain_low": 0.0, "gain_high": 0.0},

@@ -207,7 +207,7 @@ def _describe_rounds(document: dict[str, Any]) -> str:
 
 def _explain_unspent(document: dict[str, Any]) -> str:
     """Return a sentence if the budget is more than the policy can spend."""
-    if max(point["cost_high"] for point in document["frontier"]) >= document["budget"]:
+    if document["frontier"][-1]["budget"] >= document["budget"] * (1 - 1e-6):
         return ""
     cost = format_budget(_selected(document)["cost"], document["unit"])
     return f" The policy spends at most {cost}, so a smaller budget gives the same result."
@@ -256,6 +256,10 @@ def describe_next(document: dict[str, Any]) -> str:
     return "collect and grade more questions first."
 
 
+EXAMPLE_URL = "http://127.0.0.1:8080/v1"
+"""Where many model servers listen by default."""
+
+
 def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Return what to do next, with the commands that do it."""
     run, policy = document["path"], document["policy"]
@@ -263,7 +267,10 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     options = _options(document)
     train = ("adacompute", "train", run, "--policy", policy, "--out", "BUNDLE", *options)
     calibrate = ("adacompute", "calibrate", run, "--bundle", "BUNDLE", "--budget", budget)
-    serve = ("adacompute", "serve", "--bundle", "BUNDLE", "--budget", budget, "--base-url", "URL")
+    serve = ["adacompute", "serve", "--bundle", "BUNDLE", "--budget", budget]
+    serve += ["--base-url", EXAMPLE_URL]
+    for name in ("model", "grader"):
+        serve += [] if document[name] else [f"--{name}", name.upper()]
     if document["verdict"] == "gain":
         return [
             ("Fit the policy to all of these questions.", shlex.join(train)),
