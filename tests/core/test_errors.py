@@ -8,7 +8,6 @@ import pytest
 from adacompute.core import errors
 from adacompute.core.errors import (
     AdaComputeError,
-    BudgetBelowMinimum,
     BundleError,
     ConfigError,
     DataError,
@@ -30,7 +29,6 @@ TREE = {
     DataError: ValueError,
     BundleError: DataError,
     InfeasibleBudget: ValueError,
-    BudgetBelowMinimum: InfeasibleBudget,
     NotFittedError: AttributeError,
     MissingExtra: ImportError,
     GraderError: AdaComputeError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adacompute.core.errors import BudgetBelowMinimum, InfeasibleBudget
+from adacompute.core.errors import InfeasibleBudget
 from adacompute.core.types import FloatArray
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, list_frontier
@@ -79,7 +79,7 @@ def test_a_calibrated_budget_has_exactly_the_price_of_the_calibration(
         assert found["cost"] == pytest.approx(min(budget, highest), abs=1e-9)
         assert [point.budget for point in points] == sorted(point.budget for point in points)
         assert (np.diff([point.price for point in points]) <= 0).all()
-        with pytest.raises(BudgetBelowMinimum):
+        with pytest.raises(InfeasibleBudget):
             bundle.price_for(0.9)
 
 

@@ -5,7 +5,6 @@ AdaComputeError
 ├── DataError          samples, questions or tables that cannot be used      (ValueError)
 │   └── BundleError    a policy bundle that cannot be loaded or does not fit
 ├── InfeasibleBudget   a budget below the cost of the cheapest levels        (ValueError)
-│   └── BudgetBelowMinimum  the same of a calibrated policy; also a BundleError
 ├── NotFittedError     an estimator that is used before fit                  (ValueError)
 ├── MissingExtra       an optional dependency that is not installed          (ImportError)
 ├── GraderError        a user-defined grader that failed
@@ -42,11 +41,7 @@ class BundleError(DataError):
 
 
 class InfeasibleBudget(AdaComputeError, ValueError):  # noqa: N818 - it names the state, not a fault
-    """A budget below the cost of every question's cheapest level."""
-
-
-class BudgetBelowMinimum(InfeasibleBudget, BundleError):  # noqa: N818 - as above
-    """A budget below the minimum cost of a calibrated policy."""
+    """A budget below the cost of the cheapest levels, or below the minimum of a policy."""
 
 
 class NotFittedError(AdaComputeError, ValueError, AttributeError):

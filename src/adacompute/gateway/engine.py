@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from adacompute.core.errors import BundleError, ModelError
+from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.body import Body
 from adacompute.gateway.openai_requests import BadRequest, VirtualRequest, last_user_text
@@ -254,7 +254,7 @@ class Engine:
         budget = self.virtual.budget if request.budget is None else request.budget
         try:
             return budget, self._price_for(budget)
-        except BundleError as error:
+        except (BundleError, InfeasibleBudget) as error:
             raise BadRequest(str(error), "budget") from None
 
     def _max_rounds(self) -> int | None:

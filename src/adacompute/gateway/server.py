@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adacompute.core.errors import BundleError, ConfigError, needs_extra
+from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget, needs_extra
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway import probing
 from adacompute.gateway.app import Application, build
@@ -47,7 +47,7 @@ def load_models(config: Config) -> dict[str, VirtualModel]:
     for name, model in config.models.items():
         try:
             models[name] = _load(config, name, model)
-        except (BundleError, ConfigError) as error:
+        except (BundleError, ConfigError, InfeasibleBudget) as error:
             raise ConfigError(f"models.{name}: {error}") from None
     return models
 

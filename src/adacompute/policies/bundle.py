@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from adacompute.core.errors import BudgetBelowMinimum, BundleError
+from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.types import FloatArray
 from adacompute.features.text import FEATURE_SETS, VERSION
 from adacompute.models.messages import Settings
@@ -155,7 +155,7 @@ class Bundle:
         is interpolated.
         """
         if not budget >= self.min_budget * (1 - 1e-9):  # true for NaN as well
-            raise BudgetBelowMinimum(
+            raise InfeasibleBudget(
                 f"a budget of {budget:g} is below {self.min_budget:.6g}, the minimum cost of this "
                 "policy"
             )
