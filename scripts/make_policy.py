@@ -1,7 +1,8 @@
 """Policy: the bundle that ships in the package, trained on the example set.
 
 ``python scripts/make_policy.py OUT`` imports the shipped samples, trains a sequential policy on
-them, calibrates it at two samples per question, and adds the prompt that was used to collect them.
+them, calibrates it at two samples per question, and adds the prompt and the sampling settings that
+were used to collect them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from adacompute.datasets.example import find_example
+from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import load_bundle, save_bundle
 from adacompute.stages.calibrate import calibrate_run
@@ -30,8 +32,9 @@ def main() -> None:
         import_samples(find_example(), run, grader="numeric")
         train_run(run, policy="sequential", out=out)
         calibrate_run(run, bundle=out, budget=2.0)
-    bundle = load_bundle(out)
-    save_bundle(replace(bundle, template=Template(FORM, few_shot=tuple(FEW_SHOT), chat=False)), out)
+    template = Template(FORM, few_shot=tuple(FEW_SHOT), chat=False)
+    settings = Settings(temperature=0.7, max_tokens=20, stop=("\n",))
+    save_bundle(replace(load_bundle(out), template=template, settings=settings), out)
 
 
 if __name__ == "__main__":

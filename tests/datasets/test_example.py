@@ -11,9 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.utility import estimate
-from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES, SEED, find_card, find_example
+from adacompute.datasets.example import (
+    N_QUESTIONS,
+    N_SAMPLES,
+    SEED,
+    find_card,
+    find_example,
+    locate_bundle,
+)
 from adacompute.datasets.rows import read_samples
 from adacompute.datasets.sources import read_question_source, read_source, resolve_source
+from adacompute.policies.bundle import load_bundle
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
@@ -123,3 +131,11 @@ def test_a_file_of_that_name_goes_before(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     Path("example").mkdir()
     assert resolve_source("example") == Path("example")
+
+
+def test_the_shipped_policy_records_how_its_samples_were_collected() -> None:
+    bundle = load_bundle(locate_bundle(Path("example")))
+    assert bundle.settings is not None
+    assert (bundle.settings.max_tokens, bundle.settings.stop) == (20, ("\n",))
+    assert bundle.template is not None
+    assert bundle.verdict(2.0) == "gain"

@@ -73,7 +73,7 @@ def test_a_confident_cost_is_below_the_budget(telling: Experiment) -> None:
 def test_no_gain_is_found_where_there_is_none(experiment_of: Make) -> None:
     found = calibrate_at(experiment_of(uninformative(120, 0)), 2.0)
     assert found["verdict"] in ("no gain", "inconclusive")
-    assert found["advice"].startswith("use n = ")
+    assert found["advice"].startswith("use ")
     assert found["gain_low"] <= 0 <= found["gain_high"]
     certain = Population(np.tile([1.0, 0.0], (60, 1)), np.zeros((60, 1), dtype=np.float32))
     found = calibrate_at(experiment_of(certain), 1.0)
@@ -119,11 +119,11 @@ def test_rounds_are_limited(telling: Experiment) -> None:
 
 def test_without_a_gain_the_best_mixture_is_advised(telling: Experiment) -> None:
     costs, utility = telling.dense_table.costs.mean(axis=0), telling.dense_table.utility
-    assert advise_mixture(telling, float(costs[0])) == "use n = 1"
+    assert advise_mixture(telling, float(costs[0])) == "use one sample per question"
     best = 1 + int(utility.mean(axis=0).argmax())
-    assert advise_mixture(telling, float(costs[-1]) * 2) == f"use n = {best}"
+    assert advise_mixture(telling, float(costs[-1]) * 2) == f"use {best} samples per question"
     between = advise_mixture(telling, float(costs[0]) * 1.5)
-    assert re.fullmatch(r"use n = 1, and n = \d+ for \d+ % of the questions", between)
+    assert re.fullmatch(r"use one sample per question, and \d+ for \d+ % of the questions", between)
 
 
 def test_a_share_of_the_accuracy_is_kept_at_the_lowest_cost(telling: Experiment) -> None:

@@ -420,3 +420,15 @@ def test_price_for_interpolates_between_calibrated_budgets() -> None:
         bundle.price_for(math.nan)
     with pytest.raises(BundleError, match="'adacompute calibrate'"):
         Bundle(RULES).price_for(2.0)
+
+
+def test_verdicts_and_prices_of_earlier_calibrations_are_kept() -> None:
+    earlier = {"budget": 2.0, "verdict": "gain", "price": 0.123}
+    notes = {
+        "calibration": {"budget": 2.5, "verdict": "inconclusive", "price": 0.07},
+        "earlier_calibrations": [earlier],
+    }
+    bundle = Bundle(RULES, frontier=FRONTIER, notes=notes)
+    assert [bundle.verdict(b) for b in (2.0, 2.5, 2.7)] == ["gain", "inconclusive", "not judged"]
+    assert (bundle.price_for(2.0), bundle.price_for(2.5)) == (0.123, 0.07)
+    assert 0.05 < bundle.price_for(2.7) < 0.2

@@ -261,7 +261,7 @@ def report_on(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("types", "verdict", "part"),
-    [("hopeless", "no gain", "use n = 2"), ("easy", "inconclusive", "60 questions")],
+    [("hopeless", "no gain", "use 2 samples"), ("easy", "inconclusive", "60 questions")],
 )
 def test_without_a_gain_the_page_does_not_serve_the_policy(
     report_on: Callable[..., dict[str, Any]], tmp_path: Path, types: str, verdict: str, part: str
@@ -271,7 +271,7 @@ def test_without_a_gain_the_page_does_not_serve_the_policy(
     assert part in result["sentence"]
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert result["sentence"] in page
-    assert "use n = 2" in page
+    assert "use 2 samples" in page
     assert "adacompute serve" not in page
 
 
@@ -282,7 +282,7 @@ def test_samples_without_variation_have_a_page(
 ) -> None:
     result = report_on(48, kind, policy=policy)
     assert (result["verdict"], result["gain"]) == ("no gain", 0.0)
-    assert result["sentence"].endswith("use n = 1.")
+    assert result["sentence"].endswith("use one sample per question.")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "at most 1 sample per question" in page
     assert "None" not in page

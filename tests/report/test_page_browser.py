@@ -138,6 +138,7 @@ def test_page_works_without_javascript(
     pages, address, _ = served
     pages["/still"] = re.sub("script-src 'sha256-[^']*'", "script-src 'none'", page)
     shown, _ = browse(address + "/still", tmp_path)
+    shown = html.unescape(shown)
     (sentence,) = re.findall("<h1>(.*?)</h1>", page)
     assert sentence in shown
     assert 'class="live"' not in shown

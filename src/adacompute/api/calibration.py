@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from adacompute.policies.policy import Policy
 
 
+MIN_SHOWN = 0.0005
+"""Gains below this are 0.0 points when they are printed."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(Tabular):
     """The price that holds a budget, and what the policy gains there over the best mixture.
@@ -82,15 +86,19 @@ class Calibration(Tabular):
 
     def __repr__(self) -> str:
         low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
-        return "\n".join(
-            [
-                self._title(),
-                f"verdict   {self.verdict}: {self.advice}",
-                f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
-                f"accuracy  {self.accuracy:.3f} on {self.n_questions} held-out questions",
-                f"cost      {self.cost:.4g} {self.unit} per question, at price {self.price:.4g}",
-            ]
-        )
+        interval, price = f"({self.cost_low:.4g} to {self.cost_high:.4g})", f"{self.price:.4g}"
+        lines = [
+            self._title(),
+            f"verdict   {self.verdict}: {self.advice}",
+            f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
+            f"accuracy  {self.accuracy:.3f} on {self.n_questions} held-out questions",
+            f"cost      {self.cost:.4g} {self.unit} per question {interval}, at price {price}",
+        ]
+        if self.questions_needed:
+            lines.append(f"needed    about {self.questions_needed:,} questions decide the verdict")
+        if abs(self.retry_gain) >= MIN_SHOWN:
+            lines.append(f"retry     {100 * self.retry_gain:+.1f} points by only retrying unparsed")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>{super()._repr_html_()}"

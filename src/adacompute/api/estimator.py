@@ -21,6 +21,7 @@ from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFact
 from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.sampling.session import Session
+from adacompute.stages.calibrate import keep_calibrations
 from adacompute.stages.train import make_bundle
 
 if TYPE_CHECKING:
@@ -194,7 +195,12 @@ class Estimator:
 
     def keep_calibration(self, frontier: tuple[FrontierPoint, ...], result: dict[str, Any]) -> None:
         """Keep the price of every budget, and the verdict for the bundle."""
-        notes = {**self._bundle.notes, "calibration": dict(result)}
+        earlier = keep_calibrations(self._bundle.notes, result)
+        notes = {
+            **self._bundle.notes,
+            "calibration": dict(result),
+            "earlier_calibrations": earlier,
+        }
         rounds = result["max_rounds"]
         self._bundle = replace(self._bundle, frontier=frontier, max_rounds=rounds, notes=notes)
         self.frontier_ = frontier

@@ -31,13 +31,15 @@ class Scores(Tabular):
     """Cost and accuracy of policies at mean budgets, with their differences to the mixture.
 
     ``rows`` holds one dictionary per policy and budget; all shares are fractions. ``headroom`` is
-    the share of the static oracle's gain over the mixture that the policy recovers.
+    the share of the static oracle's gain over the mixture that the policy recovers. ``n_imputed``
+    counts likely samples that were added where questions have few.
     """
 
     rows: list[dict[str, Any]]
     unit: str
     n_questions: int
     n_excluded: int
+    n_imputed: int
     samples_per_question: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
@@ -48,9 +50,10 @@ class Scores(Tabular):
         return pa.table({name: [row.get(name) for row in self.rows] for name in names})
 
     def _title(self) -> str:
+        imputed = f" ({self.n_imputed} of all imputed)" if self.n_imputed else ""
         return (
             f"Scores on {self.n_questions} held-out questions, {self.samples_per_question} samples "
-            f"each; budgets in {self.unit} per question"
+            f"each{imputed}; budgets in {self.unit} per question"
         )
 
     def _columns(self) -> tuple[str, ...]:
@@ -100,6 +103,7 @@ def evaluate(
         unit=samples.unit,
         n_questions=found.n_questions,
         n_excluded=found.n_excluded,
+        n_imputed=found.n_imputed,
         samples_per_question=found.n_samples,
         levels=found.levels,
         levels_excluded=found.levels_excluded,

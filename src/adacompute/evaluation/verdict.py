@@ -84,8 +84,15 @@ def advise_mixture(experiment: Experiment, budget: float) -> str:
     position = float(np.interp(budget, cost[kept], np.arange(len(kept))))
     first, share = divmod(round(100 * position), 100)
     if not share:
-        return f"use n = {levels[first]}"
-    return f"use n = {levels[first]}, and n = {levels[first + 1]} for {share} % of the questions"
+        return f"use {_format_samples(levels[first])} per question"
+    return (
+        f"use {_format_samples(levels[first])} per question, and {levels[first + 1]} for {share} % "
+        "of the questions"
+    )
+
+
+def _format_samples(count: int) -> str:
+    return "one sample" if count == 1 else f"{count} samples"
 
 
 def calibrate(

@@ -122,8 +122,8 @@ def describe_verdict(name: str, virtual: VirtualModel) -> str | None:
         return None
     if verdict == NOT_JUDGED:
         return (
-            f"warning: {name} was not judged at a budget of {virtual.budget:g}: run 'adacompute "
-            f"calibrate --budget {virtual.budget:g}' for a verdict"
+            f"warning: {name} was not judged at a budget of {virtual.budget:g}: calibrate its "
+            "bundle at this budget for a verdict"
         )
     return f"{name}: the verdict at a budget of {virtual.budget:g} is {verdict!r}"
 

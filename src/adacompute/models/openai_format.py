@@ -155,7 +155,8 @@ def parse_choices_with_source(document: object) -> list[tuple[Choice, Mapping[st
     choices = [(choice, source) for choice, source in parsed if choice is not None]
     if not choices:
         message = _message_of(document)
-        raise MalformedReply(f"its reply holds no choices{': ' if message else ''}{message}")
+        hint = f": {message}" if message else ""
+        raise MalformedReply(f"its reply holds no choices; does the base URL end in /v1?{hint}")
     return sorted(choices, key=lambda pair: pair[0].index)  # stable: missing indices are all 0
 
 

@@ -136,8 +136,16 @@ class Bundle:
         known = self.notes.get("calibration", {})
         if self.notes.get("policy") in UNIFORM or "accuracy_of" in known:
             return None
-        is_judged = math.isclose(known.get("budget", math.nan), budget, rel_tol=1e-9)
-        return str(known["verdict"]) if is_judged else NOT_JUDGED
+        found = self._find_calibration(budget)
+        return NOT_JUDGED if found is None else str(found["verdict"])
+
+    def _find_calibration(self, budget: float) -> dict[str, Any] | None:
+        """Return the calibration at a budget; earlier ones of the same policy are kept."""
+        known = [self.notes.get("calibration", {}), *self.notes.get("earlier_calibrations", ())]
+        for one in known:
+            if math.isclose(one.get("budget", math.nan), budget, rel_tol=1e-9):
+                return dict(one)
+        return None
 
     @property
     def min_budget(self) -> float:
@@ -159,6 +167,8 @@ class Bundle:
                 f"a budget of {budget:g} is below {self.min_budget:.6g}, the minimum cost of this "
                 "policy"
             )
+        if (found := self._find_calibration(budget)) is not None and "price" in found:
+            return float(found["price"])
         budgets = np.array([point.budget for point in self.frontier])
         exact = np.flatnonzero(np.isclose(budgets, min(budget, budgets[-1]), rtol=1e-9, atol=0.0))
         if len(exact):

@@ -67,10 +67,26 @@ def calibrate_run(
         known: dict[str, Any] = {"accuracy_of": accuracy_of, "share": share, "settings": settings}
         result = {"accuracy_of": accuracy_of, **calibrate_share(score, final, **known)}
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
-    notes = {**trained.notes, "calibration": result}
+    notes = {
+        **trained.notes,
+        "calibration": result,
+        "earlier_calibrations": keep_calibrations(trained.notes, result),
+    }
     calibrated = replace(trained, frontier=points, max_rounds=max_rounds, notes=notes)
     save_bundle(calibrated, bundle)
     return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
+
+
+def keep_calibrations(notes: dict[str, Any], new: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return calibrations of a policy at other budgets; those with other rounds are void."""
+    earlier = [notes.get("calibration", {}), *notes.get("earlier_calibrations", ())]
+    return [
+        one
+        for one in earlier
+        if "budget" in one
+        and one["budget"] != new.get("budget")
+        and one.get("max_rounds") == new.get("max_rounds")
+    ]
 
 
 def describe_unused_budget(result: dict[str, Any]) -> str | None:
