@@ -31,6 +31,9 @@ N_PARTS = 3
 N_SPLITS = 3
 """Random splits into three parts; each gives three fits and three comparisons."""
 
+N_SPLITS_WITH_ROUNDS = 1
+"""The same where rounds matter: every price then needs a plan of its own, which is slow."""
+
 MAX_QUESTIONS = 6000
 """Questions that are split at most; the variance is scaled to the number of all."""
 
@@ -100,8 +103,10 @@ def score_refits(experiment: Experiment, factory: PolicyFactory) -> Refits:
         rows = np.sort(order[:MAX_QUESTIONS])
         experiment = replace(experiment, pool=experiment.pool.take(rows), _rule_results={})
     group, splits = experiment.pool.group, []
+    has_rounds = bool(experiment.pool.round_costs.any()) or experiment.round_limit is not None
+    n_splits = N_SPLITS_WITH_ROUNDS if has_rounds else N_SPLITS
     part = np.stack(
-        [assign_folds(group, N_PARTS, seed=experiment.seed + 1 + i) for i in range(N_SPLITS)]
+        [assign_folds(group, N_PARTS, seed=experiment.seed + 1 + i) for i in range(n_splits)]
     )
     for one in part:
         splits += [_split(one, p) for p in range(N_PARTS)]
