@@ -84,3 +84,15 @@ def test_import_says_how_many_samples_and_texts_there_are(tmp_path: Path) -> Non
     pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
     result = import_samples(tmp_path / "samples.parquet", tmp_path / "run")
     assert (result["min_samples"], result["max_samples"], result["without_text"]) == (1, 2, 1)
+
+
+def test_a_grader_that_finds_no_answer_at_all_is_refused(tmp_path: Path) -> None:
+    rows = {
+        "question_id": ["a", "a"],
+        "sample": [0, 1],
+        "gold": ["1", "1"],
+        "response": ["It is 1", "It is 2"],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "samples.parquet")
+    with pytest.raises(DataError, match="completion"):
+        import_samples(tmp_path / "samples.parquet", tmp_path / "run", grader="numeric")

@@ -29,7 +29,7 @@ from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
-from adacompute.stages.import_samples import check_grades, find_model, read_graded
+from adacompute.stages.import_samples import check_grades, check_parsed, find_model, read_graded
 from adacompute.stages.inputs import (
     describe_source,
     find_settings,
@@ -230,6 +230,8 @@ def read_samples(
     else:
         table = _grade(_to_arrow(source), judge, gold, columns, "the table")
     samples = Samples(table, model=model or find_model(table), **known)
+    if judge is not None:
+        check_parsed(samples.encoded)
     if not allow_inconsistent_grades:
         check_grades(samples.encoded)
     return samples

@@ -68,6 +68,8 @@ def import_samples(
             "choose another directory"
         )
     recorded = encode_samples(table)
+    if grader is not None:
+        check_parsed(recorded)
     if not allow_inconsistent_grades:
         check_grades(recorded)
     named = {"model": model or find_model(table), "grader": grader}
@@ -88,6 +90,16 @@ def _count(recorded: SampleSet) -> dict[str, int]:
         "unparsed": int((answers.answer == UNPARSED).sum()),
         "correct": int(answers.correct.sum()),
     }
+
+
+def check_parsed(recorded: SampleSet) -> None:
+    """Refuse samples of which not one has an answer: a column has probably another name."""
+    answer = recorded.answers.answer
+    if len(answer) and not (answer != UNPARSED).any():
+        raise DataError(
+            f"none of {len(answer)} samples has an answer: is the column of the texts named "
+            "'completion', or that of the answers 'answer', and does the grader fit them?"
+        )
 
 
 def check_grades(recorded: SampleSet) -> None:
