@@ -27,7 +27,7 @@ for name in ("xgboost", "sklearn", "onnx", "onnxruntime", "math_verify", "scipy"
 def test_base_install_scores_without_learned_policies(run: Path, execute: Execute) -> None:
     options = ("--budgets", "1.5", "--levels", "1,2")
     scores = execute("evaluate", run, *options, "--json", before=BASE_ONLY).document
-    assert scores["skipped"].keys() == {"router", "value-router", "sequential"}
+    assert scores["skipped"].keys() == {"router", "value-router", "sequential", "sequential-votes"}
     assert all("pip install 'adacompute[train]'" in why for why in scores["skipped"].values())
     assert {row["policy"] for row in scores["rows"]} >= {"mixture", "oracle", "retry"}
     shown = execute("evaluate", run, *options, before=BASE_ONLY)

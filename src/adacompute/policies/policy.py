@@ -172,7 +172,7 @@ def mixing_uniform(key: KeyArray) -> FloatArray:
 def mixing_uniform_of(key: int) -> float:
     """Return the number of ``mixing_uniform`` for one question, without arrays.
 
-    >>> mixing_uniform_of(7) == mixing_uniform(np.array([7], dtype=np.uint64))[0]
+    >>> bool(mixing_uniform_of(7) == mixing_uniform(np.array([7], dtype=np.uint64))[0])
     True
     """
     for _ in range(2):
