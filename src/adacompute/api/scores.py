@@ -51,10 +51,15 @@ class Scores(Tabular):
 
     def _title(self) -> str:
         imputed = f" ({self.n_imputed} of all imputed)" if self.n_imputed else ""
+        capped = f"; headroom with at most {self._largest_kept()}" if self.levels_excluded else ""
         return (
             f"Scores on {self.n_questions} held-out questions, {self.samples_per_question} samples "
-            f"each{imputed}; budgets in {self.unit} per question"
+            f"each{imputed}; budgets in {self.unit} per question{capped}"
         )
+
+    def _largest_kept(self) -> int:
+        """Return the largest level that the oracle can choose, half of the samples."""
+        return max(set(self.levels) - set(self.levels_excluded), default=0)
 
     def _columns(self) -> tuple[str, ...]:
         names = ("difference", "difference_low", "difference_high", "headroom")

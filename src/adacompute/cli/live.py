@@ -182,7 +182,7 @@ def _print_serving(result: Result) -> None:
             "Verdict": row["verdict"] or "none needed",
             "Minimum budget": format_amount(row["min_budget"], row["unit"]),
             "Price": row["price"],
-            "Levels": row["levels"],
+            "Levels to choose from": row["levels"],
             "Grader": row["grader"],
             "Shadow mode": "yes" if row["shadow"] else "no",
             "Audited requests": format_percent(row["audit_share"]),

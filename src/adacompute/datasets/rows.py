@@ -224,7 +224,7 @@ def _column(source: object, found: pa.Table, field: pa.Field, names: list[str]) 
     count = names.count(present)
     if count == 0:
         if not field.nullable:
-            remedy = _REMEDIES.get(name, "")
+            remedy = _REMEDIES.get(name, ": rename one of them, or map it with columns= in Python")
             raise DataError(f"{source} has no column {name!r}; it has {names}{remedy}")
         return pa.chunked_array([pa.nulls(found.num_rows, field.type)])
     if count > 1:

@@ -107,7 +107,7 @@ def check_budgets(budgets: Collection[float], *, unit: str | None = None) -> tup
     """
     for budget in budgets:
         if not _is_finite(budget) or budget <= 0:
-            raise ConfigError(f"a budget must be a finite number above 0, not {budget}")
+            raise ConfigError(f"a budget must be a finite number above 0, not {budget!r}")
         if unit == "samples" and budget < 1:
             raise InfeasibleBudget(
                 f"a budget of {budget:g} samples per question is below 1, and every question needs "

@@ -50,7 +50,8 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream]) -> None
                 error,
             )
         else:
-            LOG.info("%s: the probe is done; several samples per call: %s", model, found.n)
+            per_call = {"native": "any number", "limited": f"up to {found.max_n}"}
+            LOG.info("%s: probed; samples per call: %s", model, per_call.get(found.n, "one"))
             for upstream in same:
                 upstream.capabilities = found
 

@@ -110,8 +110,8 @@ def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
     verdict = bundle.verdict(given.budget)
     if verdict not in (None, "gain", NOT_JUDGED) and not given.accept_verdict:
         raise BundleError(
-            f"the verdict on {given.bundle} at a budget of {given.budget:g} is {verdict!r}: serve "
-            "the mixture, or set accept_verdict (--accept-verdict) to serve it anyway"
+            f"the verdict on {given.bundle} at a budget of {given.budget:g} is {verdict!r}: train "
+            "and serve the policy 'mixture', or set accept_verdict (--accept-verdict)"
         )
 
 

@@ -65,7 +65,7 @@ def import_samples(
     if store.file(SAMPLES).exists() and not store.has_artifact(SAMPLES, table):
         raise DataError(
             f"{run} already holds samples of another source, which may have cost money: "
-            "choose another directory"
+            "choose another directory, or delete this one if its samples were only imported"
         )
     recorded = encode_samples(table)
     if grader is not None:
