@@ -62,6 +62,17 @@ def test_calibration_for_a_number_of_rounds_is_recorded(trained: tuple[Path, Pat
     assert again["rounds"] > found["rounds"]
 
 
+def test_verdicts_of_other_budgets_are_kept(trained: tuple[Path, Path]) -> None:
+    run, policy = trained
+    first, second = (calibrate_run(run, bundle=policy, budget=budget) for budget in (2.0, 1.5))
+    bundle = load_bundle(policy)
+    assert [bundle.verdict(b) for b in (2.0, 1.5)] == [first["verdict"], second["verdict"]]
+    assert [bundle.price_for(b) for b in (2.0, 1.5)] == [first["price"], second["price"]]
+    assert bundle.verdict(1.7) == "not judged"
+    calibrate_run(run, bundle=policy, budget=1.5, max_rounds=2)
+    assert load_bundle(policy).verdict(2.0) == "not judged"
+
+
 def test_a_confident_cost_holds_the_budget(trained: tuple[Path, Path]) -> None:
     run, policy = trained
     found = calibrate_run(run, bundle=policy, budget=2.0, cost_confidence=0.9)

@@ -78,14 +78,14 @@ def calibrate_run(
 
 
 def keep_calibrations(notes: dict[str, Any], new: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return calibrations of a policy at other budgets; those with other rounds are void."""
+    """Return calibrations of a policy at other budgets; those with other settings are void."""
     earlier = [notes.get("calibration", {}), *notes.get("earlier_calibrations", ())]
+    same = ("max_rounds", "cost_confidence")
     return [
         one
         for one in earlier
-        if "budget" in one
-        and one["budget"] != new.get("budget")
-        and one.get("max_rounds") == new.get("max_rounds")
+        if one.get("budget") not in (None, new.get("budget"))
+        and all(one.get(name) == new.get(name) for name in same)
     ]
 
 
