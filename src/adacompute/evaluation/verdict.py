@@ -30,6 +30,9 @@ MIN_QUESTIONS = 40
 MIN_GAIN = 1e-4
 """Gains below this are not worth deciding; without a margin there may be no gain at all."""
 
+UNUSED_SHARE = 0.01
+"""A budget may be this much above what a policy can spend without a warning."""
+
 MAX_UNPARSED = 0.5
 """With a larger share, the scores measure how answers are extracted, not the model."""
 
@@ -138,7 +141,7 @@ def calibrate(
 
 def describe_excess(budget: float, max_budget: float) -> str | None:
     """Say that a budget is above what a policy can spend, if it is."""
-    if budget <= max_budget * (1 + 1e-6):
+    if budget <= max_budget * (1 + UNUSED_SHARE):
         return None
     return (
         f"a budget of {budget:g} is above {max_budget:.4g}, the most that this policy spends: a "
