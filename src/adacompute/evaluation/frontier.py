@@ -181,11 +181,12 @@ class PriceFrontier:
 
 
 def list_frontier(
-    frontier: PriceFrontier, exact: CurvePoint | None = None
+    frontier: PriceFrontier, exact: CurvePoint | None = None, *, price: float | None = None
 ) -> list[dict[str, float]]:
     """Return the points of the frontier, by rising cost; ``exact`` is one of them if it is given.
 
-    The price of ``exact`` is the one that was searched for it; the others are interpolated.
+    The price of ``exact`` is ``price``, which is searched if it is not known; the others are
+    interpolated.
     """
     rows = []
     for point in frontier.points:
@@ -193,7 +194,7 @@ def list_frontier(
             row = frontier.describe(point, price=frontier.rough_price(point.setting))
             rows.append(row | {"budget": frontier.budget_of(point)})
     if exact is not None:
-        found = frontier.describe(exact) | {"budget": frontier.budget_of(exact)}
+        found = frontier.describe(exact, price=price) | {"budget": frontier.budget_of(exact)}
         for row in rows:  # prices fall, whatever the interpolation says
             limit = max if row["budget"] < found["budget"] else min
             row["price"] = limit(row["price"], found["price"])

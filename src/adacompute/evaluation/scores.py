@@ -108,7 +108,8 @@ def evaluate(
         score = score_policy(experiment, policy, mixture)
         capped = headroom.score(policy, score)
         for budget in wanted:
-            row = {"policy": name, "budget": budget, **describe_point(score, budget)}
+            point = score.curve.read(budget)
+            row = {"policy": name, "budget": budget, **describe_point(score, point)}
             row["headroom"] = headroom.share(capped, budget)
             if policy in ROUTERS:
                 row |= score_imitation(experiment, score.curve, budget)
@@ -118,9 +119,8 @@ def evaluate(
     return HeldOutScores(rows, *counts, kept, excluded)
 
 
-def describe_point(score: PolicyScore, budget: float) -> dict[str, Any]:
-    """Return the cost, the accuracy and the gain of a policy at a budget, with intervals."""
-    point = score.curve.read(budget)
+def describe_point(score: PolicyScore, point: CurvePoint) -> dict[str, Any]:
+    """Return the cost, the accuracy and the gain of a policy at a point, with intervals."""
     accuracy, gain = score.accuracy(point), score.gain(point)
     base = accuracy.value - gain.value
     return {
@@ -145,26 +145,10 @@ def _oracle_row(
     mixture: HeldOutCurve,
 ) -> dict[str, Any]:
     """Return the row of an oracle, which needs one round; its headroom is 1 by definition."""
-    point = oracle_point(scores)
-    score = PolicyScore(experiment, find_factory("mixture"), mixture, mixture)
-    accuracy = score.accuracy(point)
-    gain = score.interval(*measure_difference(mixture, point))
-    base = accuracy.value - gain.value
-    return {
-        "policy": name,
-        "budget": budget,
-        "cost": point.cost,
-        "rounds": 1.0,
-        "accuracy": accuracy.value,
-        "accuracy_low": accuracy.low,
-        "accuracy_high": accuracy.high,
-        "difference": gain.value,
-        "difference_low": gain.low,
-        "difference_high": gain.high,
-        "verdict": judge(gain, score.n_groups)[0],
-        "relative_gain": gain.value / base if base > 0 else None,
-        "headroom": 1.0 if name == "oracle" and gain.low > 0 else None,
-    }
+    score = score_policy(experiment, "mixture", mixture)
+    row = {"policy": name, "budget": budget, **describe_point(score, oracle_point(scores))}
+    has_gain = row["difference_low"] > 0
+    return row | {"headroom": 1.0 if name == "oracle" and has_gain else None}
 
 
 def oracle_point(scores: tuple[float, FloatArray]) -> CurvePoint:
@@ -195,8 +179,7 @@ class Headroom:
         if budget not in self.scores:
             return None
         oracle = oracle_point(self.scores[budget])
-        score = PolicyScore(self.experiment, find_factory("mixture"), self.mixture, self.mixture)
-        possible = score.interval(*measure_difference(self.mixture, oracle))
+        possible = score_policy(self.experiment, "mixture", self.mixture).gain(oracle)
         if not possible.low > 0:
             return None
         return measure_difference(self.mixture, curve.read(budget))[0] / possible.value

@@ -135,7 +135,7 @@ def calibrate(
         "max_rounds": score.experiment.round_limit,
         "retry_gain": measure_retry_gain(score, point),
         "max_budget": frontier.budget_of(frontier.points[-1]),
-        "frontier": list_frontier(frontier, point),
+        "frontier": list_frontier(frontier, point, price=found["price"]),
     }
 
 
@@ -194,9 +194,10 @@ def calibrate_share(
             f"{accuracy_of} samples at any price: collect more questions, or use a smaller share"
         )
     point, low = passed
+    found = frontier.describe(point)
     rows = np.arange(len(experiment.pool))
     return {
-        **frontier.describe(point),
+        **found,
         "full_cost": accuracy_of * experiment.sample_cost(rows) + experiment.round_cost(rows),
         "full_accuracy": float(target.mean()),
         "share": share,
@@ -204,5 +205,5 @@ def calibrate_share(
         "confidence": confidence,
         "questions": len(experiment.pool),
         "max_rounds": experiment.round_limit,
-        "frontier": list_frontier(frontier, point),
+        "frontier": list_frontier(frontier, point, price=found["price"]),
     }

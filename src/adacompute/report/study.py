@@ -19,9 +19,9 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import InfeasibleBudget
-from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier
-from adacompute.evaluation.held_out import CurvePoint, measure_difference
+from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
@@ -139,7 +139,7 @@ def score_curves(
 ) -> list[PolicyCurve]:
     """Return the curves of the mixture and the studied policy, then those of other policies."""
     experiment, mixture = study.experiment, study.score.mixture
-    uniform = PolicyScore(experiment, find_factory("mixture"), mixture, mixture)
+    uniform = score_policy(experiment, "mixture", mixture)
     curves = [_read_curve("mixture", uniform, budgets)]
     curves.append(_read_curve(study.name, study.score, budgets))
     for name in names:
@@ -182,5 +182,5 @@ def _read_oracle(uniform: PolicyScore, budgets: Sequence[float]) -> PolicyCurve:
         "oracle",
         [point.cost for point in points],
         [uniform.accuracy(point) for point in points],
-        [uniform.interval(*measure_difference(uniform.mixture, point)) for point in points],
+        [uniform.gain(point) for point in points],
     )

@@ -119,7 +119,7 @@ def summarise(
         "difficulties": _clean_names(by_difficulty(study, point, data.difficulty)),
         "examples": _add_texts(pick_examples(study, point), data),
         "unparsed": unparsed,
-        "frontier": list_frontier(study.frontier, point.point),
+        "frontier": list_frontier(study.frontier, point.point, price=point.price),
         "sensitivity": [
             {"questions": count, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
             for count, gain in study.gain_by_question_count(point)
