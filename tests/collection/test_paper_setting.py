@@ -100,6 +100,7 @@ def test_documented_commands_have_the_paper_settings() -> None:
         assert options["--max-questions"] == "200"
         assert options["--samples"] == "48"
         assert options["--temperature"] == "0.7"
+        assert options["--prompt"] == "cot"
     assert math[math.index("--difficulties") + 1] == "2,3,4"
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,27 @@ def test_a_server_serves_while_it_is_held() -> None:
         assert models(server.base_url) == [server.model]
     with pytest.raises(OSError, match="refused"):
         models(server.base_url)
+
+
+@pytest.mark.slow
+def test_a_server_of_other_weights_is_named_after_their_file(tmp_path: Path) -> None:
+    need_a_model()
+    weights = tmp_path / "my-model.Q4.gguf"
+    weights.symlink_to(llama.find_weights() or "")
+    with llama.serve_llama(weights=weights, context_tokens=512, slots=1) as server:
+        assert models(server.base_url) == [server.model] == ["my-model.Q4"]
+
+
+def test_weights_that_do_not_exist_are_rejected(tmp_path: Path) -> None:
+    need_a_model()
+    missing = tmp_path / "none.gguf"
+    with pytest.raises(MissingExtra, match=missing.name), llama.serve_llama(weights=missing):
+        pass
+    done = subprocess.run(
+        [*COMMAND, "--weights", str(missing)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert missing.name in done.stderr
 
 
 @pytest.mark.slow

@@ -232,7 +232,12 @@ COLLECTING = (
     ),
     click.option("--stop", multiple=True, help="Text that ends a completion; may be repeated."),
     click.option("--system", help="System message."),
-    click.option("--prompt", default="{question}", show_default=True, help="Prompt template."),
+    click.option(
+        "--prompt",
+        default="{question}",
+        show_default=True,
+        help="Prompt template, or cot for a chain of thought.",
+    ),
     click.option("--few-shot", type=RUN, help="JSON lines of few-shot examples."),
     click.option("--completion", is_flag=True, help="Use the completions endpoint, not chat."),
     click.option(

