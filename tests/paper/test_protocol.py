@@ -11,6 +11,7 @@ import pytest
 from adacompute.core.errors import DataError, InfeasibleBudget
 from adacompute.core.oracle import solve
 from adacompute.core.types import make_levels
+from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.paper.protocol import decide_upfront, evaluate_paper
 from adacompute.policies.price_schedule import PriceSchedule
@@ -55,9 +56,21 @@ def test_oracle_is_best_and_never_overspends(noisy_pool: Pool, rows: Rows) -> No
         assert oracle["accuracy"] == pytest.approx(found.utility)
         assert oracle["cost"] == pytest.approx(found.cost)
         assert oracle["cost"] <= budget
-        assert oracle["imitation"] > 0.9
         for name in NAMES[:3]:
             assert rows[name, budget]["accuracy"] < oracle["accuracy"]
+
+
+def test_oracle_imitates_itself_exactly_under_ties(noisy_pool: Pool) -> None:
+    few = noisy_pool.keep(noisy_pool.answers.position < 4)
+    table = few.table((1, 2, 4), method="windows")
+    tied = solve(table, 1.3)
+    assert (tied.choice != choose(table, tied.price)).any()
+    found = {
+        row["policy"]: row for row in evaluate_paper(few, budgets=(1.3,), classifier="logistic")
+    }
+    oracle, router = found["oracle-in-sample"], found["router"]
+    assert (oracle["imitation"], oracle["held_out_imitation"], oracle["oracle_gap"]) == (1, 1, 0)
+    assert router["oracle_gap"] == pytest.approx(oracle["accuracy"] - router["accuracy"])
 
 
 def test_fixed_uses_the_level_below_the_budget_and_the_others_mix(rows: Rows) -> None:

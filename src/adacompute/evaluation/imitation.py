@@ -1,9 +1,10 @@
 """Imitation: how closely a router follows the oracle, and how much its mistakes lose.
 
 This evaluates Theorem 2 and its corollary, and Theorem 3 with its second part corrected, on
-held-out questions with their own utilities. The oracle is the one at the price of the router. The
-valid bound weighs each mistake by its own largest loss; the mean of M times the error rate, as in
-the paper, is not a bound.
+held-out questions with their own utilities. Where a budget is given, the oracle is the allocation
+of ``solve``, ties included, so that the oracle imitates itself exactly. The valid bound weighs each
+mistake by its own largest loss; the mean of M times the error rate, as in the paper, is not a
+bound.
 """
 
 from __future__ import annotations
@@ -14,42 +15,40 @@ import numpy as np
 
 from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
-from adacompute.core.upgrades import choose
 from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.held_out import HeldOutCurve
 from adacompute.policies.router import max_regret
 
 
 def score_imitation(experiment: Experiment, curve: HeldOutCurve, budget: float) -> dict[str, Any]:
-    """Compare the held-out choices of a router at a budget with the oracle at the same price.
+    """Compare the held-out choices of a router at a budget with the oracle at the same budget.
 
-    The choices of each fold are those at the nearest of its prices.
+    The choices of each fold are those at the nearest of its prices. Utilities are exact.
     """
-    setting, prices = curve.find_setting(budget), []
+    setting, oracle = curve.find_setting(budget), solve(experiment.table, budget)
     choice = np.zeros(len(curve), dtype=np.int64)
     for fold in curve.folds:
         nearest = round(sum(fold.locate(setting)))
         n_samples = np.rint(fold.result.n_samples[:, nearest]).astype(np.int64)
         choice[fold.held_out] = np.searchsorted(np.asarray(experiment.levels), n_samples)
-        prices.append(fold.fitted.prices[nearest])
-    return measure_imitation(experiment.table, choice, float(np.median(prices)), budget)
+    return measure_imitation(experiment.table, choice, oracle.choice, oracle.price, budget)
 
 
 def measure_imitation(
-    table: UtilityTable, choice: IntArray, price: float, budget: float
+    table: UtilityTable, choice: IntArray, oracle: IntArray, price: float, budget: float
 ) -> dict[str, Any]:
-    """Return the imitation, the regret and their bounds for any choice of levels at any price.
+    """Return the imitation, the regret and their bounds for any choice of levels.
 
-    ``regret`` = ``oracle_gap`` − price × ``cost_deviation``. ``recovery_bound`` bounds how far the
-    choice is below the best allocation of B′ = B + ε (c_K − c_1), a budget that it never exceeds.
+    ``oracle`` are the oracle's levels, which are optimal at the price. ``regret`` =
+    ``oracle_gap`` − price × ``cost_deviation``. ``recovery_bound`` bounds how far the choice is
+    below the best allocation of B′ = B + ε (c_K − c_1), a budget that it never exceeds.
     """
-    best = choose(table, price)
-    is_wrong = best != choice
+    is_wrong = oracle != choice
     error = float(is_wrong.mean())
-    regret = max_regret(table, best, price)
+    regret = max_regret(table, oracle, price)
     utility, cost = table.utility_of(choice), table.cost_of(choice)
-    gap = float((table.utility_of(best) - utility).mean())
-    deviation = float((table.cost_of(best) - cost).mean())
+    gap = float((table.utility_of(oracle) - utility).mean())
+    deviation = float((table.cost_of(oracle) - cost).mean())
     lowest, highest = float(np.min(table.cost)), float(np.max(table.cost))
     larger_budget = budget + error * (highest - lowest)
     return {

@@ -15,8 +15,7 @@ import numpy as np
 
 from adacompute.core.errors import DataError
 from adacompute.core.oracle import frontier, solve
-from adacompute.core.types import BoolArray, FloatArray, IntArray
-from adacompute.core.upgrades import choose
+from adacompute.core.types import Allocation, BoolArray, FloatArray, IntArray
 from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.pool import assign_folds
@@ -117,8 +116,8 @@ def ablate(run: RunData, *, n_splits: int = N_SPLITS) -> Ablation:
     As in the paper, rows of all budgets are pooled and the budget is not a feature.
     """
     table = run.window_table
-    prices = [solve(table, budget).price for budget in BUDGETS]
-    label = np.concatenate([choose(table, price) for price in prices])
+    oracles = [solve(table, budget) for budget in BUDGETS]
+    label = np.concatenate([oracle.choice for oracle in oracles])
     row_masks = [_hold_out_rows(len(label), seed) for seed in range(n_splits)]
     folds = [assign_folds(run.pool.group, FOLDS, seed=seed) == 0 for seed in range(n_splits)]
     held_out = {BY_ROW: row_masks, BY_QUESTION: [np.tile(fold, len(BUDGETS)) for fold in folds]}
@@ -143,7 +142,7 @@ def ablate(run: RunData, *, n_splits: int = N_SPLITS) -> Ablation:
                     continue
                 choice = label.copy()
                 choice[mask] = model.predict(features[mask]).argmax(axis=1)
-                trials.append(_score(run, classifier, split_by, choice, mask, prices))
+                trials.append(_score(run, classifier, split_by, choice, mask, oracles))
                 if classifier == "gbm":
                     np.add.at(counts[split_by], (label[mask], choice[mask]), 1.0)
     total = {name: np.maximum(1.0, c.sum(axis=1, keepdims=True)) for name, c in counts.items()}
@@ -178,23 +177,23 @@ def _score(
     split_by: str,
     choice: IntArray,
     mask: BoolArray,
-    prices: list[float],
+    oracles: list[Allocation],
 ) -> Trial:
-    """Score a classifier on the held-out rows, each budget at its own price."""
+    """Score a classifier on the held-out rows, each budget against its own oracle."""
     table, size = run.window_table, len(run)
     weights, scores, max_losses, mistakes = [], [], [], []
-    for i, (budget, price) in enumerate(zip(BUDGETS, prices, strict=True)):
+    for i, (budget, oracle) in enumerate(zip(BUDGETS, oracles, strict=True)):
         rows = np.flatnonzero(mask[i * size : (i + 1) * size])
         if len(rows) == 0:
             continue
         part, chosen = table.take(rows), choice[i * size + rows]
-        best = choose(part, price)
-        max_losses.append(max_regret(part, best, price))
+        best = oracle.choice[rows]
+        max_losses.append(max_regret(part, best, oracle.price))
         mistakes.append(best != chosen)
         weights.append(len(rows))
         means = {"accuracy": float(part.utility_of(chosen).mean())}
         means["cost"] = float(part.cost_of(chosen).mean())
-        scores.append(measure_imitation(part, chosen, price, budget) | means)
+        scores.append(measure_imitation(part, chosen, best, oracle.price, budget) | means)
     mean = {
         name: float(np.average([one[name] for one in scores], weights=weights))
         for name in scores[0]

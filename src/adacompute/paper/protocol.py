@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.oracle import solve
-from adacompute.core.types import BoolArray, IntArray, UtilityTable, make_levels
-from adacompute.core.upgrades import choose
+from adacompute.core.types import Allocation, BoolArray, IntArray, UtilityTable, make_levels
 from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
@@ -65,7 +64,7 @@ def evaluate_paper(
             )
             choices["oracle-in-sample"] = oracle.choice
             for name, choice in choices.items():
-                scores = _score(table, choice, held_out, oracle.price, budget)
+                scores = _score(table, choice, held_out, oracle, budget)
                 runs.setdefault(name, []).append(scores)
         rows += [_row(name, budget, scores) for name, scores in runs.items()]
     return rows
@@ -144,17 +143,17 @@ def _score(
     table: UtilityTable,
     choice: IntArray,
     held_out: BoolArray,
-    price: float,
+    oracle: Allocation,
     budget: float,
 ) -> dict[str, float]:
     cost, accuracy = table.cost_of(choice), table.utility_of(choice)
     return {
         "cost": float(cost.mean()),
         "accuracy": float(accuracy.mean()),
-        **measure_imitation(table, choice, price, budget),
+        **measure_imitation(table, choice, oracle.choice, oracle.price, budget),
         "held_out_cost": float(cost[held_out].mean()),
         "held_out_accuracy": float(accuracy[held_out].mean()),
-        "held_out_imitation": float((choice == choose(table, price))[held_out].mean()),
+        "held_out_imitation": float((choice == oracle.choice)[held_out].mean()),
     }
 
 

@@ -202,6 +202,11 @@ class RunData:
             choice[held_out] = self.route(budget, np.flatnonzero(~held_out), table)[held_out]
         return choice
 
+    @cached_property
+    def held_out_choices(self) -> dict[float, IntArray]:
+        """Levels that the router gives to held-out questions, at each budget of the tables."""
+        return {budget: self.route_held_out(budget) for budget in BUDGETS}
+
 
 def levels_up_to(levels: Sequence[int], max_level: int) -> tuple[int, ...]:
     """Return the levels that are no larger than a number of samples."""
