@@ -1,10 +1,14 @@
-"""Gateway, live: gain over the best mixture on a real model, through the gateway.
+"""Gateway, live: what calibrated budgets cost and gain on a real model, through the gateway.
 
-``python benchmarks/gateway_live.py BUNDLE OUT [QUESTIONS] [PASSES]`` starts a llama.cpp server and
-a gateway. With the official client it asks 300 generated questions that the policy was not trained
-on, three times at each budget. The mixture of uniform numbers of samples is computed from 16
-samples per question, drawn without the gateway, at equal completion tokens. Answers are stored in
-OUT, so that an interrupted run can be resumed.
+``python benchmarks/gateway_live.py OUT [QUESTIONS]`` starts a llama.cpp server. It generates twice
+QUESTIONS problems and shuffles them. Of the first half it collects 24 samples each, trains
+``sequential``, and calibrates it for each of four cases: a budget of 2 or 4, any number of rounds
+or at most two. The second half is asked once per case with the official client, through a gateway
+that serves the case's bundle. Each case prints the mean cost beside the interval that `calibrate`
+stated, and the gain over the best mixture of uniform numbers of samples at equal completion
+tokens. The mixture is computed from 8 samples per question, drawn without the gateway.
+
+Everything is stored in OUT, so an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -13,43 +17,101 @@ import argparse
 import asyncio
 import json
 import os
+import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from openai import AsyncOpenAI
 
 from adacompute.core.answers import Answers
+from adacompute.core.oracle import frontier
+from adacompute.core.types import FloatArray, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.datasets.example import find_example
 from adacompute.graders.grader import load_grader
 from adacompute.models.templates import Template
 from adacompute.testing.arithmetic import FEW_SHOT, Problem, generate_problems
 from adacompute.testing.llama import LlamaServer, serve_llama
 
-NEW_SEED = 20_261_115
-CONCURRENCY, N_SAMPLES = 2, 16
-FORM = Template(form="Question: {question}\nAnswer:", few_shot=tuple(FEW_SHOT), chat=False)
-CASES = {"B=2": (2.0, None), "B=4": (4.0, None), "B=4, 2 rounds": (4.0, 2)}
-RESAMPLINGS = 2000
+SEED = 20_261_116
+CONCURRENCY, TRAINING_SAMPLES, MIXTURE_SAMPLES = 2, 24, 8
+FORM = "Question: {question}\nAnswer:"
+TEMPLATE = Template(form=FORM, few_shot=tuple(FEW_SHOT), chat=False)
+LEVELS = "1,2,3,4,5,6,8,10,12"
+BOOTSTRAPS = 2000
 
 
-def make_questions(count: int) -> list[Problem]:
-    """Generate questions that are not in the example set, equally many of each kind."""
-    known = set(pq.read_table(find_example(), columns=["question"])["question"].to_pylist())
-    by_kind: dict[str, list[Problem]] = {}
-    for problem in generate_problems(4 * count, seed=NEW_SEED):
-        if problem.question not in known:
-            by_kind.setdefault(problem.class_name, []).append(problem)
-    turns = zip_longest(*by_kind.values())
-    return [problem for turn in turns for problem in turn if problem][:count]
+class Case(NamedTuple):
+    """A budget and a limit of rounds."""
+
+    budget: float
+    max_rounds: int | None
+
+    @property
+    def name(self) -> str:
+        """Name of the case's files."""
+        return f"budget-{self.budget:g}-rounds-{self.max_rounds or 'any'}"
+
+
+CASES = [Case(2.0, None), Case(4.0, None), Case(2.0, 2), Case(4.0, 2)]
+
+
+def run_command(*arguments: str) -> dict[str, Any]:
+    """Run an adacompute command and return its JSON document."""
+    command = [sys.executable, "-m", "adacompute", *arguments, "--json"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)  # noqa: S603
+    return dict(json.loads(done.stdout))
+
+
+def make_questions(count: int) -> tuple[list[Problem], list[Problem]]:
+    """Generate questions to train on and as many new ones, from the same distribution."""
+    problems = generate_problems(2 * count, seed=SEED)
+    random.Random(SEED).shuffle(problems)  # noqa: S311 - no secrets
+    return problems[:count], problems[count:]
+
+
+def collect_training(out: Path, problems: list[Problem], llama: LlamaServer) -> Path:
+    """Collect the samples to train on into a run; return its directory."""
+    run = out / "run"
+    rows = [
+        {"question_id": q.id, "question": q.question, "gold": q.gold, "level": q.class_name}
+        for q in problems
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), out / "questions.parquet")
+    shots = [json.dumps({"question": q, "answer": a}) for q, a in FEW_SHOT]
+    (out / "shots.jsonl").write_text("\n".join(shots) + "\n")
+    run_command(
+        *("collect", str(out / "questions.parquet"), "--run", str(run)),
+        *("--base-url", llama.base_url, "--model", llama.model, "--grader", "numeric"),
+        *("--samples", str(TRAINING_SAMPLES), "--completion", "--prompt", FORM),
+        *("--few-shot", str(out / "shots.jsonl"), "--stop", "\n", "--max-tokens", "20"),
+        *("--temperature", "0.7", "--concurrency", str(CONCURRENCY)),
+    )
+    return run
+
+
+def make_bundle(out: Path, run: Path, case: Case, horizon: int) -> tuple[Path, dict[str, Any]]:
+    """Train a policy, if that is not done, and calibrate it for a case."""
+    trained, bundle = out / "policy", out / case.name
+    if not trained.exists():
+        policy = ("--policy", "sequential", "--levels", LEVELS)
+        run_command("train", str(run), *policy, "--out", str(trained))
+    shutil.copytree(trained, bundle, dirs_exist_ok=True)
+    rounds = () if case.max_rounds is None else ("--max-rounds", str(case.max_rounds))
+    result = run_command(
+        *("calibrate", str(run), "--bundle", str(bundle), "--budget", str(case.budget)),
+        *("--horizon", str(horizon), *rounds),
+    )
+    (out / f"{case.name}.json").write_text(json.dumps(result))
+    return bundle, result
 
 
 def read_stored(path: Path) -> list[dict[str, Any]]:
@@ -65,12 +127,18 @@ async def ask_all(
     known = {row["id"] for row in done}
     client = AsyncOpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=3)
     grader, limit = load_grader("numeric"), asyncio.Semaphore(CONCURRENCY)
+    extra = {"adacompute": {"debug": True}} if n is None else {}
 
     async def ask(question: Problem) -> None:
         async with limit:
-            prompt = FORM.render(question.question).text
             raw = await client.completions.with_raw_response.create(
-                model=model, prompt=str(prompt), n=n, temperature=0.7, max_tokens=20, stop=["\n"]
+                model=model,
+                prompt=str(TEMPLATE.render(question.question).text),
+                n=n,
+                temperature=0.7,
+                max_tokens=20,
+                stop=["\n"],
+                extra_body=extra,
             )
         reply = raw.parse()
         gold = grader.extract(question.gold)
@@ -84,6 +152,7 @@ async def ask_all(
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "samples": int(raw.headers.get("x-adacompute-samples", n or 1)),
+            "debug": json.loads(raw.headers.get("x-adacompute-debug", "{}")),
         }
         done.append(row)
         with path.open("a") as file:
@@ -104,74 +173,51 @@ def make_answers(rows: list[dict[str, Any]]) -> Answers:
         for a in row["answers"]
     ]
     correct = [correct for row in rows for correct in row["correct"]]
-    offsets = np.arange(len(rows) + 1) * N_SAMPLES
+    offsets = np.arange(len(rows) + 1) * MIXTURE_SAMPLES
     return Answers(offsets=offsets, answer=np.array(answer), correct=np.array(correct))
 
 
-def tokens_per_sample(passes: list[list[dict[str, Any]]]) -> np.ndarray[Any, Any]:
-    """Completion tokens per sample of each question, from calls with one choice.
-
-    The server reports the tokens of only one choice per call, so calls with more cannot be used.
-    """
-    tokens = [[row["completion_tokens"] / row["samples"] for row in rows] for rows in passes]
-    return np.asarray(np.mean(tokens, axis=0))
-
-
 def compare(
-    passes: list[list[dict[str, Any]]], base: list[dict[str, Any]], tokens: np.ndarray[Any, Any]
+    rows: list[dict[str, Any]], mixture: list[dict[str, Any]], tokens: FloatArray
 ) -> dict[str, Any]:
     """Return the gain over the best mixture at equal completion tokens, with its interval."""
-    levels = list(range(1, N_SAMPLES + 1))
-    utility = estimate(make_answers(base), levels, standard_errors=False).utility
-    correct = np.mean([[row["correct"][0] for row in rows] for rows in passes], axis=0)
-    spent = np.mean([[row["completion_tokens"] for row in rows] for rows in passes], axis=0)
+    levels = list(range(1, MIXTURE_SAMPLES + 1))
+    utility = estimate(make_answers(mixture), levels, standard_errors=False).utility
+    correct = np.array([row["correct"][0] for row in rows], dtype=np.float64)
+    samples = np.array([row["samples"] for row in rows], dtype=np.float64)
+    spent = samples * tokens
     rng = np.random.default_rng(0)
     gains = []
-    for i in range(RESAMPLINGS + 1):
-        rows = np.arange(len(base)) if i == 0 else rng.integers(0, len(base), len(base))
-        cost = np.outer(tokens[rows], levels).mean(axis=0)
-        hull = upper_hull(cost, utility[rows].mean(axis=0))
-        gains.append(correct[rows].mean() - np.interp(spent[rows].mean(), *hull))
+    for i in range(BOOTSTRAPS + 1):
+        drawn = np.arange(len(rows)) if i == 0 else rng.integers(0, len(rows), len(rows))
+        cost = tokens[drawn].mean() * np.array(levels, dtype=np.float64)
+        mixtures = frontier(UtilityTable(utility[drawn].mean(axis=0)[None, :], cost))
+        gains.append(correct[drawn].mean() - mixtures.utility_at(float(spent[drawn].mean())))
     low, high = np.percentile(gains[1:], [2.5, 97.5])
-    all_rows = [row for rows in passes for row in rows]
     return {
         "accuracy": float(correct.mean()),
-        "samples": float(np.mean([row["samples"] for row in all_rows])),
+        "mean_cost": float(samples.mean()),
         "completion_tokens": float(spent.mean()),
-        "prompt_tokens": float(np.mean([row["prompt_tokens"] for row in all_rows])),
+        "prompt_tokens": float(np.mean([row["prompt_tokens"] for row in rows])),
         "gain": float(gains[0]),
         "gain_low": float(low),
         "gain_high": float(high),
     }
 
 
-def upper_hull(
-    cost: np.ndarray[Any, Any], value: np.ndarray[Any, Any]
-) -> tuple[list[float], list[float]]:
-    """Return the costs and values of the vertices of the best mixtures."""
-    kept: list[int] = []
-    for i in range(len(cost)):
-        while len(kept) > 1 and (value[kept[-1]] - value[kept[-2]]) * (
-            cost[i] - cost[kept[-2]]
-        ) <= (value[i] - value[kept[-2]]) * (cost[kept[-1]] - cost[kept[-2]]):
-            kept.pop()
-        kept.append(i)
-    return [float(cost[i]) for i in kept], [float(value[i]) for i in kept]
-
-
 def start_gateway(
-    bundle: str, llama: LlamaServer, budget: float, max_rounds: int | None, out: Path
+    bundle: Path, llama: LlamaServer, case: Case, out: Path
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Start a gateway for a case and wait until it is ready; return its process and URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    config = out / f"gateway-{port}.toml"
-    rounds = "" if max_rounds is None else f"max_rounds = {max_rounds}\n"
+    config = out / f"gateway-{case.name}.toml"
+    rounds = "" if case.max_rounds is None else f"max_rounds = {case.max_rounds}\n"
     config.write_text(
         f'[serve]\nbase_url = "{llama.base_url}"\nport = {port}\n'
-        f'[serve.models."{llama.model}"]\nbundle = "{Path(bundle).resolve()}"\n'
-        f'budget = {budget}\ngrader = "numeric"\n{rounds}'
+        f'[serve.models."{llama.model}"]\nbundle = "{bundle.resolve()}"\n'
+        f'budget = {case.budget}\ngrader = "numeric"\naccept_verdict = true\n{rounds}'
     )
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
     process = subprocess.Popen(command, env={**os.environ, "OPENAI_API_KEY": ""})  # noqa: S603
@@ -183,34 +229,46 @@ def start_gateway(
     raise SystemExit("the gateway did not start")
 
 
+def serve_case(
+    out: Path, llama: LlamaServer, bundle: Path, case: Case, questions: list[Problem]
+) -> list[dict[str, Any]]:
+    """Ask every new question once through a gateway that serves the bundle."""
+    process, url = start_gateway(bundle, llama, case, out)
+    try:
+        return asyncio.run(ask_all(url, llama.model, questions, out / f"{case.name}.jsonl"))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
 def main() -> None:
-    """Print one row per case."""
+    """Print one JSON line per case."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("bundle", help="the policy to serve")
-    parser.add_argument("out", type=Path, help="directory of stored answers")
-    parser.add_argument("questions", type=int, nargs="?", default=300)
-    parser.add_argument("passes", type=int, nargs="?", default=3, help="per question and case")
+    parser.add_argument("out", type=Path, help="directory of everything that is stored")
+    parser.add_argument("questions", type=int, nargs="?", default=1500, help="of each half")
     options = parser.parse_args()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    questions = make_questions(options.questions)
-    with serve_llama(threads=1, slots=16, context_tokens=512) as llama:
-        base = asyncio.run(
-            ask_all(llama.base_url, llama.model, questions, out / "base.jsonl", n=N_SAMPLES)
-        )
-        tokens = None
-        for case, (budget, max_rounds) in CASES.items():
-            process, url = start_gateway(options.bundle, llama, budget, max_rounds, out)
-            try:
-                runs = [
-                    asyncio.run(ask_all(url, llama.model, questions, out / f"{case}-{i}.jsonl"))
-                    for i in range(options.passes)
-                ]
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(timeout=60)
-            tokens = tokens_per_sample(runs) if tokens is None else tokens
-            print(case, json.dumps(compare(runs, base, tokens)), flush=True)
+    training, new = make_questions(options.questions)
+    with serve_llama(threads=1, slots=TRAINING_SAMPLES, context_tokens=256) as llama:
+        run = collect_training(out, training, llama)
+        bundles = {case: make_bundle(out, run, case, len(new)) for case in CASES}
+        alone = ask_all(llama.base_url, llama.model, new, out / "new.jsonl", n=MIXTURE_SAMPLES)
+        mixture = asyncio.run(alone)
+        served = {
+            case: serve_case(out, llama, bundle, case, new) for case, (bundle, _) in bundles.items()
+        }
+    # The server counts the tokens of only one choice per call: single calls alone tell them.
+    single = [rows for case, rows in served.items() if case.max_rounds is None]
+    tokens = np.mean(
+        [[row["completion_tokens"] / row["samples"] for row in rows] for rows in single], axis=0
+    )
+    for case, rows in served.items():
+        stated = {
+            f"calibrated_{name}": bundles[case][1][name]
+            for name in ("cost_low", "cost_high", "gain", "gain_low", "gain_high", "verdict")
+        }
+        print(case.name, json.dumps(compare(rows, mixture, tokens) | stated), flush=True)
 
 
 if __name__ == "__main__":

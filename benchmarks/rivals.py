@@ -16,7 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -57,12 +57,19 @@ FEW_QUESTIONS, FEW_PARTS = 100, 4
 """With 100 questions, five folds have 80 training questions each."""
 
 MIN_QUESTIONS = 75
+ARMS = "arms"
+"""Directory of samples of several models and efforts, which are not sets of their own."""
+
+REFIT_SPLITS = 1
+"""Three fits per policy for the variance of refitting; routers take too long for more."""
 
 
 def find_sets(samples: Path, parts: Path) -> Iterator[tuple[str, Path]]:
     """Yield every file, and parts of the exams that were used in the design and that were not."""
     used_texts: set[str] = set()
     for file in sorted(samples.rglob("*.parquet"), key=lambda f: ("mcqa10" not in f.name, f.name)):
+        if file.parent.name == ARMS:
+            continue
         yield file.stem, file
         table = pq.read_table(file)
         if file.stem.startswith("mcqa10x100"):
@@ -120,7 +127,8 @@ def score(name: str, pool: Pool, rivals: tuple[str, ...]) -> SetScores | str:
     mixture = score_policy(experiment, "mixture")
     scores = {"mixture": mixture}
     for policy in ("sequential", *rivals):
-        scores[policy] = score_policy(experiment, policy, mixture.curve)
+        scored = score_policy(experiment, policy, mixture.curve)
+        scores[policy] = replace(scored, refit_splits=REFIT_SPLITS)
     ours = scores["sequential"]
     cells = [[compare(ours, scores[rival], budget) for budget in budgets] for rival in rivals]
     return SetScores(
@@ -214,13 +222,8 @@ def select_cells(sets: list[SetScores]) -> list[tuple[SetScores, int]]:
     used = []
     print("\nnot part of the mean:")
     for scores in sets:
-        reason = None
         if scores.name.startswith(DESIGN):
-            reason = "used in the design"
-        elif len(np.unique(scores.group)) < MIN_QUESTIONS:
-            reason = f"fewer than {MIN_QUESTIONS} different questions"
-        if reason:
-            print(f"  {scores.name}: {reason}")
+            print(f"  {scores.name}: used in the design")
             continue
         missing = [f"{b:g}" for b in BUDGETS if b not in scores.budgets]
         if missing:
@@ -277,6 +280,9 @@ def score_set(name: str, run: Path, out: Path) -> None:
         for i, part in enumerate(split_few(pool)):
             parts[f"{name}, part {i + 1}--few--{kept}"] = part, FEW_RIVALS
         for stem, (some, rivals) in parts.items():
+            if len(np.unique(some.group)) < MIN_QUESTIONS:
+                print(f"{stem}: excluded, fewer than {MIN_QUESTIONS} different questions")
+                continue
             if (out / f"{stem}.npz").exists():
                 continue
             start = time.perf_counter()
@@ -300,7 +306,7 @@ def main() -> None:
     for name, file in find_sets(options.samples, out / "parts"):
         if options.sets and not name.startswith(tuple(options.sets)):
             continue
-        import_samples(file, out / "runs" / name)
+        import_samples(file, out / "runs" / name, allow_inconsistent_grades=True)
         score_set(name, out / "runs" / name, out)
     for training in ("all", "few"):
         for kept in ("recorded", "parsed"):

@@ -35,12 +35,16 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class PolicyScore:
-    """A policy and the mixture on the same held-out questions."""
+    """A policy and the mixture on the same held-out questions.
+
+    ``refit_splits`` is how often the questions are split to measure the variance of a fit.
+    """
 
     experiment: Experiment
     factory: PolicyFactory
     curve: HeldOutCurve
     mixture: HeldOutCurve
+    refit_splits: int | None = None
 
     @property
     def group(self) -> KeyArray:
@@ -57,7 +61,7 @@ class PolicyScore:
         """Fits to other questions; None if the policy is the mixture itself."""
         if self.curve is self.mixture:
             return None
-        return score_refits(self.experiment, self.factory)
+        return score_refits(self.experiment, self.factory, self.refit_splits)
 
     def refit_variance(self, point: CurvePoint) -> RefitVariance:
         """Return the variance of the cost and of the gain of a point between fits."""

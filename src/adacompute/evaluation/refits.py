@@ -95,8 +95,13 @@ def _squared_mean(difference: FloatArray, group: KeyArray) -> float:
     return mean.value**2 - mean.standard_error**2
 
 
-def score_refits(experiment: Experiment, factory: PolicyFactory) -> Refits:
-    """Fit a policy to thirds of the questions and replay it on the others."""
+def score_refits(
+    experiment: Experiment, factory: PolicyFactory, n_splits: int | None = None
+) -> Refits:
+    """Fit a policy to thirds of the questions and replay it on the others.
+
+    ``n_splits`` is three by default, and one where rounds matter.
+    """
     n_groups = len(np.unique(experiment.pool.group))
     if len(experiment.pool) > MAX_QUESTIONS:
         order = np.argsort(hash_keys(experiment.pool.group), kind="stable")
@@ -104,7 +109,7 @@ def score_refits(experiment: Experiment, factory: PolicyFactory) -> Refits:
         experiment = replace(experiment, pool=experiment.pool.take(rows), _rule_results={})
     group, splits = experiment.pool.group, []
     has_rounds = bool(experiment.pool.round_costs.any()) or experiment.round_limit is not None
-    n_splits = N_SPLITS_WITH_ROUNDS if has_rounds else N_SPLITS
+    n_splits = n_splits or (N_SPLITS_WITH_ROUNDS if has_rounds else N_SPLITS)
     part = np.stack(
         [assign_folds(group, N_PARTS, seed=experiment.seed + 1 + i) for i in range(n_splits)]
     )
