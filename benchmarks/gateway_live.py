@@ -1,12 +1,12 @@
 """Gateway, live: what calibrated budgets cost and gain on a real model, through the gateway.
 
-``python benchmarks/gateway_live.py OUT [QUESTIONS]`` starts a llama.cpp server. It generates twice
-QUESTIONS problems and shuffles them. Of the first half it collects 24 samples each, trains
-``sequential``, and calibrates it for each of four cases: a budget of 2 or 4, any number of rounds
-or at most two. The second half is asked once per case with the official client, through a gateway
-that serves the case's bundle. Each case prints the mean cost beside the interval that `calibrate`
-stated, and the gain over the best mixture of uniform numbers of samples at equal completion
-tokens. The mixture is computed from 8 samples per question, drawn without the gateway.
+``python benchmarks/gateway_live.py OUT [QUESTIONS]`` starts a llama.cpp server. It collects 24
+samples of each of QUESTIONS generated problems, trains ``sequential``, and calibrates it for each
+of four cases: a budget of 2 or 4, any number of rounds or at most two. As many new questions are
+asked once per case with the official client, through a gateway that serves the case's bundle. Each
+case prints the mean cost beside the interval that `calibrate` stated, and the gain over the best
+mixture of uniform numbers of samples at equal completion tokens. The mixture is computed from 8
+samples per question, drawn without the gateway.
 
 Everything is stored in OUT, so an interrupted run can be resumed.
 """
@@ -41,7 +41,7 @@ from adacompute.models.templates import Template
 from adacompute.testing.arithmetic import FEW_SHOT, Problem, generate_problems
 from adacompute.testing.llama import LlamaServer, serve_llama
 
-SEED = 20_261_116
+SEED, MAX_QUESTIONS = 20_261_116, 1500
 CONCURRENCY, TRAINING_SAMPLES, MIXTURE_SAMPLES = 2, 24, 8
 FORM = "Question: {question}\nAnswer:"
 TEMPLATE = Template(form=FORM, few_shot=tuple(FEW_SHOT), chat=False)
@@ -72,10 +72,10 @@ def run_command(*arguments: str) -> dict[str, Any]:
 
 
 def make_questions(count: int) -> tuple[list[Problem], list[Problem]]:
-    """Generate questions to train on and as many new ones, from the same distribution."""
-    problems = generate_problems(2 * count, seed=SEED)
+    """Return the first questions to train on and as many new ones, from the same distribution."""
+    problems = generate_problems(2 * MAX_QUESTIONS, seed=SEED)
     random.Random(SEED).shuffle(problems)  # noqa: S311 - no secrets
-    return problems[:count], problems[count:]
+    return problems[:count], problems[MAX_QUESTIONS : MAX_QUESTIONS + count]
 
 
 def collect_training(out: Path, problems: list[Problem], llama: LlamaServer) -> Path:
@@ -245,7 +245,7 @@ def main() -> None:
     """Print one JSON line per case."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path, help="directory of everything that is stored")
-    parser.add_argument("questions", type=int, nargs="?", default=1500, help="of each half")
+    parser.add_argument("questions", type=int, nargs="?", default=MAX_QUESTIONS)
     options = parser.parse_args()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
