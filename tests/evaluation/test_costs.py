@@ -178,3 +178,27 @@ def test_a_bundle_records_its_token_prices(
     assert round_cost + sample_cost <= found["cost"] <= 3 * round_cost + 4 * sample_cost
     points = load_bundle(tmp_path / "bundle").frontier
     assert round_cost + sample_cost <= points[0].cost < round_cost + 2 * sample_cost
+
+
+def test_a_few_missing_costs_are_the_mean_of_their_question(make_run: Make, rows: Rows) -> None:
+    ids = sorted({row["question_id"] for row in rows})
+    many: Rows = [
+        {
+            **rows[0],
+            "question_id": name,
+            "sample": i,
+            "completion": None,
+            "completion_chars": 10 * (k + 1) + i % 2,
+        }
+        for k, name in enumerate(ids[:2])
+        for i in range(100)
+    ]
+    many[7]["completion_chars"] = None
+    costs = sample_costs(recorded(make_run(many)), "characters")
+    expected = np.mean([row["completion_chars"] for row in many[:100] if row is not many[7]])
+    assert costs[7] == pytest.approx(expected)
+    assert costs[8] == many[8]["completion_chars"]
+    for row in many[:3]:
+        row["completion_chars"] = None
+    with pytest.raises(DataError, match="completion_chars"):
+        sample_costs(recorded(make_run(many)), "characters")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ PRICES = """[models."{model}"]
 input = 0.1
 output = 0.4
 """
+DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
+EXAMS = DATA / "samples" / "mcqa10x100__gpt-3.5-turbo.parquet"
 FIELDS = ("cost", "accuracy", "accuracy_low", "accuracy_high", "gain", "gain_low", "gain_high")
 
 
@@ -52,17 +55,30 @@ CASES = [
 def test_evaluate_calibrate_and_report_give_the_same_accuracy_gain_and_interval(
     place: Path, tmp_path: Path, policy: str, unit: str
 ) -> None:
-    run, bundle = place / "run", tmp_path / "bundle"
     costs: tuple[object, ...] = ("--unit", unit)
     if unit == "money":
         costs = (*costs, "--token-prices", place / "prices.toml")
+    compare_commands(place / "run", tmp_path, policy, costs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not EXAMS.exists(), reason="recorded samples are not there: ADACOMPUTE_DATA")
+@pytest.mark.parametrize("unit", ["samples", "characters"])
+def test_the_commands_agree_on_a_thousand_exam_questions(tmp_path: Path, unit: str) -> None:
+    import_samples(EXAMS, tmp_path / "run")
+    compare_commands(tmp_path / "run", tmp_path, "sequential", ("--unit", unit))
+
+
+def compare_commands(run: Path, place: Path, policy: str, costs: tuple[object, ...]) -> None:
+    """Compare what evaluate, calibrate and report say of a policy at one budget."""
+    bundle = place / "bundle"
     budget = sample_cost(run, costs) * 2.3
     scores = run_command(
         "evaluate", run, "--policies", policy, "--budgets", budget, "--levels", "1,2,4,8,16", *costs
     )
     run_command("train", run, "--policy", policy, "--out", bundle, *costs)
     calibrated = run_command("calibrate", run, "--bundle", bundle, "--budget", budget)
-    page = ("--policy", policy, "--policies", "retry", "--out", tmp_path / "page.html")
+    page = ("--policy", policy, "--policies", "retry", "--out", place / "page.html")
     reported = run_command("report", run, "--budget", budget, *page, *costs)
     document = json.loads((run / "report.json").read_text(encoding="utf-8"))
     point = document["operating_points"][document["selected"]]

@@ -2,7 +2,8 @@
 
 Money is what was paid when the samples were collected, or what their tokens cost by token prices;
 the samples of a call then share the cost of its prompt. If a column that a unit needs was not
-recorded, an error names the column.
+recorded, an error names the column; where only a few values are missing, the mean of the question's
+other samples takes their place.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ COST_COLUMNS = {
     "latency": "latency_s",
 }
 MILLION = 1e6
+MAX_MISSING = 0.01
+"""Share of samples without a recorded cost up to which the mean of their question is used."""
 
 
 @dataclass(frozen=True)
@@ -167,14 +170,31 @@ def call_costs(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray,
 
 
 def _recorded_costs(recorded: SampleSet, unit: str) -> FloatArray:
-    """Return the column of a unit, and refuse missing, negative and infinite values."""
+    """Return the column of a unit, and refuse negative, infinite and many missing values."""
     column = COST_COLUMNS[unit]
     values = recorded.column(column)
+    if unit != "money":  # what was paid is recorded for every sample or not known
+        values = _fill_few(recorded, values)
     _refuse_missing(values, column, f"cannot be counted in {unit}")
     wrong = values[(values < 0) | np.isinf(values)]
     if len(wrong):
         raise DataError(f"{column} contains {wrong[0]:g}: a cost is a finite number from 0")
     return values
+
+
+def _fill_few(recorded: SampleSet, values: FloatArray) -> FloatArray:
+    """Replace a few missing values by the mean of their question; leave more of them as they are.
+
+    A call that failed leaves an unparsed sample whose cost is unknown.
+    """
+    known, question = ~np.isnan(values), recorded.answers.question
+    if known.all() or known.mean() < 1 - MAX_MISSING:
+        return values
+    n_questions = len(recorded.answers)
+    count = np.bincount(question[known], minlength=n_questions)
+    total = np.bincount(question[known], values[known], minlength=n_questions)
+    mean = np.where(count > 0, total / np.maximum(count, 1), values[known].mean())
+    return np.where(known, values, mean[question])
 
 
 def _token_costs(recorded: SampleSet, prices: TokenPriceList) -> tuple[FloatArray, FloatArray]:
