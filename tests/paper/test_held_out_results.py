@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from adacompute.core.oracle import solve
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool
-from adacompute.paper.ablations import ablate
+from adacompute.paper.ablations import (
+    BY_QUESTION,
+    BY_ROW,
+    ablate,
+    compare_level_sets,
+    measure_efficiency,
+)
 from adacompute.paper.comparison import describe_pipeline, measure_gap, tabulate_main
+from adacompute.paper.feature_importance import measure_importance
+from adacompute.paper.protocol import evaluate_paper
 from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, RunData
 from adacompute.testing.populations import make_population
 
@@ -46,3 +58,61 @@ def test_ablation_labels_are_the_levels_that_the_oracle_is_scored_at(run: RunDat
     assert np.bincount(label).max() != np.bincount(at_price).max()
     found = ablate(run, n_splits=1)
     assert found.constant_imitation == np.bincount(label).max() / len(label)
+
+
+def test_mistakes_skip_levels_that_no_label_uses(run: RunData) -> None:
+    # The oracle uses levels 1 and 4, and never 2: every mistake is one level off.
+    few = RunData.from_pool("few", run.pool.keep(run.pool.answers.position < 4))
+    found = ablate(few, n_splits=1)
+    confusion = found.confusion[BY_ROW]
+    assert few.levels == (1, 2, 4)
+    assert confusion[0, 2] + confusion[2, 0] > 0
+    assert found.adjacent_share[BY_ROW] == 1.0
+
+
+def router_scores(run: RunData) -> tuple[Any, Any]:
+    (row,) = (r for r in evaluate_paper(run.pool, budgets=(1.5,)) if r["policy"] == "router")
+    names = ("accuracy", "cost", "imitation")
+    return [row[name] for name in names], [row[f"held_out_{name}"] for name in names]
+
+
+def tree_accuracies(run: RunData) -> tuple[Any, Any]:
+    found = ablate(run, n_splits=1)
+    return tuple(found.mean("gbm", split, "accuracy") for split in (BY_ROW, BY_QUESTION))  # type: ignore[return-value]
+
+
+def importances(run: RunData) -> tuple[Any, Any]:
+    found = measure_importance(run)
+    return found.training, found.held_out
+
+
+def accuracies_by_share(run: RunData) -> tuple[Any, Any]:
+    found = measure_efficiency(run)
+    return found.paper, found.held_out
+
+
+def level_set_accuracies(run: RunData) -> tuple[Any, Any]:
+    found = compare_level_sets(run).level_sets["default"]
+    return found.router, found.router_held_out
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        router_scores,
+        lambda run: (run.route_as_paper(3.0), run.route_held_out(3.0)),
+        tree_accuracies,
+        importances,
+        pytest.param(accuracies_by_share, marks=pytest.mark.slow),
+        pytest.param(level_set_accuracies, marks=pytest.mark.slow),
+    ],
+)
+def test_unpaid_draft_does_not_leak_into_held_out_results(
+    run: RunData, measure: Callable[[RunData], tuple[Any, Any]]
+) -> None:
+    features = run.pool.features.copy()
+    features[:, 1] = run.window_table.utility.argmax(axis=1)  # a draft that tells the best level
+    leaky = replace(run, pool=replace(run.pool, draft_features=features))
+    (with_draft, held_out), (without, plain) = measure(leaky), measure(run)
+    assert not np.array_equal(with_draft, without)
+    assert np.array_equal(held_out, plain)

@@ -44,7 +44,7 @@ def make_run(population: Population, n_samples: int = N_SAMPLES, **known: list[s
     answers = population.sample(n_samples, seed=1)
     key = np.arange(len(population), dtype=np.uint64)
     pool = Pool(answers, key, key, population.features, np.ones(len(answers.answer)))
-    return RunData.from_pool("synthetic", pool, **known)  # type: ignore[arg-type]
+    return RunData.from_pool("synthetic", pool, **known)
 
 
 POPULATION, ARCHETYPE = make_population(400, feature_signal=1.0)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
+from adacompute.datasets.example import find_example
 from adacompute.paper.exhibits import EXHIBITS
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.reproduce import (
@@ -115,6 +116,13 @@ def test_directories_are_searched_for_runs_and_files(tmp_path: Path) -> None:
     assert find_sources(first) == [first]
     (tmp_path / "empty").mkdir()
     assert find_sources(tmp_path / "empty") == [tmp_path / "empty"]
+
+
+def test_example_is_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_sources(Path("example")) == [find_example()]
+    (tmp_path / "example").mkdir()
+    assert find_sources(Path("example")) == [Path("example")]
 
 
 def test_names_are_unique_and_valid_file_names() -> None:

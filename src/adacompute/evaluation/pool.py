@@ -86,10 +86,11 @@ class Pool:
     samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
     for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
     holds the length of the question. ``sequential_features``, where given, are for the sequential
-    policy. ``resort`` holds samples of another model. Where ``logprob`` (S,) is given, ties go to
-    the likeliest answer. ``latency_s`` (S,) is how long each sample took, if it is known.
-    ``n_excluded`` counts the questions that ``equalise`` left out, and ``n_imputed`` the samples
-    that it added.
+    policy. ``draft_features``, where given, add what a first sample tells before it is paid for:
+    only the paper's protocol may use them. ``resort`` holds samples of another model. Where
+    ``logprob`` (S,) is given, ties go to the likeliest answer. ``latency_s`` (S,) is how long each
+    sample took, if it is known. ``n_excluded`` counts the questions that ``equalise`` left out, and
+    ``n_imputed`` the samples that it added.
     """
 
     answers: Answers
@@ -99,6 +100,7 @@ class Pool:
     sample_cost: FloatArray
     length_feature: int = 0
     sequential_features: Float32Array | None = None
+    draft_features: Float32Array | None = None
     round_cost: float | FloatArray = 0.0
     resort: Resort | None = None
     logprob: FloatArray | None = None
@@ -117,6 +119,7 @@ class Pool:
         if not bool((np.diff(rows) > 0).all()):
             raise DataError("the rows of a pool must be taken in rising order")
         kept, sequential = mask[self.answers.question], self.sequential_features
+        draft = self.draft_features
         return replace(
             self,
             answers=self.answers.take(rows),
@@ -124,12 +127,17 @@ class Pool:
             group=self.group[rows],
             features=self.features[rows],
             sequential_features=None if sequential is None else sequential[rows],
+            draft_features=None if draft is None else draft[rows],
             resort=None if self.resort is None else self.resort.take(rows),
             sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
             latency_s=None if self.latency_s is None else self.latency_s[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
+
+    def with_free_draft(self) -> Pool:
+        """Return the pool with the features of the paper's protocol, which do not pay the draft."""
+        return self if self.draft_features is None else replace(self, features=self.draft_features)
 
     @property
     def n_samples(self) -> int:

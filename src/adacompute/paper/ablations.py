@@ -3,8 +3,8 @@
 Five classifiers with their regret, its bound, and the confusion matrix of the trees; accuracy by
 the number of training questions; and coarser, finer and odd sets of levels. The paper splits rows
 of (question, budget) at random, so copies of a test question at other budgets are in the training
-set. The same is therefore also computed with splits by question. N questions, K levels. It knows
-nothing of plotting.
+set. The same is therefore also computed with splits by question, and without the draft that the
+paper does not pay for. N questions, K levels. It knows nothing of plotting.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Ablation:
 
     A confusion matrix is (K, K), true levels in rows that sum to 1. ``constant_imitation`` is the
     imitation of a constant prediction of the most common level. ``adjacent_share`` is the share of
-    the trees' mistakes that are one level off.
+    the trees' mistakes that are one level off, of the levels that the oracle uses.
     """
 
     levels: tuple[int, ...]
@@ -121,12 +121,17 @@ def ablate(run: RunData, *, n_splits: int = N_SPLITS) -> Ablation:
     row_masks = [_hold_out_rows(len(label), seed) for seed in range(n_splits)]
     folds = [assign_folds(run.pool.group, FOLDS, seed=seed) == 0 for seed in range(n_splits)]
     held_out = {BY_ROW: row_masks, BY_QUESTION: [np.tile(fold, len(BUDGETS)) for fold in folds]}
-    features = np.tile(run.draft_features, (len(BUDGETS), 1))
+    copies = (len(BUDGETS), 1)
+    features_of = {
+        BY_ROW: np.tile(run.paper_pool.features, copies),
+        BY_QUESTION: np.tile(run.pool.features, copies),
+    }
     trials: list[Trial] = []
     counts = {split_by: np.zeros((table.n_levels, table.n_levels)) for split_by in held_out}
     excluded: dict[str, str] = {}
     for classifier in CLASSIFIERS:
         for split_by, masks in held_out.items():
+            features = features_of[split_by]
             for seed, mask in enumerate(masks):
                 try:
                     with single_threaded():
@@ -151,13 +156,15 @@ def ablate(run: RunData, *, n_splits: int = N_SPLITS) -> Ablation:
         trials=trials,
         confusion={name: c / total[name] for name, c in counts.items()},
         constant_imitation=float(np.bincount(label).max() / len(label)),
-        adjacent_share={name: _adjacent_share(c) for name, c in counts.items()},
+        adjacent_share={name: _adjacent_share(c, label) for name, c in counts.items()},
         excluded=excluded,
     )
 
 
-def _adjacent_share(counts: FloatArray) -> float:
-    """Share of the mistakes that are one level off."""
+def _adjacent_share(counts: FloatArray, label: IntArray) -> float:
+    """Share of the mistakes that are one level off, of the levels that some label uses."""
+    used = np.unique(label)
+    counts = counts[np.ix_(used, used)]
     mistakes = counts.sum() - np.trace(counts)
     adjacent = np.trace(counts, offset=1) + np.trace(counts, offset=-1)
     return float(adjacent / mistakes) if mistakes else 1.0
@@ -264,8 +271,11 @@ def measure_efficiency(run: RunData) -> Efficiency:
             fixed_held_out[i, s] = table.utility[unseen, fixed[i]].mean()
             for f, fraction in enumerate(FRACTIONS):
                 subset = np.sort(train[: max(2, round(fraction * len(train)))])
-                utility = table.utility[questions, run.route(budget, subset, table, seed)]
-                paper[i, f, s], held_out[i, f, s] = utility.mean(), utility[unseen].mean()
+                level = run.route(budget, subset, table, seed, free_draft=True)
+                paper[i, f, s] = table.utility[questions, level].mean()
+                if run.paper_pool is not run.pool:
+                    level = run.route(budget, subset, table, seed, free_draft=False)
+                held_out[i, f, s] = table.utility[questions, level][unseen].mean()
     return Efficiency(
         budgets=BUDGETS,
         fractions=FRACTIONS,

@@ -52,7 +52,7 @@ def describe_pipeline(run: RunData) -> Pipeline:
         "levels": len(run.levels),
         "price at B = 2": oracle.price,
         "share of the lowest level": float(oracle.shares(len(run.levels))[0]),
-        "features": int(run.draft_features.shape[1]),
+        "features": int(run.paper_pool.features.shape[1]),
         "imitation (paper)": float(find_row(run.paper_rows, "router", MAIN_BUDGET)["imitation"]),
         "imitation (held out)": float(imitation),
         "cost (held out)": float(router["cost"]),
@@ -139,7 +139,7 @@ class Frontiers:
 
 def trace_frontiers(run: RunData) -> Frontiers:
     """Score every policy on a dense grid of budgets, by both protocols."""
-    paper = evaluate_paper(run.paper_pool, budgets=run.budgets_up_to(run.levels[-1]))
+    paper = evaluate_paper(run.pool, budgets=run.budgets_up_to(run.levels[-1]))
     budgets = run.budgets_up_to(max(run.half_levels))
     experiment = Experiment(run.pool, run.half_levels, budgets, PERMUTATIONS, SEED)
     splits = split_folds(run.fold)

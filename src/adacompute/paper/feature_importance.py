@@ -54,16 +54,18 @@ class FeatureImportance:
 
 def measure_importance(run: RunData) -> FeatureImportance:
     """Permute each feature in turn and measure the imitation that the router loses at B = 2."""
-    table, features = run.window_table, run.draft_features
+    table, paper_features = run.window_table, run.paper_pool.features
     label = solve(table, MAIN_BUDGET).choice
-    n_features = features.shape[1]
+    n_features = paper_features.shape[1]
     lost = np.zeros((2, n_features))
     for fold in range(FOLDS):
-        held_out = run.fold == fold
-        model = fit_classifier(
-            features[~held_out], label[~held_out], n_levels=table.n_levels, seed=SEED
-        )
-        for i, rows in enumerate((np.flatnonzero(~held_out), np.flatnonzero(held_out))):
+        train, held_out = np.flatnonzero(run.fold != fold), np.flatnonzero(run.fold == fold)
+        # The features of held-out questions do not include the draft that the paper does not pay.
+        pairs = (train, paper_features), (held_out, run.pool.features)
+        for i, (rows, features) in enumerate(pairs):
+            model = fit_classifier(
+                features[train], label[train], n_levels=table.n_levels, seed=SEED
+            )
             rng = np.random.default_rng(fold)
             imitation = (model.predict(features[rows]).argmax(axis=1) == label[rows]).mean()
             for f in np.flatnonzero(np.ptp(features[rows], axis=0)).tolist():
@@ -74,7 +76,7 @@ def measure_importance(run: RunData) -> FeatureImportance:
                     lost[i, f] += (imitation - left) / (PERMUTATIONS * FOLDS)
     means = np.full((n_features, table.n_levels), np.nan)
     for k in np.unique(label).tolist():
-        means[:, k] = features[label == k].mean(axis=0)
+        means[:, k] = paper_features[label == k].mean(axis=0)
     centre = np.nanmean(means, axis=1, keepdims=True)
     deviation = np.nanstd(means, axis=1, keepdims=True)
     standardised = (means - centre) / np.maximum(deviation, 1e-12)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from adacompute.core.answers import Answers
 from adacompute.core.errors import DataError
-from adacompute.core.types import Float32Array, FloatArray, IntArray, UtilityTable
+from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
@@ -68,17 +68,12 @@ class Bands:
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """Samples of a run, equally many per question, and the recorded difficulty of its questions.
-
-    ``draft_features`` include the log-probability of a first sample. Only the paper's protocol may
-    use them: it does not charge for that sample.
-    """
+    """Samples of a run, equally many per question, and the recorded difficulty of its questions."""
 
     name: str
     pool: Pool
     ids: tuple[str, ...]
     difficulty: tuple[str | None, ...]
-    draft_features: Float32Array
 
     @staticmethod
     def from_pool(
@@ -87,7 +82,6 @@ class RunData:
         *,
         ids: Sequence[str] | None = None,
         difficulty: Sequence[str | None] | None = None,
-        draft_features: Float32Array | None = None,
     ) -> RunData:
         """Keep equally many samples of every question; drop questions that have too few."""
         equal = pool.trim()
@@ -99,7 +93,6 @@ class RunData:
             pool=equal,
             ids=tuple(all_ids[row] for row in rows),
             difficulty=tuple(labels[row] for row in rows),
-            draft_features=(pool.features if draft_features is None else draft_features)[rows],
         )
 
     def __len__(self) -> int:
@@ -158,13 +151,13 @@ class RunData:
 
     @cached_property
     def paper_pool(self) -> Pool:
-        """The samples, with the features that the paper's router uses."""
-        return replace(self.pool, features=self.draft_features)
+        """The samples, with the features of the paper's router: they include an unpaid draft."""
+        return self.pool.with_free_draft()
 
     @cached_property
     def paper_rows(self) -> list[dict[str, Any]]:
         """Scores by the paper's protocol."""
-        return evaluate_paper(self.paper_pool, budgets=BUDGETS)
+        return evaluate_paper(self.pool, budgets=BUDGETS)
 
     @cached_property
     def held_out_rows(self) -> list[dict[str, Any]]:
@@ -183,15 +176,27 @@ class RunData:
         """Fold of each question; copies of a text are in the same fold."""
         return assign_folds(self.pool.group, FOLDS, seed=SEED)
 
-    def route(self, budget: float, train: IntArray, table: UtilityTable, seed: int = 0) -> IntArray:
-        """Train the paper's router on some questions; return the level it gives to every one."""
+    def route(
+        self,
+        budget: float,
+        train: IntArray,
+        table: UtilityTable,
+        seed: int = 0,
+        *,
+        free_draft: bool,
+    ) -> IntArray:
+        """Train the paper's router on some questions; return the level it gives to every one.
+
+        With ``free_draft`` it sees a draft that is not paid for, as in the paper.
+        """
         levels = tuple(int(cost) for cost in np.atleast_2d(table.cost)[0].tolist())
-        return route(self.paper_pool, table, levels, budget, train, seed=seed)
+        pool = self.paper_pool if free_draft else self.pool
+        return route(pool, table, levels, budget, train, seed=seed)
 
     def route_as_paper(self, budget: float, table: UtilityTable | None = None) -> IntArray:
         """Level of every question by a router that was trained on four fifths of them."""
         table = self.window_table if table is None else table
-        return self.route(budget, np.flatnonzero(self.fold != 0), table)
+        return self.route(budget, np.flatnonzero(self.fold != 0), table, free_draft=True)
 
     def route_held_out(self, budget: float, table: UtilityTable | None = None) -> IntArray:
         """Level of every question by a router that was trained on the other folds."""
@@ -199,7 +204,8 @@ class RunData:
         choice = np.empty(len(self), dtype=np.int64)
         for fold in range(FOLDS):
             held_out = self.fold == fold
-            choice[held_out] = self.route(budget, np.flatnonzero(~held_out), table)[held_out]
+            train = np.flatnonzero(~held_out)
+            choice[held_out] = self.route(budget, train, table, free_draft=False)[held_out]
         return choice
 
     @cached_property

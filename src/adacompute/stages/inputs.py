@@ -88,11 +88,14 @@ def make_pool(
 ) -> Pool:
     """Return recorded samples with everything that a policy may know about their questions.
 
-    With ``draft`` the log-probability of the first sample is a feature, as in the paper. It is then
-    known before that sample is paid for, so the held-out protocol does not use it.
+    With ``draft`` there are also features of the paper's protocol, which include the
+    log-probability of the first sample before that sample is paid for.
     """
-    logprob = recorded.column("mean_logprob")[recorded.first_samples()] if draft else None
     text = pa.array(recorded.text, pa.string())
+    draft_features = None
+    logprob = recorded.column("mean_logprob")[recorded.first_samples()]
+    if draft and bool(np.isfinite(logprob).any()):
+        draft_features = extract_features(text, features=features, draft_logprob=logprob)
     sample_cost, round_cost = costs.split(recorded)
     latency = recorded.column("latency_s")
     likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
@@ -100,7 +103,8 @@ def make_pool(
         answers=recorded.answers,
         key=recorded.key,
         group=recorded.group,
-        features=extract_features(text, features=features, draft_logprob=logprob),
+        features=extract_features(text, features=features),
+        draft_features=draft_features,
         sample_cost=sample_cost,
         round_cost=round_cost,
         resort=resort,

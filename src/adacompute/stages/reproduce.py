@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import ConfigError, DataError, check_installed
+from adacompute.datasets.example import EXAMPLE
+from adacompute.datasets.sources import resolve_source
 from adacompute.paper.archetypes import compose_runs
 from adacompute.paper.claims import judge_claims
 from adacompute.paper.comparison import compare_policies
@@ -103,7 +105,12 @@ def reproduce_runs(
 
 
 def find_sources(source: Path) -> list[Path]:
-    """Return the runs and sample files at a path: itself, or those below a directory."""
+    """Return the runs and sample files at a path: itself, or those below a directory.
+
+    ``example`` is the file of samples that ships with the package.
+    """
+    if str(source) == EXAMPLE:
+        source = resolve_source(source)
     if not source.is_dir() or (source / SAMPLES).exists():
         return [source]
     runs = sorted(path.parent for path in source.rglob(SAMPLES))
@@ -139,9 +146,8 @@ def open_run(path: Path) -> Iterator[Run]:
 def read_run_data(run: Run, name: str) -> RunData:
     """Read a run for both protocols; costs are samples, as in the paper."""
     recorded = encode_samples(run.samples())
-    draft_features = read_pool(run, draft=True).features
     known: dict[str, Any] = {"ids": recorded.id, "difficulty": recorded.difficulty}
-    return RunData.from_pool(name, read_pool(run), draft_features=draft_features, **known)
+    return RunData.from_pool(name, read_pool(run, draft=True), **known)
 
 
 def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], None]) -> list[Row]:
