@@ -46,6 +46,7 @@ from adacompute.evaluation.replay import Replay
 from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
+from adacompute.testing.pools import draw_pool
 from adacompute.testing.populations import make_population
 
 if TYPE_CHECKING:
@@ -145,19 +146,9 @@ def check_no_gain(table: pa.Table, seeds: range) -> Iterator[tuple[bool, str]]:
         yield result["verdict"] == "gain", format_gain(result)
 
 
-def draw_pool(n_questions: int, seed: int) -> Pool:
-    """Draw questions of the four archetypes, a third of which their features reveal."""
-    population, _ = make_population(n_questions, feature_signal=TELLING, seed=seed)
-    answers = population.sample(SYNTHETIC_SAMPLES, seed=seed)
-    key = hash_keys(np.arange(n_questions, dtype=np.uint64) + np.uint64(seed << 32))
-    return Pool(
-        answers=answers,
-        key=key,
-        group=key,
-        features=population.features,
-        sample_cost=np.ones(len(answers.answer)),
-        sequential_features=population.features,
-    )
+def draw_synthetic(n_questions: int, seed: int) -> Pool:
+    """Draw synthetic questions, a third of which their features reveal."""
+    return draw_pool(n_questions, SYNTHETIC_SAMPLES, feature_signal=TELLING, seed=seed)
 
 
 def check_synthetic(n_questions: int, seeds: range) -> Iterator[tuple[bool, str]]:
@@ -167,13 +158,13 @@ def check_synthetic(n_questions: int, seeds: range) -> Iterator[tuple[bool, str]
     questions that it was not trained on, whose utilities are known exactly.
     """
     population, _ = make_population(TRUTH_QUESTIONS, feature_signal=TELLING, seed=TRUTH_QUESTIONS)
-    unseen = draw_pool(TRUTH_QUESTIONS, TRUTH_QUESTIONS)
+    unseen = draw_synthetic(TRUTH_QUESTIONS, TRUTH_QUESTIONS)
     truth = population.true_utility(LEVELS).mean(axis=0)
     mixtures = frontier(UtilityTable(truth[None, :], np.array(LEVELS, dtype=np.float64)))
     replay = Replay(unseen, PERMUTATIONS, LEVELS[-1], TRUTH_QUESTIONS)
     true, measured, n_gains = [], [], 0
     for seed in seeds:
-        result, final = calibrate_pool(draw_pool(n_questions, seed), seed)
+        result, final = calibrate_pool(draw_synthetic(n_questions, seed), seed)
         features = final.policy.prepare_features(unseen.features)
         run = replay.run(final.policy, [float(result["price"])], features=features)
         gain = float(run.accuracy.mean()) - mixtures.utility_at(float(run.cost.mean()))

@@ -5,27 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adacompute.core.types import hash_keys
 from adacompute.evaluation.factories import Experiment
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.populations import make_population
+from adacompute.testing.pools import draw_pool
 
 LEVELS, BUDGET = (1, 2, 4, 8), 2.0
 
 
 def complete_pool(size: int = 400) -> Pool:
-    population, _ = make_population(size, feature_signal=0.3, seed=3)
-    answers = population.sample(24, seed=3)
-    key = hash_keys(np.arange(size, dtype=np.uint64))
-    return Pool(
-        answers=answers,
-        key=key,
-        group=key,
-        features=population.features,
-        sample_cost=np.ones(len(answers.answer)),
-        sequential_features=population.features,
-    )
+    return draw_pool(size, 24, feature_signal=0.3, seed=3)
 
 
 @pytest.mark.parametrize("policy", ["mixture", "sequential"])

@@ -9,6 +9,7 @@ limited rounds and last resorts are not supported and are decided in blocks.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.sequential import SequentialPolicy, price_jitter_of
 
 MAX_REMEMBERED = 1 << 14
-"""Entries of a lookup; when there are more, it starts again."""
+"""Entries of a lookup; when there are more, the least recently used are forgotten."""
 
 
 class Lookup(Protocol):
@@ -66,8 +67,8 @@ class RuleLookup:
         any_price = PriceSchedule((1.0,))
         self._single = [replace(policy, rules=(rule,), schedule=any_price) for rule in policy.rules]
         self._policy = policy
-        self._shares: dict[float, tuple[int, float]] = {}
-        self._levels: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._position = lru_cache(MAX_REMEMBERED)(policy.schedule.position)
+        self._level = lru_cache(MAX_REMEMBERED)(self._decide_by)
 
     def decide(
         self,
@@ -80,22 +81,14 @@ class RuleLookup:
     ) -> int:
         """Return what the question's rule says about its answers."""
         rule = 0 if len(self._single) == 1 else self._rule(key, price)
-        state = (rule, level, answers)
-        found = self._levels.get(state)
-        if found is None:
-            if len(self._levels) >= MAX_REMEMBERED:
-                self._levels.clear()
-            found = self._levels[state] = _decide_alone(self._single[rule], answers, level)
-        return found
+        return self._level(rule, level, answers)
+
+    def _decide_by(self, rule: int, level: int, answers: tuple[int, ...]) -> int:
+        return _decide_alone(self._single[rule], answers, level)
 
     def _rule(self, key: int, price: float) -> int:
         """Return the rule of a question, as ``PriceSchedule.select`` does."""
-        position = self._shares.get(price)
-        if position is None:
-            if len(self._shares) >= MAX_REMEMBERED:
-                self._shares.clear()
-            position = self._shares[price] = self._policy.schedule.position(price)
-        first, share = position
+        first, share = self._position(price)
         return first + (
             share > 0 and self._policy.mix_by == "key" and mixing_uniform_of(key) < share
         )
@@ -107,7 +100,7 @@ class SequentialLookup:
     def __init__(self, policy: SequentialPolicy) -> None:
         self._policy = policy
         self._n_levels = len(policy.levels)
-        self._break_even: dict[tuple[int, ...], list[float]] = {}
+        self._break_even = lru_cache(MAX_REMEMBERED)(self._break_even_prices)
 
     def decide(
         self,
@@ -125,14 +118,13 @@ class SequentialLookup:
             return level
         if level == NO_LEVEL:
             return n_samples
-        row = self._break_even.get(answers)
-        if row is None:
-            if len(self._break_even) >= MAX_REMEMBERED:
-                self._break_even.clear()
-            found = _observe(answers).states[0]
-            row = self._break_even[answers] = self._policy.break_even_price[found].tolist()
-        limit = row[int(feature)] / price_jitter_of(key)
+        limit = self._break_even(answers)[int(feature)] / price_jitter_of(key)
         return n_samples if limit > price * next_cost else level
+
+    def _break_even_prices(self, answers: tuple[int, ...]) -> list[float]:
+        """Return the break-even price of a state in every cell."""
+        prices: list[float] = self._policy.break_even_price[_observe(answers).states[0]].tolist()
+        return prices
 
 
 def _observe(answers: tuple[int, ...]) -> ObservedSamples:

@@ -1,0 +1,34 @@
+"""Pools: samples of synthetic questions, ready for evaluation.
+
+It does not know which policies or budgets they are for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adacompute.core.types import hash_keys
+from adacompute.evaluation.pool import Pool
+from adacompute.testing.populations import make_population
+
+
+def draw_pool(n_questions: int, n_samples: int, *, feature_signal: float, seed: int) -> Pool:
+    """Draw questions of the four archetypes, a share of which their features reveal.
+
+    Every sample costs 1.
+
+    >>> pool = draw_pool(50, 8, feature_signal=0.3, seed=0)
+    >>> len(pool), pool.n_samples
+    (50, 8)
+    """
+    population, _ = make_population(n_questions, feature_signal=feature_signal, seed=seed)
+    answers = population.sample(n_samples, seed=seed)
+    key = hash_keys(np.arange(n_questions, dtype=np.uint64) + np.uint64(seed << 32))
+    return Pool(
+        answers=answers,
+        key=key,
+        group=key,
+        features=population.features,
+        sample_cost=np.ones(len(answers.answer)),
+        sequential_features=population.features,
+    )
