@@ -86,6 +86,7 @@ def check(place: Path) -> None:
         grader="math",
         max_questions=200,
         difficulties=["2", "3", "4"],
+        stratify=True,
     )
     chosen = Counter(plan.questions["difficulty"].to_pylist())
     assert sorted(chosen) == ["2", "3", "4"]
@@ -96,12 +97,14 @@ def check(place: Path) -> None:
 def test_documented_commands_have_the_paper_settings() -> None:
     math, gsm8k = commands()
     for command in (math, gsm8k):
-        options = dict(zip(command[3::2], command[4::2], strict=True))
+        pairs = [word for word in command if word != "--stratify"]
+        options = dict(zip(pairs[3::2], pairs[4::2], strict=True))
         assert options["--max-questions"] == "200"
         assert options["--samples"] == "48"
         assert options["--temperature"] == "0.7"
         assert options["--prompt"] == "cot"
     assert math[math.index("--difficulties") + 1] == "2,3,4"
+    assert [("--stratify" in command) for command in (math, gsm8k)] == [True, False]
 
 
 @pytest.mark.slow

@@ -363,7 +363,7 @@ def test_bisection_agrees_with_the_exact_method(
     budget = budget_at(table, share)
     exact, search = solve(table, budget), solve(table, budget, method="bisect")
     assert search.trace is not None
-    width = oracle._max_ratio(table) * 2.0**-48 + 1e-12
+    width = max(oracle.MAX_BISECTED_PRICE, oracle._max_ratio(table)) * 2.0**-48 + 1e-12
     assert spent(table, search.choice) <= Fraction(budget)
     assert (
         search.utility <= exact.bound + 1e-12 * scale(table) <= search.bound + 1e-11 * scale(table)

@@ -254,23 +254,34 @@ def test_a_choice_depends_on_the_ids_and_the_seed_alone(
     table = questions(*levels)
     order = list(range(len(levels)))
     chance.shuffle(order)
-    chosen = choose_questions(table, count, seed=seed)
-    assert chosen.equals(choose_questions(table.take(pa.array(order)), count, seed=seed))
-    larger = choose_questions(table, count + 3, seed=seed)
-    assert larger.slice(0, chosen.num_rows).equals(chosen)
+    for stratify in (False, True):
+        choose = partial(choose_questions, stratify=stratify, seed=seed)
+        chosen = choose(table, count)
+        assert chosen.equals(choose(table.take(pa.array(order)), count))
+        larger = choose(table, count + 3)
+        assert larger.slice(0, chosen.num_rows).equals(chosen)
 
 
 @given(LEVELS, st.integers(1, 40), st.integers(0, 2**64))
 def test_a_choice_is_as_equal_as_the_difficulties_allow(
     levels: list[str | None], count: int, seed: int
 ) -> None:
-    chosen = choose_questions(questions(*levels), count, seed=seed)
+    chosen = choose_questions(questions(*levels), count, stratify=True, seed=seed)
     assert chosen.num_rows == min(count, len(levels))
     ids = chosen["question_id"].to_pylist()
     assert len(set(ids)) == len(ids)
     there, taken = Counter(levels), Counter(chosen["difficulty"].to_pylist())
     most = max(taken.values())
     assert all(taken[level] >= most - 1 or taken[level] == there[level] for level in there)
+
+
+def test_default_choice_is_a_plain_random_sample() -> None:
+    table = questions(*["1"] * 900, *["2"] * 100)
+    count = sum(
+        choose_questions(table, 100, seed=seed)["difficulty"].to_pylist().count("2")
+        for seed in range(20)
+    )
+    assert 150 < count < 250  # a tenth of 2,000; stratified it would be half
 
 
 def test_seeds_choose_differently() -> None:

@@ -161,6 +161,7 @@ def test_bisection_ends_at_the_exact_price(run: RunData) -> None:
         budget, price = float(row["B"] or 0), float(row["price (exact)"] or 0)
         assert row["price (bisection)"] == pytest.approx(price, rel=1e-9)
         assert row["steps"] == len(trace.middle) == 50
+        assert (trace.low[0], trace.high[0]) == (0.0, 5.0)
         assert float(row["cost (bisection)"] or 0) <= float(row["cost (exact)"] or 0) <= budget
         assert row["cost with one question split"] == pytest.approx(budget)
         assert row["monotone"] is True

@@ -13,7 +13,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import make_levels
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool, assign_folds
-from adacompute.paper.protocol import decide_upfront, evaluate_paper
+from adacompute.paper.protocol import allocate_longest_first, decide_upfront, evaluate_paper
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
@@ -73,7 +73,26 @@ def test_oracle_imitates_itself_exactly_under_ties(noisy_pool: Pool) -> None:
     assert router["oracle_gap"] == pytest.approx(oracle["accuracy"] - router["accuracy"])
 
 
-def test_fixed_uses_the_level_below_the_budget_and_the_others_mix(rows: Rows) -> None:
+def test_longest_first_has_the_costs_that_the_paper_reports() -> None:
+    population, _ = make_population(200, feature_signal=0.0, seed=5)
+    answers = population.sample(16, seed=0)
+    key = np.arange(200, dtype=np.uint64)
+    length = np.random.default_rng(0).permutation(200).astype(np.float32)
+    pool = Pool(answers, key, key, length[:, None], np.ones(len(answers.answer)))
+    table = pool.table((1, 2, 4, 8, 16), method="windows")
+    cost = []
+    for budget, n_longest in ((1.5, 7), (2.0, 14), (3.0, 27)):
+        level = allocate_longest_first(pool, table, budget)
+        assert np.array_equal(level == 4, length >= 200 - n_longest)
+        assert (level == 0).sum() == 200 - n_longest
+        cost.append(float(table.cost_of(level).mean()))
+    assert cost == pytest.approx([1.525, 2.05, 3.025])  # 1.52, 2.05 and 3.02 in Table 1
+    rows = evaluate_paper(pool, budgets=(2.0,), classifier="logistic")
+    over = {row["policy"]: row["is_over_budget"] for row in rows}
+    assert (over["longest-first"], over["fixed"], over["oracle-in-sample"]) == (True, False, False)
+
+
+def test_fixed_uses_the_level_below_the_budget_and_the_others_spend_it(rows: Rows) -> None:
     assert [rows["fixed", b]["cost"] for b in (1.5, 3.0)] == [1.0, 2.0]
     for name in ("random", "longest-first"):
         assert [rows[name, b]["cost"] for b in (1.5, 3.0)] == pytest.approx([1.5, 3.0], abs=0.25)

@@ -240,10 +240,9 @@ COLLECTING = (
     ),
     click.option("--few-shot", type=RUN, help="JSON lines of few-shot examples."),
     click.option("--completion", is_flag=True, help="Use the completions endpoint, not chat."),
-    click.option(
-        "--max-questions", type=int, help="Choose this many questions, evenly by difficulty."
-    ),
+    click.option("--max-questions", type=int, help="Choose this many questions at random."),
     click.option("--difficulties", type=NAMES, help="Choose only questions of these difficulties."),
+    click.option("--stratify", is_flag=True, help="Choose equally many of each difficulty."),
     click.option("--max-cost", type=float, help="Stop before the cost exceeds this much money."),
     click.option("--scorer", help="URL of a server that scores samples, for best-of-n."),
     click.option("--scorer-price", default=0.0, show_default=True, help="Cost per score."),

@@ -274,6 +274,12 @@ def print_scores(result: Result) -> None:
         _print_by_budget("Headroom recovered", result["rows"], _headroom)
         _print_by_budget("Mean rounds per question", result["rows"], _rounds)
     print_text(_legend(result))
+    over: dict[str, list[str]] = {}
+    for row in result["rows"]:
+        if row.get("is_over_budget"):
+            over.setdefault(row["policy"], []).append(f"{row['budget']:g}")
+    for name, budgets in over.items():
+        print_text(f"Over the budget: {name} at {', '.join(budgets)}")
     for name, reason in result["skipped"].items():
         print_text(f"Not scored: {name}, because {reason}")
 

@@ -194,6 +194,7 @@ def read_plan(
     completion: bool = False,
     max_questions: int | None = None,
     difficulties: Sequence[str] | None = None,
+    stratify: bool = False,
     seed: int = 0,
     token_prices: Path | None = None,
     concurrency: int = 64,
@@ -210,7 +211,9 @@ def read_plan(
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
     first = ArmSpec("default", model, base_url, api_key_env, samples, settings)
     return Plan(
-        questions=_choose(read_question_source(source), max_questions, difficulties, seed),
+        questions=_choose(
+            read_question_source(source), max_questions, difficulties, seed, stratify=stratify
+        ),
         arms=_read_arms(arms, first, token_prices),
         template=Template(
             find_form(prompt, grader), system, _read_few_shot(few_shot), chat=not completion
@@ -252,12 +255,18 @@ def _check_keys(plan: Plan) -> None:
 
 
 def _choose(
-    table: pa.Table, max_questions: int | None, difficulties: Sequence[str] | None, seed: int
+    table: pa.Table,
+    max_questions: int | None,
+    difficulties: Sequence[str] | None,
+    seed: int,
+    *,
+    stratify: bool,
 ) -> pa.Table:
     if max_questions is None and not difficulties:
         return table
-    max_questions = table.num_rows if max_questions is None else max_questions
-    return choose_questions(table, max_questions, difficulties=difficulties or None, seed=seed)
+    count = table.num_rows if max_questions is None else max_questions
+    known = difficulties or None
+    return choose_questions(table, count, difficulties=known, stratify=stratify, seed=seed)
 
 
 def _check_amounts(plan: Plan) -> None:

@@ -41,6 +41,9 @@ from adacompute.core.upgrades import (
 BRACKET_SAMPLE = 1 << 17
 """Questions from which a bracket of prices is estimated before a long table is scanned."""
 
+MAX_BISECTED_PRICE = 5.0
+"""Upper end of the bracket in which the paper searches the price."""
+
 MAX_BRACKET_RATIO = 64.0
 """An estimated bracket with a larger ratio of its ends is replaced by all prices."""
 
@@ -241,13 +244,14 @@ def frontier(table: UtilityTable) -> Frontier:
 
 
 def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocation:
-    """Search the price as the paper does: halve a bracket of prices a fixed number of times.
+    """Search the price as the paper does: halve the bracket [0, 5] a fixed number of times.
 
-    The choice is that at the upper end of the bracket, so it never overspends. The split mixes it
+    The bracket is larger only if some upgrade costs more, which samples never do. The choice is
+    that at the upper end of the bracket, so it never overspends. The split mixes it
     with the choice at the lower end, with one probability for all questions, so that the mean cost
     equals the budget.
     """
-    low, high = 0.0, _max_ratio(table) * 1.001 + 1e-12
+    low, high = 0.0, max(MAX_BISECTED_PRICE, _max_ratio(table) * 1.001)
     at_low, at_high = choose(table, low), choose(table, high)
     spent_low, spent_high = sum_cost(table.cost_of(at_low)), sum_cost(table.cost_of(at_high))
     limit = Fraction(budget) * len(table)

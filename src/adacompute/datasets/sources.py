@@ -130,14 +130,19 @@ def _questions_of(samples: pa.Table) -> pa.Table:
 
 
 def choose_questions(
-    table: pa.Table, count: int, *, difficulties: Sequence[str] | None = None, seed: int
+    table: pa.Table,
+    count: int,
+    *,
+    difficulties: Sequence[str] | None = None,
+    stratify: bool = False,
+    seed: int,
 ) -> pa.Table:
-    """Choose questions at random, stratified by difficulty.
+    """Choose questions at random; with ``stratify``, equally many of each difficulty.
 
-    Each difficulty has the same number of questions, unless it has too few. The choice and its
-    order depend only on the ids and the seed, not on the order of the rows, and a larger choice
-    begins with a smaller one. Questions without a difficulty are a stratum of their own; they are
-    left out if ``difficulties`` selects some.
+    A difficulty with too few questions gives all of them. The choice and its order depend only on
+    the ids and the seed, not on the order of the rows, and a larger choice begins with a smaller
+    one. Questions without a difficulty are a stratum of their own; they are left out if
+    ``difficulties`` selects some.
     """
     if count < 1:
         raise ConfigError(f"the number of questions must be 1 or more, not {count}")
@@ -151,8 +156,8 @@ def choose_questions(
     order = sorted(range(len(ids)), key=lambda row: keys[row])
     strata: dict[str | None, list[int]] = {}
     for row in order:
-        strata.setdefault(difficulty[row], []).append(row)
-    # In each round every difficulty gives one question, as long as it has any.
+        strata.setdefault(difficulty[row] if stratify else None, []).append(row)
+    # In each round every stratum gives one question, as long as it has any.
     rounds = [
         (number, keys[row], row) for rows in strata.values() for number, row in enumerate(rows)
     ]

@@ -90,6 +90,7 @@ def tabulate_main(run: RunData) -> MainTable:
                     row["accuracy (paper)"] = paper["accuracy"]
                     row["± (paper)"] = paper["accuracy_high"] - paper["accuracy"]
                     row["cost (paper)"] = paper["cost"]
+                    row["over budget (paper)"] = "yes" if paper["is_over_budget"] else "no"
                     row["unseen fifth (paper)"] = paper["held_out_accuracy"]
             for held_out in run.held_out_rows:
                 if (held_out["policy"], held_out["budget"]) == (name, budget):

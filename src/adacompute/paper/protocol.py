@@ -5,16 +5,28 @@ labels and the scores from the same samples. ``accuracy`` is that of all questio
 that the router was trained on: only so can the paper's figures be obtained. The scores on the
 unseen fifth are ``held_out_accuracy``, ``held_out_cost`` and ``held_out_imitation``; there the
 router does not see the draft sample, which the paper does not charge for.
+
+The heuristic, ``longest-first``, is inferred from the costs that the paper reports: the longest
+questions get the largest level and all others the smallest, and their number is rounded up, so that
+it spends more than the budget. ``is_over_budget`` marks such rows.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adacompute.core.oracle import solve
-from adacompute.core.types import Allocation, BoolArray, IntArray, UtilityTable, make_levels
+from adacompute.core.types import (
+    Allocation,
+    BoolArray,
+    IntArray,
+    UtilityTable,
+    hash_keys,
+    make_levels,
+)
 from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
@@ -60,6 +72,7 @@ def evaluate_paper(
                 name: decide_upfront(policy, equal, price, table)
                 for name, (policy, price) in _uniform_policies(equal, levels, budget).items()
             }
+            choices["longest-first"] = allocate_longest_first(equal, table, budget)
             train = np.flatnonzero(~held_out)
             known: dict[str, Any] = {"classifier": classifier, "seed": seed}
             choices["router"] = route(paper, table, levels, budget, train, **known)
@@ -91,10 +104,9 @@ def decide_upfront(policy: Policy, pool: Pool, price: float, table: UtilityTable
 def _uniform_policies(
     pool: Pool, levels: tuple[int, ...], budget: float
 ) -> dict[str, tuple[RulePolicy, float]]:
-    """Fixed, random and longest-first, with their prices: three mixtures of the same two levels.
+    """Fixed and random, with their prices: two mixtures of the levels next to the budget.
 
-    The levels are those next to the budget. Fixed uses only the lower one, the others spend the
-    budget, on random questions or on the longest ones.
+    Fixed uses only the lower one, random spends the budget on random questions.
     """
     cost = float(pool.mean_sample_cost().mean()) * np.asarray(levels)
     lower = max(0, int(np.searchsorted(cost, budget, side="right")) - 1)
@@ -103,23 +115,24 @@ def _uniform_policies(
     schedule = PriceSchedule((2.0, 1.0))
     price = schedule.price_at(min(1.0, share))
     rules = FixedRule(levels[lower]), FixedRule(levels[upper])
-    lengths = tuple(np.sort(pool.features[:, pool.length_feature]).tolist())
-    names = {"fixed": "none", "random": "key", "longest-first": "length"}
     return {
-        name: (
-            RulePolicy(
-                name,
-                make_levels(levels),
-                rules,
-                schedule,
-                mix_by=mix_by,
-                training_lengths=lengths,
-                length_feature=pool.length_feature,
-            ),
-            price,
-        )
-        for name, mix_by in names.items()
+        name: (RulePolicy(name, make_levels(levels), rules, schedule, mix_by=mix_by), price)
+        for name, mix_by in (("fixed", "none"), ("random", "key"))
     }
+
+
+def allocate_longest_first(pool: Pool, table: UtilityTable, budget: float) -> IntArray:
+    """Give the longest questions the largest level and all others the smallest.
+
+    Of N questions, the longest ⌈N (B − c_1) / (c_K − c_1)⌉ get the largest level.
+    """
+    lowest, *_, highest = table.costs.mean(axis=0).tolist()
+    share = (budget - lowest) / (highest - lowest)
+    n_longest = math.ceil(len(pool) * min(max(share, 0.0), 1.0) - 1e-9)
+    by_length = np.lexsort((hash_keys(pool.key), -pool.features[:, pool.length_feature]))
+    choice = np.zeros(len(pool), dtype=np.int64)
+    choice[by_length[:n_longest]] = table.n_levels - 1
+    return choice
 
 
 def route(
@@ -178,6 +191,7 @@ def _row(policy: str, budget: float, runs: list[dict[str, float]]) -> dict[str, 
         "policy": policy,
         "budget": budget,
         **means,
+        "is_over_budget": means["cost"] > budget * (1 + 1e-9),
         "accuracy_low": means["accuracy"] - deviation,
         "accuracy_high": means["accuracy"] + deviation,
     }

@@ -8,6 +8,7 @@ prices or policies.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -69,10 +70,15 @@ def fit_classifier(
     if classifier == "gbm" or len(present) == 1:
         return _fit_trees(features, index, present, n_levels=n_levels, weight=weight, seed=seed)
     model = _scikit_classifier(classifier, seed)
+    from sklearn.exceptions import ConvergenceWarning
+
     step = model.steps[-1][0]
     weights = {} if weight is None or classifier == "mlp" else {f"{step}__sample_weight": weight}
     try:
-        return _ScikitClassifier(model.fit(features, label, **weights), n_levels)
+        with warnings.catch_warnings():
+            # The paper's network trains for a fixed number of epochs, converged or not.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return _ScikitClassifier(model.fit(features, label, **weights), n_levels)
     except ValueError as error:
         raise DataError(
             f"classifier {classifier!r} cannot be fitted to these questions ({error}): use 'gbm'"
@@ -247,5 +253,5 @@ def _scikit_classifier(name: str, seed: int) -> Any:  # noqa: ANN401 - scikit-le
     elif name == "forest":
         model = RandomForestClassifier(n_estimators=N_TREES, random_state=seed)
     else:
-        model = MLPClassifier((64,), early_stopping=True, random_state=seed)
+        model = MLPClassifier((64,), random_state=seed)
     return make_pipeline(StandardScaler(), model)
