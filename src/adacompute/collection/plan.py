@@ -192,9 +192,6 @@ def read_plan(
     prompt: str = "{question}",
     few_shot: Path | None = None,
     completion: bool = False,
-    max_questions: int | None = None,
-    difficulties: Sequence[str] | None = None,
-    stratify: bool = False,
     seed: int = 0,
     token_prices: Path | None = None,
     concurrency: int = 64,
@@ -206,18 +203,16 @@ def read_plan(
     scorer: str | None = None,
     scorer_price: float = 0.0,
     scorer_api_key_env: str = SCORER_API_KEY_ENV,
+    **choice: Any,  # noqa: ANN401 - max_questions, difficulties and stratify
 ) -> Plan:
-    """Read the questions and check all options, before anything is paid for."""
+    """Read and choose the questions and check all options, before anything is paid for."""
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
     first = ArmSpec("default", model, base_url, api_key_env, samples, settings)
+    form, examples = find_form(prompt, grader), _read_few_shot(few_shot)
     return Plan(
-        questions=_choose(
-            read_question_source(source), max_questions, difficulties, seed, stratify=stratify
-        ),
+        questions=choose_questions(read_question_source(source), seed=seed, **choice),
         arms=_read_arms(arms, first, token_prices),
-        template=Template(
-            find_form(prompt, grader), system, _read_few_shot(few_shot), chat=not completion
-        ),
+        template=Template(form, system, examples, chat=not completion),
         grader=grader,
         seed=seed,
         concurrency=concurrency,
@@ -252,21 +247,6 @@ def _check_keys(plan: Plan) -> None:
             f"adaptive collection needs a reference answer for every question, and "
             f"{names[gold.index(None)]!r} has none: collect without --adaptive"
         )
-
-
-def _choose(
-    table: pa.Table,
-    max_questions: int | None,
-    difficulties: Sequence[str] | None,
-    seed: int,
-    *,
-    stratify: bool,
-) -> pa.Table:
-    if max_questions is None and not difficulties:
-        return table
-    count = table.num_rows if max_questions is None else max_questions
-    known = difficulties or None
-    return choose_questions(table, count, difficulties=known, stratify=stratify, seed=seed)
 
 
 def _check_amounts(plan: Plan) -> None:

@@ -131,7 +131,7 @@ def _questions_of(samples: pa.Table) -> pa.Table:
 
 def choose_questions(
     table: pa.Table,
-    count: int,
+    max_questions: int | None = None,
     *,
     difficulties: Sequence[str] | None = None,
     stratify: bool = False,
@@ -139,14 +139,17 @@ def choose_questions(
 ) -> pa.Table:
     """Choose questions at random; with ``stratify``, equally many of each difficulty.
 
-    A difficulty with too few questions gives all of them. The choice and its order depend only on
+    If neither ``max_questions`` nor ``difficulties`` are given, the table is returned as it is. A
+    difficulty with too few questions gives all of them. The choice and its order depend only on
     the ids and the seed, not on the order of the rows, and a larger choice begins with a smaller
     one. Questions without a difficulty are a stratum of their own; they are left out if
     ``difficulties`` selects some.
     """
-    if count < 1:
-        raise ConfigError(f"the number of questions must be 1 or more, not {count}")
-    if difficulties is not None:
+    if max_questions is None and not difficulties:
+        return table
+    if max_questions is not None and max_questions < 1:
+        raise ConfigError(f"the number of questions must be 1 or more, not {max_questions}")
+    if difficulties:
         known = pc.unique(table["difficulty"]).drop_null().to_pylist()
         if missing := sorted(set(difficulties) - set(known)):
             raise ConfigError(f"there is no difficulty {missing[0]!r}; there are {sorted(known)}")
@@ -161,7 +164,7 @@ def choose_questions(
     rounds = [
         (number, keys[row], row) for rows in strata.values() for number, row in enumerate(rows)
     ]
-    chosen = sorted(rounds)[:count]
+    chosen = sorted(rounds)[:max_questions]
     return table.take(pa.array([row for _, _, row in chosen], pa.int64()))
 
 
