@@ -139,7 +139,7 @@ IDENTIFIERS = {
     "Opened": "ConnectionOwner",
     "Passed": "Forwarded",
     "Passing": "TransientFailure",
-    "Patient": "TimeoutProtocol",
+    "Patient": "ClientProtocol",
     "Prices": "TokenPrices",
     "Purse": "RequestModel",
     "Ran": "ReplayResult",

@@ -71,7 +71,13 @@ def upstream() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture(scope="session")
-def launch(upstream: ScriptedServer, policies: Path) -> Launch:
+def pids() -> dict[int, int]:
+    """Processes of the gateways that were launched, by port."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> Launch:
     """Run a gateway as a process of its own, as a user starts it; gives its port."""
     for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(name, reason="needs the extra 'serve'")
@@ -88,6 +94,7 @@ def launch(upstream: ScriptedServer, policies: Path) -> Launch:
             process = subprocess.Popen(command, stderr=said, stdout=said, env={**kept, **variables})
             try:
                 wait_until_ready(port, process, log)
+                pids[port] = process.pid
                 yield port
             finally:
                 process.terminate()

@@ -845,9 +845,9 @@ def test_a_malformed_reply_is_an_upstream_error(
 def impatient(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     """A server whose patience ends soon; gives its port."""
     uvicorn = pytest.importorskip("uvicorn")
-    from adacompute.gateway.timeout_protocol import TimeoutProtocol
+    from adacompute.gateway.client_protocol import ClientProtocol
 
-    class Impatient(TimeoutProtocol):
+    class Impatient(ClientProtocol):
         headers_timeout_s = 0.3
         send_timeout_s = 1.0
 

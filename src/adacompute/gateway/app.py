@@ -29,6 +29,7 @@ from adacompute.core.errors import (
 )
 from adacompute.gateway.account import Account
 from adacompute.gateway.config import MB, Config
+from adacompute.gateway.connection_limits import ConnectionLimits
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import (
     JSON,
@@ -78,6 +79,14 @@ class Gateway:
         self._n_in_flight = 0
         self._names = tuple(models)
         self._keys = [bytes.fromhex(digest) for digest in config.client_keys.values()]
+        self.connection_limits = ConnectionLimits(
+            max_request_line_bytes=config.max_request_line_bytes,
+            max_header_bytes=config.max_header_bytes,
+            max_headers=config.max_headers,
+            max_connections_per_address=config.max_connections_per_address,
+            trusted_proxies=config.trusted_proxies,
+            on_rejected=lambda code: self.account.metrics.count("rejected_requests_total", code),
+        )
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
 
@@ -296,6 +305,7 @@ class Application:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self.connection_limits = gateway.connection_limits
         self._operator = _make_operator(gateway, self.lifespan)
         self._is_started = False
 

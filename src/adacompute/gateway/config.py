@@ -13,11 +13,11 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
@@ -33,6 +33,10 @@ _MAX_PORT = 65_535
 _MAX_WAIT_S = 10.0
 _POSITIVE = (
     "workers",
+    "max_request_line_bytes",
+    "max_header_bytes",
+    "max_headers",
+    "max_connections_per_address",
     "max_body_mb",
     "max_concurrency",
     "timeout_s",
@@ -108,6 +112,11 @@ class Config:
     port: int = 8000
     workers: int = 1
     forward_key: bool = False
+    max_request_line_bytes: int = 8_192
+    max_header_bytes: int = 32_768
+    max_headers: int = 100
+    max_connections_per_address: int = 100
+    trusted_proxies: Sequence[str] = ()
     max_body_mb: float = 32.0
     max_concurrency: int = 10_000
     timeout_s: float = 600.0
@@ -136,6 +145,8 @@ class Config:
             )
         if not 0 <= self.port <= _MAX_PORT:
             raise ConfigError(f"port must be a number from 0 to {_MAX_PORT}, not {self.port}")
+        for network in self.trusted_proxies:
+            _check_network(network)
         for name in self.models:
             check_name(name)
         for client, digest in self.client_keys.items():
@@ -175,6 +186,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _check_network(value: str) -> None:
+    try:
+        ipaddress.ip_network(value)
+    except ValueError as error:
+        raise ConfigError(
+            f"trusted_proxies must be addresses or networks, such as 10.0.0.0/8: {error}"
+        ) from None
 
 
 def read_config(path: Path, given: Mapping[str, Any]) -> Config:
@@ -251,6 +271,10 @@ def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value of any type
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     types = tuple(one for one in allowed if isinstance(one, type))
+    if get_origin(kind) is Sequence:
+        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+            return tuple(value)
+        raise ConfigError(f"{name} must be a list of strings, not {value!r}")
     if not types:
         return value  # tables, which were made before
     if float in types and type(value) is int:

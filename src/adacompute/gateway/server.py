@@ -133,7 +133,7 @@ def run(config: Config, report: Callable[[str], None]) -> None:
     with needs_extra("serve"):
         import uvicorn
 
-        from adacompute.gateway.timeout_protocol import TimeoutProtocol
+        from adacompute.gateway.client_protocol import ClientProtocol
 
     models = load_models(config)
     _check_port(config)
@@ -159,8 +159,9 @@ def run(config: Config, report: Callable[[str], None]) -> None:
         "backlog": BACKLOG,
         "timeout_keep_alive": KEEP_ALIVE_TIMEOUT_S,
         "timeout_graceful_shutdown": int(config.drain_s),
-        "http": TimeoutProtocol,
+        "http": ClientProtocol,
         "proxy_headers": False,
+        "ws": "none",  # a WebSocket would have none of the limits
     }
     if config.workers == 1:
         _set_up_logging()

@@ -91,11 +91,14 @@ def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     with needs_extra("serve"):
         import uvicorn
 
+        from adacompute.gateway.client_protocol import ClientProtocol
+
     port = free_port()
     settings = uvicorn.Config(
         application,
         port=port,
-        http="httptools",
+        http=ClientProtocol,
+        ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -1,0 +1,249 @@
+"""Attacks on the gateway, one test each: what was tried, and what must come of it.
+
+Each runs against a gateway that is a process of its own, over raw sockets where a client library
+would not send what an attacker sends. `docs/security.md` lists them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+
+import pytest
+
+from adacompute.testing.gateways import process_usage, send
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+
+for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client", "msgspec"):
+    pytest.importorskip(name, reason="needs the extra 'serve'")
+
+CHAT = "/v1/chat/completions"
+JSON = ("Content-Type", "application/json")
+CLIENT = "sk-client-fedcba9876543210"
+OK = ScriptedReply(200, [JSON], [b'{"choices":[{"message":{"content":"It is 4."}}]}'])
+MAX_HEADER_BYTES, MAX_HEADERS, MAX_URL, MAX_CONNECTIONS = 8_000, 50, 1_000, 5
+LIMITS = f"""
+max_header_bytes = {MAX_HEADER_BYTES}
+max_headers = {MAX_HEADERS}
+max_request_line_bytes = {MAX_URL}
+max_connections_per_address = {MAX_CONNECTIONS}
+trusted_proxies = ["127.0.0.8/31"]
+"""
+Launch = Callable[..., AbstractContextManager[int]]
+TIMEOUT_S = 60.0
+"""Patience with a loaded machine; nothing here waits for it to pass."""
+
+
+@pytest.fixture(scope="module")
+def target(launch: Launch) -> Iterator[int]:
+    """Port of the gateway that is attacked: no client keys, small limits."""
+    with launch(settings=LIMITS) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def keyed(launch: Launch) -> Iterator[int]:
+    """Port of a gateway with a client key."""
+    digest = hashlib.sha256(CLIENT.encode()).hexdigest()
+    with launch(settings=f'{LIMITS}\n[serve.client_keys]\nann = "{digest}"') as port:
+        yield port
+
+
+@pytest.fixture(autouse=True)
+def still_serving(target: int, upstream: ScriptedServer) -> Iterator[None]:
+    """Every attack leaves a gateway that answers."""
+    upstream.answer(OK)
+    yield
+    assert send(target, "GET", "/health", timeout_s=TIMEOUT_S).status == 200
+
+
+@contextmanager
+def connect(port: int, address: str = "127.0.0.1") -> Iterator[socket.socket]:
+    """Connect from an address of this machine."""
+    source = (address, 0)
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S, source_address=source) as plug:
+        yield plug
+
+
+def receive(plug: socket.socket) -> bytes:
+    """Return what arrives until the gateway closes the connection."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while part := plug.recv(65_536):
+            received += part
+    return received
+
+
+def exchange(port: int, *parts: bytes, address: str = "127.0.0.1") -> bytes:
+    """Send parts one after the other, as far as the gateway reads them; return what it answers."""
+    with connect(port, address) as plug:
+        with suppress(ConnectionResetError, BrokenPipeError):
+            for part in parts:
+                plug.sendall(part)
+                time.sleep(0.01)  # else they may arrive as one
+        return receive(plug)
+
+
+def growth_mb(port: int, pid: int, parts: list[bytes]) -> int:
+    """Send parts on one connection; return by how much the memory of the gateway grows."""
+    before = process_usage(pid)["mb"]
+    exchange(port, *parts)
+    return process_usage(pid)["mb"] - before
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def status(reply: bytes) -> int:
+    return int(reply.split(b" ", 2)[1]) if reply else 0
+
+
+def head(*lines: str, method: str = "POST", target: str = CHAT) -> bytes:
+    first = [f"{method} {target} HTTP/1.1", "Host: localhost", f"{JSON[0]}: {JSON[1]}"]
+    return "\r\n".join([*first, *lines, "", ""]).encode("latin-1")
+
+
+CHUNKED = head("Transfer-Encoding: chunked", "Connection: close")
+BODY = b'{"model": "other"}'
+REQUEST = head("Content-Length: 18", "Connection: close") + BODY
+CHUNK = b"%x\r\n%b\r\n" % (len(BODY), BODY)
+
+
+# Before authentication: connections and headers.
+
+
+def test_many_headers_are_rejected(target: int) -> None:
+    sent = head(*[f"X-{i}: a" for i in range(MAX_HEADERS)])
+    assert status(exchange(target, sent)) == 431
+
+
+def test_large_headers_are_rejected(target: int) -> None:
+    sent = head(*[f"X-{i}: {'a' * 1000}" for i in range(10)])
+    assert status(exchange(target, sent)) == 431
+
+
+def test_headers_up_to_the_limit_are_accepted(target: int) -> None:
+    lines = [f"X-{i}: {'a' * 100}" for i in range(MAX_HEADERS - 6)]
+    assert (
+        status(exchange(target, head(*lines, "Content-Length: 18", "Connection: close"), BODY))
+        == 200
+    )
+
+
+def test_one_giant_header_that_never_ends_is_rejected(target: int, pids: dict[int, int]) -> None:
+    """The parser reports only complete headers, so the gateway must count bytes itself."""
+    parts = [head()[:-2] + b"X-Giant: ", *[b"a" * 65_536] * 800]
+    assert status(exchange(target, *parts[:20])) == 431
+    assert growth_mb(target, pids[target], parts) < 5
+
+
+def test_54_mb_of_headers_are_not_kept(target: int, pids: dict[int, int]) -> None:
+    line = b"X-Many: " + b"a" * 1000 + b"\r\n"
+    assert growth_mb(target, pids[target], [head()[:-2], *[line * 64] * 840]) < 5
+
+
+def test_a_long_request_line_is_rejected(target: int) -> None:
+    assert status(exchange(target, head(target="/v1/" + "a" * MAX_URL))) == 431
+    assert status(exchange(target, b"GET /" + b"a" * 40_000, b"a" * 40_000)) == 431
+
+
+def test_large_trailers_are_rejected(target: int) -> None:
+    trailer = b"X-Trailer: " + b"a" * 1000 + b"\r\n"
+    assert status(exchange(target, CHUNKED + CHUNK + b"0\r\n", *[trailer] * 100)) in {400, 431}
+
+
+def test_one_giant_trailer_that_never_ends_is_rejected(target: int) -> None:
+    sent = [CHUNKED + CHUNK + b"0\r\nX-Trailer: ", *[b"a" * 10_000] * 20]
+    assert status(exchange(target, *sent)) in {400, 431}
+
+
+def test_a_giant_chunk_extension_is_rejected(target: int) -> None:
+    assert status(exchange(target, CHUNKED + b"1;x=", *[b"a" * 10_000] * 20)) == 400
+
+
+def test_many_chunk_extensions_are_rejected(target: int) -> None:
+    chunk = b"1;x=" + b"a" * 1000 + b"\r\n{\r\n"
+    assert status(exchange(target, CHUNKED, *[chunk * 10] * 10)) == 400
+
+
+def test_a_body_of_one_byte_chunks_is_rejected(target: int) -> None:
+    assert status(exchange(target, CHUNKED, *[b"1\r\n{\r\n" * 1000] * 20)) == 400
+
+
+def test_a_chunked_body_is_accepted(target: int, upstream: ScriptedServer) -> None:
+    assert status(exchange(target, CHUNKED, CHUNK, b"0\r\n\r\n")) == 200
+    assert upstream.received[0].body == BODY
+
+
+def test_an_endless_body_after_the_reply_is_cut_off(keyed: int) -> None:
+    """A request without a key is answered before its body, which must not be read for ever."""
+    parts = [b"%x\r\n%b\r\n" % (65_536, b" " * 65_536)] * 1000
+    sent = 0
+    with connect(keyed) as plug:
+        plug.sendall(head("Transfer-Encoding: chunked"))
+        assert status(plug.recv(65_536)) == 401
+        with suppress(ConnectionResetError, BrokenPipeError):
+            for part in parts:
+                plug.sendall(part)
+                sent += len(part)
+    assert sent < 20_000_000
+
+
+def test_thousands_of_pipelined_requests_are_not_queued(
+    target: int, upstream: ScriptedServer
+) -> None:
+    release = threading.Event()
+    upstream.answer(ScriptedReply(200, [JSON], [release, b"{}"]))
+    first = head("Content-Length: 18") + BODY
+    try:
+        assert (
+            exchange(
+                target, first, *[b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000] * 50
+            )
+            == b""
+        )
+    finally:
+        release.set()
+
+
+def test_connections_of_one_address_are_limited(target: int) -> None:
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            stack.enter_context(connect(target, "127.0.0.2"))
+        for _ in range(20):
+            with connect(target, "127.0.0.2") as plug:
+                assert status(receive(plug)) == 429
+        assert status(exchange(target, REQUEST, address="127.0.0.3")) == 200
+        assert status(exchange(target, REQUEST, address="127.0.0.1")) == 200
+    wait_until(lambda: status(exchange(target, REQUEST, address="127.0.0.2")) == 200)
+
+
+def test_loopback_and_trusted_proxies_have_no_connection_limit(target: int) -> None:
+    for address in ("127.0.0.1", "127.0.0.9"):
+        with ExitStack() as stack:
+            plugs = [stack.enter_context(connect(target, address)) for _ in range(20)]
+            plugs[-1].sendall(REQUEST)
+            assert status(receive(plugs[-1])) == 200
+
+
+# Before authentication: trailers.
+
+
+@pytest.mark.parametrize("trailer", [f"Authorization: Bearer {CLIENT}", "x-adacompute-budget: 99"])
+def test_a_trailer_is_not_a_header(trailer: str, keyed: int, upstream: ScriptedServer) -> None:
+    key = f"Authorization: Bearer {CLIENT}"
+    given = [] if trailer == key else [key]
+    sent = head(*given, "Transfer-Encoding: chunked", "Connection: close")
+    body = b'{"model": "thrifty", "messages": [{"role": "user", "content": "2+2?"}]}'
+    chunk = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
+    reply = exchange(keyed, sent + chunk + trailer.encode() + b"\r\n\r\n")
+    assert status(reply) == (200 if given else 401)
+    assert all(not received.values("x-adacompute-budget") for received in upstream.received)
