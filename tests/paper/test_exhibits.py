@@ -14,8 +14,9 @@ from adacompute.core.answers import Answers
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable
 from adacompute.evaluation.pool import Pool
-from adacompute.paper.ablations import BY_QUESTION, BY_ROW, LEVEL_SETS
+from adacompute.paper.ablations import LEVEL_SETS
 from adacompute.paper.claims import CLAIMS, judge_claims
+from adacompute.paper.classifier_ablation import BY_QUESTION, BY_ROW
 from adacompute.paper.comparison import GapTable, compare_policies, find_row
 from adacompute.paper.exhibits import EXHIBITS, Exhibit
 from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, RunData

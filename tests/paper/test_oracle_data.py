@@ -14,6 +14,7 @@ from adacompute.paper.archetypes import (
     cluster_curves,
     compose_runs,
     find_archetypes,
+    trace_scaling,
 )
 from adacompute.paper.oracle_data import (
     bisect_prices,
@@ -23,7 +24,6 @@ from adacompute.paper.oracle_data import (
     scatter_levels,
     trace_cost,
     trace_price_effect,
-    trace_scaling,
 )
 from adacompute.paper.run_data import (
     BUDGETS,

@@ -3,7 +3,8 @@
 It runs k-means on the curves of accuracy by level and names each cluster by a rule: the one that is
 most accurate with one sample is easy, the one that ends lowest is hard, and of the other two the
 one that rises more is responsive. With clusters from one half of the samples, the other half shows
-how much of a cluster's rise is chance. N questions, K levels. It knows nothing of plotting.
+how much of a cluster's rise is chance. The question nearest to the centre of a cluster is its
+example. N questions, K levels. It knows nothing of plotting.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from adacompute.core.errors import DataError
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray
+from adacompute.core.utility import estimate
 from adacompute.paper.run_data import MAIN_BUDGET, SEED, RunData, group_shares, levels_up_to
 from adacompute.policies.learners import fit_clusters
 from adacompute.report.table_files import Row
@@ -146,13 +148,29 @@ def _responsive_share(clusters: Clusters, choice: IntArray, levels: tuple[int, .
 
 @dataclass(frozen=True, eq=False)
 class Compositions:
-    """Share of each archetype in each run, (runs, archetypes), all curves clustered together."""
+    """Share of each archetype in each run, (runs, archetypes), all curves clustered together.
+
+    ``centre`` (archetypes, K) is the mean curve and ``size`` the number of questions of each.
+    """
 
     runs: tuple[str, ...]
     names: tuple[str, ...]
     levels: tuple[int, ...]
     centre: FloatArray
+    size: IntArray
     shares: FloatArray
+
+    @property
+    def centre_rows(self) -> list[Row]:
+        """One row per archetype, with its mean curve."""
+        return [
+            {
+                "archetype": name,
+                "questions": int(self.size[c]),
+                **{f"level {n}": float(self.centre[c, k]) for k, n in enumerate(self.levels)},
+            }
+            for c, name in enumerate(self.names)
+        ]
 
     @property
     def rows(self) -> list[Row]:
@@ -176,5 +194,59 @@ def compose_runs(runs: Sequence[RunData]) -> Compositions:
         names=clusters.names,
         levels=levels,
         centre=clusters.centre,
+        size=np.bincount(clusters.cluster, minlength=len(clusters.names)),
         shares=group_shares(run_index, len(runs), clusters.cluster, len(clusters.names)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Curves of one question per archetype, (archetypes, K), with standard errors."""
+
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    question: IntArray
+    levels: tuple[int, ...]
+    windows: FloatArray
+    exact: FloatArray
+    standard_error: FloatArray
+
+    @property
+    def rows(self) -> list[Row]:
+        """One row per question and level."""
+        return [
+            {
+                "archetype": name,
+                "question": self.ids[i],
+                "level": level,
+                "windows": float(self.windows[i, k]),
+                "exact": float(self.exact[i, k]),
+                "standard error": None
+                if np.isnan(self.standard_error[i, k])
+                else float(self.standard_error[i, k]),
+            }
+            for i, name in enumerate(self.names)
+            for k, level in enumerate(self.levels)
+        ]
+
+
+def trace_scaling(run: RunData) -> Scaling:
+    """Return the curve of the question nearest to the centre of each archetype."""
+    curves = run.exact_table.utility
+    found = cluster_curves(curves)
+    distance = np.linalg.norm(curves - found.centre[found.cluster], axis=1)
+    nearest = [
+        int(np.flatnonzero(found.cluster == c)[distance[found.cluster == c].argmin()])
+        for c in range(len(found.names))
+    ]
+    question = np.array(nearest, dtype=np.int64)
+    exact = estimate(run.pool.answers.take(question), run.levels)
+    return Scaling(
+        names=found.names,
+        ids=tuple(run.ids[i] for i in nearest),
+        question=question,
+        levels=run.levels,
+        windows=run.window_table.utility[question],
+        exact=exact.utility,
+        standard_error=exact.standard_error,
     )

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from adacompute.paper import figures_learned as learned
 from adacompute.paper import figures_oracle as oracle
-from adacompute.paper.ablations import ablate, compare_level_sets, measure_efficiency
-from adacompute.paper.archetypes import find_archetypes
+from adacompute.paper.ablations import compare_level_sets, measure_efficiency
+from adacompute.paper.archetypes import find_archetypes, trace_scaling
+from adacompute.paper.classifier_ablation import ablate
 from adacompute.paper.comparison import (
     describe_pipeline,
     map_levels,
@@ -30,7 +31,6 @@ from adacompute.paper.oracle_data import (
     scatter_levels,
     trace_cost,
     trace_price_effect,
-    trace_scaling,
 )
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Paper feature importance: which features the router uses, and how they differ by level.
 
-Importance is measured by permutation, on training questions, as the paper ranks features, and on
-held-out questions. N questions, K levels, F features. It knows nothing of plotting.
+Importance is that of the trees themselves, as in the paper, and by shuffling a feature between
+training questions or between held-out questions. N questions, K levels, F features. It knows
+nothing of plotting.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray
 from adacompute.features.text import FEATURES
 from adacompute.paper.run_data import FOLDS, MAIN_BUDGET, SEED, RunData
-from adacompute.policies.learners import fit_classifier
+from adacompute.policies.learners import fit_classifier, measure_gains
 from adacompute.report.table_files import Row
 
 PERMUTATIONS = 2
@@ -24,13 +25,15 @@ PERMUTATIONS = 2
 class FeatureImportance:
     """Importance of each feature, (F,), and its mean by level of the oracle, (F, K).
 
-    Importance is the imitation that is lost when a feature is permuted between questions:
-    ``training`` between training questions, ``held_out`` between held-out ones. ``level_means`` are
-    standardised along each feature; NaN where no question has the level.
+    ``gain`` is the mean gain of the trees' splits on a feature, divided by the sum over features.
+    ``training`` and ``held_out`` are the imitation that is lost when a feature is shuffled between
+    training questions and between held-out ones. ``level_means`` are standardised along each
+    feature; NaN where no question has the level.
     """
 
     names: tuple[str, ...]
     levels: tuple[int, ...]
+    gain: FloatArray
     training: FloatArray
     held_out: FloatArray
     level_means: FloatArray
@@ -41,19 +44,20 @@ class FeatureImportance:
         return [
             {
                 "feature": self.names[f],
-                "importance (training)": float(self.training[f]),
-                "importance (held out)": float(self.held_out[f]),
+                "normalised gain": float(self.gain[f]),
+                "lost by shuffling (training)": float(self.training[f]),
+                "lost by shuffling (held out)": float(self.held_out[f]),
             }
             | {
                 f"level {n}": None if np.isnan(mean) else float(mean)
                 for n, mean in zip(self.levels, self.level_means[f], strict=True)
             }
-            for f in np.argsort(-self.training, kind="stable").tolist()
+            for f in np.argsort(-self.gain, kind="stable").tolist()
         ]
 
 
 def measure_importance(run: RunData) -> FeatureImportance:
-    """Permute each feature in turn and measure the imitation that the router loses at B = 2."""
+    """Measure the importance that the router gives to each feature at B = 2, and by shuffling."""
     table, paper_features = run.window_table, run.paper_pool.features
     label = solve(table, MAIN_BUDGET).choice
     n_features = paper_features.shape[1]
@@ -85,6 +89,7 @@ def measure_importance(run: RunData) -> FeatureImportance:
     return FeatureImportance(
         names=tuple(names),
         levels=run.levels,
+        gain=measure_gains(paper_features[run.fold != 0], label[run.fold != 0], seed=SEED),
         training=lost[0],
         held_out=lost[1],
         level_means=np.where(np.isnan(means), np.nan, standardised),

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.paper.archetypes import NAMES, Archetypes, Compositions
+from adacompute.paper.archetypes import NAMES, Archetypes, Scaling
 from adacompute.paper.comparison import Pipeline
 from adacompute.paper.oracle_data import (
     Bisection,
     CostByPrice,
     LevelScatter,
     PriceEffect,
-    Scaling,
 )
 from adacompute.paper.panels import (
     add_legend_below,
@@ -200,25 +199,6 @@ def draw_archetypes(data: Archetypes) -> Figure:
         return figure
 
 
-def draw_compositions(data: Compositions) -> Figure:
-    """Draw the share of each archetype in each run."""
-    height = max(2.6, 0.24 * len(data.runs) + 1.4)
-    with panels(1, 1, width=8.2, height=height) as (figure, (axis,)):
-        left = np.zeros(len(data.runs))
-        y = np.arange(len(data.runs))
-        for c, name in enumerate(data.names):
-            axis.barh(y, data.shares[:, c], left=left, color=ARCHETYPE_COLOURS[name], label=name)
-            left += data.shares[:, c]
-        axis.set_yticks(y, [shorten(run, 44) for run in data.runs])
-        axis.set_ylim(len(data.runs) - 0.5, -0.5)
-        axis.set_xlim(0, 1)
-        axis.set_xlabel("share of questions")
-        axis.grid(visible=False)
-        axis.set_title("Archetypes in each run, clustered together")
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        return figure
-
-
 def draw_bisection(data: Bisection) -> Figure:
     """Draw how the bisection converges: prices, costs, deviations, and the prices it tried."""
     with panels(2, 2, width=5.0, height=3.5) as (figure, (prices, costs, deviations, tried)):
@@ -269,11 +249,13 @@ def draw_price_effect(data: PriceEffect) -> Figure:
             each.step(data.price, level, where="post", color=colour, lw=0.7)
         level = levels[data.choice[data.question]]
         each.step(data.price, level, where="post", color=COLOURS[1], lw=2.2)
+        at = data.transitions
+        each.plot(data.price[at], level[at], "v", color=COLOURS[1], markersize=9, mec="white")
         set_price_axis(each, data.price)
         each.set_yscale("log", base=2)
         each.set_yticks(list(data.levels), [str(level) for level in data.levels])
         each.set_ylabel("level")
-        each.set_title("Each question (darker: easier)")
+        each.set_title("Each question (darker: easier)\nand one in red, its changes as triangles")
         labels = [str(level) for level in data.levels]
         colours = [scale_colour(k, len(labels)) for k in range(len(labels))]
         whole.stackplot(data.price, data.shares.T, labels=labels, colors=colours, step="post")

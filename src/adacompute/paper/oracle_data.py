@@ -1,9 +1,9 @@
 """Paper oracle data: the data behind the tables and figures that show the oracle's choices.
 
-Scaling curves, the oracle's cost by price, gains by difficulty, shares of levels, levels against
-difficulty, the bisection, and the effect of a price. Each is a pure function of a run's data. Where
-the paper chooses and measures with the same samples, the result is also computed with separate
-halves. N questions, K levels, P prices. It knows nothing of classifiers or plotting.
+The oracle's cost by price, gains by difficulty, shares of levels, levels against difficulty, the
+bisection, and the effect of a price. Each is a pure function of a run's data. Where the paper
+chooses and measures with the same samples, the result is also computed with separate halves. N
+questions, K levels, P prices. It knows nothing of classifiers or plotting.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adacompute.core.answers import Answers
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray, Trace, UtilityTable
 from adacompute.core.upgrades import choose
-from adacompute.core.utility import estimate
-from adacompute.paper.archetypes import cluster_curves
 from adacompute.paper.run_data import (
     BUDGETS,
     MAIN_BUDGET,
@@ -31,60 +28,6 @@ from adacompute.report.table_files import Row
 N_PRICES = 240
 MIN_PRICE = 1e-4
 FIFTHS, TENTHS = 5, 10
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """Curves of one question per archetype, (archetypes, K), with standard errors."""
-
-    names: tuple[str, ...]
-    ids: tuple[str, ...]
-    question: IntArray
-    levels: tuple[int, ...]
-    windows: FloatArray
-    exact: FloatArray
-    standard_error: FloatArray
-
-    @property
-    def rows(self) -> list[Row]:
-        """One row per question and level."""
-        return [
-            {
-                "archetype": name,
-                "question": self.ids[i],
-                "level": level,
-                "windows": float(self.windows[i, k]),
-                "exact": float(self.exact[i, k]),
-                "standard error": None
-                if np.isnan(self.standard_error[i, k])
-                else float(self.standard_error[i, k]),
-            }
-            for i, name in enumerate(self.names)
-            for k, level in enumerate(self.levels)
-        ]
-
-
-def trace_scaling(run: RunData) -> Scaling:
-    """Return the curve of the question nearest to the centre of each archetype."""
-    curves = run.exact_table.utility
-    found = cluster_curves(curves)
-    distance = np.linalg.norm(curves - found.centre[found.cluster], axis=1)
-    nearest = [
-        int(np.flatnonzero(found.cluster == c)[distance[found.cluster == c].argmin()])
-        for c in range(len(found.names))
-    ]
-    question = np.array(nearest, dtype=np.int64)
-    answers: Answers = run.pool.answers.take(question)
-    exact = estimate(answers, run.levels)
-    return Scaling(
-        names=found.names,
-        ids=tuple(run.ids[i] for i in nearest),
-        question=question,
-        levels=run.levels,
-        windows=run.window_table.utility[question],
-        exact=exact.utility,
-        standard_error=exact.standard_error,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,11 +299,17 @@ class PriceEffect:
     net: FloatArray
 
     @property
+    def transitions(self) -> IntArray:
+        """Indices of the prices at which the question in detail changes level."""
+        return np.flatnonzero(np.diff(self.choice[self.question])) + 1
+
+    @property
     def rows(self) -> list[Row]:
-        """One row per price."""
+        """One row per price, with the level of the question that is shown in detail."""
         rows: list[Row] = []
         for p, price in enumerate(self.price.tolist()):
             row: Row = {"price": price}
+            row[f"level of {self.question_id}"] = self.levels[self.choice[self.question, p]]
             row |= {f"level {n}": float(self.shares[p, k]) for k, n in enumerate(self.levels)}
             rows.append(row)
         return rows

@@ -14,14 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from adacompute.core.types import FloatArray
-from adacompute.paper.ablations import (
-    BY_QUESTION,
-    BY_ROW,
-    Ablation,
-    Efficiency,
-    Granularity,
-)
+from adacompute.paper.ablations import Efficiency, Granularity
 from adacompute.paper.archetypes import Archetypes
+from adacompute.paper.classifier_ablation import BY_QUESTION, BY_ROW, Ablation
 from adacompute.paper.comparison import GapTable, MainTable
 from adacompute.paper.oracle_data import (
     Bisection,

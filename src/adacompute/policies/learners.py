@@ -94,19 +94,38 @@ def _fit_trees(
     weight: FloatArray | None,
     seed: int,
 ) -> OnnxModel:
-    settings = {"objective": "multi:softprob", "num_class": len(present), **GBM}
-    if len(present) == 1:  # nothing to learn: any constant score will do
-        settings = {"objective": "reg:squarederror"}
-    raw = _boost(features, index, settings, weight=weight, seed=seed)
+    booster = _boost(features, index, _tree_settings(len(present)), weight=weight, seed=seed)
     return OnnxModel(
-        trees_to_onnx(raw, n_features=features.shape[1], n_outputs=n_levels, output_of=present)
+        trees_to_onnx(
+            _to_json(booster), n_features=features.shape[1], n_outputs=n_levels, output_of=present
+        )
     )
+
+
+def _tree_settings(n_labels: int) -> dict[str, Any]:
+    if n_labels == 1:  # nothing to learn: any constant score will do
+        return {"objective": "reg:squarederror"}
+    return {"objective": "multi:softprob", "num_class": n_labels, **GBM}
+
+
+def measure_gains(features: Float32Array, label: IntArray, *, seed: int = 0) -> FloatArray:
+    """Fit trees and return the importance that they give to each feature, (F,).
+
+    It is the mean gain of the splits on a feature, divided by the sum over all features; zeros
+    where no tree has a split.
+    """
+    present, index = np.unique(label, return_inverse=True)
+    booster = _boost(features, index, _tree_settings(len(present)), weight=None, seed=seed)
+    gain = np.zeros(features.shape[1])
+    for name, value in booster.get_score(importance_type="gain").items():
+        gain[int(name[1:])] = value
+    return gain / (gain.sum() or 1.0)
 
 
 def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) -> OnnxModel:
     """Fit a regressor of the utility of every level, (N, F) → (N, K)."""
     settings = {"objective": "reg:squarederror", **VALUE_GBM}
-    raw = _boost(features, utility, settings, weight=None, seed=seed)
+    raw = _to_json(_boost(features, utility, settings, weight=None, seed=seed))
     n_levels = utility.shape[1]
     return OnnxModel(
         trees_to_onnx(
@@ -125,12 +144,15 @@ def _boost(
     *,
     weight: FloatArray | None,
     seed: int,
-) -> bytes:
+) -> Any:  # noqa: ANN401 - a booster of xgboost
     with needs_extra("train"):
         import xgboost
 
     data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
-    booster = xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, N_TREES)
+    return xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, N_TREES)
+
+
+def _to_json(booster: Any) -> bytes:  # noqa: ANN401 - a booster of xgboost
     return bytes(booster.save_raw("json"))
 
 

@@ -1,8 +1,9 @@
 """Reproduce: the stage that makes every table and figure of the paper from any runs.
 
 Each of the first runs gets a directory with all exhibits: tables as CSV, Markdown and LaTeX,
-figures as SVG and PDF with their data as CSV, and the verdict on every claim. All runs are compared
-and clustered together. The index is written last. It lists what was made, and what was excluded
+figures as SVG and PDF with their data as CSV, and the verdict on every claim. What the paper makes
+of several runs is made of the first runs together. All runs are compared and clustered together.
+The index is written last. It lists what was made, and what was excluded
 with the reason. It does not know how an exhibit is computed.
 """
 
@@ -23,8 +24,9 @@ from adacompute.paper.archetypes import compose_runs
 from adacompute.paper.claims import judge_claims
 from adacompute.paper.comparison import compare_policies
 from adacompute.paper.exhibits import EXHIBITS, Exhibit
-from adacompute.paper.figures_oracle import draw_compositions
+from adacompute.paper.figures_shared import draw_compositions
 from adacompute.paper.run_data import RunData
+from adacompute.paper.shared_exhibits import SHARED_EXHIBITS, CompleteRun, SharedExhibit
 from adacompute.report.plot_style import save_figure
 from adacompute.report.table_files import escape_markdown, save_table, to_csv
 from adacompute.report.wording import format_count
@@ -76,7 +78,7 @@ def reproduce_runs(
     out.mkdir(parents=True, exist_ok=True)
     output, runs = Output(out), []
     rows: list[Row] = []
-    claims: dict[str, list[Row]] = {}
+    complete: list[CompleteRun] = []
     for number, (name, path) in enumerate(named.items()):
         progress(f"{name} ({number + 1} of {len(named)})")
         with open_run(path) as run:
@@ -88,16 +90,18 @@ def reproduce_runs(
             continue
         runs.append(run_data)
         if number < full_runs:
-            claims[name] = _make_exhibits(run_data, output, progress)
+            complete.append(_make_exhibits(run_data, output, progress))
     if not runs:
         raise DataError(f"no run can be compared: {output.excluded[0]['reason']}")
-    _make_shared(runs, rows, claims, output, draw=full_runs > 0)
-    output.paths.append(_write_index(output, len(named), list(claims)))
+    progress("all runs")
+    _make_shared(runs, rows, complete, output)
+    names = [one.run.name for one in complete]
+    output.paths.append(_write_index(output, len(named), names))
     return {
         "out": str(out),
         "index": str(out / INDEX),
         "runs": len(runs),
-        "complete": list(claims),
+        "complete": names,
         "excluded": output.excluded,
         "comparison": rows,
         "paths": [str(path) for path in output.paths],
@@ -150,7 +154,9 @@ def read_run_data(run: Run, name: str) -> RunData:
     return RunData.from_pool(name, read_pool(run, draft=True), **known)
 
 
-def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], None]) -> list[Row]:
+def _make_exhibits(
+    run_data: RunData, output: Output, progress: Callable[[str], None]
+) -> CompleteRun:
     """Make every exhibit of a run, and judge the paper's claims by their data."""
     path = output.directory / run_data.name
     path.mkdir(exist_ok=True)
@@ -172,10 +178,10 @@ def _make_exhibits(run_data: RunData, output: Output, progress: Callable[[str], 
     output.paths += paths
     lines.append(f"| The paper's claims with their verdicts | text | {output.links(paths)} |")
     output.sections.append("\n".join(lines))
-    return rows
+    return CompleteRun(run_data, found, rows)
 
 
-def _save(exhibit: Exhibit, data: Any, path: Path) -> list[Path]:  # noqa: ANN401 - as registered
+def _save(exhibit: Exhibit | SharedExhibit, data: Any, path: Path) -> list[Path]:  # noqa: ANN401 - as registered
     """Save an exhibit: a table, a figure with its data, or both."""
     paths: list[Path] = []
     if exhibit.is_table:
@@ -191,37 +197,41 @@ def _save(exhibit: Exhibit, data: Any, path: Path) -> list[Path]:  # noqa: ANN40
 
 
 def _make_shared(
-    runs: Sequence[RunData],
-    rows: list[Row],
-    claims: dict[str, list[Row]],
-    output: Output,
-    *,
-    draw: bool,
+    runs: Sequence[RunData], rows: list[Row], complete: list[CompleteRun], output: Output
 ) -> None:
     """Make the tables and figures of all runs together."""
-    lines = ["## All runs", "", "| exhibit | files |", "|---|---|"]
+    lines = ["## All runs", "", "| exhibit | in the paper | files |", "|---|---|---|"]
 
-    def note(caption: str, paths: list[Path]) -> None:
+    def note(caption: str, source: str, paths: list[Path]) -> None:
         output.paths.extend(paths)
-        lines.append(f"| {caption} | {output.links(paths)} |")
+        lines.append(f"| {caption} | {source} | {output.links(paths)} |")
 
-    caption = "Accuracy of every run at B = 2, by the paper's protocol and directory out"
-    note(caption, save_table(rows, output.directory / "comparison", caption=caption))
-    if claims:
-        first = next(iter(claims.values()))
+    caption = "Accuracy of every run at B = 2, by the paper's protocol and held out"
+    note(caption, "–", save_table(rows, output.directory / "comparison", caption=caption))
+    if complete:
+        caption = "The paper's claims, and the verdict of each run on them"
         verdicts: list[Row] = [
             {"claim": row["claim"], "paper": row["paper"]}
-            | {name: judged[i]["verdict"] for name, judged in claims.items()}
-            for i, row in enumerate(first)
+            | {one.run.name: one.claims[i]["verdict"] for one in complete}
+            for i, row in enumerate(complete[0].claims)
         ]
-        caption = "The paper's claims, and the verdict of each run on them"
-        note(caption, save_table(verdicts, output.directory / "claims", caption=caption))
+        note(caption, "text", save_table(verdicts, output.directory / "claims", caption=caption))
     kinds = compose_runs(runs)
-    caption = "Archetypes in each run, clustered together (Figure 7, panel b)"
-    paths = save_table(kinds.rows, output.directory / "archetypes-by-run", caption=caption)
-    if draw:
-        paths += save_figure(draw_compositions(kinds), output.directory / "archetypes-by-run")
-    note(caption, paths)
+    for name, caption, kind_rows in (
+        ("archetype-centres", "Mean curves of the archetypes of all runs", kinds.centre_rows),
+        ("archetypes-by-run", "Archetypes in each run, clustered together", kinds.rows),
+    ):
+        paths = save_table(kind_rows, output.directory / name, caption=caption)
+        if name == "archetypes-by-run" and complete:
+            paths += save_figure(draw_compositions(kinds), output.directory / name)
+        note(caption, "Figure 7", paths)
+    for exhibit in SHARED_EXHIBITS if len(complete) > 1 else ():
+        try:
+            data = exhibit.compute(complete)
+        except DataError as error:
+            output.skip("all runs", exhibit.name, error)
+            continue
+        note(exhibit.caption, exhibit.source, _save(exhibit, data, output.directory))
     output.sections.insert(0, "\n".join(lines))
 
 
