@@ -132,7 +132,7 @@ class Ablation:
 class _PooledRows:
     """R rows of (run, budget, question); ``net`` (R, K) is utility − price × cost of each level.
 
-    The free first sample is only among the features of splits by row, the paper's own.
+    Only the features of splits by row, the paper's own, include the draft that it does not pay for.
     """
 
     features: dict[str, Float32Array]
@@ -184,7 +184,7 @@ def ablate(*runs: RunData, n_splits: int = N_SPLITS) -> Ablation:
         oracle_cost=float(pooled.at(pooled.cost, pooled.label).mean()),
         confusion={name: c / total[name] for name, c in counts.items()},
         constant_imitation=float(np.bincount(pooled.label).max() / len(pooled.label)),
-        adjacent_share={name: adjacent_share(c) for name, c in counts.items()},
+        adjacent_share={name: _adjacent_share(c, pooled.label) for name, c in counts.items()},
         mean_loss=float(pooled.max_loss.mean()),
         max_loss=float(pooled.max_loss.max()),
         excluded=excluded,
@@ -193,7 +193,7 @@ def ablate(*runs: RunData, n_splits: int = N_SPLITS) -> Ablation:
 
 def _pool_rows(runs: Sequence[RunData], levels: tuple[int, ...]) -> _PooledRows:
     """Stack the questions of all runs at all budgets, with the oracle's level of each."""
-    if len({run.draft_features.shape[1] for run in runs}) > 1:
+    if len({run.pool.features.shape[1] for run in runs}) > 1:
         raise DataError("the runs have different features, so one classifier cannot be fitted")
     parts: list[_PooledRows] = []
     for number, run in enumerate(runs):
@@ -204,7 +204,7 @@ def _pool_rows(runs: Sequence[RunData], levels: tuple[int, ...]) -> _PooledRows:
             allocation = solve(table, budget)
             parts.append(
                 _PooledRows(
-                    features={BY_ROW: run.draft_features, BY_QUESTION: run.pool.features},
+                    features={BY_ROW: run.paper_pool.features, BY_QUESTION: run.pool.features},
                     group=run.pool.group,
                     run=np.full(len(run), number),
                     label=allocation.choice,
@@ -241,13 +241,9 @@ def _predict(
     return choice
 
 
-def adjacent_share(counts: FloatArray) -> float:
-    """Share of the mistakes that are one level off, among the levels that occur as labels.
-
-    >>> adjacent_share(np.array([[5.0, 0.0, 2.0], [0.0, 0.0, 0.0], [1.0, 0.0, 4.0]]))
-    1.0
-    """
-    used = np.flatnonzero(counts.sum(axis=0) + counts.sum(axis=1))
+def _adjacent_share(counts: FloatArray, label: IntArray) -> float:
+    """Share of the mistakes that are one level off, of the levels that some label uses."""
+    used = np.unique(label)
     counts = counts[np.ix_(used, used)]
     mistakes = counts.sum() - np.trace(counts)
     adjacent = np.trace(counts, offset=1) + np.trace(counts, offset=-1)
