@@ -12,7 +12,7 @@ import pytest
 from adacompute.core.oracle import solve
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool
-from adacompute.paper.ablations import measure_efficiency
+from adacompute.paper.ablations import compare_level_sets, measure_efficiency
 from adacompute.paper.classifier_ablation import BY_QUESTION, BY_ROW, ablate
 from adacompute.paper.comparison import describe_pipeline, measure_gap, tabulate_main
 from adacompute.paper.feature_importance import measure_importance
