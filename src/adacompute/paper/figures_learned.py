@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adacompute.paper.ablations import Efficiency, Granularity
+from adacompute.paper.ablations import PAPER_SETS, Efficiency, Granularity
 from adacompute.paper.classifier_ablation import BY_QUESTION, BY_ROW, Ablation
 from adacompute.paper.comparison import BudgetCurve, Frontiers, HeatMap
 from adacompute.paper.feature_importance import FeatureImportance
@@ -247,7 +247,7 @@ def _draw_steps(axis: Axes, data: Granularity) -> None:
                 fontsize=8.5,
                 color=COLOURS[i],
             )
-    sets = data.level_sets
+    sets = {name: one for name, one in data.level_sets.items() if name in PAPER_SETS}
     axis.set_xticks(
         [len(one.levels) for one in sets.values()],
         [f"{len(one.levels)}\n{name}" for name, one in sets.items()],
