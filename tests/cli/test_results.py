@@ -56,7 +56,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1.3" in printed
     assert "12.5 % of the samples" in printed
     assert "router, because this needs xgboost" in printed
-    results.print_scores({**result, "protocol": "paper", "skipped": {}})
+    results.print_scores({**result, "protocol": "paper", "skipped": {}, "entropy_estimate": "x"})
     printed = " ".join(capsys.readouterr().out.split())
     assert "the paper's protocol" in printed
     assert "cost 4" in printed

@@ -230,21 +230,9 @@ def test_the_matrix_is_float32_and_contiguous() -> None:
 
 def test_a_null_text_has_only_the_draft_feature() -> None:
     for texts in (pa.array([None], pa.string()), pa.nulls(1), pa.chunked_array([pa.nulls(1)])):
-        row = extract_features(texts, features="extended", draft_logprob=np.array([-math.log(2)]))[
-            0
-        ]
+        (row,) = extract_features(texts, features="extended", draft=np.array([0.5]))
         assert row[FEATURES.index("entropy_estimate")] == pytest.approx(0.5)
         assert row.sum() == pytest.approx(0.5)
-
-
-@given(st.lists(st.floats(width=64), min_size=1))
-def test_the_entropy_estimate_is_a_share(logprob: list[float]) -> None:
-    texts = pa.array(["x"] * len(logprob))
-    column = extract_features(texts, draft_logprob=np.array(logprob))[:, -1]
-    assert ((column >= 0) & (column <= 1)).all()
-    for value, estimate in zip(logprob, column.tolist(), strict=True):
-        expected = 0.0 if math.isnan(value) else 1 - math.exp(min(value, 0.0))
-        assert estimate == pytest.approx(expected, abs=1e-6)
 
 
 def test_wrong_arguments_are_rejected() -> None:
@@ -252,8 +240,8 @@ def test_wrong_arguments_are_rejected() -> None:
         extract_features(pa.array(["a"]), features="papers")
     with pytest.raises(DataError, match="int64"):
         extract_features(pa.array([1]))
-    with pytest.raises(DataError, match="draft_logprob"):
-        extract_features(pa.array(["a", "b"]), draft_logprob=np.zeros(3))
+    with pytest.raises(DataError, match="draft"):
+        extract_features(pa.array(["a", "b"]), draft=np.zeros(3))
 
 
 def test_large_arrays_use_64_bit_offsets(

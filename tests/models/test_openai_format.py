@@ -103,7 +103,7 @@ def test_a_completion_request_takes_the_old_form_of_logprobs() -> None:
         "temperature": 0.7,
         "top_p": 0.9,
         "stop": ["\n"],
-        "logprobs": 1,
+        "logprobs": 5,
         "seed": 5,
         "n": 3,
     }
@@ -111,7 +111,7 @@ def test_a_completion_request_takes_the_old_form_of_logprobs() -> None:
 
 def test_logprobs_of_chats_ask_for_one_alternative() -> None:
     body = request_body("m", CHAT, Settings(), Capabilities())
-    assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 5)
 
 
 @pytest.mark.parametrize("found", ["rejected", "missing"])

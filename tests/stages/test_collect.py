@@ -18,7 +18,11 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.collection.collector import max_lost_calls
+from adacompute.features.draft import ENTROPY, NOT_RECORDED, SURPRISE
+from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.inputs import read_pool
 from adacompute.stages.probe import probe_run
+from adacompute.storage.store import Run
 from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
@@ -62,6 +66,31 @@ def samples(run: Path) -> list[tuple[str, int]]:
     table = pq.read_table(run / "samples.parquet")
     pairs = zip(table["question_id"].to_pylist(), table["sample"].to_pylist(), strict=True)
     return sorted(pairs)
+
+
+@pytest.mark.parametrize(
+    ("fake_settings", "source", "size"),
+    [
+        (FakeSettings(), ENTROPY, 5),
+        (FakeSettings(top_logprobs=0), SURPRISE, None),
+        (FakeSettings(logprobs=False), NOT_RECORDED, None),
+    ],
+)
+def test_entropy_of_the_draft_is_what_the_server_reported(
+    tmp_path: Path, fake_settings: FakeSettings, source: str, size: int | None
+) -> None:
+    questions, run = write_questions(tmp_path, 12), tmp_path / "run"
+    with serve_fake(fake_settings) as fake:
+        code, *_ = collect(questions, run, fake, "--samples", "2")
+    assert code == 0
+    assert set(pq.read_table(run / "samples.parquet")["top_logprobs"].to_pylist()) == {size}
+    pool = read_pool(Run(run), draft=True)
+    assert pool.draft is not None
+    assert (pool.draft.source, pool.draft.top_logprobs) == (source, size)
+    assert pool.with_free_draft().features[:, -1].any() == (source != NOT_RECORDED)
+    assert not pool.features[:, -1].any()  # the draft is not paid for
+    result = evaluate_run(run, protocol="paper", budgets=(1.5,), policies=("fixed",))
+    assert result["entropy_estimate"] == pool.draft.describe()
 
 
 def test_collected_run_can_be_estimated(tmp_path: Path) -> None:

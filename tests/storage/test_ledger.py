@@ -32,6 +32,22 @@ def test_a_sample_is_stored_once_and_read_back(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_ledger_without_entropy_columns_keeps_its_paid_samples(tmp_path: Path) -> None:
+    ledger, arm_id = opened(tmp_path)
+    sample = replace(ONE, arm_id=arm_id)
+    ledger.record([sample])
+    ledger.close()
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
+        for name in ("entropy", "top_logprobs"):
+            database.execute(f"ALTER TABLE samples DROP COLUMN {name}")
+    database.close()
+    ledger, arm_id = opened(tmp_path)
+    other = replace(sample, sample=1, entropy=0.25, top_logprobs=5)
+    ledger.record([other])
+    assert list(ledger.samples(arm_id)) == [sample, other]
+    ledger.close()
+
+
 def test_a_score_is_added_once_and_to_the_same_text_only(tmp_path: Path) -> None:
     ledger, arm_id = opened(tmp_path)
     sample = replace(ONE, arm_id=arm_id)

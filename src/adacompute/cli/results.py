@@ -326,7 +326,8 @@ def _legend(result: Result) -> str:
     unparsed = f"{format_percent(result['unparsed_share'])} of the samples could not be parsed."
     questions = format_amount(result["questions"], "question")
     if result["protocol"] != "held-out":
-        return f"{questions}; accuracy, and realised cost. {unparsed}"
+        feature = f"entropy_estimate: {result['entropy_estimate']}."
+        return f"{questions}; accuracy, and realised cost. {unparsed} {feature}"
     excluded = f" ({result['excluded']} excluded)" if result["excluded"] else ""
     levels = format_value(result["levels"])
     if result["levels_excluded"]:

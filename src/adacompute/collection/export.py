@@ -102,4 +102,6 @@ def _columns(stored: StoredSample, arm: Mapping[str, str]) -> dict[str, Any]:
         "finish_reason": stored.finish_reason,
         "cost": stored.cost / NANO,
         "score": stored.score,
+        "entropy": stored.entropy,
+        "top_logprobs": stored.top_logprobs,
     }

@@ -47,6 +47,8 @@ SAMPLE_SCHEMA = pa.schema(
         pa.field("finish_reason", pa.string()),
         pa.field("cost", pa.float64()),
         pa.field("score", pa.float64()),
+        pa.field("entropy", pa.float32()),
+        pa.field("top_logprobs", pa.int32()),
     ]
 )
 """Columns of recorded samples. ``difficulty`` and ``arm`` have aliases: see ``SOURCE_NAMES``."""

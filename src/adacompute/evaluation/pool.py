@@ -24,6 +24,7 @@ from adacompute.core.types import (
     hash_keys,
 )
 from adacompute.core.utility import estimate
+from adacompute.features.draft import DraftUncertainty
 
 N_FOLDS = 5
 MIN_QUESTIONS = 10
@@ -86,8 +87,9 @@ class Pool:
     samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
     for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
     holds the length of the question. ``sequential_features``, where given, are for the sequential
-    policy. ``draft_features``, where given, add what a first sample tells before it is paid for:
-    only the paper's protocol may use them. ``resort`` holds samples of another model. Where
+    policy. ``draft`` is the uncertainty of each sample (S,), if it was read. ``draft_features``,
+    where given, add that of a first sample before it is paid for: only the paper's protocol may use
+    them. ``resort`` holds samples of another model. Where
     ``logprob`` (S,) is given, ties go to the likeliest answer. ``latency_s`` (S,) is how long each
     sample took, if it is known. ``n_excluded`` counts the questions that ``equalise`` left out, and
     ``n_imputed`` the samples that it added.
@@ -100,6 +102,7 @@ class Pool:
     sample_cost: FloatArray
     length_feature: int = 0
     sequential_features: Float32Array | None = None
+    draft: DraftUncertainty | None = None
     draft_features: Float32Array | None = None
     round_cost: float | FloatArray = 0.0
     resort: Resort | None = None
@@ -119,7 +122,7 @@ class Pool:
         if not bool((np.diff(rows) > 0).all()):
             raise DataError("the rows of a pool must be taken in rising order")
         kept, sequential = mask[self.answers.question], self.sequential_features
-        draft = self.draft_features
+        free = self.draft_features
         return replace(
             self,
             answers=self.answers.take(rows),
@@ -127,7 +130,8 @@ class Pool:
             group=self.group[rows],
             features=self.features[rows],
             sequential_features=None if sequential is None else sequential[rows],
-            draft_features=None if draft is None else draft[rows],
+            draft=None if self.draft is None else self.draft.take(kept),
+            draft_features=None if free is None else free[rows],
             resort=None if self.resort is None else self.resort.take(rows),
             sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
@@ -180,6 +184,9 @@ class Pool:
             answers=answers,
             sample_cost=extend(self.sample_cost),
             logprob=None if self.logprob is None else extend(self.logprob),
+            draft=None
+            if self.draft is None
+            else replace(self.draft, value=extend(self.draft.value)),
             latency_s=None if self.latency_s is None else extend(self.latency_s),
             n_imputed=int((~is_recorded).sum()),
         )
@@ -210,6 +217,7 @@ class Pool:
             answers=self.answers.keep(samples),
             sample_cost=self.sample_cost[samples],
             logprob=None if self.logprob is None else self.logprob[samples],
+            draft=None if self.draft is None else self.draft.take(samples),
             latency_s=None if self.latency_s is None else self.latency_s[samples],
         )
 

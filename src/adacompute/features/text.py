@@ -152,12 +152,12 @@ Column: TypeAlias = "FloatArray | IntArray | BoolArray"
 
 
 def extract_features(
-    text: Texts, *, features: str = "paper", draft_logprob: FloatArray | None = None
+    text: Texts, *, features: str = "paper", draft: FloatArray | None = None
 ) -> Float32Array:
     """Compute the features of each text, (N, F), in the order of ``FEATURE_SETS[features]``.
 
-    ``draft_logprob`` is the mean token log-probability of one draft sample per question, NaN if
-    there is none. It gives the entropy estimate, which is 0 without it. A null is an empty text.
+    ``draft`` is the uncertainty of one draft sample per question, NaN if there is none. It is the
+    entropy estimate, which is 0 without it. A null is an empty text.
 
     >>> extract_features(["What is 2 + 3?"])[0, :5].tolist()
     [14.0, 5.0, 1.0, 1.0, 2.0]
@@ -178,19 +178,13 @@ def extract_features(
         if features == "words":
             matrix[row:stop, len(FEATURES) :] = words.bag()
         row = stop
-    if draft_logprob is not None:
-        matrix[:, names.index("entropy_estimate")] = _uncertainty(draft_logprob, len(text))
+    if draft is not None:
+        if draft.shape != (len(text),):
+            raise DataError(
+                f"draft must have shape ({len(text)},), one per question, not {draft.shape}"
+            )
+        matrix[:, names.index("entropy_estimate")] = np.nan_to_num(draft)
     return matrix
-
-
-def _uncertainty(draft_logprob: FloatArray, n_questions: int) -> FloatArray:
-    """1 − exp(mean log-probability), from 0 to 1; 0 where it is unknown."""
-    logprob = np.asarray(draft_logprob, dtype=np.float64)
-    if logprob.shape != (n_questions,):
-        raise DataError(
-            f"draft_logprob must have shape ({n_questions},), one per question, not {logprob.shape}"
-        )
-    return np.asarray(1.0 - np.exp(np.where(np.isnan(logprob), 0.0, np.minimum(logprob, 0.0))))
 
 
 def _columns(block: Block, vocabulary: _Words, *, extra: bool) -> dict[str, Column]:

@@ -96,8 +96,9 @@ class Sample:
     `prompt_tokens` and `cached_tokens` belong to the whole call, which returned `samples_per_call`
     samples; they are None and 0 if the server did not report them. `completion_tokens` are this
     sample's own and include its `reasoning_tokens`; `is_estimated` says that they were not
-    reported. `mean_logprob` is the mean log-probability of the tokens. `latency_s` is the duration
-    of the successful attempt, without queueing and earlier attempts.
+    reported. `mean_logprob` is the mean log-probability of the tokens. `entropy` is the mean of
+    their entropies, from 0 to 1, estimated from the `top_logprobs` likeliest tokens in each place.
+    `latency_s` is the duration of the successful attempt, without queueing and earlier attempts.
     """
 
     text: str
@@ -110,6 +111,8 @@ class Sample:
     is_estimated: bool = False
     latency_s: float = 0.0
     samples_per_call: int = 1
+    entropy: float | None = None
+    top_logprobs: int | None = None
     raw: Any = field(default=None, compare=False, repr=False)
 
     @property

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
+from adacompute.models.logprobs import TOP_LOGPROBS, parse_logprobs
 from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
 
 MAX_MESSAGE_CHARS = 300
@@ -26,8 +27,6 @@ MAX_MESSAGE_CHARS = 300
 CHARS_PER_TOKEN = 4
 _ENCODER = json.JSONEncoder(allow_nan=False)
 _MAX_TOKENS = 10**12  # larger counts are taken as missing
-_MIN_LOGPROB = -1e6
-_MAX_LOGPROB = 1.0  # above 0, because some servers round up
 
 
 class MalformedReply(ValueError):  # noqa: N818 - it says what the reply is
@@ -63,15 +62,19 @@ def request_body(
     if settings.effort is not None:
         body["reasoning_effort"] = settings.effort
     if settings.logprobs and capabilities.logprobs not in {"rejected", "missing"}:
-        # Ask for 1 alternative per token: for some servers 0 means none, and the default is 20.
-        body |= (
-            {"logprobs": 1} if prompt.messages is None else {"logprobs": True, "top_logprobs": 1}
-        )
+        body |= logprob_fields(is_chat=prompt.messages is not None)
     if seed is not None and capabilities.seed != "rejected":
         body["seed"] = seed
     if count > 1:
         body["n"] = count
     return {**body, **settings.extra}
+
+
+def logprob_fields(*, is_chat: bool) -> dict[str, Any]:
+    """Return the fields that request log-probabilities of each token and of the likeliest ones."""
+    if is_chat:
+        return {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
+    return {"logprobs": TOP_LOGPROBS}
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
@@ -133,6 +136,8 @@ def parse_samples(
             completion_tokens=n_tokens,
             reasoning_tokens=n_reasoning,
             mean_logprob=choice.mean_logprob,
+            entropy=choice.entropy,
+            top_logprobs=choice.top_logprobs,
             is_estimated=is_estimated,
             latency_s=latency_s,
             samples_per_call=len(choices),
@@ -183,6 +188,8 @@ class Choice:
     n_chars: int = 0
     tokens: int | None = None
     mean_logprob: float | None = None
+    entropy: float | None = None
+    top_logprobs: int | None = None
 
 
 def count_completion_tokens(
@@ -320,14 +327,16 @@ def _parse_choice(raw: object) -> Choice | None:
     if not isinstance(text, str):
         return None
     finish_reason = choice.get("finish_reason")
-    tokens, mean_logprob = _parse_logprobs(choice.get("logprobs"))
+    logprobs = parse_logprobs(choice.get("logprobs"))
     return Choice(
         text=text,
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         index=_count(choice.get("index")) or 0,
         n_chars=len(text) + n_reasoning_chars,
-        tokens=tokens,
-        mean_logprob=mean_logprob,
+        tokens=logprobs.n_tokens,
+        mean_logprob=logprobs.mean_logprob,
+        entropy=logprobs.entropy,
+        top_logprobs=logprobs.top_logprobs,
     )
 
 
@@ -341,22 +350,6 @@ def _reasoning_of(message: Mapping[str, Any]) -> str:
         if isinstance(message.get(name), str):
             return str(message[name])
     return ""
-
-
-def _parse_logprobs(raw: object) -> tuple[int | None, float | None]:
-    """Number of tokens and mean log-probability, from a chat's or a completion's log-probs."""
-    fields = _mapping(raw)
-    values = fields.get("token_logprobs")
-    if not isinstance(values, list):
-        content = fields.get("content")
-        content = content if isinstance(content, list) else []
-        values = [_mapping(token).get("logprob") for token in content]
-    valid = [
-        float(value)
-        for value in values
-        if type(value) in {int, float} and _MIN_LOGPROB <= value <= _MAX_LOGPROB
-    ]
-    return len(values) or None, math.fsum(valid) / len(valid) if valid else None
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import (
     Choice,
     MalformedReply,
+    logprob_fields,
     parse_choices,
     parse_delta,
     parse_usage,
@@ -217,10 +218,7 @@ class _Prober:
 
     async def logprobs(self) -> dict[str, Any]:
         """Test whether tokens come with log-probabilities."""
-        fields: dict[str, Any] = {"logprobs": 1}
-        if self._is_chat:
-            fields = {"logprobs": True, "top_logprobs": 1}
-        reply = await self.ask(_COUNTING_PROMPT, 2, **fields)
+        reply = await self.ask(_COUNTING_PROMPT, 2, **logprob_fields(is_chat=self._is_chat))
         if reply is None:
             return {"logprobs": "unknown"}
         if reply.is_rejected:

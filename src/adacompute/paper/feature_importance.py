@@ -86,6 +86,8 @@ def measure_importance(run: RunData) -> FeatureImportance:
     standardised = (means - centre) / np.maximum(deviation, 1e-12)
     is_paper_set = n_features == len(FEATURES)
     names = FEATURES if is_paper_set else tuple(f"feature {f}" for f in range(n_features))
+    if run.pool.draft_features is None and is_paper_set:
+        names = (*FEATURES[:-1], f"{FEATURES[-1]} (not recorded)")
     return FeatureImportance(
         names=tuple(names),
         levels=run.levels,

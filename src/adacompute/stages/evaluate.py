@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 3
+FORMAT = 4
 """Version of the scores in the run."""
 
 TEXT_POLICIES = (*ROUTERS, "longest-first")
@@ -154,6 +154,7 @@ def _score_as_paper(
     return {
         "questions": len(equal),
         "excluded": equal.n_excluded,
+        "entropy_estimate": None if pool.draft is None else pool.draft.describe(),
         "rows": [row for row in rows if row["policy"] in arguments["policies"]],
     }
 

@@ -19,6 +19,7 @@ from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool, Resort
+from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import FEATURE_SETS, extract_features
 from adacompute.policies.bundle import read_settings, read_template
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
@@ -88,14 +89,16 @@ def make_pool(
 ) -> Pool:
     """Return recorded samples with everything that a policy may know about their questions.
 
-    With ``draft`` there are also features of the paper's protocol, which include the
-    log-probability of the first sample before that sample is paid for.
+    With ``draft`` there are also features of the paper's protocol, which include the uncertainty of
+    the first sample before that sample is paid for.
     """
     text = pa.array(recorded.text, pa.string())
+    columns = ("entropy", "top_logprobs", "mean_logprob")
+    uncertainty = measure_uncertainty(*map(recorded.column, columns)) if draft else None
     draft_features = None
-    logprob = recorded.column("mean_logprob")[recorded.first_samples()]
-    if draft and bool(np.isfinite(logprob).any()):
-        draft_features = extract_features(text, features=features, draft_logprob=logprob)
+    if uncertainty is not None and uncertainty.is_known:
+        first = uncertainty.value[recorded.first_samples()]
+        draft_features = extract_features(text, features=features, draft=first)
     sample_cost, round_cost = costs.split(recorded)
     latency = recorded.column("latency_s")
     likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
@@ -104,6 +107,7 @@ def make_pool(
         key=recorded.key,
         group=recorded.group,
         features=extract_features(text, features=features),
+        draft=uncertainty,
         draft_features=draft_features,
         sample_cost=sample_cost,
         round_cost=round_cost,

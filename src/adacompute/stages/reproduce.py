@@ -161,8 +161,10 @@ def _make_exhibits(
     path = output.directory / run_data.name
     path.mkdir(exist_ok=True)
     found: dict[str, Any] = {}
-    lines = [f"## {escape_markdown(run_data.name)}", "", "| exhibit | in the paper | files |"]
-    lines.append("|---|---|---|")
+    lines = [f"## {escape_markdown(run_data.name)}", ""]
+    if run_data.pool.draft is not None:
+        lines += [f"The feature `entropy_estimate` is {run_data.pool.draft.describe()}.", ""]
+    lines += ["| exhibit | in the paper | files |", "|---|---|---|"]
     for exhibit in EXHIBITS:
         progress(f"{run_data.name}: {exhibit.name}")
         try:

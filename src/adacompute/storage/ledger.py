@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS samples (
   text TEXT NOT NULL, finish_reason TEXT, prompt_tokens INTEGER, cached_tokens INTEGER NOT NULL,
   completion_tokens INTEGER, reasoning_tokens INTEGER NOT NULL, mean_logprob REAL,
   is_estimated INTEGER NOT NULL, latency_s REAL NOT NULL, samples_per_call INTEGER NOT NULL,
-  cost INTEGER NOT NULL, score REAL,
+  cost INTEGER NOT NULL, score REAL, entropy REAL, top_logprobs INTEGER,
   PRIMARY KEY (question, arm_id, sample)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owners (
   owner TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, heartbeat REAL NOT NULL)
@@ -66,6 +66,8 @@ class StoredSample:
     samples_per_call: int
     cost: int
     score: float | None = None
+    entropy: float | None = None
+    top_logprobs: int | None = None
 
 
 _COLUMNS = tuple(f.name for f in fields(StoredSample))
@@ -101,6 +103,7 @@ class Ledger:
             version = self._read_format()
             if version == str(FORMAT):
                 self._db.executescript(SCHEMA)
+                self._add_columns()
                 self._db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (version,))
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.path} cannot be used as a ledger: {error}") from None
@@ -110,6 +113,13 @@ class Ledger:
                 "collect into a new run directory, or use the version that wrote it"
             )
         self.heartbeat()
+
+    def _add_columns(self) -> None:
+        """Add columns that a ledger of the same format may lack: its samples were paid for."""
+        known = {row[1] for row in self._db.execute("PRAGMA table_info(samples)")}
+        for name, kind in (("entropy", "REAL"), ("top_logprobs", "INTEGER")):
+            if name not in known:
+                self._db.execute(f"ALTER TABLE samples ADD COLUMN {name} {kind}")
 
     def _read_format(self) -> str:
         """Format of the open file; a new file has the current one."""

@@ -213,7 +213,9 @@ class SampleSet:
     columns: pa.Table
 
     def column(self, name: str) -> FloatArray:
-        """A numeric column in the order of the answers, NaN where it is null."""
+        """A numeric column in the order of the answers, NaN where it is null or not recorded."""
+        if name not in self.columns.column_names:
+            return np.full(len(self.order), np.nan)
         column = self.columns[name].to_numpy(zero_copy_only=False)
         return np.asarray(column, dtype=np.float64)[self.order]
 

@@ -9,6 +9,7 @@ injects no faults.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class FakeSettings:
     stream_usage: bool = True
     seed_support: Literal["honoured", "ignored", "identical"] = "honoured"
     logprobs: bool = True
+    top_logprobs: int = 20
     max_completion_tokens: bool = True
     cancel: Literal["honoured", "ignored"] = "honoured"
     n_at_temperature_0: Literal["accepted", "rejected"] = "accepted"
@@ -98,6 +100,7 @@ class FakeRequest:
     max_tokens: int | None
     logprobs: bool
     include_usage: bool
+    top_logprobs: int = 0
 
     @property
     def tokens(self) -> int:
@@ -154,13 +157,9 @@ class FakeRequest:
         body = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         choice: dict[str, Any] = {"index": index, **body, "finish_reason": self.finish_reason}
         if self.logprobs:
-            values = [-0.1 * len(word) for word in words]
-            if self.chat:
-                pairs = zip(words, values, strict=True)
-                content = [{"token": word, "logprob": value} for word, value in pairs]
-                choice["logprobs"] = {"content": content}
-            else:
-                choice["logprobs"] = {"tokens": words, "token_logprobs": values}
+            choice["logprobs"] = describe_logprobs(
+                words, chat=self.chat, top_logprobs=self.top_logprobs
+            )
         return choice
 
     def _chunk(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
@@ -238,7 +237,33 @@ def parse_fake_request(
         max_tokens=max_tokens,
         logprobs=bool(body.get("logprobs")) and settings.logprobs,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        top_logprobs=min(settings.top_logprobs, _n_top_logprobs(body, chat=chat)),
     )
+
+
+def describe_logprobs(words: list[str], *, chat: bool, top_logprobs: int) -> dict[str, Any]:
+    """Return the log-probabilities of words, a function of their lengths, and the likeliest ones.
+
+    The other words in the place of each have half of the remaining probability between them.
+    """
+    values = [-0.1 * len(word) for word in words]
+    tops: list[dict[str, float]] = []
+    for word, value in zip(words, values, strict=True) if top_logprobs else ():
+        left = math.log(max(1e-9, 1 - math.exp(value)) / 2 / max(1, top_logprobs - 1))
+        tops.append({word: value} | {f"other {i}": left for i in range(top_logprobs - 1)})
+    if not chat:
+        return {"tokens": words, "token_logprobs": values, "top_logprobs": tops or None}
+    content: list[dict[str, Any]] = [
+        {"token": word, "logprob": value} for word, value in zip(words, values, strict=True)
+    ]
+    for token, top in zip(content, tops, strict=False):
+        token["top_logprobs"] = [{"token": w, "logprob": value} for w, value in top.items()]
+    return {"content": content}
+
+
+def _n_top_logprobs(body: Mapping[str, Any], *, chat: bool) -> int:
+    """Likeliest tokens that a request asks for in each place."""
+    return int(body.get("top_logprobs" if chat else "logprobs") or 0)
 
 
 def _n_choices(requested: int, rule: str) -> int:
