@@ -87,7 +87,12 @@ def test_mounted_without_its_lifespan_says_what_to_do(
     policy: ada.Estimator, upstream: FakeUpstream
 ) -> None:
     gateway = ada.create_app({"m": policy}, base_url=upstream.base_url, budget=2.0)
-    scope = {"type": "http", "path": "/v1/models", "method": "GET", "headers": []}
+    scope = {
+        "type": "http",
+        "path": "/v1/models",
+        "method": "GET",
+        "headers": [(b"host", b"localhost")],
+    }
 
     async def nothing(*_: Any) -> Any:
         raise AssertionError

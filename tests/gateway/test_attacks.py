@@ -7,6 +7,7 @@ would not send what an attacker sends. `docs/security.md` lists them.
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
 import threading
 import time
@@ -104,6 +105,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def status(reply: bytes) -> int:
     return int(reply.split(b" ", 2)[1]) if reply else 0
+
+
+def error_code(reply: bytes) -> str:
+    code: str = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"]
+    return code
 
 
 def head(*lines: str, method: str = "POST", target: str = CHAT) -> bytes:
@@ -247,3 +253,62 @@ def test_a_trailer_is_not_a_header(trailer: str, keyed: int, upstream: ScriptedS
     reply = exchange(keyed, sent + chunk + trailer.encode() + b"\r\n\r\n")
     assert status(reply) == (200 if given else 401)
     assert all(not received.values("x-adacompute-budget") for received in upstream.received)
+
+
+# Before authentication: web pages.
+
+FOREIGN = {
+    "rebound-name": ("invalid_host", ["Host: attacker.example", "Origin: http://attacker.example"]),
+    "public-address": ("invalid_host", ["Host: 192.0.2.1:8000"]),
+    "loopback-prefix": ("invalid_host", ["Host: 127.0.0.1.attacker.example"]),
+    "no-host": ("invalid_host", []),
+    "foreign-page": ("invalid_origin", ["Host: localhost", "Origin: https://attacker.example"]),
+    "local-file": ("invalid_origin", ["Host: localhost", "Origin: null"]),
+    "other-port": ("invalid_origin", ["Host: localhost:8000", "Origin: http://localhost:3000"]),
+    "no-origin": ("invalid_origin", ["Host: 127.0.0.1", "Sec-Fetch-Site: cross-site"]),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("path", [CHAT, "/metrics"])
+def test_a_web_page_cannot_use_a_gateway_without_keys(
+    name: str, path: str, target: int, upstream: ScriptedServer
+) -> None:
+    code, lines = FOREIGN[name]
+    form = [f"{JSON[0]}: {JSON[1]}", "Content-Length: 18", "Connection: close", "", ""]
+    version = "HTTP/1.1" if lines else "HTTP/1.0"
+    sent = "\r\n".join([f"POST {path} {version}", *lines, *form]).encode() + BODY
+    reply = exchange(target, sent)
+    assert (status(reply), error_code(reply)) == (403, code)
+    assert upstream.received == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
+)
+def test_only_json_is_accepted_without_keys(
+    kind: str | None, target: int, upstream: ScriptedServer
+) -> None:
+    """Pages may send these types to other origins without asking first."""
+    lines = ["Host: localhost", "Content-Length: 18", "Connection: close", "", ""]
+    given = [] if kind is None else [f"Content-Type: {kind}"]
+    sent = "\r\n".join([f"POST {CHAT} HTTP/1.1", *given, *lines]).encode() + BODY
+    assert status(exchange(target, sent)) == 415
+    assert upstream.received == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1234", "127.0.0.1:80", "[::1]:8000"])
+def test_a_loopback_host_is_accepted(host: str, target: int) -> None:
+    assert status(exchange(target, REQUEST.replace(b"localhost", host.encode()))) == 200
+
+
+def test_a_configured_origin_may_send_requests(launch: Launch) -> None:
+    with launch(settings='allowed_origins = ["https://app.example"]') as port:
+        origin = ("Origin", "https://app.example")
+        asked = ("Access-Control-Request-Method", "POST")
+        preflight = send(port, "OPTIONS", CHAT, headers=[origin, asked])
+        reply = send(port, "POST", CHAT, headers=[origin, JSON], body=BODY)
+        other = send(port, "POST", CHAT, headers=[("Origin", "https://x.example")], body=BODY)
+    assert (preflight.status, reply.status, other.status) == (200, 200, 403)
+    for answer in (preflight, reply):
+        assert answer.values("access-control-allow-origin") == [origin[1]]

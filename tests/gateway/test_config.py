@@ -15,7 +15,8 @@ import pytest
 
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.core.types import make_levels
-from adacompute.gateway.config import is_loopback, make_config, read_config
+from adacompute.gateway.browser_checks import is_loopback
+from adacompute.gateway.config import make_config, read_config
 from adacompute.gateway.engine import VirtualModel
 from adacompute.gateway.server import describe_verdict, load_models
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle

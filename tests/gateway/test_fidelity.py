@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -15,6 +17,8 @@ import pytest
 
 from adacompute.testing.gateways import GatewayReply, open_connection, send
 from adacompute.testing.scripted import ReceivedRequest, ScriptedReply, ScriptedServer
+
+Launch = Callable[..., AbstractContextManager[int]]
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-client-fedcba9876543210"
@@ -362,6 +366,14 @@ def check(
     return upstream.received[0], answer
 
 
+@pytest.fixture(scope="module")
+def keyed(launch: Launch) -> Iterator[int]:
+    """Port of a gateway with a client key: without one, only JSON of this machine is accepted."""
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    with launch(settings=f'[serve.client_keys]\nann = "{digest}"') as port:
+        yield port
+
+
 def test_enough_shapes_are_generated() -> None:
     names = Counter(shape.name for shape in (*SHAPES, *UNVOTED_SHAPES))
     assert len(names) >= 300
@@ -370,17 +382,17 @@ def test_enough_shapes_are_generated() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_requests_for_other_models_are_forwarded_unchanged(
-    shape: Shape, gateway: int, upstream: ScriptedServer
+    shape: Shape, keyed: int, upstream: ScriptedServer
 ) -> None:
-    received, _ = check(shape, gateway, upstream)
+    received, _ = check(shape, keyed, upstream)
     assert KEY not in str(received.headers)
 
 
 @pytest.mark.parametrize("shape", UNVOTED_SHAPES, ids=lambda shape: shape.name)
 def test_requests_that_cannot_be_voted_on_are_forwarded_with_only_the_model_changed(
-    shape: Shape, gateway: int, upstream: ScriptedServer
+    shape: Shape, keyed: int, upstream: ScriptedServer
 ) -> None:
-    check(shape, gateway, upstream)
+    check(shape, keyed, upstream)
 
 
 def test_a_difference_is_shown_line_by_line() -> None:
@@ -394,28 +406,28 @@ def test_a_difference_is_shown_line_by_line() -> None:
 
 
 @pytest.mark.parametrize("name", ["length", "chunked"])
-def test_content_length_is_the_upstreams(name: str, gateway: int, upstream: ScriptedServer) -> None:
+def test_content_length_is_the_upstreams(name: str, keyed: int, upstream: ScriptedServer) -> None:
     shape = Shape("x", chat(), ScriptedReply(200, [JSON], [ANSWER], "length"))
     shape = replace(shape, reply=replace(shape.reply, framing=name))  # type: ignore[arg-type]
-    _, answer = check(shape, gateway, upstream)
+    _, answer = check(shape, keyed, upstream)
     assert answer.values("content-length") == [str(len(ANSWER))]
 
 
-def test_a_reply_without_a_body_gets_no_length(gateway: int, upstream: ScriptedServer) -> None:
-    _, answer = check(Shape("x", b"", REPLIES["204"], "DELETE", "/v1/x", ()), gateway, upstream)
+def test_a_reply_without_a_body_gets_no_length(keyed: int, upstream: ScriptedServer) -> None:
+    _, answer = check(Shape("x", b"", REPLIES["204"], "DELETE", "/v1/x", ()), keyed, upstream)
     assert answer.values("content-length") == []
     assert answer.values("transfer-encoding") == []
 
 
-def test_content_length_of_a_head_reply_is_kept(gateway: int, upstream: ScriptedServer) -> None:
-    _, answer = check(Shape("x", b"", REPLIES["json"], "HEAD", "/v1/x", ()), gateway, upstream)
+def test_content_length_of_a_head_reply_is_kept(keyed: int, upstream: ScriptedServer) -> None:
+    _, answer = check(Shape("x", b"", REPLIES["json"], "HEAD", "/v1/x", ()), keyed, upstream)
     assert answer.values("content-length") == [str(len(ANSWER))]
 
 
 def test_hop_by_hop_headers_are_not_forwarded(gateway: int, upstream: ScriptedServer) -> None:
     own = [("Connection", "keep-alive, X-Hop"), ("X-Hop", "1"), ("Keep-Alive", "5"), ("TE", "x")]
     upstream.answer(ScriptedReply(200, [JSON, *own, ("X-End", "1")], [b"{}"]))
-    answer = send(gateway, "POST", CHAT, headers=[*own, ("X-End", "1")], body=chat())
+    answer = send(gateway, "POST", CHAT, headers=[JSON, *own, ("X-End", "1")], body=chat())
     for headers in (upstream.received[0].headers, answer.headers):
         assert ("x-end", "1") in headers
         assert not {"x-hop", "keep-alive", "te"} & {name for name, _ in headers}
@@ -443,7 +455,7 @@ def test_a_single_sample_is_forwarded_with_our_headers_added(
     gateway: int, upstream: ScriptedServer
 ) -> None:
     upstream.answer(REPLIES["stream-crlf"])
-    packing = [("Accept-Encoding", "br")]
+    packing = [JSON, ("Accept-Encoding", "br")]
     body = chat('"stream": true', model="single")
     answer = send(gateway, "POST", CHAT, headers=packing, body=body)
     assert answer.body == REPLIES["stream-crlf"].body
@@ -471,32 +483,32 @@ def count_tokens(gateway: int) -> dict[str, float]:
     "name", ["json", "chunked", "gzip", "gzip-chunked", "stream", "stream-closed", "stream-gzip"]
 )
 def test_usage_of_forwarded_requests_is_counted(
-    name: str, gateway: int, upstream: ScriptedServer
+    name: str, keyed: int, upstream: ScriptedServer
 ) -> None:
-    before = count_tokens(gateway)
-    check(Shape("x", chat(), REPLIES[name]), gateway, upstream)
-    after = count_tokens(gateway)
+    before = count_tokens(keyed)
+    check(Shape("x", chat(), REPLIES[name]), keyed, upstream)
+    after = count_tokens(keyed)
     spent = {kind: after[kind] - before[kind] for kind in after}
     assert spent == {"prompt": 5, "completion": 7, "guessed": 0}
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_a_stream_without_usage_is_counted_by_its_events(
-    size: int, gateway: int, upstream: ScriptedServer
+    size: int, keyed: int, upstream: ScriptedServer
 ) -> None:
-    before = count_tokens(gateway)["completion"]
+    before = count_tokens(keyed)["completion"]
     reply = ScriptedReply(200, [EVENTS], cut(b"".join(map(delta, WORDS)) + DONE, size), "chunked")
-    check(Shape("x", chat('"stream": true'), reply), gateway, upstream)
-    assert count_tokens(gateway)["completion"] - before == len(WORDS)
+    check(Shape("x", chat('"stream": true'), reply), keyed, upstream)
+    assert count_tokens(keyed)["completion"] - before == len(WORDS)
 
 
 def test_usage_that_cannot_be_read_is_counted_as_an_upper_bound(
-    gateway: int, upstream: ScriptedServer
+    keyed: int, upstream: ScriptedServer
 ) -> None:
-    before = count_tokens(gateway)
+    before = count_tokens(keyed)
     packed = ScriptedReply(200, [JSON, ("Content-Encoding", "br")], [b"\x0b\x02\x80{}\x03"])
-    check(Shape("x", chat('"max_tokens": 20, "n": 3'), packed), gateway, upstream)
-    after = count_tokens(gateway)
+    check(Shape("x", chat('"max_tokens": 20, "n": 3'), packed), keyed, upstream)
+    after = count_tokens(keyed)
     assert after["completion"] - before["completion"] == 60
     assert after["guessed"] - before["guessed"] == 60
 
@@ -557,6 +569,6 @@ def test_our_models_are_listed_if_the_upstream_has_no_list(
     assert [model["id"] for model in json.loads(answer.body)["data"]] == ["thrifty", "single"]
 
 
-def test_a_rejected_list_of_models_is_forwarded(gateway: int, upstream: ScriptedServer) -> None:
+def test_a_rejected_list_of_models_is_forwarded(keyed: int, upstream: ScriptedServer) -> None:
     plain = (("Accept-Encoding", "identity"),)
-    check(Shape("x", b"", REPLIES["401"], "GET", "/v1/models", plain), gateway, upstream)
+    check(Shape("x", b"", REPLIES["401"], "GET", "/v1/models", plain), keyed, upstream)

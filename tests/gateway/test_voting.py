@@ -122,7 +122,7 @@ OWN = (
 
 
 def ask(port: int, **options: Any) -> gateways.GatewayReply:
-    headers = options.pop("headers", ())
+    headers = [*JSON, *options.pop("headers", ())]
     body = {"model": "virtual", "messages": [{"role": "user", "content": "2 + 2?"}], **options}
     path = "/v1/chat/completions"
     return gateways.send(port, "POST", path, headers=headers, body=json.dumps(body).encode())
@@ -196,7 +196,7 @@ def test_a_sample_sends_the_clients_headers_and_query(three: Path) -> None:
     with serving(three) as (upstream, port):
         upstream.answer(reply("4"))
         path = "/v1/chat/completions?api-version=7"
-        gateways.send(port, "POST", path, headers=given, body=body)
+        gateways.send(port, "POST", path, headers=[*JSON, *given], body=body)
     (received, *_) = upstream.received
     assert received.target.endswith("?api-version=7")
     assert received.values("openai-organization") == ["org-1"]
@@ -615,7 +615,10 @@ def test_samples_are_counted_if_the_client_disconnects_during_a_stream(
 ) -> None:
     log = {"directory": str(tmp_path / "log")}
     body = b'{"model": "virtual", "stream": true, "messages": [{"role": "user", "content": "2"}]}'
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
     with serving(three, log=log) as (upstream, port):
         upstream.answer(stream("4", *["x" * 1_000_000] * 8))
         with socket.socket() as plug:
@@ -639,7 +642,10 @@ def test_requests_without_an_answer_are_counted_apart_in_a_replay(
     (tmp_path / "prices.toml").write_text("[models.real]\ninput = 1.0\noutput = 2.0\n")
     log, prices = {"directory": str(tmp_path / "log")}, str(tmp_path / "prices.toml")
     body = b'{"model": "virtual", "messages": [{"role": "user", "content": "2"}], "max_tokens": 9}'
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
     with serving(three, log=log, token_prices=prices) as (upstream, port):
         upstream.answer(reply("4"), reply("5"), reply("6"))
         ask(port)

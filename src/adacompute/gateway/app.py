@@ -14,9 +14,9 @@ import json
 import math
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Self
+from typing import Self
 from urllib.parse import unquote
 
 from adacompute.core.errors import (
@@ -25,9 +25,9 @@ from adacompute.core.errors import (
     ModelError,
     ModelTimeout,
     RateLimited,
-    needs_extra,
 )
 from adacompute.gateway.account import Account
+from adacompute.gateway.browser_checks import BrowserChecks
 from adacompute.gateway.config import MB, Config
 from adacompute.gateway.connection_limits import ConnectionLimits
 from adacompute.gateway.engine import Engine, VirtualModel
@@ -51,6 +51,7 @@ from adacompute.gateway.openai_requests import (
     parse_request,
     passthrough_reason,
 )
+from adacompute.gateway.operator_pages import allow_origins, make_operator_pages
 from adacompute.gateway.passthrough import decompress, forward, redact_error, without_coding
 from adacompute.gateway.probing import needs_probe, probe_upstreams
 from adacompute.gateway.request_model import UpstreamRejected
@@ -79,6 +80,9 @@ class Gateway:
         self._n_in_flight = 0
         self._names = tuple(models)
         self._keys = [bytes.fromhex(digest) for digest in config.client_keys.values()]
+        self.browser_checks = BrowserChecks(
+            bool(self._keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
+        )
         self.connection_limits = ConnectionLimits(
             max_request_line_bytes=config.max_request_line_bytes,
             max_header_bytes=config.max_header_bytes,
@@ -181,7 +185,7 @@ class Gateway:
     async def _serve(self, exchange: Exchange) -> None:
         """Authorise a request, and vote on it or forward it."""
         if (rejection := self._rejection(exchange)) is not None:
-            await self._reject(exchange, *rejection)
+            await self.reject(exchange, *rejection)
             return
         body = await exchange.read(
             max_bytes=int(self.config.max_body_mb * MB), timeout_s=self.config.body_timeout_s
@@ -227,7 +231,8 @@ class Gateway:
         matches = [hmac.compare_digest(given, digest) for digest in self._keys]
         return kind.lower() == "bearer" and any(matches)
 
-    async def _reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:
+    async def reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:
+        """Send an error for a request that is not served, and count it."""
         self.account.metrics.count("rejected_requests_total", code)
         kind = {401: "authentication_error", 503: "server_error"}.get(
             status, "invalid_request_error"
@@ -262,9 +267,9 @@ class Gateway:
             case BadRequest():
                 await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
             case TooLarge():
-                await self._reject(exchange, 413, f"the body is larger than {limit}", "too_large")
+                await self.reject(exchange, 413, f"the body is larger than {limit}", "too_large")
             case TimeoutError():
-                await self._reject(exchange, 408, "the request took too long to arrive", "slow")
+                await self.reject(exchange, 408, "the request took too long to arrive", "slow")
             case RateLimited():
                 after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
                 is_down = isinstance(error, Unavailable)
@@ -306,7 +311,8 @@ class Application:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.connection_limits = gateway.connection_limits
-        self._operator = _make_operator(gateway, self.lifespan)
+        self._operator = make_operator_pages(gateway, self.lifespan)
+        self._with_origins = allow_origins(self._dispatch, gateway.config.allowed_origins)
         self._is_started = False
 
     @property
@@ -329,7 +335,17 @@ class Application:
         if mount and path.startswith(mount + b"/"):
             path = path.removeprefix(mount)
             scope = {**scope, "root_path": "", "raw_path": path, "path": unquote(path.decode())}
-        if scope["type"] != "http" or not path.startswith(b"/v1/"):
+        if scope["type"] != "http":
+            await self._operator(scope, receive, send)
+            return
+        if rejection := self._gateway.browser_checks.rejection(scope["headers"]):
+            await self._gateway.reject(Exchange(scope, receive, send), *rejection)
+            return
+        await self._with_origins(scope, receive, send)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("raw_path") or scope["path"].encode()
+        if not path.startswith(b"/v1/"):
             await self._operator(scope, receive, send)
             return
         if not self._is_started:
@@ -343,33 +359,3 @@ class Application:
 def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
     """Make the application from its configuration."""
     return Application(Gateway(config, models))
-
-
-def _make_operator(gateway: Gateway, lifespan: Callable[[object], Any]) -> Any:  # noqa: ANN401
-    """Make the pages for operators, an application of Starlette."""
-    with needs_extra("serve"):
-        from starlette.applications import Starlette
-        from starlette.responses import JSONResponse, Response
-        from starlette.routing import Route
-
-    async def health(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        return JSONResponse({"status": "ok"})
-
-    async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        state = gateway.state
-        document = {"status": state, "models": list(gateway.models)}
-        return JSONResponse(document, 200 if state == "ready" else 503)
-
-    async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        kind = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(gateway.account.metrics.scrape(), media_type=kind)
-
-    async def missing(request: Any, _: object) -> Any:  # noqa: ANN401 - Starlette's
-        error = write_error(f"there is no {request.url.path}", "invalid_request_error")
-        return Response(error, 404, media_type="application/json")
-
-    return Starlette(
-        routes=[Route("/health", health), Route("/ready", ready), Route("/metrics", metrics)],
-        exception_handlers={404: missing},
-        lifespan=lifespan,
-    )

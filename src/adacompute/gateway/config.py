@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
+from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.openai_requests import check_name
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MAX_PORT = 65_535
 _MAX_WAIT_S = 10.0
 _POSITIVE = (
@@ -117,6 +119,8 @@ class Config:
     max_headers: int = 100
     max_connections_per_address: int = 100
     trusted_proxies: Sequence[str] = ()
+    allowed_hosts: Sequence[str] = ()
+    allowed_origins: Sequence[str] = ()
     max_body_mb: float = 32.0
     max_concurrency: int = 10_000
     timeout_s: float = 600.0
@@ -147,6 +151,11 @@ class Config:
             raise ConfigError(f"port must be a number from 0 to {_MAX_PORT}, not {self.port}")
         for network in self.trusted_proxies:
             _check_network(network)
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"allowed_origins must be like https://example.com, not {origin!r}"
+                )
         for name in self.models:
             check_name(name)
         for client, digest in self.client_keys.items():
@@ -176,16 +185,6 @@ class Config:
     def retries(self) -> RetryPolicy:
         """Retries of a call while a client waits."""
         return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_MAX_WAIT_S)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_network(value: str) -> None:

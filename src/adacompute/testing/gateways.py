@@ -130,13 +130,18 @@ def send(
     body: bytes = b"",
     timeout_s: float = 30.0,
 ) -> GatewayReply:
-    """Send one request on a new connection, and return the complete reply."""
+    """Send one request on a new connection, and return the complete reply.
+
+    A body without any headers is sent as JSON.
+    """
     with open_connection(port, timeout_s) as connection:
         connection.putrequest(method, target, skip_accept_encoding=True)
         for name, value in headers:
             connection.putheader(name, value.encode("latin-1"))
         if body or method in {"POST", "PUT", "PATCH"}:
             connection.putheader("Content-Length", str(len(body)))
+            if not headers:
+                connection.putheader("Content-Type", "application/json")
         connection.endheaders(body)
         response = connection.getresponse()
         received = tuple((name.lower(), value) for name, value in response.getheaders())
