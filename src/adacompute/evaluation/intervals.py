@@ -10,7 +10,7 @@ N questions. Nothing here knows about policies or prices.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,6 +57,10 @@ class Mean:
         variance = float((deviation**2).sum()) * n_groups / max(1, n_groups - 1)
         std = math.sqrt(float(values.var()) + float(np.mean(sample_variance)))
         return Mean(mean, math.sqrt(variance) / len(values), std, n_groups)
+
+    def widen(self, variance: float) -> Mean:
+        """Return the mean with a variance that is added to that of its standard error."""
+        return replace(self, standard_error=math.sqrt(self.standard_error**2 + variance))
 
     def margin(self, confidence: float, horizon: int | None = None) -> float:
         """Return the distance from the mean to its one-sided bound.

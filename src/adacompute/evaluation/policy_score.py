@@ -8,7 +8,7 @@ recorded for them, and the fit: another set of training questions gives another 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -64,16 +64,15 @@ class PolicyScore:
         return score_refits(self.experiment, self.factory, self.refit_splits)
 
     def refit_variance(self, point: CurvePoint) -> RefitVariance:
-        """Return the variance of the cost and of the gain of a point between fits."""
+        """Return the variances of the cost, gain and accuracy of a point between fits."""
         if self.refits is None:
-            return RefitVariance(0.0, 0.0)
+            return RefitVariance(0.0, 0.0, 0.0)
         return self.refits.variance(point.setting, self.mixture, point.cost)
 
     def mean_cost(self, point: CurvePoint) -> Mean:
         """Return the mean cost of a point; its standard error covers the fit."""
         mean = Mean.of(point.result.cost, point.result.cost_variance, self.group)
-        variance = mean.standard_error**2 + self.refit_variance(point).cost
-        return replace(mean, standard_error=math.sqrt(variance))
+        return mean.widen(self.refit_variance(point).cost)
 
     def gain(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
         """Return the accuracy minus that of the mixture at the same cost, with its interval."""

@@ -39,7 +39,7 @@ MAX_QUESTIONS = 6000
 
 
 class RefitVariance(NamedTuple):
-    """Variance of the mean cost and of the gain between fits to as many questions as there are.
+    """Variance of the mean cost, gain and accuracy between fits to as many questions as there are.
 
     ``cost`` leaves out what comes from the training questions being easy or hard by chance, because
     the standard error of a mean over the same questions already covers it.
@@ -47,6 +47,7 @@ class RefitVariance(NamedTuple):
 
     cost: float
     gain: float
+    accuracy: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Refits:
         The gain is the accuracy minus that of the baseline at the same cost.
         """
         slope = baseline.slope(cost)
-        total_cost, total_gain, training = [], [], []
+        total_cost, total_gain, total_accuracy, training = [], [], [], []
         for part, folds in zip(self.part, self.folds, strict=True):
             for third in range(N_PARTS):
                 rows = np.flatnonzero(part == third)
@@ -77,15 +78,18 @@ class Refits:
                     np.searchsorted(folds[p].held_out, rows) for p in range(N_PARTS) if p != third
                 )
                 extra = one.cost[first] - other.cost[second]
-                better = one.accuracy[first] - other.accuracy[second] - slope * extra
+                better = one.accuracy[first] - other.accuracy[second]
                 total_cost.append(_squared_mean(extra, self.group[rows]))
-                total_gain.append(_squared_mean(better, self.group[rows]))
+                total_gain.append(_squared_mean(better - slope * extra, self.group[rows]))
+                total_accuracy.append(_squared_mean(better, self.group[rows]))
                 error = Mean.of(one.cost[first], 0.0, self.group[rows]).standard_error
                 training.append(error**2)  # of a mean over as many questions as a fit has
         scale = len(np.unique(self.group)) / N_PARTS / self.n_groups
         of_cost = float(np.mean(total_cost)) / 2 - float(np.mean(training))
         return RefitVariance(
-            cost=scale * max(0.0, of_cost), gain=scale * max(0.0, float(np.mean(total_gain)) / 2)
+            cost=scale * max(0.0, of_cost),
+            gain=scale * max(0.0, float(np.mean(total_gain)) / 2),
+            accuracy=scale * max(0.0, float(np.mean(total_accuracy)) / 2),
         )
 
 

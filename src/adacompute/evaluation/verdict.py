@@ -183,7 +183,7 @@ def calibrate_share(
     for point in frontier.points[::-1]:
         excess = point.result.accuracy - share * target
         variance = point.result.accuracy_variance + share**2 * target * (1 - target)
-        mean = Mean.of(excess, variance, score.group)
+        mean = Mean.of(excess, variance, score.group).widen(score.refit_variance(point).accuracy)
         low = mean.value - mean.margin(confidence, settings.horizon)
         if low < 0 or not betting_test(excess, score.group, lowest=-share, confidence=confidence):
             break
