@@ -87,3 +87,16 @@ def test_maximum_cost_is_estimated(questions: str, token_prices: Path) -> None:
     assert row["max_cost"] == pytest.approx(6000 * 2e-6 + prompts)
     # With native n, two calls of at most 16 samples are enough, and each pays its prompt once.
     assert row["max_cost_with_native_n"] == pytest.approx(6000 * 2e-6 + prompts / 10)
+
+
+def test_paper_sampling_is_the_default(tmp_path: Path) -> None:
+    rows = [
+        {"question_id": str(n), "question": f"{n} + 1?", "gold": str(n + 1)} for n in range(210)
+    ]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    plan = read_plan(str(path), max_questions=200, **ASKED)
+    (arm,) = plan.arms
+    assert (arm.n_samples, arm.settings.temperature) == (48, 0.7)
+    (cost,) = estimate_cost(plan)["arms"]
+    assert (cost["samples"], cost["max_calls"]) == (9600, 9600)

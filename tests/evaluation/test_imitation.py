@@ -73,6 +73,19 @@ def test_theorem_3_corrected_bounds_the_recovery_gap(
     assert found["recovery_gap"] == pytest.approx(best - table.utility_of(choice).mean(), abs=1e-9)
 
 
+@given(cases())
+def test_theorem_3_cost_exceeds_the_budget_by_at_most_the_error_times_the_cost_range(
+    case: tuple[UtilityTable, IntArray, float, float],
+) -> None:
+    table, choice, _, budget = case
+    oracle = solve(table, budget)
+    found = measure_imitation(table, choice, oracle.choice, oracle.price, budget)
+    cost = oracle.cost - found["cost_deviation"]
+    assert cost == pytest.approx(table.cost_of(choice).mean())
+    error, spread = 1 - found["imitation"], float(table.cost.max() - table.cost.min())
+    assert cost <= budget + error * spread + 1e-9
+
+
 def test_theorem_3_second_part_as_published_is_false() -> None:
     # It prices the budget itself, and not the larger one that the mistakes may need.
     table = UtilityTable(np.array([[0.0, 1.0]]), np.array([1.0, 2.0]))

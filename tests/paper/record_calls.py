@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         own = contexts.setdefault(item.originalname, set())
-        known = item._fixtureinfo.name2fixturedefs.values()  # noqa: SLF001 - it has no other name
+        known = item._fixtureinfo.name2fixturedefs.values()
         own |= {item.nodeid, *(_name(fixture) for several in known for fixture in several)}
     found = {test: sorted(own) for test, own in contexts.items()}
     Path(os.environ["CONTEXTS_FILE"]).write_text(json.dumps(found))

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import xgboost
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.core.types import Float32Array, IntArray
@@ -27,6 +28,22 @@ def test_classifiers_learn_and_never_choose_unseen_levels(kind: str) -> None:
     assert set(choice.tolist()) == {1, 3}
     assert (choice == label).mean() > 0.8
     assert (scores[:, [0, 2, 4]] <= UNSEEN_LEVEL_SCORE * 0.99).all()
+
+
+def test_trees_have_the_papers_hyper_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[dict[str, object], int]] = []
+    train = xgboost.train
+
+    def record(params: dict[str, object], data: xgboost.DMatrix, n_rounds: int) -> xgboost.Booster:
+        calls.append((params, n_rounds))
+        return train(params, data, n_rounds)
+
+    monkeypatch.setattr(xgboost, "train", record)
+    fit_classifier(*halves(), n_levels=5)
+    ((params, n_rounds),) = calls
+    assert n_rounds == 100
+    assert (params["max_depth"], params["eta"]) == (5, 0.1)
+    assert params["objective"] == "multi:softprob"
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
