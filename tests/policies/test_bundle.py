@@ -198,7 +198,7 @@ SETTINGS = asdict(Settings())
         ("rules", "frontier", [{"price": 1}], "damaged"),
         ("rules", "frontier", [[1, 2, 3]], "damaged"),
         ("rules", "feature_version", 99, "version 99 of the features 'paper'"),
-        ("rules", "features", "wise", "of the features 'wise'"),
+        ("rules", "features", "wise", "'wise'"),
         ("rules", "policy__kind", "oracle", "kind 'oracle' is unknown"),
         ("rules", "policy__mix_by", "luck", "'luck' is none of key, length, none"),
         ("rules", "policy__levels", [], "increasing numbers of samples"),

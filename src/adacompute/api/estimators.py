@@ -20,7 +20,7 @@ from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
-from adacompute.features.text import FEATURE_SETS
+from adacompute.features.text import feature_names
 from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
 from adacompute.stages.train import check_choice
 
@@ -109,7 +109,7 @@ class RegisteredEstimator(Estimator):
         changed = {
             name: value for name, value in wanted.items() if getattr(experiment, name) != value
         }
-        if experiment.pool.features.shape[1] != len(FEATURE_SETS[self.features]):
+        if experiment.pool.features.shape[1] != len(feature_names(self.features)):
             rows = samples.positions(experiment.pool.key)
             features = samples.features(self.features)[rows]
             changed["pool"] = replace(experiment.pool, features=features)

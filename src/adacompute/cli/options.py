@@ -193,7 +193,10 @@ LEVELS = click.option(
     help="Numbers of samples that policies choose from.",
 )
 FEATURES = click.option(
-    "--features", default="paper", show_default=True, help="Text features: paper or extended."
+    "--features",
+    default="paper",
+    show_default=True,
+    help="Features of routers: paper, extended, words, or embedding:DIRECTORY.",
 )
 MODEL = click.option("--model", help="Name of the model, recorded in the run or the bundle.")
 GRADER = click.option(

@@ -26,6 +26,7 @@ from adacompute.features.block import (
     hash_words,
     split_blocks,
 )
+from adacompute.features.embedding import find_encoder, is_embedding
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
@@ -77,7 +78,7 @@ FEATURE_SETS: dict[str, tuple[str, ...]] = {
     "extended": FEATURES + EXTRA_FEATURES,
     "words": FEATURES + WORD_FEATURES,
 }
-"""Features of each set, in column order."""
+"""Features of each set that needs no encoder, in column order."""
 
 _KEYWORDS = {
     "percent": "percent percents percentage percentages percentile",
@@ -151,10 +152,25 @@ _PREFIX[_KEYWORD_HASH >> _PREFIX_SHIFT] = True
 Column: TypeAlias = "FloatArray | IntArray | BoolArray"
 
 
+def feature_names(features: str) -> tuple[str, ...]:
+    """Return the names of the features of a set, in column order.
+
+    >>> len(feature_names("paper"))
+    16
+    """
+    if is_embedding(features):
+        n_dimensions = find_encoder(features).n_dimensions
+        return FEATURES + tuple(f"embedding_{i}" for i in range(n_dimensions))
+    if features not in FEATURE_SETS:
+        known = ", ".join([*FEATURE_SETS, "embedding:DIRECTORY"])
+        raise ConfigError(f"there is no feature set {features!r}; the known ones are {known}")
+    return FEATURE_SETS[features]
+
+
 def extract_features(
     text: Texts, *, features: str = "paper", draft: FloatArray | None = None
 ) -> Float32Array:
-    """Compute the features of each text, (N, F), in the order of ``FEATURE_SETS[features]``.
+    """Compute the features of each text, (N, F), in the order of ``feature_names(features)``.
 
     ``draft`` is the uncertainty of one draft sample per question, NaN if there is none. It is the
     entropy estimate, which is 0 without it. A null is an empty text.
@@ -162,10 +178,7 @@ def extract_features(
     >>> extract_features(["What is 2 + 3?"])[0, :5].tolist()
     [14.0, 5.0, 1.0, 1.0, 2.0]
     """
-    names = FEATURE_SETS.get(features)
-    if names is None:
-        known = ", ".join(FEATURE_SETS)
-        raise ConfigError(f"there is no feature set {features!r}; the known ones are {known}")
+    names = feature_names(features)
     matrix = np.zeros((len(text), len(names)), dtype=np.float32)
     index = {name: i for i, name in enumerate(names[: len(FEATURES + EXTRA_FEATURES)])}
     row = 0
@@ -178,6 +191,9 @@ def extract_features(
         if features == "words":
             matrix[row:stop, len(FEATURES) :] = words.bag()
         row = stop
+    if is_embedding(features):
+        texts = text.to_pylist() if hasattr(text, "to_pylist") else list(text)
+        matrix[:, len(FEATURES) :] = find_encoder(features).encode(texts)
     if draft is not None:
         if draft.shape != (len(text),):
             raise DataError(

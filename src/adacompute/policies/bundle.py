@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from adacompute.core.errors import BundleError, InfeasibleBudget
+from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.core.types import FloatArray
-from adacompute.features.text import FEATURE_SETS, VERSION
+from adacompute.features.text import VERSION, feature_names
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
@@ -246,12 +246,15 @@ def load_bundle(path: Path) -> Bundle:
         raise BundleError(
             f"{path / FILE} is damaged ({error}): run 'adacompute train' again"
         ) from None
-    if bundle.features not in FEATURE_SETS or bundle.feature_version != VERSION:
+    if bundle.feature_version != VERSION:
         raise BundleError(
             f"{path} was trained with version {bundle.feature_version} of the features "
-            f"{bundle.features!r}, this version has version {VERSION} of "
-            f"{', '.join(FEATURE_SETS)}: run 'adacompute train' again"
+            f"{bundle.features!r}, this is version {VERSION}: run 'adacompute train' again"
         )
+    try:
+        feature_names(bundle.features)
+    except ConfigError as error:
+        raise BundleError(f"{path} cannot be used: {error}") from None
     return bundle
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from adacompute.core.errors import BundleError, needs_extra
 from adacompute.core.types import Float32Array, FloatArray, IntArray
+from adacompute.features.onnx_session import open_session
 
 OPSET, IR_VERSION = 3, 8  # of ai.onnx.ml and of the file: every onnxruntime reads these
 UNSEEN_LEVEL_SCORE = -1e9
@@ -38,29 +39,10 @@ class OnnxModel:
     n_outputs: int = field(init=False)
 
     def __post_init__(self) -> None:
-        with needs_extra("train"):
-            import onnxruntime as runtime
-
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # failures are raised as exceptions
-        errors = runtime.capi.onnxruntime_pybind11_state
         try:
-            session = runtime.InferenceSession(
-                self.data, options, providers=["CPUExecutionProvider"], enable_fallback=0
-            )
-        except (
-            ValueError,
-            errors.Fail,
-            errors.InvalidArgument,
-            errors.InvalidGraph,
-            errors.InvalidProtobuf,
-            errors.NotImplemented,
-            errors.RuntimeException,
-        ) as error:
-            reason = str(error).splitlines()[0]
-            raise BundleError(f"onnxruntime cannot load the model: {reason}") from None
+            session = open_session(self.data, extra="train")
+        except ValueError as error:
+            raise BundleError(f"onnxruntime cannot load the model: {error}") from None
         scores = session.get_outputs()
         if [one.name for one in session.get_inputs()] != ["features"] or len(scores) != 1:
             raise BundleError("the model does not map features to scores: train it again")

@@ -18,7 +18,7 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import Float32Array
-from adacompute.features.text import FEATURE_SETS, extract_features
+from adacompute.features.text import extract_features, feature_names
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.lookup import make_lookup
@@ -85,7 +85,7 @@ def question_features(bundle: Bundle, question: str | None) -> Float32Array:
     if question is not None:
         return extract_features([question], features=bundle.features)
     mean = () if bundle.baseline is None else bundle.baseline.feature_mean
-    width = len(FEATURE_SETS[bundle.features])
+    width = len(feature_names(bundle.features))
     return np.resize(np.asarray(mean or (0.0,), np.float32), (1, width))
 
 
@@ -217,7 +217,7 @@ def _resume(block: list[QuestionProgress], samples: SampleMatrix) -> Episode:
 @lru_cache(maxsize=16)
 def _uses_features(bundle: Bundle) -> bool:
     """Whether a bundle's decisions depend on the features of the question."""
-    none = np.zeros((1, len(FEATURE_SETS[bundle.features])), dtype=np.float32)
+    none = np.zeros((1, len(feature_names(bundle.features))), dtype=np.float32)
     return bool(bundle.policy.prepare_features(none).shape[1])
 
 

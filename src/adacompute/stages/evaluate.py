@@ -14,6 +14,7 @@ from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, evaluate
+from adacompute.features.embedding import pin_encoder
 from adacompute.paper.protocol import evaluate_paper
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.inputs import (
@@ -71,7 +72,7 @@ def evaluate_run(
 
     Each round costs ``round_cost`` and, with ``native_n``, a prompt.
     """
-    store = Run(run)
+    store, features = Run(run), pin_encoder(features)
     costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     names, skipped = _select_policies(policies, protocol, has_texts=_has_texts(store))
     arguments = {

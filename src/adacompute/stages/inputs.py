@@ -20,7 +20,7 @@ from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.features.draft import measure_uncertainty
-from adacompute.features.text import FEATURE_SETS, extract_features
+from adacompute.features.text import extract_features, feature_names
 from adacompute.policies.bundle import read_settings, read_template
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
@@ -114,7 +114,7 @@ def make_pool(
         resort=resort,
         logprob=likely,
         latency_s=latency if len(latency) and bool(np.isfinite(latency).all()) else None,
-        length_feature=FEATURE_SETS[features].index("prompt_length_chars"),
+        length_feature=feature_names(features).index("prompt_length_chars"),
         sequential_features=extract_features(text, features="words"),
     )
 

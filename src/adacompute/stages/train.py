@@ -18,6 +18,7 @@ from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
+from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN
@@ -66,8 +67,8 @@ def train_run(
     """Fit a policy to all questions of a run and write its bundle; ``min_budget`` is checked."""
     factory, levels, store = find_factory(policy), check_levels(levels), Run(run)
     costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
-    known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
-    pool = read_pool(store, costs=costs, **known).equalise()
+    text: dict[str, Any] = {"features": pin_encoder(features)}
+    pool = read_pool(store, costs=costs, resort=resort, tie_break=tie_break, **text).equalise()
     pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
@@ -79,7 +80,7 @@ def train_run(
     experiment = Experiment(pool, **settings)
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
-    notes = {**about, "features": features, "resort": hash_resort(resort), "experiment": settings}
+    notes = {**about, **text, "resort": hash_resort(resort), "experiment": settings}
     notes, source = notes | {"costs": costs.to_dict()}, _describe_samples(store, model, grader)
     bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
