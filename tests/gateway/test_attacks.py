@@ -6,16 +6,22 @@ would not send what an attacker sends. `docs/security.md` lists them.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 import pytest
 
+from adacompute.core.errors import ModelError
+from adacompute.gateway.openai_requests import parse_request, passthrough_reason
+from adacompute.models.messages import RetryPolicy
+from adacompute.models.scorer import HttpScorer
 from adacompute.testing.gateways import process_usage, send
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
@@ -312,3 +318,122 @@ def test_a_configured_origin_may_send_requests(launch: Launch) -> None:
     assert (preflight.status, reply.status, other.status) == (200, 200, 403)
     for answer in (preflight, reply):
         assert answer.values("access-control-allow-origin") == [origin[1]]
+
+
+# Before authentication: bodies.
+
+BOMB = b"[" + b"[]," * 1_000_000 + b"[]]"
+VIRTUAL = {
+    "model": b'"thrifty"',
+    "messages": b'[{"role": "user", "content": "2+2?"}]',
+    **dict.fromkeys(("stream", "stream_options", "temperature", "n", "seed"), b"null"),
+    **dict.fromkeys(("max_tokens", "tools", "logprobs", "adacompute", "unknown"), b"null"),
+}
+
+
+def spell(members: dict[str, bytes]) -> bytes:
+    pairs = [b'"%b": %b' % (name.encode(), value) for name, value in members.items()]
+    return b"{" + b", ".join(pairs) + b"}"
+
+
+@pytest.mark.parametrize("member", VIRTUAL)
+def test_a_bomb_of_brackets_is_rejected_in_every_member(
+    member: str, target: int, pids: dict[int, int], upstream: ScriptedServer
+) -> None:
+    body = spell({**VIRTUAL, member: BOMB})
+    before = process_usage(pids[target])["mb"]
+    # With the name elsewhere, so that the body is parsed.
+    body = body[:-1] + b', "user": "thrifty"}'
+    reply = send(target, "POST", CHAT, headers=[JSON], body=body, timeout_s=TIMEOUT_S)
+    assert reply.status == 400
+    assert upstream.received == []
+    assert process_usage(pids[target])["mb"] - before < 40  # the body itself, not its objects
+
+
+def test_the_largest_body_within_the_limit_is_parsed_quickly() -> None:
+    many = b'[{"role": "user", "content": ""}' + b',{"role": "user"}' * 140_000 + b"]"
+    for member, value in (("messages", many), ("unknown", b"[" + b"[]," * 140_000 + b"[]]")):
+        body = spell({**VIRTUAL, "adacompute": b"{}", member: value})
+        begun = time.process_time()
+        request = parse_request(CHAT, body, ["thrifty"])
+        assert request is not None
+        passthrough_reason(request)
+        assert time.process_time() - begun < 1.0
+
+
+@pytest.mark.parametrize("first", ["other", "thrifty"])
+def test_two_models_in_one_body_are_rejected(
+    first: str, target: int, upstream: ScriptedServer
+) -> None:
+    second = {"other": "thrifty", "thrifty": "other"}[first]
+    for name in ("model", "mod\\u0065l"):
+        body = spell({**VIRTUAL, "model": b'"%b"' % first.encode()})
+        body = body[:-1] + f', "{name}": "{second}"}}'.encode()
+        assert send(target, "POST", CHAT, headers=[JSON], body=body).status == 400
+    assert upstream.received == []
+
+
+# What the upstream sends.
+
+
+@pytest.fixture(scope="module")
+def gzip_bomb() -> bytes:
+    """0.1 MB that become 150 MB."""
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join([packer.compress(b" " * 10_000_000) for _ in range(15)]) + packer.flush()
+
+
+PACKED = [JSON, ("Content-Encoding", "gzip")]
+HELD = {
+    "voted": (200, PACKED, "thrifty", False),
+    "voted-stream": (200, [("Content-Type", "text/event-stream"), PACKED[1]], "thrifty", True),
+    "voted-rejection": (400, PACKED, "thrifty", False),
+    "voted-failure": (500, PACKED, "thrifty", False),
+    "forwarded-error": (400, PACKED, "other", False),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_gzip_bomb_of_the_upstream_is_not_unpacked(
+    name: str, target: int, pids: dict[int, int], upstream: ScriptedServer, gzip_bomb: bytes
+) -> None:
+    code, headers, model, stream = HELD[name]
+    upstream.answer(ScriptedReply(code, headers, [gzip_bomb]))
+    body = spell({**VIRTUAL, "model": b'"%b"' % model.encode(), "adacompute": b"{}"})
+    body = body.replace(b'"stream": null', b'"stream": true') if stream else body
+    before = process_usage(pids[target])["mb"]
+    reply = send(target, "POST", CHAT, headers=[JSON], body=body, timeout_s=TIMEOUT_S)
+    assert reply.status == 200 if stream else reply.status in {400, 502}
+    assert b'"error"' in reply.body
+    assert process_usage(pids[target])["mb"] - before < 100
+
+
+def test_a_gzip_bomb_instead_of_models_is_not_unpacked(
+    target: int, pids: dict[int, int], upstream: ScriptedServer, gzip_bomb: bytes
+) -> None:
+    before = process_usage(pids[target])["mb"]
+    for code in (200, 401):
+        upstream.answer(ScriptedReply(code, PACKED, [gzip_bomb]))
+        send(target, "GET", "/v1/models", timeout_s=TIMEOUT_S)
+    assert process_usage(pids[target])["mb"] - before < 100
+
+
+def test_an_endless_list_of_models_is_not_kept(target: int, upstream: ScriptedServer) -> None:
+    upstream.answer(ScriptedReply(200, [JSON], [b" " * 1_000_000] * 20, "chunked"))
+    assert send(target, "GET", "/v1/models", timeout_s=TIMEOUT_S).status == 502
+
+
+@pytest.mark.parametrize("bomb", ["gzip", "brackets"])
+def test_a_bomb_of_the_scorer_is_an_error(
+    bomb: str, upstream: ScriptedServer, gzip_bomb: bytes
+) -> None:
+    sent = {"gzip": (PACKED, gzip_bomb), "brackets": ([JSON], BOMB)}[bomb]
+    upstream.answer(ScriptedReply(200, sent[0], [sent[1]]))
+
+    async def score() -> None:
+        retries = RetryPolicy(max_attempts=1)
+        async with HttpScorer(upstream.base_url, retries=retries) as scorer:
+            await scorer.score("2+2?", "4")
+
+    with pytest.raises(ModelError):
+        asyncio.run(score())

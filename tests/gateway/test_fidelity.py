@@ -294,16 +294,16 @@ SPELLINGS = {
     "plain": '"model": "thrifty"',
     "suffix": '"model" :\t"thrifty@3.5"',
     "escaped": r'"mod\u0065l": "thri\u0066ty"',
-    "twice": '"model": "other", "model": "thrifty"',
 }
 OPTION = ', "adacompute": {"budget": 3}'
 
 
 def unvoted() -> Iterator[Shape]:
-    filled = '{%s, "seed": 1.0, "messages": [{"role": "user", "content": "\U0001f600"}], %s%s}'
+    said = '"messages": [{"role": "user", "content": "\U0001f600"}], '
     for (name, members), (how, model) in product(UNVOTED.items(), SPELLINGS.items()):
         for option in ("", OPTION):
-            plain = model.removeprefix('"model": "other", ').partition(":")[0]
+            filled = '{%s, "seed": 1.0, ' + (said if '"messages"' not in members else "") + "%s%s}"
+            plain = model.partition(":")[0]
             space = "\t" if how == "suffix" else " "
             expected = filled % (f'{plain}:{space}"real"', members, "")
             body = filled % (model, members, option)

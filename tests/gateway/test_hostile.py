@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adacompute.gateway.body import DROP, Body
+from adacompute.gateway.body import DROP, Body, InvalidBody
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.exchange import Receive, Scope, Send
@@ -105,7 +105,7 @@ values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
-    | st.floats()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8)
     | st.sampled_from(["\ud800", "user", "text", "thrifty", "10" * 200]),
     lambda inner: (
@@ -115,7 +115,9 @@ values = st.recursive(
 )
 spaces = st.text(" \t\n\r", max_size=2)
 names = st.sampled_from(["model", "n", "seed", "x", "é", "a\\b", 'q"'])
-members = st.lists(st.tuples(names, values, spaces, spaces, spaces), max_size=6)
+members = st.lists(
+    st.tuples(names, values, spaces, spaces, spaces), max_size=6, unique_by=lambda one: one[0]
+)
 
 
 def spell(parts: list[tuple[str, Any, str, str, str]], *, ascii_only: bool) -> bytes:
@@ -127,7 +129,7 @@ def spell(parts: list[tuple[str, Any, str, str, str]], *, ascii_only: bool) -> b
 
 
 def raws(body: Body) -> list[tuple[str, str]]:
-    return [(one.name, body.text[one.begin : one.end]) for one in body._members]
+    return [(one.name, body.data[one.begin : one.end].decode()) for one in body._members]
 
 
 @given(st.binary() | st.text().map(str.encode) | values.map(json.dumps).map(str.encode))
@@ -136,8 +138,13 @@ def raws(body: Body) -> list[tuple[str, str]]:
 @example(b'{"a":1,}')
 @example(b'{"a" 1}')
 @example(b'\xef\xbb\xbf{"a":1}')
+@example(b'{"a":NaN}')
+@example(b'{"a":"\\ud800", "b":"\\ud83d\\ude00"}')
 def test_any_bytes_parse_to_an_object_or_none(data: bytes) -> None:
-    body = Body.parse(data)
+    try:
+        body = Body.parse(data)
+    except InvalidBody:
+        return
     if body is not None:
         assert body.edit({}) == data
         assert isinstance(json.loads(data), dict)
@@ -157,9 +164,23 @@ def test_an_edit_keeps_every_other_byte(
         one for one in raws(body) if one[0] not in changes
     ]
     wanted = {name: value for name, value in changes.items() if value is not DROP}
-    found = {name: value for name, value in edited.content.items() if name in changes}
+    found = {name: value for name, value in json.loads(edited.data).items() if name in changes}
     assert json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)
     assert len({name for name, _ in raws(edited)} & set(changes)) == len(wanted)
+
+
+@given(members.filter(bool), st.integers(0, 5), values, st.integers(0, 6), st.booleans())
+def test_a_member_that_occurs_twice_is_rejected(
+    parts: list[tuple[str, Any, str, str, str]],
+    which: int,
+    value: Any,
+    where: int,
+    ascii_only: bool,  # noqa: FBT001 - drawn
+) -> None:
+    name = parts[which % len(parts)][0]
+    parts = [*parts[:where], (name, value, "", " ", "\n"), *parts[where:]]
+    with pytest.raises(InvalidBody):
+        Body.parse(spell(parts, ascii_only=ascii_only))
 
 
 @pytest.fixture(scope="module")
@@ -276,9 +297,11 @@ BULKY = {
 
 @pytest.mark.parametrize("name", BULKY)
 def test_hostile_bodies_are_parsed_quickly(name: str) -> None:
-    begun = time.monotonic()
-    parse_request(CHAT, BULKY[name], ["thrifty"])
-    assert time.monotonic() - begun < 0.15
+    parse_request(CHAT, b'{"model": "thrifty"}', ["thrifty"])  # libraries are imported
+    begun = time.process_time()
+    with suppress(BadRequest):
+        parse_request(CHAT, BULKY[name], ["thrifty"])
+    assert time.process_time() - begun < 0.15
 
 
 def beside(port: int, work: Callable[[], GatewayReply]) -> tuple[GatewayReply, float]:
@@ -645,7 +668,7 @@ def test_the_clients_key_is_forwarded_only_if_configured(
     upstream.answer(OK)
     config = {"base_url": upstream.base_url, "forward_key": forward, "upstream_api_key": UPSTREAM}
     with serve_gateway(make_config(config)) as port:
-        send(port, "POST", CHAT, headers=[BEARER], body=b"{}")
+        send(port, "POST", CHAT, headers=[BEARER, JSON], body=b"{}")
         send(port, "POST", CHAT, body=b"{}")
     keys = [received.values("authorization") for received in upstream.received]
     assert keys == [[f"Bearer {CLIENT if forward else UPSTREAM}"], [f"Bearer {UPSTREAM}"]]

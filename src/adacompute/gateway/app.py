@@ -113,6 +113,7 @@ class Gateway:
                 timeouts=config.timeouts,
                 retries=config.retries,
                 max_connections=config.max_concurrency,
+                max_reply_bytes=int(config.max_reply_mb * MB),
                 on_event=self.account.event_counter(name),
             )
             await self._stack.enter_async_context(upstream)
@@ -193,7 +194,13 @@ class Gateway:
         request = None
         if exchange.method == "POST" and exchange.path in VOTED_PATHS:
             budget = exchange.header(BUDGET_HEADER)
-            request = parse_request(exchange.path, body, self._names, budget)
+            request = parse_request(
+                exchange.path,
+                body,
+                self._names,
+                budget,
+                max_elements=self.config.max_json_elements,
+            )
         async with exchange.cancel_on_disconnect():
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
@@ -290,7 +297,7 @@ class Gateway:
         async with self.relay.send(
             "GET", exchange.target, exchange.headers_without_compression, b""
         ) as relayed:
-            data = b"".join([chunk async for chunk in relayed.chunks])
+            data = await relayed.read(int(self.config.max_reply_mb * MB))
         status, headers = relayed.status, relayed.headers
         if status == NOT_FOUND:
             status, headers, data = OK, [JSON], add_models(b"{}", self._names)

@@ -1,8 +1,10 @@
-r"""Body: a JSON object as its sender wrote it, of which single members can be changed.
+r"""Body: a JSON object as its sender wrote it, of which single members can be read and changed.
 
 A gateway must forward what it received: members it does not know, numbers as they were written, the
 order of everything. So a body is never serialised again. Members that must change are replaced in
-the text, and every other byte stays. It knows nothing of what the members mean.
+the bytes, and every other byte stays. Values are parsed only when they are read, into the type that
+is asked for, so that a large member that nobody reads takes no memory. This is the only module that
+uses msgspec. It knows nothing of what the members mean.
 
 >>> Body.parse(b'{"model": "a@2",  "seed": 1.50}').edit({"model": "a", "n": 2})
 b'{"model": "a",  "seed": 1.50, "n": 2}'
@@ -14,20 +16,36 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from json.decoder import JSONDecodeError
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from adacompute.core.errors import needs_extra
 
 DROP: Final = object()
 """As the new value of a member: leave the member out."""
 
-_DECODER = json.JSONDecoder()
-_SPACE = re.compile(r"[ \t\n\r]*")
-_MAX_MEMBERS = 1000
+INVALID: Final = object()
+"""Read instead of a value that is not of the type that was asked for."""
+
+MAX_ELEMENTS = 300_000
+"""Brackets and commas that a body may have if no other limit is given."""
+
+_SPACE = rb"[ \t\n\r]*+"
+_NAME = re.compile(_SPACE + rb'("(?:[^"\\]++|\\.)*+")' + _SPACE + b":" + _SPACE, re.DOTALL)
+_NEXT = re.compile(_SPACE + b"," + _SPACE)
+_OPEN = re.compile(_SPACE + rb"\{" + _SPACE)
+_CLOSE = re.compile(_SPACE + rb"\}" + _SPACE)
+_PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(rb"\\(?:" + _PAIR + rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+_EMPTY = frozenset({b"null", b"false", b"0", b'""', b"[]", b"{}"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """Positions of a member in the text: its name, its value and the end of its value."""
+class InvalidBody(ValueError):  # noqa: N818 - it says what the body is
+    """A body that is not parsed, because parsers would differ on it or because it is too large."""
+
+
+class _Member(NamedTuple):
+    """Positions of a member in the body: its name, its value and the end of its value."""
 
     name: str
     begin: int
@@ -37,86 +55,128 @@ class _Member:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A JSON object: its text, its content and the positions of its members."""
+    """A JSON object: its bytes, its values as bytes, and the positions of its members."""
 
-    text: str
-    content: Mapping[str, Any]
+    data: bytes
+    values: Mapping[str, bytes]
     _members: tuple[_Member, ...]
 
     @staticmethod
-    def parse(data: bytes) -> Body | None:
-        """Parse a body; None if it is not a JSON object or has more than 1000 members."""
+    def parse(data: bytes, *, max_elements: int = MAX_ELEMENTS) -> Body | None:
+        """Parse a body; None if it is not a JSON object.
+
+        Raises InvalidBody if it has more brackets and commas than allowed, counted before it is
+        parsed and also inside texts, or if a name occurs twice: parsers differ on which one counts.
+        """
+        if data.count(b",") + data.count(b"[") + data.count(b"{") > max_elements:
+            raise InvalidBody(f"the body has more than {max_elements} brackets and commas")
         try:
-            text = data.decode("utf-8")
-            content, members = _scan(text)
-        except (ValueError, IndexError, RecursionError):
+            data.decode()
+            plain, values = _decode_members(data)
+        except (ValueError, RecursionError):
             return None
-        return Body(text, content, members)
+        return Body(data, values, _locate(plain, values))
+
+    def read(self, name: str, kind: Any) -> Any:  # noqa: ANN401 - a type, and a value of it
+        """Return a member as a type, None if it is missing, INVALID if it is of another type."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        try:
+            return _decoder(kind).decode(value)
+        except (ValueError, RecursionError):
+            return INVALID
+
+    def is_set(self, name: str) -> bool:
+        """Whether a member is there and neither null, false, 0 nor empty."""
+        return self.values.get(name, b"null") not in _EMPTY
 
     def edit(self, changes: Mapping[str, Any]) -> bytes:
-        """Return the body with some members changed, left out, or added at its end.
-
-        Parsers differ on a name that occurs twice: if it is changed, only one occurrence stays.
-        """
-        last = {member.name: member for member in self._members}
-        after = self._members[0].begin if self._members else self.text.index("{") + 1
-        written = [self.text[:after]]
-        for member in self._members:
-            space, after = self.text[after : member.begin], member.end
-            value = self.text[member.value : member.end]
+        """Return the body with some members changed, left out, or added at its end."""
+        data, members = self.data, self._members
+        after = members[0].begin if members else data.index(b"{") + 1
+        written = [data[:after]]
+        for member in members:
+            space, after = data[after : member.begin], member.end
+            value = data[member.value : member.end]
             if member.name in changes:
-                if member is not last[member.name] or changes[member.name] is DROP:
+                if changes[member.name] is DROP:
                     continue
                 value = _write(changes[member.name])
-            written += [space if len(written) > 1 else "", self.text[member.begin : member.value]]
+            written += [space if len(written) > 1 else b"", data[member.begin : member.value]]
             written += [value]
         for name, value in changes.items():
-            if name not in last and value is not DROP:
-                written += [", " if len(written) > 1 else "", f"{_write(name)}: {_write(value)}"]
-        return "".join([*written, self.text[after:]]).encode()
+            if name not in self.values and value is not DROP:
+                written += [b", " if len(written) > 1 else b"", _write(name), b": ", _write(value)]
+        return b"".join([*written, data[after:]])
 
 
-def _write(value: Any) -> str:  # noqa: ANN401 - JSON
+@lru_cache
+def _decoder(kind: Any) -> Any:  # noqa: ANN401 - msgspec's
+    with needs_extra("serve"):
+        import msgspec
+
+    return msgspec.json.Decoder(kind)
+
+
+@lru_cache
+def _members_decoder() -> Any:  # noqa: ANN401 - msgspec's
+    with needs_extra("serve"):
+        import msgspec
+
+    return msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _decode_members(data: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Split an object into its members, and return it without halves of surrogate pairs.
+
+    Errors are ValueError or RecursionError.
+    """
+    try:
+        found = _members_decoder().decode(data)
+    except ValueError:
+        data = _without_lone_surrogates(data)
+        found = _members_decoder().decode(data)
+    return data, {name: bytes(value) for name, value in found.items()}
+
+
+def _without_lone_surrogates(data: bytes) -> bytes:
+    r"""Replace escaped halves of surrogate pairs, which are no text; every length stays the same.
+
+    >>> _without_lone_surrogates(rb'"\ud83d\ude00 \ud83d \\ud83d"')
+    b'"\\ud83d\\ude00 \\ufffd \\\\ud83d"'
+    """
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match.group(1) else match.group(), data)
+
+
+def _locate(data: bytes, values: Mapping[str, bytes]) -> tuple[_Member, ...]:
+    """Find the members of a parsed object; raise InvalidBody if there are others besides them.
+
+    Without duplicates the values follow each other in this order. A duplicate breaks that: a value
+    is not where it should be, or something follows the last one.
+    """
+    opened = _OPEN.match(data)
+    at = opened.end() if opened else 0
+    members: list[_Member] = []
+    for name, value in values.items():
+        found = _NEXT.match(data, at) if members else None
+        begin = found.end() if found else at
+        named = _NAME.match(data, begin)
+        if named is None or (members and found is None):
+            raise InvalidBody("a member of the body occurs twice")
+        end = named.end() + len(value)
+        if data[named.end() : end] != value:
+            raise InvalidBody("a member of the body occurs twice")
+        members.append(_Member(name, begin, named.end(), end))
+        at = end
+    if _CLOSE.fullmatch(data, at) is None:
+        raise InvalidBody("a member of the body occurs twice")
+    return tuple(members)
+
+
+def _write(value: Any) -> bytes:  # noqa: ANN401 - JSON
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair can only be written escaped
-        return json.dumps(value, separators=(",", ":"))
-    return text
-
-
-def _scan(text: str) -> tuple[dict[str, Any], tuple[_Member, ...]]:
-    """Parse an object member by member; errors are ValueError or IndexError."""
-    at = _skip(text, 0)
-    if text[at] != "{":
-        raise JSONDecodeError("no object", text, at)
-    content: dict[str, Any] = {}
-    members: list[_Member] = []
-    at = _skip(text, at + 1)
-    while text[at] != "}":
-        if len(members) == _MAX_MEMBERS:
-            raise JSONDecodeError("too many members", text, at)
-        if members:
-            at = _skip(text, _expect(text, at, ","))
-        name, after = _DECODER.raw_decode(text, at)
-        if not isinstance(name, str):
-            raise JSONDecodeError("no name", text, at)
-        value_at = _skip(text, _expect(text, _skip(text, after), ":"))
-        value, end = _DECODER.raw_decode(text, value_at)
-        members.append(_Member(name, at, value_at, end))
-        content[name] = value
-        at = _skip(text, end)
-    if _skip(text, at + 1) != len(text):
-        raise JSONDecodeError("more than an object", text, at)
-    return content, tuple(members)
-
-
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
-
-
-def _expect(text: str, at: int, sign: str) -> int:
-    if text[at] != sign:
-        raise JSONDecodeError(f"no {sign!r}", text, at)
-    return at + 1
+        return json.dumps(value, separators=(",", ":")).encode()

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
+from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.openai_requests import check_name
 from adacompute.models.messages import RetryPolicy, Timeouts
@@ -40,6 +41,8 @@ _POSITIVE = (
     "max_headers",
     "max_connections_per_address",
     "max_body_mb",
+    "max_json_elements",
+    "max_reply_mb",
     "max_concurrency",
     "timeout_s",
     "first_byte_timeout_s",
@@ -122,6 +125,8 @@ class Config:
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
     max_body_mb: float = 32.0
+    max_json_elements: int = MAX_ELEMENTS
+    max_reply_mb: float = 16.0
     max_concurrency: int = 10_000
     timeout_s: float = 600.0
     first_byte_timeout_s: float = 120.0

@@ -123,9 +123,11 @@ class Engine:
 
     async def warm_up(self) -> None:
         """Decide on a made-up question without sampling: libraries are slow the first time."""
-        content = {"messages": [{"role": "user", "content": "What is 7 + 8?"}]}
+        body = Body.parse(b'{"messages": [{"role": "user", "content": "What is 7 + 8?"}]}')
+        if body is None:
+            raise AssertionError
         path, name = "chat/completions", self.virtual.name
-        request = VirtualRequest(Body("", content, ()), path, name, budget=None, debug=False)
+        request = VirtualRequest(body, path, name, budget=None, debug=False)
         session = self.open(request).session
         session.tell([ParsedAnswer("0.5")] * session.n_planned)
         session.ask()
@@ -133,7 +135,7 @@ class Engine:
 
     async def begin(self, request: VirtualRequest) -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
-        if len(request.body.text) <= LARGE:
+        if len(request.body.data) <= LARGE:
             return self.open(request)
         async with self._large:
             return await asyncio.to_thread(self.open, request)
@@ -145,7 +147,7 @@ class Engine:
         question, source = self._question(request.prompt)
         if question is not None:  # half of a surrogate pair is no text
             question = question.encode("utf-8", "replace").decode()
-        key = hash_text(request.body.text if question is None else question)
+        key = hash_text(request.body.data.decode() if question is None else question)
         features = question_features(self.virtual.bundle, question)
         session = Session(
             self.virtual.bundle,

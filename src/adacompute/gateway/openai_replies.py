@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adacompute.gateway.body import DROP, Body
+from adacompute.gateway.body import DROP, Body, InvalidBody
+from adacompute.models.openai_format import MalformedReply, parse_json
 
 KEEP_ALIVE = b": still sampling\n\n"
 """A comment that keeps the connection of a waiting client open."""
@@ -53,8 +54,11 @@ def strip_usage(event: bytes) -> bytes:
 
 def _strip_line(line: bytes) -> bytes:
     name, colon, value = line.partition(b":")
-    body = Body.parse(value) if name == b"data" else None
-    if body is None or not body.content.get("usage"):
+    try:
+        body = Body.parse(value) if name == b"data" else None
+    except InvalidBody:
+        return line
+    if body is None or not body.is_set("usage"):
         return line
     return name + colon + body.edit({"usage": DROP})
 
@@ -86,8 +90,8 @@ def write_error(
 def add_models(data: bytes, names: Sequence[str]) -> bytes:
     """Add names to a list of models; anything else counts as an empty list."""
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
+        document = parse_json(data)
+    except MalformedReply:
         document = {}
     document = document if isinstance(document, dict) else {}
     known = document.get("data")

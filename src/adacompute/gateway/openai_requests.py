@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.body import Body
+from adacompute.gateway.body import INVALID, MAX_ELEMENTS, Body, InvalidBody
 from adacompute.models.messages import Prompt
 
 FIELD = "adacompute"
@@ -41,6 +42,23 @@ class BadRequest(Exception):  # noqa: N818 - it names what the client sent
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a message."""
+
+    type: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a chat, with the members that are read here."""
+
+    role: str
+    content: str | list[Part] | None = None
+    tool_calls: Any = None
+
+
+@dataclass(frozen=True)
 class VirtualRequest:
     """A request for a virtual model: its name without a budget, and the budget it sets, if any."""
 
@@ -50,27 +68,43 @@ class VirtualRequest:
     budget: float | None
     debug: bool
 
-    @property
+    @cached_property
     def stream(self) -> bool:
         """Whether the reply is a stream of events."""
-        return bool(self.body.content.get("stream"))
+        return self.body.read("stream", bool) is True
 
     @property
     def wants_usage(self) -> bool:
         """Whether the stream ends with the usage."""
-        options = self.body.content.get("stream_options")
+        options = self.body.read("stream_options", dict[str, Any])
         return isinstance(options, Mapping) and bool(options.get("include_usage"))
 
-    @property
+    @cached_property
+    def messages(self) -> list[Message] | None:
+        """The messages of a chat; None if there are none, or if they are not messages."""
+        found = self.body.read("messages", list[Message])
+        return None if found is INVALID else found
+
+    @cached_property
     def prompt(self) -> Prompt:
         """The prompt of the request."""
         if self.path == "completions":
-            return Prompt(text=self.body.content["prompt"])
-        return Prompt(messages=tuple(self.body.content["messages"]))
+            return Prompt(text=self.body.read("prompt", str))
+        shown = ({"role": one.role, "content": _plain(one.content)} for one in self.messages or ())
+        return Prompt(messages=tuple(shown))
+
+
+def _plain(content: str | list[Part] | None) -> Any:  # noqa: ANN401 - JSON
+    return [asdict(part) for part in content] if isinstance(content, list) else content
 
 
 def parse_request(
-    path: str, data: bytes, names: Sequence[str], budget: str | None = None
+    path: str,
+    data: bytes,
+    names: Sequence[str],
+    budget: str | None = None,
+    *,
+    max_elements: int = MAX_ELEMENTS,
 ) -> VirtualRequest | None:
     """Parse a request for one of the virtual models; return None for any other request.
 
@@ -80,16 +114,19 @@ def parse_request(
     is_named = any(name.rpartition("/")[2].encode() in data for name in names)
     if not is_named and b"\\u00" not in data:
         return None
-    body = Body.parse(data)
+    try:
+        body = Body.parse(data, max_elements=max_elements)
+    except InvalidBody as error:
+        raise BadRequest(str(error)) from None
     if body is None:
         return None
-    given = body.content.get("model")
+    given = body.read("model", str)
     if not isinstance(given, str):
         return None
     model, suffix = (given, "") if given in names else _split_budget(given)
     if model not in names:
         return None
-    options = body.content.get(FIELD, {})
+    options = body.read(FIELD, dict[str, Any]) if FIELD in body.values else {}
     if not isinstance(options, Mapping) or set(options) - set(OPTIONS):
         raise BadRequest(f"{FIELD!r} is an object with {' and '.join(OPTIONS)}", FIELD)
     budgets = (
@@ -123,47 +160,41 @@ def passthrough_reason(request: VirtualRequest) -> str | None:
     Tools, images and other modes have no single answer to count. Samples at temperature 0 are all
     equal. A client that asks for several choices wants all of them.
     """
-    content = request.body.content
-    if reason := _settings_reason(content):
+    if reason := _settings_reason(request.body):
         return reason
     if request.path == "completions":
-        return None if isinstance(content.get("prompt"), str) else "prompt"
-    return _messages_reason(content.get("messages"))
+        return None if isinstance(request.body.read("prompt", str), str) else "prompt"
+    return _messages_reason(request.messages)
 
 
-def _settings_reason(content: Mapping[str, Any]) -> str | None:
-    if content.get("tools") or content.get("functions"):
+def _settings_reason(body: Body) -> str | None:
+    if body.is_set("tools") or body.is_set("functions"):
         return "tools"
-    if content.get("n") not in (None, 1) or content.get("best_of") not in (None, 1):
+    if any(body.read(name, int | None) not in (None, 1) for name in ("n", "best_of")):
         return "n"
-    temperature = content.get("temperature")
-    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if temperature is not None and not (is_number and 0 < temperature < _MAX_TEMPERATURE):
+    temperature = body.read("temperature", float | None)
+    if temperature is INVALID:
         return "temperature"
-    is_odd = content.get("stream") not in (None, False, True)
-    if is_odd or content.get("echo") or content.get("suffix") or content.get("audio"):
+    if temperature is not None and not 0 < temperature < _MAX_TEMPERATURE:
+        return "temperature"
+    is_odd = body.read("stream", bool | None) is INVALID
+    if is_odd or any(body.is_set(name) for name in ("echo", "suffix", "audio")):
         return "mode"
     return None
 
 
-def _messages_reason(messages: object) -> str | None:
-    if not isinstance(messages, list) or not messages:
+def _messages_reason(messages: Sequence[Message] | None) -> str | None:
+    if not messages:
         return "prompt"
     for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            return "prompt"
-        if message["role"] in {"tool", "function"} or message.get("tool_calls"):
+        if message.role in {"tool", "function"} or message.tool_calls:
             return "tools"
-        parts = message.get("content")
-        if isinstance(parts, list) and not all(_is_text(part) for part in parts):
+        parts = message.content
+        if isinstance(parts, list) and not all(part.type == "text" for part in parts):
             return "images"
-        if not isinstance(parts, list | str):
+        if parts is None:
             return "prompt"
     return None
-
-
-def _is_text(part: object) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "text"
 
 
 def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from adacompute.core.errors import AdaComputeError, ModelError, RequestRejected
-from adacompute.gateway.config import Config
+from adacompute.gateway.config import MB, Config
 from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
@@ -69,7 +69,10 @@ async def _find_capabilities(config: Config, model: str) -> Capabilities:
 async def _probe_when_loaded(config: Config, model: str) -> Capabilities:
     """Probe a server; while it fails but rejects nothing, try again for a bounded time."""
     end, wait_s = time.monotonic() + LOADING_TIMEOUT_S, MIN_WAIT_S
-    async with Upstream(config.base_url, model, api_key=config.upstream_api_key) as upstream:
+    max_bytes = int(config.max_reply_mb * MB)
+    async with Upstream(
+        config.base_url, model, api_key=config.upstream_api_key, max_reply_bytes=max_bytes
+    ) as upstream:
         while True:
             try:
                 return await probe(upstream)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adacompute.core.errors import RequestRejected
-from adacompute.gateway.body import DROP
+from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.openai_requests import FIELD, VirtualRequest
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
@@ -77,12 +77,12 @@ class RequestModel:
     ) -> AsyncGenerator[Sample, None]:
         """Yield samples as they arrive; the prompt is that of the client's body."""
         del prompt
-        settings = self.request.body.content
-        temperature = settings.get("temperature")
+        body = self.request.body
+        temperature = body.read("temperature", float | None)
         native = self.upstream.capabilities.choices(
             n,
-            temperature=1.0 if temperature is None else float(temperature),
-            seeded=settings.get("seed") is not None,
+            temperature=1.0 if temperature is None else temperature,
+            seeded=body.values.get("seed", b"null") != b"null",
         )
 
         async def call(size: int, first: int) -> list[Sample]:
@@ -127,7 +127,7 @@ class RequestModel:
             raw = SampledChoice(document.last_event, {}, document.events)
             return [replace(reply.samples[0], raw=raw)]
         choices = [choice for _, choice in parse_choices_with_source(document)]
-        if "logprobs" not in self.request.body.content:
+        if "logprobs" not in self.request.body.values:
             choices = [
                 {**choice, "logprobs": None} if "logprobs" in choice else choice
                 for choice in choices
@@ -140,29 +140,29 @@ class RequestModel:
 
     def _max_tokens(self) -> int | None:
         """Limit of completion tokens that the client set, if it is one."""
-        given = (self.request.body.content.get(name) for name in _MAX_TOKENS)
+        given = (self.request.body.read(name, int) for name in _MAX_TOKENS)
         return next((one for one in given if type(one) is int and 0 < one < SEEDS), None)
 
     def _changes(self, n: int, first: int, model: str) -> dict[str, Any]:
         """Return the changes to the client's body that a sample and the server need."""
-        content = self.request.body.content
+        body = self.request.body
         changes: dict[str, Any] = {"model": model, FIELD: DROP, "n": DROP}
-        if content["model"] == model:
+        if body.read("model", str) == model:
             del changes["model"]
         if n > 1:
             changes["n"] = n
-        seed = content.get("seed")
+        seed = body.read("seed", int)
         if first and type(seed) is int and seed >= 0:  # a negative seed means any
             changes["seed"] = (seed + first) % SEEDS
         known, is_stream = self.upstream.capabilities, self.request.stream
         has_logprobs = known.logprobs not in {"rejected", "missing"}
-        if self.want_logprobs and has_logprobs and not is_stream and "logprobs" not in content:
+        if self.want_logprobs and has_logprobs and not is_stream and "logprobs" not in body.values:
             changes["logprobs"] = 1 if self.request.path == "completions" else True
         if is_stream and known.stream_usage != "rejected":
-            options = content.get("stream_options")
+            options = body.read("stream_options", dict[str, Any])
             options = options if isinstance(options, Mapping) else {}
             changes["stream_options"] = {**options, "include_usage": True}
-        return changes | _rename_max_tokens(content, known)
+        return changes | _rename_max_tokens(body, known)
 
 
 def _forwarded_headers(headers: Mapping[str, str]) -> Headers:
@@ -175,11 +175,12 @@ def _is_forwarded(name: str) -> bool:
     return name.lower().startswith(_FORWARDED_HEADERS)
 
 
-def _rename_max_tokens(content: Mapping[str, Any], known: Capabilities) -> dict[str, Any]:
+def _rename_max_tokens(body: Body, known: Capabilities) -> dict[str, Any]:
     """Rename the limit of tokens to the field that the server honours, where that is known."""
     for name in _MAX_TOKENS:
         other = _MAX_TOKENS[1 - _MAX_TOKENS.index(name)]
         useless = getattr(known, name) in {"ignored", "rejected"}
-        if name in content and other not in content and useless and known.max_tokens_field == other:
-            return {name: DROP, other: content[name]}
+        is_alone = name in body.values and other not in body.values
+        if is_alone and useless and known.max_tokens_field == other:
+            return {name: DROP, other: body.read(name, Any)}
     return {}

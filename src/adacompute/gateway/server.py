@@ -23,7 +23,7 @@ from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget, n
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway import probing
 from adacompute.gateway.app import Application, build
-from adacompute.gateway.config import Config, ModelConfig, make_config
+from adacompute.gateway.config import MB, Config, ModelConfig, make_config
 from adacompute.gateway.engine import Engine, VirtualModel
 from adacompute.gateway.metrics import SHARED_DIRECTORY, Metrics
 from adacompute.graders.grader import Grader, load_grader
@@ -79,7 +79,12 @@ def make_model(
         token_prices = find_token_prices(parse_token_prices(Path(given.token_prices)), model)
     scorer = None
     if given.scorer is not None:
-        scorer = HttpScorer(given.scorer, timeouts=config.timeouts, retries=config.retries)
+        scorer = HttpScorer(
+            given.scorer,
+            timeouts=config.timeouts,
+            retries=config.retries,
+            max_reply_bytes=int(config.max_reply_mb * MB),
+        )
     virtual = VirtualModel(
         name=name,
         model=model,

@@ -58,8 +58,8 @@ class Voting:
     def body_for_upstream(self, request: VirtualRequest) -> bytes:
         """Return the client's body with the upstream's model name and none of our options."""
         model = self.engine.virtual.model
-        if request.body.content["model"] == model and FIELD not in request.body.content:
-            return request.body.text.encode()
+        if request.body.read("model", str) == model and FIELD not in request.body.values:
+            return request.body.data
         return request.body.edit({"model": model, FIELD: DROP})
 
     async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, needs_extra
 from adacompute.models.failures import Failure, PermanentFailure, TransientFailure, parse_reply
-from adacompute.models.http_session import HttpError, SessionOwner, open_json_session
+from adacompute.models.http_session import (
+    MAX_REPLY_BYTES,
+    HttpError,
+    SessionOwner,
+    open_json_session,
+)
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import MalformedReply, check_url, encode, shorten
 
@@ -42,8 +47,9 @@ class Unavailable(RateLimited):
 class Endpoint(SessionOwner):
     """One server's address; use it as an asynchronous context manager.
 
-    At most `max_connections` requests are in flight; others wait without a time limit. `on_event`
-    is called for retries and failures and must return quickly.
+    At most `max_connections` requests are in flight; others wait without a time limit. A reply of
+    more than `max_reply_bytes`, decompressed, is a failure that is not retried. `on_event` is
+    called for retries and failures and must return quickly.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class Endpoint(SessionOwner):
         timeouts: Timeouts | None = None,
         retries: RetryPolicy | None = None,
         max_connections: int = 1000,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
         on_event: OnEvent | None = None,
     ) -> None:
         self.base_url = check_url(base_url)
@@ -67,10 +74,13 @@ class Endpoint(SessionOwner):
             raise ConfigError("the API key has characters that are not allowed in a header")
         self._api_key = api_key or None
         self._slots = asyncio.Semaphore(max_connections)
+        self._max_reply_bytes = max_reply_bytes
         self._on_event = on_event
 
     async def __aenter__(self) -> Self:
-        self._session = open_json_session(self._timeouts, self._api_key)
+        self._session = open_json_session(
+            self._timeouts, self._api_key, max_reply_bytes=self._max_reply_bytes
+        )
         return self
 
     async def _send(
@@ -196,8 +206,10 @@ class Endpoint(SessionOwner):
             limit_s = min(limits.first_byte_s, limits.total_s)
             cause = f"did not begin to answer within {limit_s:g} s"
             return TransientFailure(cause, ModelTimeout, may_be_billed=True)
-        if error.stage == "untrusted":
-            return PermanentFailure(f"cannot be trusted: {error}")
+        if error.stage in {"too_large", "untrusted"}:
+            is_large = error.stage == "too_large"
+            cause = f"sent {error}" if is_large else f"cannot be trusted: {error}"
+            return PermanentFailure(cause, may_be_billed=is_large)
         if error.stage == "unreachable":
             return TransientFailure(f"cannot be reached ({error}): is the server running?")
         return TransientFailure(

@@ -33,16 +33,21 @@ request sent at that moment is lost."""
 _MAX_HEADER_BYTES = 65_536
 _AUTOMATIC_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
-Stage = Literal["connect_timeout", "timeout", "untrusted", "unreachable", "invalid", "lost"]
+MAX_REPLY_BYTES = 16_000_000
+"""Size of a reply that is held in memory, decompressed, if no other limit is given."""
+
+Stage = Literal[
+    "connect_timeout", "timeout", "untrusted", "unreachable", "invalid", "lost", "too_large"
+]
 
 
 class HttpError(Exception):
     """A request that failed on the network.
 
     ``stage`` says how: no connection in time, no bytes in time, an untrusted certificate, an
-    unreachable server, a request that could not be written, or a lost connection. ``has_begun``
-    says that the reply had begun, and ``is_stale`` that the server had closed the connection before
-    the request, so it did not process it.
+    unreachable server, a request that could not be written, a lost connection, or a reply that is
+    too large to be held in memory. ``has_begun`` says that the reply had begun, and ``is_stale``
+    that the server had closed the connection before the request, so it did not process it.
     """
 
     def __init__(
@@ -95,10 +100,13 @@ _CURRENT_CONNECTION: ContextVar[_Connection] = ContextVar("_CURRENT_CONNECTION")
 class HttpSession:
     """An open session; made by ``open_json_session`` or ``open_relay_session``."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, *, max_reply_bytes: int = MAX_REPLY_BYTES
+    ) -> None:
         import aiohttp
 
         self._session = session
+        self._max_reply_bytes = max_reply_bytes
         self._errors = (aiohttp.ClientError, OSError)
 
     async def close(self) -> None:
@@ -116,7 +124,8 @@ class HttpSession:
         try:
             async with request as response:
                 has_begun = True
-                return HttpReply(response.status, response.headers, await response.read())
+                body = await self._read_limited(response)
+                return HttpReply(response.status, response.headers, body)
         except self._errors as error:
             is_stale = not has_begun and connection.is_stale(error)
             raise _translate(error, has_begun=has_begun, is_stale=is_stale) from None
@@ -145,6 +154,26 @@ class HttpSession:
         except (*self._errors, ValueError) as error:
             raise _translate(error, is_stale=connection.is_stale(error)) from None
 
+    async def read(self, response: aiohttp.ClientResponse) -> bytes:
+        """Read the rest of a reply, within the limit on its size."""
+        try:
+            return await self._read_limited(response)
+        except self._errors as error:
+            raise _translate(error, has_begun=True) from None
+
+    async def _read_limited(self, response: aiohttp.ClientResponse) -> bytes:
+        """Read a reply piece by piece: each is decompressed only when it is read."""
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in response.content.iter_any():
+            parts.append(chunk)
+            size += len(chunk)
+            if size > self._max_reply_bytes:
+                response.close()
+                message = f"a reply of more than {self._max_reply_bytes / 1e6:g} MB"
+                raise HttpError("too_large", message, cause="TooLarge", has_begun=True)
+        return b"".join(parts)
+
     async def chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """Yield the bytes of a reply as they arrive."""
         try:
@@ -154,7 +183,9 @@ class HttpSession:
             raise _translate(error, has_begun=True) from None
 
 
-def open_json_session(timeouts: Timeouts, api_key: str | None = None) -> HttpSession:
+def open_json_session(
+    timeouts: Timeouts, api_key: str | None = None, *, max_reply_bytes: int = MAX_REPLY_BYTES
+) -> HttpSession:
     """Open a session for JSON requests, with the key in every request."""
     with needs_extra("serve"):
         import aiohttp
@@ -169,7 +200,8 @@ def open_json_session(timeouts: Timeouts, api_key: str | None = None) -> HttpSes
                 sock_connect=timeouts.connect_s,
                 sock_read=timeouts.first_byte_s,
             ),
-        )
+        ),
+        max_reply_bytes=max_reply_bytes,
     )
 
 

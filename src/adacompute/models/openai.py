@@ -152,8 +152,7 @@ class Upstream(Endpoint):
         try:
             response = await session.open("POST", self._url(path), payload)
             if response.status != _OK:
-                body = b"".join([chunk async for chunk in session.chunks(response)])
-                parse_reply(response.status, response.headers, body)
+                parse_reply(response.status, response.headers, await session.read(response))
         except HttpError as error:
             error.has_begun = False  # no sample has begun, so a retry is safe
             raise self._to_failure(error) from None
@@ -164,6 +163,7 @@ class Upstream(Endpoint):
         try:
             async for chunk in self._get_session().chunks(response):
                 *lines, rest = (rest + chunk).split(b"\n")
+                self._check_size(rest)
                 for line in lines:
                     if (event := parse_event(line)) is not None:
                         yield event
@@ -171,6 +171,10 @@ class Upstream(Endpoint):
             raise self._to_error(TransientFailure(f"cannot be parsed: {error}")) from None
         except HttpError as error:
             raise self._to_error(self._to_failure(error)) from None
+
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > self._max_reply_bytes:
+            raise MalformedReply("an event of its stream is too large")
 
     def _parse_samples(self, document: object, latency_s: float) -> list[Sample]:
         usage_counts = self.capabilities.usage

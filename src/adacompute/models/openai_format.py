@@ -24,6 +24,9 @@ from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
 MAX_MESSAGE_CHARS = 300
 """Length to which a server's error message is shortened."""
 
+MAX_ELEMENTS = 2_000_000
+"""Brackets and commas that a reply may have: a short text can become many objects."""
+
 CHARS_PER_TOKEN = 4
 _ENCODER = json.JSONEncoder(allow_nan=False)
 _MAX_TOKENS = 10**12  # larger counts are taken as missing
@@ -103,7 +106,10 @@ def check_url(base_url: str) -> str:
 
 
 def parse_json(body: bytes | str) -> Any:  # noqa: ANN401 - JSON has no narrower type
-    """Parse a body as JSON; MalformedReply if it is none."""
+    """Parse a body as JSON; MalformedReply if it is none, or has too many elements."""
+    data = body.encode("utf-8", "replace") if isinstance(body, str) else body
+    if data.count(b"[") + data.count(b"{") + data.count(b",") > MAX_ELEMENTS:
+        raise MalformedReply(f"its body has more than {MAX_ELEMENTS} brackets and commas")
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -68,6 +68,19 @@ class RelayedResponse:
     chunks: AsyncIterator[bytes]
     redact: Callable[[bytes], bytes] | None
 
+    async def read(self, max_bytes: int) -> bytes:
+        """Read the whole body; raise ConnectionInterrupted if it is larger than allowed."""
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks:
+            parts.append(chunk)
+            size += len(chunk)
+            if size > max_bytes:
+                raise ConnectionInterrupted(
+                    f"the upstream sent a reply of more than {max_bytes / 1e6:g} MB"
+                )
+        return b"".join(parts)
+
 
 class Relay(SessionOwner):
     """One upstream for forwarded requests; use it as an asynchronous context manager."""
