@@ -221,6 +221,21 @@ def test_a_mixture_of_two_settings_has_the_mean_of_their_results(small: Pool) ->
     assert (joined.cost == result.cost[:4]).all()
 
 
+def test_a_mixture_varies_as_much_as_questions_that_get_one_of_two_settings() -> None:
+    """Predictions of the cost of 100 questions once failed in 14 % of cases instead of 10 %."""
+    rng = np.random.default_rng(0)
+    columns = {one.name: rng.random((4000, 2)) for one in fields(ReplayResult)}
+    both, share = ReplayResult(**columns), 0.3
+    mixed = both.mix(0, share)
+    chosen = (rng.random((4000, 500)) < share).astype(int)
+    for name in ("cost", "accuracy"):
+        values = np.take_along_axis(columns[name], chosen, axis=1)
+        within = np.take_along_axis(columns[f"{name}_variance"], chosen, axis=1)
+        total = values.var() + within.mean()
+        mean, variance = getattr(mixed, name), getattr(mixed, f"{name}_variance")
+        assert mean.var() + variance.mean() == pytest.approx(total, rel=0.01)
+
+
 def test_a_round_takes_as_long_as_its_slowest_sample_and_rounds_add_up(small: Pool) -> None:
     pool = numbered(small)  # every answer is different, so a rule of agreement never stops early
     pool = replace(pool, latency_s=np.random.default_rng(0).random(len(pool.answers.answer)))

@@ -59,12 +59,21 @@ class ReplayResult:
         return ReplayResult(*(getattr(self, one.name)[rows] for one in fields(self)))
 
     def mix(self, first: int, share: float) -> ReplayResult:
-        """Return the mixture of the setting ``first`` and, with probability ``share``, the next."""
+        """Return the mixture of the setting ``first`` and, with probability ``share``, the next.
+
+        A question gets one of the two, so their difference adds to the variance.
+        """
         after = min(first + 1, self.cost.shape[1] - 1)
         columns = (getattr(self, one.name) for one in fields(self))
         if not share:
             return ReplayResult(*(column[:, first] for column in columns))
-        return ReplayResult(*(c[:, first] * (1 - share) + c[:, after] * share for c in columns))
+        mixed = ReplayResult(*(c[:, first] * (1 - share) + c[:, after] * share for c in columns))
+        cost, accuracy = (c[:, after] - c[:, first] for c in (self.cost, self.accuracy))
+        return replace(
+            mixed,
+            cost_variance=mixed.cost_variance + share * (1 - share) * cost**2,
+            accuracy_variance=mixed.accuracy_variance + share * (1 - share) * accuracy**2,
+        )
 
     @staticmethod
     def _combine(
