@@ -23,9 +23,10 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 import openai
 
 from adacompute.core.answers import Answers
-from adacompute.core.errors import DataError
+from adacompute.core.errors import BundleError, DataError
 from adacompute.core.state_sums import StateSums
-from adacompute.core.types import Level, make_levels
+from adacompute.core.types import Level, UtilityTable, make_levels
+from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
 from adacompute.gateway.body import Body
 from adacompute.gateway.config import make_config
@@ -36,6 +37,7 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Baseline, Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import response_profile
 from adacompute.policies.rule_policy import Rule, RulePolicy
@@ -773,6 +775,45 @@ def test_log_probabilities_are_requested_where_the_server_returns_them(
         upstream.answer(reply("4"))
         sample(upstream, Capabilities(logprobs=known), 1, want_logprobs=True)
     assert json.loads(upstream.received[0].body).get("logprobs") is asked
+
+
+def draft_reply(text: str, p: float) -> ScriptedReply:
+    """Return a sample of one token that has probability p, and another that has the rest."""
+    (whole,) = reply(text).parts
+    assert isinstance(whole, bytes)
+    document = json.loads(whole)
+    top = [{"token": t, "logprob": float(np.log(q))} for t, q in ((text, p), ("x", 1 - p))]
+    document["choices"][0]["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
+    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
+
+
+@pytest.mark.parametrize(("p", "n_samples"), [(0.999, 1), (0.5, 2)])
+def test_gateway_decides_by_the_entropy_of_the_first_sample(
+    tmp_path: Path, p: float, n_samples: int
+) -> None:
+    unsure = np.arange(80) % 2 == 1
+    table = UtilityTable(np.where(unsure[:, None], [0.1, 0.9], [0.9, 0.9]), np.array([1.0, 2.0]))
+    policy = fit_draft_router(
+        np.zeros((80, len(FEATURE_SETS["paper"])), np.float32),
+        np.where(unsure, 0.6, 0.0),
+        table,
+        make_levels((1, 2)),
+        source=DraftSource("entropy", 2),
+        column=FEATURE_SETS["paper"].index("entropy_estimate"),
+        budgets=[1.5],
+    )
+    price = policy.schedule.prices[0]
+    frontier = (FrontierPoint(1.0, price, 1.0, 1.0, 1.0, 0.5, 0.4, 0.6, 1.0),)
+    save_bundle(Bundle(policy, frontier=frontier), tmp_path / "draft")
+    with serving(tmp_path / "draft") as (upstream, port):
+        upstream.answer(draft_reply("7", p))
+        answered = ask(port)
+        bodies = [json.loads(received.body) for received in upstream.received]
+    assert sum(body.get("n", 1) for body in bodies) == n_samples
+    assert {(body["logprobs"], body["top_logprobs"]) for body in bodies} == {(True, 5)}
+    assert texts(answered) == "7"
+    with pytest.raises(BundleError):
+        replay_log(tmp_path, tmp_path / "draft", budget=1.0)
 
 
 @pytest.mark.parametrize(

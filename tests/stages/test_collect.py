@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +19,13 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.collection.collector import max_lost_calls
-from adacompute.features.draft import ENTROPY, NOT_RECORDED, SURPRISE
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.features.draft import ENTROPY, NOT_RECORDED, SURPRISE, DraftSource
+from adacompute.policies.bundle import load_bundle
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.inputs import read_pool
 from adacompute.stages.probe import probe_run
+from adacompute.stages.train import train_run
 from adacompute.storage.store import Run
 from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
@@ -91,6 +95,16 @@ def test_entropy_of_the_draft_is_what_the_server_reported(
     assert not pool.features[:, -1].any()  # the draft is not paid for
     result = evaluate_run(run, protocol="paper", budgets=(1.5,), policies=("fixed",))
     assert result["entropy_estimate"] == pool.draft.describe()
+    options: dict[str, Any] = {"policy": "router", "levels": (1, 2), "budgets": (1.5,)}
+    if source == NOT_RECORDED:
+        with pytest.raises(DataError):
+            train_run(run, out=tmp_path / "bundle", draft=True, **options)
+        return
+    trained = train_run(run, out=tmp_path / "bundle", draft=True, **options)
+    assert trained["draft"] == pool.draft.describe()
+    assert load_bundle(tmp_path / "bundle").draft == DraftSource(source, size)
+    with pytest.raises(ConfigError):
+        train_run(run, out=tmp_path / "other", draft=True, **options | {"policy": "sequential"})
 
 
 def test_collected_run_can_be_estimated(tmp_path: Path) -> None:

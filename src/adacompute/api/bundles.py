@@ -33,7 +33,8 @@ def _rebuild(bundle: Bundle) -> Estimator:
     """Return an estimator with the parameters that a bundle records."""
     kind = ESTIMATORS.get(str(bundle.notes.get("policy")))
     try:
-        if kind is not None and bundle.notes.get("resort") is None:
+        has_draft = bool(bundle.notes.get("experiment", {}).get("draft"))
+        if kind is not None and bundle.notes.get("resort") is None and not has_draft:
             return kind(**_find_parameters(kind, bundle))
     except (KeyError, TypeError, IndexError):
         pass  # it cannot be refitted, and still be run

@@ -167,6 +167,9 @@ def solve(
     help="Classifier of the paper's router; only gbm can be saved in a bundle.",
 )
 @click.option("--cost-sensitive", is_flag=True, help="Weight questions by the loss of an error.")
+@click.option(
+    "--draft", is_flag=True, help="Let the router decide after one sample, by its uncertainty."
+)
 @UNIT
 @TOKEN_PRICES
 @ROUND_COST

@@ -159,6 +159,7 @@ def print_training(result: Result) -> None:
             "Grader": result["grader"],
             "Unit of cost": result["unit"],
             "Cost per round": result["round_cost"],
+            "Draft": result["draft"],
         },
     )
     rows = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from adacompute.core.types import (
 )
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
+from adacompute.features.text import FEATURES
+from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
@@ -57,6 +60,7 @@ class Experiment:
     seed: int = 0
     classifier: str = "gbm"
     cost_sensitive: bool = False
+    draft: bool = False
     max_rounds: int = UNLIMITED_ROUNDS
     _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
 
@@ -274,16 +278,20 @@ def make_router(experiment: Experiment, train: IntArray) -> FittedPolicy:
         lowest + 0.2 * (min(inside, default=highest) - lowest),
         (max(inside, default=lowest) + highest) / 2,
     ]
-    policy = fit_router(
-        experiment.pool.features[train],
-        table,
-        experiment.policy_levels,
-        budgets=[*inside, *around],
-        classifier=experiment.classifier,
-        cost_sensitive=experiment.cost_sensitive,
-        seed=experiment.seed,
-    )
-    return FittedPolicy(policy, policy.schedule.prices, experiment.pool.features)
+    known: dict[str, Any] = {
+        "budgets": [*inside, *around],
+        "classifier": experiment.classifier,
+        "cost_sensitive": experiment.cost_sensitive,
+        "seed": experiment.seed,
+    }
+    pool, levels = experiment.pool, experiment.policy_levels
+    if experiment.draft:
+        first, source = pool.first_drafts()
+        known |= {"source": source, "column": FEATURES.index("entropy_estimate")}
+        fitted = fit_draft_router(pool.features[train], first[train], table, levels, **known)
+        return FittedPolicy(fitted, fitted.schedule.prices, pool.features)
+    policy = fit_router(pool.features[train], table, levels, **known)
+    return FittedPolicy(policy, policy.schedule.prices, pool.features)
 
 
 def make_value_router(experiment: Experiment, train: IntArray) -> FittedPolicy:

@@ -24,7 +24,7 @@ from adacompute.core.types import (
     hash_keys,
 )
 from adacompute.core.utility import estimate
-from adacompute.features.draft import DraftUncertainty
+from adacompute.features.draft import DraftSource, DraftUncertainty
 
 N_FOLDS = 5
 MIN_QUESTIONS = 10
@@ -142,6 +142,16 @@ class Pool:
     def with_free_draft(self) -> Pool:
         """Return the pool with the features of the paper's protocol, which do not pay the draft."""
         return self if self.draft_features is None else replace(self, features=self.draft_features)
+
+    def first_drafts(self) -> tuple[FloatArray, DraftSource]:
+        """Return the uncertainty of the first sample of each question, (N,), and its source."""
+        if self.draft is None or not self.draft.is_known:
+            raise DataError(
+                "no log-probabilities are recorded, so no draft can be used: collect from a server "
+                "that reports them, or leave the draft out"
+            )
+        first = self.draft.value[self.answers.offsets[:-1]]
+        return first, DraftSource(self.draft.source, self.draft.top_logprobs)
 
     @property
     def n_samples(self) -> int:

@@ -217,7 +217,11 @@ class Replay:
         answer = self.pool.answers.answer[self._order]
         resort = self.pool.resort
         n_extra = 0 if resort is None else resort.level.n_samples
-        return SampleMatrix(np.pad(answer, ((0, 0), (0, n_extra)), constant_values=UNPARSED))
+        draft = self.pool.draft
+        return SampleMatrix(
+            np.pad(answer, ((0, 0), (0, n_extra)), constant_values=UNPARSED),
+            uncertainty=None if draft is None else draft.value[self._order],
+        )
 
     @cached_property
     def _accuracy(self) -> FloatArray:

@@ -7,6 +7,7 @@ log-probability) stands in for it. Both lie between 0 and 1. The two are never m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,35 @@ if TYPE_CHECKING:
 ENTROPY, SURPRISE, NOT_RECORDED = "entropy", "surprise", "not recorded"
 
 
-@dataclass(frozen=True, eq=False)
-class DraftUncertainty:
-    """Uncertainty of samples, NaN where it is unknown, and what it was estimated from.
+@dataclass(frozen=True)
+class DraftSource:
+    """What the uncertainty of a sample is estimated from.
 
     ``source`` is ``entropy``, ``surprise`` (the stand-in) or ``not recorded``; ``top_logprobs`` is
-    the number of tokens in each place that the entropy was estimated from.
+    the number of tokens in each place that the entropy is estimated from.
     """
+
+    source: str
+    top_logprobs: int | None = None
+
+    def measure(
+        self, entropy: float | None, top_logprobs: int | None, mean_logprob: float | None
+    ) -> float | None:
+        """Return the uncertainty of one sample, None if the server did not report enough.
+
+        >>> DraftSource(ENTROPY, 5).measure(0.25, 5, -0.1)
+        0.25
+        """
+        if self.source == ENTROPY:
+            return entropy if top_logprobs == self.top_logprobs else None
+        if self.source == SURPRISE and mean_logprob is not None:
+            return -math.expm1(min(mean_logprob, 0.0))
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class DraftUncertainty:
+    """Uncertainty of samples, NaN where it is unknown, and what it was estimated from."""
 
     value: FloatArray
     source: str

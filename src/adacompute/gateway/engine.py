@@ -29,7 +29,6 @@ from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import Bundle
-from adacompute.policies.episode import LOGPROB
 from adacompute.sampling.blocks import question_features
 from adacompute.sampling.loop import LARGE, parse_sample, run_session
 from adacompute.sampling.session import ParsedAnswer, Session
@@ -175,8 +174,16 @@ class Engine:
         self, request: VirtualRequest, headers: Mapping[str, str], query: str = ""
     ) -> RequestModel:
         """Return the model as a request samples it."""
-        by_logprob = self.virtual.bundle.tie_break == LOGPROB
-        return RequestModel(self.upstream, request, self.virtual.model, headers, query, by_logprob)
+        bundle = self.virtual.bundle
+        return RequestModel(
+            self.upstream,
+            request,
+            self.virtual.model,
+            headers,
+            query,
+            want_logprobs=bundle.needs_logprobs,
+            want_top_logprobs=bundle.draft is not None,
+        )
 
     def ends_after_one_sample(self, decision: Decision) -> bool:
         """Whether one sample ends the request, whatever it is: then it can be streamed live."""
@@ -208,7 +215,7 @@ class Engine:
         answer = -1 if parsed.value is None else 0
         decision.samples_planned = session.n_planned
         if session.n_planned == 1:
-            decision.samples_planned = session.planned_after([answer]) or 1
+            decision.samples_planned = session.planned_after([answer], draft=sample) or 1
         session.finish([parsed])
         decision.chosen, decision.samples_used = answer, 1
 

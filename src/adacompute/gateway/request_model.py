@@ -19,7 +19,11 @@ from adacompute.gateway.openai_requests import FIELD, VirtualRequest
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import parse_choices_with_source, parse_usage
+from adacompute.models.openai_format import (
+    logprob_fields,
+    parse_choices_with_source,
+    parse_usage,
+)
 from adacompute.models.relay import Headers, end_to_end_headers
 from adacompute.models.streams import ParsedStream
 from adacompute.sampling.fan_out import fan_out
@@ -58,7 +62,8 @@ class RequestModel:
     """The model as one request samples it; each sample's ``raw`` is its ``SampledChoice``.
 
     ``headers`` and ``query`` are the client's and go with each call. With ``want_logprobs``,
-    log-probabilities are asked for; a client that did not ask for them does not see them.
+    log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
+    a client that did not ask for them does not see them.
     ``calls`` is the usage of all calls so far, and ``n_received`` the number of samples.
     """
 
@@ -68,6 +73,7 @@ class RequestModel:
     headers: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
     want_logprobs: bool = False
+    want_top_logprobs: bool = False
     calls: list[CallUsage] = field(default_factory=list)
     n_received: int = 0
     _n_asked: int = 0
@@ -157,7 +163,9 @@ class RequestModel:
         known, is_stream = self.upstream.capabilities, self.request.stream
         has_logprobs = known.logprobs not in {"rejected", "missing"}
         if self.want_logprobs and has_logprobs and not is_stream and "logprobs" not in body.values:
-            changes["logprobs"] = 1 if self.request.path == "completions" else True
+            is_chat = self.request.path != "completions"
+            wanted = {"logprobs": True if is_chat else 1}
+            changes |= logprob_fields(is_chat=is_chat) if self.want_top_logprobs else wanted
         if is_stream and known.stream_usage != "rejected":
             options = body.read("stream_options", dict[str, Any])
             options = options if isinstance(options, Mapping) else {}

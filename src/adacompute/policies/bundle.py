@@ -24,10 +24,12 @@ import numpy as np
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.core.types import FloatArray
+from adacompute.features.draft import DraftSource
 from adacompute.features.text import VERSION, feature_names
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
-from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
+from adacompute.policies.draft_router import DraftRouterPolicy
+from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.policy import Policy, answers_alone
 from adacompute.policies.sequential import TABLES, SequentialPolicy
 from adacompute.policies.serialization import policy_from_json, policy_to_json
@@ -120,6 +122,16 @@ class Bundle:
         if isinstance(self.policy, SequentialPolicy):
             n_samples = np.where(answers_alone(levels), self.policy.resort_cost, n_samples)
         return n_samples[None, :] * self.sample_cost
+
+    @property
+    def draft(self) -> DraftSource | None:
+        """What the uncertainty of a draft is estimated from; None if the policy uses no draft."""
+        return self.policy.draft if isinstance(self.policy, DraftRouterPolicy) else None
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether decisions or votes need the log-probabilities of samples."""
+        return self.tie_break == LOGPROB or self.draft is not None
 
     @property
     def max_samples(self) -> int:

@@ -48,11 +48,13 @@ class SampleMatrix:
     """Samples in the order in which they are drawn, (M, n): one row per question.
 
     ``answer`` holds answer classes, −1 if the answer could not be parsed. ``logprob`` holds the
-    mean log-probability of each sample, if it is known; unknown entries are NaN.
+    mean log-probability of each sample, if it is known, and ``uncertainty`` that of a draft;
+    unknown entries are NaN.
     """
 
     answer: IntArray
     logprob: FloatArray | None = None
+    uncertainty: FloatArray | None = None
 
     @cached_property
     def tally(self) -> votes.Tally:

@@ -26,7 +26,7 @@ from adacompute.policies.spec import PolicySpec, read_numbers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adacompute.core.types import Float32Array
+    from adacompute.core.types import Float32Array, KeyArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +46,26 @@ class RouterPolicy:
         """Take the level with the highest score of the classifier at this price."""
         new = np.flatnonzero(state.level == NO_LEVEL)
         level = state.level.copy()
-        setting = self.schedule.select(price, mixing_uniform(state.key[new]))
-        for number in np.unique(setting):
-            rows = new[setting == number]
-            level[rows] = self.models[number].predict(state.features[rows]).argmax(axis=1)
+        level[new] = select_levels(
+            self.models, self.schedule, price, state.key[new], state.features[new]
+        )
         return level
+
+
+def select_levels(
+    models: tuple[Predictor, ...],
+    schedule: PriceSchedule,
+    price: float,
+    key: KeyArray,
+    features: Float32Array,
+) -> IntArray:
+    """Return the level that the classifier of a price gives to each question."""
+    level = np.zeros(len(key), dtype=np.int64)
+    setting = schedule.select(price, mixing_uniform(key))
+    for number in np.unique(setting):
+        rows = np.flatnonzero(setting == number)
+        level[rows] = models[number].predict(features[rows]).argmax(axis=1)
+    return level
 
 
 @dataclass(frozen=True, eq=False)

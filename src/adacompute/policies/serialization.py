@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Level, make_levels
-from adacompute.policies import router, rule_policy, sequential
+from adacompute.policies import draft_router, router, rule_policy, sequential
 from adacompute.policies.policy import Policy
 from adacompute.policies.spec import PolicySpec, read_entry
 
@@ -31,6 +31,9 @@ class PolicyKind(NamedTuple):
 
 POLICY_KINDS = {
     "router": PolicyKind(router.RouterPolicy, router.router_to_spec, router.router_from_spec),
+    "draft-router": PolicyKind(
+        draft_router.DraftRouterPolicy, draft_router.to_spec, draft_router.from_spec
+    ),
     "value-router": PolicyKind(
         router.ValueRouterPolicy, router.value_router_to_spec, router.value_router_from_spec
     ),

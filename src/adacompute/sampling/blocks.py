@@ -19,6 +19,7 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import Float32Array
 from adacompute.features.text import extract_features, feature_names
+from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.lookup import make_lookup
@@ -34,7 +35,8 @@ class QuestionProgress:
 
     ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
     number of samples that the last decision has seen, ``target`` the number that the next one
-    needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` is empty while none is known.
+    needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` and ``uncertainties`` are empty
+    while none is known.
     ``episode`` is kept after a decision for this question alone, to save building it again.
     """
 
@@ -46,6 +48,7 @@ class QuestionProgress:
     features: Float32Array | None = None
     answers: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    uncertainties: list[float] = field(default_factory=list)
     level: int = NO_LEVEL
     n_decided: int = 0
     target: int = 0
@@ -53,6 +56,14 @@ class QuestionProgress:
     is_due: bool = True
     decision_s: float = 0.0
     episode: Episode | None = None
+
+    def measure_draft(self, sample: Sample) -> float:
+        """Return the uncertainty of a sample as the policy uses it, NaN if it is not known."""
+        draft = self.bundle.draft
+        if draft is None:
+            return math.nan
+        known = draft.measure(sample.entropy, sample.top_logprobs, sample.mean_logprob)
+        return math.nan if known is None else known
 
     def add(self, answer: int, logprob: float | None) -> None:
         """Add a sample that came since the last decision."""
@@ -62,8 +73,16 @@ class QuestionProgress:
             self.logprobs.append(math.nan if logprob is None else logprob)
         self.answers.append(answer)
 
-    def planned_after(self, answers: Sequence[int]) -> int | None:
-        """Samples that would be planned if these were all answers so far; None means stop."""
+    def planned_after(self, answers: Sequence[int], draft: float | None = None) -> int | None:
+        """Samples that would be planned if these were all answers so far; None means stop.
+
+        ``draft`` is the uncertainty of the first sample. Without it, a policy that decides by it
+        may plan all samples.
+        """
+        if self.bundle.draft is not None and not self.uncertainties:
+            if draft is None:
+                return self.bundle.max_samples
+            return replace(self, uncertainties=[draft]).planned_after(answers)
         if (found := _look_up(self, answers)) is not None:
             level, is_active = found
             return self.bundle.policy.levels[level].n_samples if is_active else None
@@ -249,4 +268,9 @@ def _matrix(block: list[QuestionProgress], answers: list[list[int]]) -> SampleMa
         logprob = np.full((len(block), width), math.nan)
         for row, one in zip(logprob, block, strict=True):
             row[: len(one.logprobs)] = one.logprobs
-    return SampleMatrix(matrix, logprob=logprob)
+    uncertainty = None
+    if width and any(one.uncertainties for one in block):
+        uncertainty = np.full((len(block), width), math.nan)
+        for row, one in zip(uncertainty, block, strict=True):
+            row[: len(one.uncertainties)] = one.uncertainties[:width]
+    return SampleMatrix(matrix, logprob=logprob, uncertainty=uncertainty)

@@ -21,7 +21,6 @@ from adacompute.models.model import CallUsage, Model
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle
-from adacompute.policies.episode import LOGPROB
 from adacompute.policies.policy import Policy
 from adacompute.sampling.adapters import (
     ClientModel,
@@ -297,7 +296,7 @@ class Sampler:
 
 def _collected_settings(bundle: Bundle) -> Settings:
     """Return the settings that the samples were collected with; log-probabilities if they vote."""
-    return replace(bundle.settings or Settings(), logprobs=bundle.tie_break == LOGPROB)
+    return replace(bundle.settings or Settings(), logprobs=bundle.needs_logprobs)
 
 
 def _decide_first(block: list[Session]) -> list[Session]:

@@ -275,12 +275,15 @@ class Session:
         second, behind = max(counts, key=lambda one: one[1], default=(leader + 1, 0))
         return leading - behind > missing and self.planned_after([second] * missing) is None
 
-    def planned_after(self, answers: Sequence[int]) -> int | None:
+    def planned_after(self, answers: Sequence[int], *, draft: Sample | None = None) -> int | None:
         """Samples that would be planned after these answers to the open request; None means stop.
 
-        The answers are classes: those of earlier samples, new ones, or −1 for unparsed.
+        The answers are classes: those of earlier samples, new ones, or −1 for unparsed. ``draft``
+        is the first sample, for policies that decide by its uncertainty.
         """
-        return self._decided().planned_after([*self.answers, *answers])
+        progress = self._decided()
+        known = None if draft is None else progress.measure_draft(draft)
+        return progress.planned_after([*self.answers, *answers], known)
 
     def _decided(self) -> QuestionProgress:
         """Make the decision that is due, if one is."""
@@ -308,6 +311,8 @@ class Session:
         progress = self.progress
         for value, sample in zip(values, samples, strict=True):
             number = UNPARSED if value is None else self._count(value)
+            if progress.bundle.draft is not None:
+                progress.uncertainties.append(progress.measure_draft(sample))
             if sample.mean_logprob is None and not progress.logprobs:
                 progress.answers.append(number)
             else:

@@ -153,7 +153,7 @@ def _experiment(
             "by --resort, or train it again"
         )
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": bundle.tie_break}
-    pool = read_pool(store, costs=costs, **known).equalise()
+    pool = read_pool(store, costs=costs, draft=bool(settings.get("draft")), **known).equalise()
     if bundle.data_hash != hash_run(store):
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"

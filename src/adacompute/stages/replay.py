@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core import votes
-from adacompute.core.errors import DataError
+from adacompute.core.errors import BundleError, DataError
 from adacompute.datasets.example import locate_bundle
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.report.wording import format_count
@@ -33,6 +33,11 @@ MIN_REQUESTS = 5
 def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]:
     """Repeat the decision on every logged request at the price of another budget."""
     bundle = load_bundle(locate_bundle(bundle_path))
+    if bundle.draft is not None:
+        raise BundleError(
+            f"{bundle_path} decides by the uncertainty of drafts, which the log does not record: "
+            "evaluate it on recorded samples instead"
+        )
     rows, unanswered = _read_log(log)
     price = bundle.price_for(budget)
     n_samples, source = decide_again(bundle, rows, [price] * len(rows)), "all"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
-from adacompute.core.errors import DataError
+from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
@@ -59,22 +59,28 @@ def train_run(
     features: str = "paper",
     classifier: str = "gbm",
     cost_sensitive: bool = False,
+    draft: bool = False,
     model: str | None = None,
     grader: str | None = None,
     seed: int = 0,
     min_budget: float = math.inf,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle; ``min_budget`` is checked."""
-    factory, levels, store = find_factory(policy), check_levels(levels), Run(run)
+    """Fit a policy to all questions of a run and write its bundle; ``min_budget`` is checked.
+
+    With ``draft`` the router decides after one sample, by its uncertainty.
+    """
+    factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
     costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
     text: dict[str, Any] = {"features": pin_encoder(features)}
-    pool = read_pool(store, costs=costs, resort=resort, tie_break=tie_break, **text).equalise()
+    known: dict[str, Any] = {"resort": resort, "tie_break": tie_break, "draft": draft}
+    pool = read_pool(store, costs=costs, **text, **known).equalise()
     pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
         "budgets": resolve_budgets(store, costs, budgets),
         "classifier": classifier,
         "cost_sensitive": cost_sensitive,
+        "draft": draft,
         "seed": check_seed(seed),
     }
     experiment = Experiment(pool, **settings)
@@ -84,15 +90,26 @@ def train_run(
     notes, source = notes | {"costs": costs.to_dict()}, _describe_samples(store, model, grader)
     bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
+    named = {name: source[name] for name in ("model", "grader")}
+    return {**about, "out": str(out), **named, "unit": unit, **_describe(experiment, fitted)}
+
+
+def _describe(experiment: Experiment, fitted: FittedPolicy) -> dict[str, Any]:
+    """Return what was learned."""
+    pool = experiment.pool
     return {
-        **about,
-        "out": str(out),
         "levels": [_label(level) for level in fitted.policy.levels],
-        **{name: source[name] for name in ("model", "grader")},
-        "unit": unit,
+        "draft": None if pool.draft is None else pool.draft.describe(),
         "round_cost": experiment.round_cost(np.arange(len(pool))),
         "on_training_questions": _score_on_training(experiment, fitted),
     }
+
+
+def _find_factory(policy: str, *, draft: bool) -> PolicyFactory:
+    """Return the factory of a policy; refuse a draft for policies that cannot use one."""
+    if draft and policy != "router":
+        raise ConfigError(f"only the policy router can use a draft, not {policy}")
+    return find_factory(policy)
 
 
 def _describe_samples(store: Run, model: str | None, grader: str | None) -> dict[str, Any]:
