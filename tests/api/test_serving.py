@@ -66,7 +66,9 @@ def test_several_models_with_their_own_budgets(
 
 def test_mounted_inside_another_application(policy: ada.Estimator, upstream: FakeUpstream) -> None:
     fastapi = pytest.importorskip("fastapi")
-    gateway = ada.create_app({"m": policy}, base_url=upstream.base_url, budget=2.0)
+    gateway = ada.create_app(
+        {"m": policy}, base_url=upstream.base_url, budget=2.0, allowed_paths=["* /v1/*"]
+    )
     app = fastapi.FastAPI(lifespan=gateway.lifespan)
 
     app.get("/hello")(lambda: {"hello": "world"})

@@ -84,10 +84,13 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
     kept = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
 
     @contextmanager
-    def start(*, workers: int = 1, settings: str = "", **variables: str) -> Iterator[int]:
+    def start(
+        *, workers: int = 1, settings: str = "", all_paths: bool = True, **variables: str
+    ) -> Iterator[int]:
         port = free_port()
         config, log = policies / f"gateway-{port}.toml", policies / f"gateway-{port}.log"
-        own = {"port": port, "workers": workers, "settings": settings}
+        paths = 'allowed_paths = ["* /v1/*"]\n' if all_paths else ""
+        own = {"port": port, "workers": workers, "settings": paths + settings}
         config.write_text(CONFIG.format(base_url=upstream.base_url, **own))
         command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
         with log.open("wb") as said:

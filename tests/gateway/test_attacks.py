@@ -18,7 +18,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 
 import pytest
 
-from adacompute.core.errors import ModelError
+from adacompute.core.errors import ConfigError, ModelError
+from adacompute.gateway.clients import Clients
+from adacompute.gateway.config import make_config
 from adacompute.gateway.openai_requests import parse_request, passthrough_reason
 from adacompute.models.messages import RetryPolicy
 from adacompute.models.scorer import HttpScorer
@@ -31,6 +33,7 @@ for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client", "msgspec"):
 CHAT = "/v1/chat/completions"
 JSON = ("Content-Type", "application/json")
 CLIENT = "sk-client-fedcba9876543210"
+LIMITED = "sk-limited-0123456789abcdef"
 OK = ScriptedReply(200, [JSON], [b'{"choices":[{"message":{"content":"It is 4."}}]}'])
 MAX_HEADER_BYTES, MAX_HEADERS, MAX_URL, MAX_CONNECTIONS = 8_000, 50, 1_000, 5
 LIMITS = f"""
@@ -48,7 +51,7 @@ TIMEOUT_S = 60.0
 @pytest.fixture(scope="module")
 def target(launch: Launch) -> Iterator[int]:
     """Port of the gateway that is attacked: no client keys, small limits."""
-    with launch(settings=LIMITS) as port:
+    with launch(settings=LIMITS, all_paths=False) as port:
         yield port
 
 
@@ -56,7 +59,18 @@ def target(launch: Launch) -> Iterator[int]:
 def keyed(launch: Launch) -> Iterator[int]:
     """Port of a gateway with a client key."""
     digest = hashlib.sha256(CLIENT.encode()).hexdigest()
-    with launch(settings=f'{LIMITS}\n[serve.client_keys]\nann = "{digest}"') as port:
+    limited = hashlib.sha256(LIMITED.encode()).hexdigest()
+    settings = f"""{LIMITS}
+    [serve.client_keys]
+    ann = "{digest}"
+    bob = "{limited}"
+    [serve.client_limits.bob]
+    models = ["thrifty"]
+    allowed_paths = ["POST /v1/chat/completions", "POST /v1/embeddings"]
+    max_budget = 2
+    max_concurrency = 1
+    """
+    with launch(settings=settings, all_paths=False) as port:
         yield port
 
 
@@ -437,3 +451,105 @@ def test_a_bomb_of_the_scorer_is_an_error(
 
     with pytest.raises(ModelError):
         asyncio.run(score())
+
+
+# Authorization.
+
+ELSEWHERE = [
+    ("DELETE", "/v1/files/file-1"),
+    ("GET", "/v1/files"),
+    ("GET", "/v1/organization/admin_api_keys"),
+    ("POST", "/v1/batches"),
+    ("POST", "/v1/fine_tuning/jobs"),
+    ("GET", "/v1/responses/resp_1"),
+    ("DELETE", "/v1/models/real"),
+    ("PUT", CHAT),
+    ("POST", "/v1/chat/completions/"),
+    ("POST", "/v1/%63hat/completions"),
+    ("POST", "/v1//chat/completions"),
+    ("POST", "/v1/chat/completions;x=1"),
+    ("OPTIONS", CHAT),
+]
+
+
+def ask(port: int, key: str, path: str = CHAT, method: str = "POST", /, **members: bytes) -> int:
+    body = spell({**VIRTUAL, "adacompute": b"{}", **members}) if method == "POST" else b""
+    headers = [("Authorization", f"Bearer {key}"), JSON]
+    return send(port, method, path, headers=headers, body=body, timeout_s=TIMEOUT_S).status
+
+
+@pytest.mark.parametrize(("method", "path"), ELSEWHERE)
+def test_a_client_key_does_not_reach_other_paths_of_the_upstream(
+    method: str, path: str, keyed: int, target: int, upstream: ScriptedServer
+) -> None:
+    assert ask(keyed, CLIENT, path, method) == 403
+    assert ask(target, CLIENT, path, method) == 403
+    assert upstream.received == []
+
+
+@pytest.mark.parametrize("member", ["previous_response_id", "conversation", "background"])
+def test_a_response_does_not_refer_to_stored_ones(
+    member: str, keyed: int, upstream: ScriptedServer
+) -> None:
+    assert ask(keyed, CLIENT, "/v1/responses", **{member: b'"resp_1"'}) == 403
+    twice = {member: b"null", member.replace("_", "\\u005f").replace("b", "\\u0062", 1): b'"x"'}
+    assert ask(keyed, CLIENT, "/v1/responses", **twice) in {400, 403}
+    assert upstream.received == []
+    assert ask(keyed, CLIENT, "/v1/responses", **{member: b"null"}) == 200
+
+
+def test_a_client_key_is_limited_to_its_models_and_paths(
+    keyed: int, upstream: ScriptedServer
+) -> None:
+    assert ask(keyed, LIMITED, model=b'"other"') == 403
+    assert ask(keyed, LIMITED, "/v1/embeddings", model=b'"other"') == 403
+    assert ask(keyed, LIMITED, model=b"7") == 403
+    assert ask(keyed, LIMITED, model=b'"thrifty", "model": "other"') == 400
+    assert ask(keyed, LIMITED, "/v1/completions") == 403
+    assert upstream.received == []
+    assert ask(keyed, LIMITED) == 200
+
+
+@pytest.mark.parametrize("members", [{"model": b'"thrifty@1e9"'}, {"adacompute": b'{"budget": 9}'}])
+def test_a_client_cannot_raise_its_budget_above_its_limit(
+    members: dict[str, bytes], keyed: int, upstream: ScriptedServer
+) -> None:
+    assert ask(keyed, LIMITED, **members) == 403
+    assert upstream.received == []
+
+
+def test_the_requests_in_flight_of_a_client_are_limited(
+    keyed: int, upstream: ScriptedServer
+) -> None:
+    release = threading.Event()
+    upstream.answer(ScriptedReply(200, [JSON], [release, OK.body]))
+    first = threading.Thread(target=ask, args=(keyed, LIMITED))
+    first.start()
+    try:
+        wait_until(lambda: len(upstream.received) > 0)
+        assert ask(keyed, LIMITED) == 429
+    finally:
+        release.set()
+        first.join()
+
+
+@pytest.mark.parametrize("key", ["test", "change-me", "secret", ""])
+def test_a_well_known_key_is_refused_at_the_start(key: str) -> None:
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    with pytest.raises(ConfigError):
+        make_config({"base_url": "http://127.0.0.1:1/v1", "client_keys": {"ann": digest}})
+
+
+def test_a_short_key_is_never_valid() -> None:
+    key = "k" * 19
+    clients = Clients({"ann": hashlib.sha256(key.encode()).hexdigest()})
+    assert clients.identify(f"Bearer {key}") is None
+    longer = Clients({"ann": hashlib.sha256(f"{key}k".encode()).hexdigest()})
+    assert longer.identify(f"Bearer {key}k") == "ann"
+
+
+def test_metrics_name_the_client_and_not_its_key(keyed: int) -> None:
+    assert ask(keyed, CLIENT) == 200
+    shown = send(keyed, "GET", "/metrics", timeout_s=TIMEOUT_S).body.decode()
+    assert 'client_requests_total{client="ann",status="200"}' in shown
+    assert CLIENT not in shown

@@ -80,6 +80,7 @@ def strict(upstream: ScriptedServer, policies: Path) -> Iterator[int]:
             "max_body_mb": LIMIT / 1e6,
             "body_timeout_s": BODY_S,
             "max_attempts": 1,
+            "allowed_paths": ["* /v1/*"],
             "probe": False,
             "models": {"thrifty": model},
         }
@@ -594,7 +595,7 @@ def test_every_key_is_compared_in_constant_time(
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("adacompute.gateway.app.hmac.compare_digest", compare)
+    monkeypatch.setattr("adacompute.gateway.clients.hmac.compare_digest", compare)
     for key in (CLIENT, "wrong"):
         send(strict, "GET", "/v1/x", headers=[("Authorization", f"Bearer {key}")])
         assert len(compared) == 2  # as many as there are keys, found or not

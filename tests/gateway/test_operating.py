@@ -47,6 +47,7 @@ def test_the_page_for_operators_names_every_metric_and_no_other() -> None:
 def test_the_deployed_configuration_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPSTREAM_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("UPSTREAM_KEY", "sk-none")
+    monkeypatch.setenv("CLIENT_KEY_SHA256", "0123456789abcdef" * 4)
     config = read_config(ROOT / "deploy" / "gateway" / "gateway.toml", {})
     (virtual,) = load_models(config).values()
     assert virtual.bundle.template is not None
@@ -169,5 +170,5 @@ def test_an_idle_connection_is_not_reused(
         before = upstream.connections
         for pause in (0.0, 0.0, 0.3):
             time.sleep(pause)
-            gateways.send(port, "POST", "/v1/x", body=b"{}")
+            gateways.send(port, "POST", "/v1/embeddings", body=b"{}")
     assert upstream.connections - before == 2

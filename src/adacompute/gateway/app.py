@@ -8,8 +8,6 @@ itself.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 import math
 import signal
@@ -28,6 +26,7 @@ from adacompute.core.errors import (
 )
 from adacompute.gateway.account import Account
 from adacompute.gateway.browser_checks import BrowserChecks
+from adacompute.gateway.clients import Clients
 from adacompute.gateway.config import MB, Config
 from adacompute.gateway.connection_limits import ConnectionLimits
 from adacompute.gateway.engine import Engine, VirtualModel
@@ -54,6 +53,7 @@ from adacompute.gateway.openai_requests import (
 from adacompute.gateway.operator_pages import allow_origins, make_operator_pages
 from adacompute.gateway.passthrough import decompress, forward, redact_error, without_coding
 from adacompute.gateway.probing import needs_probe, probe_upstreams
+from adacompute.gateway.request_checks import Forbidden, check_budget, check_request
 from adacompute.gateway.request_model import UpstreamRejected
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.voting import Voting
@@ -79,9 +79,9 @@ class Gateway:
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
         self._names = tuple(models)
-        self._keys = [bytes.fromhex(digest) for digest in config.client_keys.values()]
+        self.clients = Clients(config.client_keys, config.client_limits, config.allowed_paths)
         self.browser_checks = BrowserChecks(
-            bool(self._keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
+            bool(config.client_keys), tuple(config.allowed_hosts), tuple(config.allowed_origins)
         )
         self.connection_limits = ConnectionLimits(
             max_request_line_bytes=config.max_request_line_bytes,
@@ -180,6 +180,9 @@ class Gateway:
         finally:
             self._n_in_flight -= 1
             self.account.metrics.add_in_flight(-1)
+            self.account.metrics.count(
+                "client_requests_total", exchange.client or "?", str(exchange.status)
+            )
             path = VOTED_PATHS.get(exchange.path, "other")
             self.account.metrics.count("requests_total", exchange.model, path, str(exchange.status))
 
@@ -188,19 +191,25 @@ class Gateway:
         if (rejection := self._rejection(exchange)) is not None:
             await self.reject(exchange, *rejection)
             return
+        with self.clients.in_flight(exchange.client):
+            await self._serve_authorized(exchange)
+
+    async def _serve_authorized(self, exchange: Exchange) -> None:
         body = await exchange.read(
             max_bytes=int(self.config.max_body_mb * MB), timeout_s=self.config.body_timeout_s
         )
+        check_request(self.config, exchange.client, exchange.method, exchange.path, body)
         request = None
         if exchange.method == "POST" and exchange.path in VOTED_PATHS:
-            budget = exchange.header(BUDGET_HEADER)
             request = parse_request(
                 exchange.path,
                 body,
                 self._names,
-                budget,
+                exchange.header(BUDGET_HEADER),
                 max_elements=self.config.max_json_elements,
             )
+            if request is not None:
+                check_budget(self.config, exchange.client, request)
         async with exchange.cancel_on_disconnect():
             if exchange.method == "GET" and exchange.path == "/v1/models":
                 await self._list_models(exchange)
@@ -219,32 +228,38 @@ class Gateway:
 
     def _rejection(self, exchange: Exchange) -> tuple[int, str, str] | None:
         """Return why a request is rejected before its body is read: a status, message and code."""
-        if not self._is_authorized(exchange):
+        client = self.clients.identify(exchange.header("authorization"))
+        if client is None:
             return 401, "the API key is not valid", "invalid_api_key"
+        exchange.client = client
         if self._n_in_flight > self.config.max_concurrency:
             return 503, "too many requests are in flight", "overloaded"
         if exchange.method not in METHODS:
             return 405, "the method is not supported", "invalid_method"
         if has_dot_segments(exchange.path):
             return 400, "the path must not contain '..'", "invalid_path"
-        return None
+        return self._client_rejection(exchange, client)
 
-    def _is_authorized(self, exchange: Exchange) -> bool:
-        """Whether a request has a valid key; it is compared with all keys, in constant time."""
-        if not self._keys:
-            return True
-        kind, _, key = (exchange.header("authorization") or "").partition(" ")
-        given = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
-        matches = [hmac.compare_digest(given, digest) for digest in self._keys]
-        return kind.lower() == "bearer" and any(matches)
+    def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
+        """Return why a request is rejected by the limits of its client."""
+        if not self.clients.allows_path(client, exchange.method, exchange.path):
+            return (
+                403,
+                "this method and path are not allowed: see allowed_paths",
+                "path_not_allowed",
+            )
+        if self.clients.is_busy(client):
+            return 429, "too many requests of this client are in flight", "client_overloaded"
+        return None
 
     async def reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:
         """Send an error for a request that is not served, and count it."""
         self.account.metrics.count("rejected_requests_total", code)
-        kind = {401: "authentication_error", 503: "server_error"}.get(
+        kind = {401: "authentication_error", 403: "permission_error", 503: "server_error"}.get(
             status, "invalid_request_error"
         )
         headers = {
+            429: [(b"retry-after", b"1")],
             503: [(b"retry-after", b"1")],
             # The rest of the body is not read.
             408: [(b"connection", b"close")],
@@ -271,6 +286,8 @@ class Gateway:
                 return
         limit = f"{self.config.max_body_mb:g} MB"
         match error:
+            case Forbidden():
+                await self.reject(exchange, 403, str(error), error.code)
             case BadRequest():
                 await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
             case TooLarge():

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
+from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
 from adacompute.gateway.openai_requests import check_name
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
@@ -76,12 +77,13 @@ class ModelConfig:
     shadow: bool = False
     audit_share: float = 0.0
     audit_max_share: float = 0.05
+    max_budget: float | None = None
     token_prices: str | None = None
     scorer: str | None = None
 
     def __post_init__(self) -> None:
         _check_positive(self.budget, "budget")
-        for name in ("max_rounds", "deadline_s"):
+        for name in ("max_rounds", "deadline_s", "max_budget"):
             if (value := getattr(self, name)) is not None:
                 _check_positive(value, name)
         for name in ("audit_share", "audit_max_share"):
@@ -108,7 +110,8 @@ class LogConfig:
 class Config:
     """A gateway: its upstream, its models, its clients and its limits.
 
-    ``client_keys`` maps names of clients to SHA-256 digests of their keys.
+    ``client_keys`` maps names of clients to SHA-256 digests of their keys, and ``client_limits``
+    the same names to what the client may ask for.
     """
 
     base_url: str
@@ -137,7 +140,10 @@ class Config:
     sse_keepalive_s: float = 5.0
     probe: bool = True
     traces: bool = False
+    allowed_paths: Sequence[str] = ALLOWED_PATHS
+    allow_stored_responses: bool = False
     client_keys: Mapping[str, str] = field(default_factory=dict)
+    client_limits: Mapping[str, ClientLimits] = field(default_factory=dict)
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     log: LogConfig | None = None
 
@@ -169,6 +175,10 @@ class Config:
                     f"the key of {client!r} must be its SHA-256 in 64 hexadecimal digits, as "
                     "`printf %s KEY | sha256sum` prints it"
                 )
+            check_digest(client, digest)
+        check_paths(self.allowed_paths)
+        if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
+            raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
         upstream = urlsplit(self.base_url)
         if upstream.port == self.port and is_loopback(upstream.hostname or ""):
             raise ConfigError(
@@ -230,6 +240,12 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
     values["client_keys"] = {
         client: str(digest).lower()
         for client, digest in _table(values.get("client_keys", {}), "client_keys").items()
+    }
+    limits = _table(values.get("client_limits", {}), "client_limits")
+    values["client_limits"] = {
+        client: _build(ClientLimits, _table(table, where), where)
+        for client, table in limits.items()
+        for where in [f"client_limits.{client}"]
     }
     if values.get("log") is not None:
         values["log"] = _build(

@@ -58,6 +58,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self.model = NO_MODEL
+        self.client = ""
         self.status = 0
         self._is_stream = False
         self._is_complete = False

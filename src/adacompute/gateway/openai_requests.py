@@ -123,7 +123,7 @@ def parse_request(
     given = body.read("model", str)
     if not isinstance(given, str):
         return None
-    model, suffix = (given, "") if given in names else _split_budget(given)
+    model, suffix = (given, "") if given in names else split_budget(given)
     if model not in names:
         return None
     options = body.read(FIELD, dict[str, Any]) if FIELD in body.values else {}
@@ -138,7 +138,8 @@ def parse_request(
     return VirtualRequest(body, VOTED_PATHS[path], model, chosen, debug=bool(options.get("debug")))
 
 
-def _split_budget(model: str) -> tuple[str, str]:
+def split_budget(model: str) -> tuple[str, str]:
+    """Split a name into the model and the budget that follows it, empty if there is none."""
     name, _, suffix = model.rpartition(BUDGET_SEPARATOR)
     return name, suffix
 

@@ -1,0 +1,154 @@
+"""Clients: which client a request is from, and what that client may ask for.
+
+A key is compared with the digests of all keys in constant time. The name of the client that it
+belongs to, never the key, is what the rest of the gateway knows. It reads no bodies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from adacompute.core.errors import ConfigError
+
+ALLOWED_PATHS = (
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /v1/responses",
+    "POST /v1/embeddings",
+    "GET /v1/models",
+    "GET /v1/models/*",
+)
+"""Requests that clients may send if nothing else is configured."""
+
+ANONYMOUS = "-"
+"""Name of the client of a gateway without client keys."""
+
+MIN_KEY_CHARS = 20
+_WELL_KNOWN_KEYS = (
+    "",
+    "admin",
+    "api-key",
+    "apikey",
+    "change-me",
+    "changeme",
+    "default",
+    "demo",
+    "dummy",
+    "example",
+    "foo",
+    "foobar",
+    "key",
+    "none",
+    "password",
+    "secret",
+    "sk-1234",
+    "sk-test",
+    "test",
+    "token",
+    "your-api-key",
+)
+_WELL_KNOWN = {hashlib.sha256(key.encode()).hexdigest(): key for key in _WELL_KNOWN_KEYS}
+
+
+@dataclass(frozen=True)
+class ClientLimits:
+    """What one client may ask for; empty lists and None mean what all clients may."""
+
+    allowed_paths: Sequence[str] = ()
+    models: Sequence[str] = ()
+    max_budget: float | None = None
+    max_concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        check_paths(self.allowed_paths)
+        for name in ("max_budget", "max_concurrency"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be a number above 0, not {value}")
+
+
+@dataclass(eq=False)
+class Clients:
+    """All clients of a gateway: ``digests`` of their keys, and limits, by name."""
+
+    digests: Mapping[str, str]
+    limits: Mapping[str, ClientLimits] = field(default_factory=dict)
+    allowed_paths: Sequence[str] = ALLOWED_PATHS
+    _n_in_flight: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._keys = [(name, bytes.fromhex(digest)) for name, digest in self.digests.items()]
+
+    def identify(self, authorization: str | None) -> str | None:
+        """Return the name of the client that a header belongs to; None if it has no valid key."""
+        if not self._keys:
+            return ANONYMOUS
+        kind, _, given = (authorization or "").partition(" ")
+        key = given.strip()
+        digest = hashlib.sha256(key.encode("latin-1", "replace")).digest()
+        names = [name for name, known in self._keys if hmac.compare_digest(digest, known)]
+        is_valid = kind.lower() == "bearer" and len(key) >= MIN_KEY_CHARS
+        return names[0] if names and is_valid else None
+
+    def limits_of(self, client: str) -> ClientLimits:
+        """Return the limits of a client."""
+        return self.limits.get(client, NO_LIMITS)
+
+    def allows_path(self, client: str, method: str, path: str) -> bool:
+        """Whether a client may send a request to a path."""
+        allowed = self.limits_of(client).allowed_paths or self.allowed_paths
+        return any(_matches(one, method, path) for one in allowed)
+
+    def is_busy(self, client: str) -> bool:
+        """Whether a client has as many requests in flight as it may."""
+        limit = self.limits_of(client).max_concurrency
+        return limit is not None and self._n_in_flight[client] >= limit
+
+    @contextmanager
+    def in_flight(self, client: str) -> Iterator[None]:
+        """Count a request of a client while it is served."""
+        self._n_in_flight[client] += 1
+        try:
+            yield
+        finally:
+            self._n_in_flight[client] -= 1
+
+
+def check_digest(client: str, digest: str) -> None:
+    """Raise ConfigError if a digest is that of a key that everyone knows."""
+    if digest in _WELL_KNOWN:
+        raise ConfigError(
+            f"the key of {client!r} is {_WELL_KNOWN[digest]!r}, which everyone can guess: make one "
+            "with `openssl rand -hex 32`"
+        )
+
+
+def check_paths(patterns: Sequence[str]) -> None:
+    """Raise ConfigError if a pattern of paths is not a method and a path."""
+    for pattern in patterns:
+        method, _, path = pattern.partition(" ")
+        if not method or not path.startswith("/v1/") or "*" in path[:-1] or " " in path:
+            raise ConfigError(
+                "allowed_paths must be like 'POST /v1/embeddings', 'GET /v1/files/*' or "
+                f"'* /v1/*', not {pattern!r}"
+            )
+
+
+def _matches(pattern: str, method: str, path: str) -> bool:
+    """Whether a request matches a pattern; a path may end in ``*``.
+
+    >>> _matches("GET /v1/files/*", "GET", "/v1/files/a"), _matches("* /v1/x", "PUT", "/v1/xy")
+    (True, False)
+    """
+    wanted, _, target = pattern.partition(" ")
+    if wanted not in {"*", method}:
+        return False
+    return path.startswith(target[:-1]) if target.endswith("*") else path == target
+
+
+NO_LIMITS = ClientLimits()
