@@ -56,14 +56,16 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1.3" in printed
     assert "12.5 % of the samples" in printed
     assert "router, because this needs xgboost" in printed
-    results.print_scores({**result, "protocol": "paper", "skipped": {}, "entropy_estimate": "x"})
+    result |= {"protocol": "paper", "entropy_estimate": "left out"}
+    results.print_scores({**result, "skipped": {}})
     printed = " ".join(capsys.readouterr().out.split())
     assert "the paper's protocol" in printed
     assert "cost 4" in printed
     assert "because" not in printed
+    assert "entropy_estimate: left out" in printed
     for cost, shown in ((5.97e-7, "5.97e-07"), (307500.0, "307500"), (12.345, "12.35")):
         expensive = row("router", 2.0, 0.0) | {"cost": cost}
-        results.print_scores({**result, "protocol": "paper", "rows": [expensive]})
+        results.print_scores({**result, "rows": [expensive]})
         assert f"cost {shown}" in " ".join(capsys.readouterr().out.split())
 
 
