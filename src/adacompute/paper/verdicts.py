@@ -7,7 +7,7 @@ worded in ``claims``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -30,6 +30,10 @@ from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, never_rises
 from adacompute.report.table_files import Row
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
+NOT_MEASURABLE = "not measurable"
+NOTHING = "–"
+"""Result of a claim that has no counterpart in one of the two protocols."""
+
 ExhibitData: TypeAlias = Mapping[str, Any]
 """The data of a run's exhibits by name."""
 
@@ -54,8 +58,19 @@ class Judgement:
     verdict: str
 
 
-UNKNOWN = Judgement("–", "–", INCONCLUSIVE)
-"""For a run that lacks the data that a claim needs."""
+class NotMeasurable(Exception):  # noqa: N818 - a finding, not an error
+    """A run lacks the data that a claim needs; the message says what."""
+
+
+@dataclass(frozen=True)
+class PaperClaim:
+    """A claim of the paper, where it is made, the paper's own figure, the rule, and its judge."""
+
+    claim: str
+    source: str
+    paper: str
+    rule: str
+    judge: Callable[[ExhibitData], Judgement]
 
 
 def points(value: float, digits: int = 1) -> str:
@@ -103,8 +118,8 @@ def judge_relative_gain(data: ExhibitData) -> Judgement:
     for budget in BUDGETS:
         fixed = main.cell("fixed", budget, "accuracy (paper)")
         mixture = main.cell("mixture", budget, "accuracy (held out)")
-        if min(fixed, mixture) < TOLERANCE:  # nothing is correct, so no ratio is defined
-            return UNKNOWN
+        if min(fixed, mixture) < TOLERANCE:
+            raise NotMeasurable("no vote of the baseline is correct, so no ratio is defined")
         paper.append(main.cell("router", budget, "accuracy (paper)") / fixed - 1)
         held_out.append(main.cell("router", budget, "gain over mixture") / mixture)
     verdict = decide(max(held_out) >= max(paper) / 2 > 0)
@@ -156,7 +171,7 @@ def judge_trees(data: ExhibitData) -> Judgement:
         for split in (BY_ROW, BY_QUESTION)
     )
     if np.isnan(paper) or np.isnan(held_out):
-        return UNKNOWN
+        raise NotMeasurable("a classifier could not be fitted")
     return Judgement(points(paper), points(held_out), decide(held_out >= MIN_LEAD))
 
 
@@ -173,7 +188,7 @@ def judge_level_two(data: ExhibitData) -> Judgement:
     """Judge how often the oracle chooses level 2."""
     labels: LevelShares = data["labels"]
     if 2 not in labels.levels:  # noqa: PLR2004 - level 2
-        return UNKNOWN
+        raise NotMeasurable("the run has no level 2")
     i, level = labels.budgets.index(MAIN_BUDGET), labels.levels.index(2)
     paper, exact = float(labels.windows[i, level]), float(labels.exact[i, level])
     return Judgement(percent(paper), percent(exact), decide(exact >= MIN_LEVEL_TWO_SHARE))
@@ -219,7 +234,7 @@ def judge_middle_gains(data: ExhibitData) -> Judgement:
     bands: DifficultyGains = data["difficulty"]
     windows = np.array([_number(row, "gain (windows)") for row in bands.rows])
     if len(windows) < 3:  # noqa: PLR2004 - two bands have no middle
-        return UNKNOWN
+        raise NotMeasurable("the run has fewer than three bands of difficulty")
     paper, exact = (f"most in {bands.names[int(g.argmax())]}" for g in (windows, bands.gain))
     return Judgement(paper, exact, decide(0 < int(bands.gain.argmax()) < len(windows) - 1))
 

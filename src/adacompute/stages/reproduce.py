@@ -21,7 +21,9 @@ from adacompute.core.errors import ConfigError, DataError, check_installed
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import resolve_source
 from adacompute.paper.archetypes import compose_runs
-from adacompute.paper.claims import judge_claims
+from adacompute.paper.claim_measures import measure_claims
+from adacompute.paper.claims import compare_verdicts, judge_claims, judge_shared_claims
+from adacompute.paper.claims_shared import RunsData
 from adacompute.paper.comparison import compare_policies
 from adacompute.paper.exhibits import EXHIBITS, Exhibit
 from adacompute.paper.figures_shared import draw_compositions
@@ -175,6 +177,10 @@ def _make_exhibits(
         paths = _save(exhibit, found[exhibit.name], path)
         output.paths += paths
         lines.append(f"| {exhibit.caption} | {exhibit.source} | {output.links(paths)} |")
+    try:
+        found["measures"] = measure_claims(run_data)
+    except DataError as error:
+        output.skip(run_data.name, "claims", error)
     rows = judge_claims(found)
     paths = save_table(rows, path / "claims", caption=f"Claims of the paper on {run_data.name}")
     output.paths += paths
@@ -210,14 +216,6 @@ def _make_shared(
 
     caption = "Accuracy of every run at B = 2, by the paper's protocol and held out"
     note(caption, "–", save_table(rows, output.directory / "comparison", caption=caption))
-    if complete:
-        caption = "The paper's claims, and the verdict of each run on them"
-        verdicts: list[Row] = [
-            {"claim": row["claim"], "paper": row["paper"]}
-            | {one.run.name: one.claims[i]["verdict"] for one in complete}
-            for i, row in enumerate(complete[0].claims)
-        ]
-        note(caption, "text", save_table(verdicts, output.directory / "claims", caption=caption))
     kinds = compose_runs(runs)
     for name, caption, kind_rows in (
         ("archetype-centres", "Mean curves of the archetypes of all runs", kinds.centre_rows),
@@ -227,14 +225,37 @@ def _make_shared(
         if name == "archetypes-by-run" and complete:
             paths += save_figure(draw_compositions(kinds), output.directory / name)
         note(caption, "Figure 7", paths)
+    shared = _make_shared_exhibits(complete, output, note)
+    if complete:
+        by_run = {one.run.name: one.exhibits for one in complete}
+        own = compose_runs([one.run for one in complete])
+        judged = judge_shared_claims(RunsData(by_run, shared.get("ablation"), own))
+        rows_of = {one.run.name: one.claims for one in complete}
+        caption = "The paper's claims, and the verdict of each run and of all runs on them"
+        verdicts = compare_verdicts(rows_of, judged)
+        note(caption, "text", save_table(verdicts, output.directory / "claims", caption=caption))
+    if len(complete) > 1:
+        caption = "The paper's claims about several runs"
+        note(
+            caption, "text", save_table(judged, output.directory / "shared-claims", caption=caption)
+        )
+    output.sections.insert(0, "\n".join(lines))
+
+
+def _make_shared_exhibits(
+    complete: list[CompleteRun], output: Output, note: Callable[[str, str, list[Path]], None]
+) -> dict[str, Any]:
+    """Make the exhibits of several runs together; return their data by name."""
+    found: dict[str, Any] = {}
     for exhibit in SHARED_EXHIBITS if len(complete) > 1 else ():
         try:
-            data = exhibit.compute(complete)
+            found[exhibit.name] = exhibit.compute(complete)
         except DataError as error:
             output.skip("all runs", exhibit.name, error)
             continue
-        note(exhibit.caption, exhibit.source, _save(exhibit, data, output.directory))
-    output.sections.insert(0, "\n".join(lines))
+        paths = _save(exhibit, found[exhibit.name], output.directory)
+        note(exhibit.caption, exhibit.source, paths)
+    return found
 
 
 def _write_index(output: Output, runs: int, complete: Sequence[str]) -> Path:
