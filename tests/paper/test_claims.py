@@ -195,6 +195,19 @@ def test_archetypes_and_prices_of_a_population_with_known_archetypes(run: RunDat
     for judge in (judge_easy_archetype, judge_hard_archetype, judge_falling_prices, judge_mixing):
         assert judge(data).verdict == HOLDS
     assert judge_steps(data).verdict in (HOLDS, FAILS)
+    trace = data["bisection"].traces[0]
+    empty = np.empty(0)
+    slack = replace(
+        trace,
+        low=empty,
+        high=empty,
+        middle=empty,
+        cost_low=empty,
+        cost_high=empty,
+        cost_middle=empty,
+    )
+    with pytest.raises(NotMeasurable):  # a budget that does not bind needs no step
+        judge_steps({"bisection": replace(data["bisection"], traces=(slack,))})
     rows = data["bisection"].rows
     off = [row | {"cost with one question split": 1.0} for row in rows]
     assert judge_mixing({"bisection": replace(data["bisection"], rows=off)}).verdict == FAILS

@@ -50,8 +50,12 @@ def judge_steps(data: ExhibitData) -> Judgement:
     bisection: Bisection = data["bisection"]
     needed = []
     for trace in bisection.traces:
+        if not len(trace.cost_middle):  # the budget does not bind
+            continue
         far = np.abs(trace.cost_middle - trace.cost_middle[-1]) >= MAX_DEVIATION
         needed.append(int(np.flatnonzero(far)[-1]) + 2 if far.any() else 1)
+    if not needed:
+        raise NotMeasurable("no budget binds")
     return Judgement(f"{max(needed)} steps", NOTHING, decide(max(needed) <= MAX_STEPS))
 
 
