@@ -194,7 +194,11 @@ def test_archetypes_and_prices_of_a_population_with_known_archetypes(run: RunDat
     data: dict[str, Any] = {"archetypes": find_archetypes(run), "bisection": bisect_prices(run)}
     for judge in (judge_easy_archetype, judge_hard_archetype, judge_falling_prices, judge_mixing):
         assert judge(data).verdict == HOLDS
-    assert judge_steps(data).verdict in (HOLDS, FAILS)
+    narrowed = np.array([16.0, 8.0, 3.0, 3.0])
+    quick = replace(data["bisection"].traces[0], cost_low=narrowed, cost_high=narrowed)
+    assert judge_steps({"bisection": replace(data["bisection"], traces=(quick,))}).verdict == HOLDS
+    late = replace(quick, cost_low=np.array([16.0] * 20 + [3.0]), cost_high=np.ones(21))
+    assert judge_steps({"bisection": replace(data["bisection"], traces=(late,))}).verdict == FAILS
     trace = data["bisection"].traces[0]
     empty = np.empty(0)
     slack = replace(

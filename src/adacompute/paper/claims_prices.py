@@ -46,13 +46,14 @@ def judge_falling_prices(data: ExhibitData) -> Judgement:
 
 
 def judge_steps(data: ExhibitData) -> Judgement:
-    """Judge how many steps the bisection needs until it changes the cost no more than 0.05."""
+    """Judge after how many steps the costs at both ends of the bracket stay within 0.05."""
     bisection: Bisection = data["bisection"]
     needed = []
     for trace in bisection.traces:
         if not len(trace.cost_middle):  # the budget does not bind
             continue
-        far = np.abs(trace.cost_middle - trace.cost_middle[-1]) >= MAX_DEVIATION
+        ends = np.stack([trace.cost_low, trace.cost_high])
+        far = (np.abs(ends - ends[:, -1:]) >= MAX_DEVIATION).any(axis=0)
         needed.append(int(np.flatnonzero(far)[-1]) + 2 if far.any() else 1)
     if not needed:
         raise NotMeasurable("no budget binds")
@@ -93,7 +94,7 @@ def judge_price_of_one(data: ExhibitData) -> Judgement:
 
 def judge_easiest_first(data: ExhibitData) -> Judgement:
     """Judge whether the easiest questions fall to level 1 first as the price rises."""
-    return _judge_drops(data, lambda prices: int(prices.argmin()) == len(prices) - 1)
+    return _judge_drops(data, lambda prices: prices[-1] <= prices.min() + TOLERANCE)
 
 
 def judge_middle_last(data: ExhibitData) -> Judgement:
@@ -149,7 +150,7 @@ PRICE_CLAIMS = (
         "The bisection is complete within 10 steps",
         "Figure 8",
         "6–10 steps",
-        "later steps change no cost by 0.05 or more",
+        "later steps change the cost at no end of the bracket by 0.05 or more",
         judge_steps,
     ),
     PaperClaim(
@@ -177,7 +178,7 @@ PRICE_CLAIMS = (
         "As the price rises, the easiest questions fall to level 1 first",
         "Section 3.1",
         "starting with the easiest",
-        "their fifth falls at the lowest mean price (hardest fifth first in the list)",
+        "no other fifth falls at a lower mean price (the list begins with the hardest)",
         judge_easiest_first,
     ),
     PaperClaim(
