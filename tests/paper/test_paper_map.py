@@ -20,6 +20,7 @@ import pytest
 
 import adacompute
 from adacompute.paper.claims import CLAIMS, judge_claims
+from adacompute.paper.claims_shared import SHARED_CLAIMS
 from adacompute.paper.exhibits import EXHIBITS
 
 ROOT = Path(__file__).parents[2]
@@ -147,8 +148,9 @@ def test_every_exhibit_is_named() -> None:
 
 def test_every_claim_has_a_row() -> None:
     judges = {row.paper: row.functions for row in ROWS}
-    for one in CLAIMS:
-        assert judges[one.claim] == (f"paper/verdicts.{one.judge.__name__}",)
+    for one in (*CLAIMS, *SHARED_CLAIMS):
+        module = one.judge.__module__.rpartition(".")[2]
+        assert judges[one.claim] == (f"paper/{module}.{one.judge.__name__}",)
 
 
 def test_every_row_names_functions_and_tests_or_says_that_there_is_no_code() -> None:

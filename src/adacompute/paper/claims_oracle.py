@@ -137,13 +137,13 @@ def _require_easy_set(data: ExhibitData) -> None:
         raise NotMeasurable(f"one sample is correct on {percent(accuracy)}, not above 94 %")
 
 
-def judge_hardest_gain_least(data: ExhibitData) -> Judgement:
+def judge_smallest_gain(data: ExhibitData) -> Judgement:
     """Judge whether the hardest band gains least by voting."""
     bands: DifficultyGains = data["difficulty"]
     windows = np.array([float(row["gain (windows)"] or 0) for row in bands.rows])
-    least = [bands.names[int(gain.argmin())] for gain in (windows, bands.gain)]
+    lowest = [bands.names[int(gain.argmin())] for gain in (windows, bands.gain)]
     verdict = decide(int(bands.gain.argmin()) == len(bands.names) - 1)
-    return Judgement(f"least in {least[0]}", f"least in {least[1]}", verdict)
+    return Judgement(f"least in {lowest[0]}", f"least in {lowest[1]}", verdict)
 
 
 def judge_easiest_solved(data: ExhibitData) -> Judgement:
@@ -274,7 +274,7 @@ ORACLE_CLAIMS = (
         "Table 3",
         "+2.7 to +4.3 points",
         "the hardest band has the smallest gain",
-        judge_hardest_gain_least,
+        judge_smallest_gain,
     ),
     PaperClaim(
         "One sample mostly solves the easiest questions",
