@@ -116,7 +116,7 @@ class RegisteredEstimator(Estimator):
         return replace(experiment, **changed, _rule_results={}) if changed else experiment
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
-        names = ("levels", "budgets", "classifier", "cost_sensitive", "seed")
+        names = ("levels", "budgets", "classifier", "cost_sensitive", "draft", "seed")
         settings = {name: getattr(experiment, name) for name in names}
         return {
             **super()._notes(samples, experiment),
