@@ -188,30 +188,24 @@ def test_one_dominant_feature_fails_the_claim_of_even_importance() -> None:
     assert judge_even_importance({"features": data}).verdict == HOLDS
     uneven = np.array([0.4, *[0.04] * 15])
     assert judge_even_importance({"features": replace(data, gain=uneven)}).verdict == FAILS
+    weak = np.array([0.01, *[0.066] * 15])
+    assert judge_even_importance({"features": replace(data, gain=weak)}).verdict == FAILS
 
 
 def test_archetypes_and_prices_of_a_population_with_known_archetypes(run: RunData) -> None:
     data: dict[str, Any] = {"archetypes": find_archetypes(run), "bisection": bisect_prices(run)}
     for judge in (judge_easy_archetype, judge_hard_archetype, judge_falling_prices, judge_mixing):
         assert judge(data).verdict == HOLDS
-    narrowed = np.array([16.0, 8.0, 3.0, 3.0])
-    quick = replace(data["bisection"].traces[0], cost_low=narrowed, cost_high=narrowed)
-    assert judge_steps({"bisection": replace(data["bisection"], traces=(quick,))}).verdict == HOLDS
-    late = replace(quick, cost_low=np.array([16.0] * 20 + [3.0]), cost_high=np.ones(21))
-    assert judge_steps({"bisection": replace(data["bisection"], traces=(late,))}).verdict == FAILS
-    trace = data["bisection"].traces[0]
-    empty = np.empty(0)
-    slack = replace(
-        trace,
-        low=empty,
-        high=empty,
-        middle=empty,
-        cost_low=empty,
-        cost_high=empty,
-        cost_middle=empty,
+    whole = data["bisection"]
+    row, trace = whole.rows[0], whole.traces[0]
+    steps = {"quick": [16.0, 8.0, 1.5, 1.6], "late": [16.0] * 20 + [1.5]}
+    quick, late, slack = (
+        {"bisection": replace(whole, rows=[row], traces=(replace(trace, cost_middle=cost),))}
+        for cost in (*map(np.array, steps.values()), np.empty(0))
     )
+    assert (judge_steps(quick).verdict, judge_steps(late).verdict) == (HOLDS, FAILS)
     with pytest.raises(NotMeasurable):  # a budget that does not bind needs no step
-        judge_steps({"bisection": replace(data["bisection"], traces=(slack,))})
+        judge_steps(slack)
     rows = data["bisection"].rows
     off = [row | {"cost with one question split": 1.0} for row in rows]
     assert judge_mixing({"bisection": replace(data["bisection"], rows=off)}).verdict == FAILS

@@ -46,15 +46,15 @@ def judge_falling_prices(data: ExhibitData) -> Judgement:
 
 
 def judge_steps(data: ExhibitData) -> Judgement:
-    """Judge after how many steps the costs at both ends of the bracket stay within 0.05."""
+    """Judge after how many steps the bisection comes no closer to the budget than 0.05 more."""
     bisection: Bisection = data["bisection"]
     needed = []
-    for trace in bisection.traces:
+    for row, trace in zip(bisection.rows, bisection.traces, strict=True):
         if not len(trace.cost_middle):  # the budget does not bind
             continue
-        ends = np.stack([trace.cost_low, trace.cost_high])
-        far = (np.abs(ends - ends[:, -1:]) >= MAX_DEVIATION).any(axis=0)
-        needed.append(int(np.flatnonzero(far)[-1]) + 2 if far.any() else 1)
+        deviation = np.abs(trace.cost_middle - float(row["B"] or 0))
+        closest = np.minimum.accumulate(deviation)
+        needed.append(int(np.argmax(closest < closest[-1] + MAX_DEVIATION)) + 1)
     if not needed:
         raise NotMeasurable("no budget binds")
     return Judgement(f"{max(needed)} steps", NOTHING, decide(max(needed) <= MAX_STEPS))
@@ -150,7 +150,7 @@ PRICE_CLAIMS = (
         "The bisection is complete within 10 steps",
         "Figure 8",
         "6–10 steps",
-        "later steps change the cost at no end of the bracket by 0.05 or more",
+        "later steps come less than 0.05 closer to the budget",
         judge_steps,
     ),
     PaperClaim(
