@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adacompute.core.types import FloatArray, Trace
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool
 from adacompute.paper.ablations import Efficiency
@@ -192,15 +193,21 @@ def test_one_dominant_feature_fails_the_claim_of_even_importance() -> None:
     assert judge_even_importance({"features": replace(data, gain=weak)}).verdict == FAILS
 
 
+def make_trace(cost: FloatArray) -> Trace:
+    """Return a bisection with these costs in the middle of its brackets."""
+    low, high = np.zeros(len(cost)), np.ones(len(cost))
+    return Trace(low, high, (low + high) / 2, cost, cost, cost)
+
+
 def test_archetypes_and_prices_of_a_population_with_known_archetypes(run: RunData) -> None:
     data: dict[str, Any] = {"archetypes": find_archetypes(run), "bisection": bisect_prices(run)}
     for judge in (judge_easy_archetype, judge_hard_archetype, judge_falling_prices, judge_mixing):
         assert judge(data).verdict == HOLDS
     whole = data["bisection"]
-    row, trace = whole.rows[0], whole.traces[0]
+    row = whole.rows[0]
     steps = {"quick": [16.0, 8.0, 1.5, 1.6], "late": [16.0] * 20 + [1.5]}
     quick, late, slack = (
-        {"bisection": replace(whole, rows=[row], traces=(replace(trace, cost_middle=cost),))}
+        {"bisection": replace(whole, rows=[row], traces=(make_trace(cost),))}
         for cost in (*map(np.array, steps.values()), np.empty(0))
     )
     assert (judge_steps(quick).verdict, judge_steps(late).verdict) == (HOLDS, FAILS)

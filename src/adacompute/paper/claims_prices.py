@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LOW_PRICE, HIGH_PRICE = 0.01, 0.10
 MAX_STEPS = 10
+SAME_PRICE = 1e-9
+"""Prices that are closer differ by rounding only."""
 
 
 def judge_falling_prices(data: ExhibitData) -> Judgement:
@@ -52,7 +54,8 @@ def judge_steps(data: ExhibitData) -> Judgement:
     for row, trace in zip(bisection.rows, bisection.traces, strict=True):
         if not len(trace.cost_middle):  # the budget does not bind
             continue
-        deviation = np.abs(trace.cost_middle - float(row["B"] or 0))
+        is_wide = trace.high - trace.low > SAME_PRICE
+        deviation = np.abs(trace.cost_middle - float(row["B"] or 0))[is_wide]
         closest = np.minimum.accumulate(deviation)
         needed.append(int(np.argmax(closest < closest[-1] + MAX_DEVIATION)) + 1)
     if not needed:
