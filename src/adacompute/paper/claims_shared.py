@@ -60,11 +60,16 @@ def _runs(data: ExhibitData) -> RunsData:
 def judge_alike_gains(data: ExhibitData) -> Judgement:
     """Judge whether voting gains the same in each band of difficulty on every run."""
     found: list[DifficultyGains] = _runs(data).collect("difficulty")
-    if len({bands.names for bands in found}) > 1:
+    names = found[0].names
+    if any(set(bands.names) != set(names) for bands in found):
         raise NotMeasurable("the runs have different bands of difficulty")
+    order = [[bands.names.index(name) for name in names] for bands in found]
     windows = [[float(row["gain (windows)"] or 0) for row in bands.rows] for bands in found]
-    paper = float(np.ptp(windows, axis=0).max())
-    held_out = float(np.ptp([bands.gain for bands in found], axis=0).max())
+    exact = [bands.gain for bands in found]
+    paper, held_out = (
+        float(np.ptp([np.array(g)[o] for g, o in zip(gains, order, strict=True)], axis=0).max())
+        for gains in (windows, exact)
+    )
     return Judgement(points(paper), points(held_out), decide(held_out <= MAX_GAIN_SPREAD))
 
 

@@ -178,7 +178,7 @@ EXHIBITS = (
     Exhibit(
         "features",
         "Figure 13",
-        "Importance of each feature, on training and held-out questions, and its mean by level",
+        "Importance of each feature, of the trees and by shuffling, and its mean by level",
         measure_importance,
         learned.draw_importance,
     ),
