@@ -40,7 +40,8 @@ from adacompute.graders.grader import load_grader
 from adacompute.models.failures import Failure
 from adacompute.models.model import CallUsage, clean_usage, sum_usage
 from adacompute.models.openai import Upstream
-from adacompute.models.openai_format import MalformedReply, parse_event
+from adacompute.models.openai_format import MalformedReply
+from adacompute.models.stream_events import parse_event
 from adacompute.models.streams import parse_stream
 from adacompute.policies.bundle import load_bundle
 from adacompute.testing import scripted

@@ -27,9 +27,7 @@ from adacompute.models.openai_format import (
     count_completion_tokens,
     encode,
     estimate_tokens,
-    parse_delta,
     parse_error_message,
-    parse_event,
     parse_json,
     parse_retry_after,
     parse_samples,
@@ -37,6 +35,7 @@ from adacompute.models.openai_format import (
     shorten,
     split_by_weight,
 )
+from adacompute.models.stream_events import parse_delta, parse_event
 
 CHAT = Prompt(messages=({"role": "user", "content": "2 + 2?"},))
 TEXT = Prompt(text="2 + 2 =")

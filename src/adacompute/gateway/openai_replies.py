@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from adacompute.gateway.body import DROP, Body, InvalidBody
@@ -26,46 +27,58 @@ def one_choice(
     return _dump({**document, "choices": [{**choice, "index": 0}], "usage": usage})
 
 
-def role_event(decision: str, model: str, created: int) -> bytes:
+@dataclass(frozen=True)
+class StreamHead:
+    """The members that all events of one stream share: its id and the time of its creation."""
+
+    id: str
+    created: int
+
+
+def role_event(head: StreamHead, model: str) -> bytes:
     """Write the event that begins a stream before there is an answer."""
-    return _event(
-        {
-            "id": f"chatcmpl-{decision}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-            "choices": [
-                {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-            ],
-        }
-    )
+    delta = {"role": "assistant", "content": ""}
+    choice = {"index": 0, "delta": delta, "finish_reason": None}
+    chunk = {"object": "chat.completion.chunk", "model": model, "choices": [choice]}
+    return _event({**asdict(head), **chunk})
 
 
-def strip_usage(event: bytes) -> bytes:
-    r"""Remove the usage of one sample from an event: that of all calls follows later.
+def edit_event(event: bytes, head: StreamHead, *, hide_logprobs: bool = False) -> bytes:
+    r"""Put an event of the chosen sample into a stream: change its head and remove its usage.
 
-    >>> strip_usage(b'data: {"choices": [{}], "usage": {"prompt_tokens": 5}}\n\n')
-    b'data: {"choices": [{}]}\n\n'
+    The usage of all calls follows later. Log-probabilities that the client did not ask for can be
+    hidden.
+
+    >>> edit_event(b'data: {"id": "a", "created": 1, "usage": {}}\n\n', StreamHead("b", 2))
+    b'data: {"id": "b", "created": 2}\n\n'
     """
-    if b'"usage"' not in event:
-        return event
-    return b"".join(map(_strip_line, event.splitlines(keepends=True)))
+    lines = event.splitlines(keepends=True)
+    return b"".join(_edit_line(line, head, hide_logprobs=hide_logprobs) for line in lines)
 
 
-def _strip_line(line: bytes) -> bytes:
+def _edit_line(line: bytes, head: StreamHead, *, hide_logprobs: bool) -> bytes:
     name, colon, value = line.partition(b":")
     try:
         body = Body.parse(value) if name == b"data" else None
     except InvalidBody:
         return line
-    if body is None or not body.is_set("usage"):
+    if body is None:
         return line
-    return name + colon + body.edit({"usage": DROP})
+    changes: dict[str, Any] = {**asdict(head), "usage": DROP}
+    choices = body.read("choices", list[dict[str, Any]]) if hide_logprobs else None
+    if isinstance(choices, list):
+        changes["choices"] = without_logprobs(choices)
+    return name + colon + body.edit(changes)
 
 
-def usage_event(last: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
-    """Write the event with the usage of all calls; its other members are those of the last one."""
-    return _event({**last, "choices": [], "usage": usage})
+def without_logprobs(choices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return choices without their log-probabilities."""
+    return [{**choice, "logprobs": None} if "logprobs" in choice else choice for choice in choices]
+
+
+def usage_event(document: Mapping[str, Any], head: StreamHead, usage: Mapping[str, Any]) -> bytes:
+    """Write the event with the usage of all calls; its other members are those of the stream."""
+    return _event({**document, **asdict(head), "choices": [], "usage": usage})
 
 
 def _event(document: Mapping[str, Any]) -> bytes:

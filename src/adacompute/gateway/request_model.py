@@ -15,6 +15,7 @@ from typing import Any
 
 from adacompute.core.errors import RequestRejected
 from adacompute.gateway.body import DROP, Body
+from adacompute.gateway.openai_replies import without_logprobs
 from adacompute.gateway.openai_requests import FIELD, VirtualRequest
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
@@ -25,7 +26,6 @@ from adacompute.models.openai_format import (
     parse_usage,
 )
 from adacompute.models.relay import Headers, end_to_end_headers
-from adacompute.models.streams import ParsedStream
 from adacompute.sampling.fan_out import fan_out
 
 SEEDS = 2**31
@@ -126,18 +126,15 @@ class RequestModel:
             raise
         if not isinstance(reply, ParsedReply):
             raise UpstreamRejected(reply.message, reply)
-        document, is_stream = reply.document, isinstance(reply.document, ParsedStream)
-        usage = document.usage if is_stream else parse_usage(document)
+        document = reply.document
+        usage = parse_usage(document)
         on_usage(CallUsage.of(usage, reply.samples, prompt_bytes=len(payload)))
-        if is_stream:
-            raw = SampledChoice(document.last_event, {}, document.events)
+        if reply.events:
+            raw = SampledChoice(document, {}, reply.events)
             return [replace(reply.samples[0], raw=raw)]
         choices = [choice for _, choice in parse_choices_with_source(document)]
         if "logprobs" not in self.request.body.values:
-            choices = [
-                {**choice, "logprobs": None} if "logprobs" in choice else choice
-                for choice in choices
-            ]
+            choices = without_logprobs(choices)
         headers = _forwarded_headers(reply.headers)
         return [
             replace(sample, raw=SampledChoice(document, choice, (), headers))
@@ -162,7 +159,7 @@ class RequestModel:
             changes["seed"] = (seed + first) % SEEDS
         known, is_stream = self.upstream.capabilities, self.request.stream
         has_logprobs = known.logprobs not in {"rejected", "missing"}
-        if self.want_logprobs and has_logprobs and not is_stream and "logprobs" not in body.values:
+        if self.want_logprobs and has_logprobs and "logprobs" not in body.values:
             is_chat = self.request.path != "completions"
             wanted = {"logprobs": True if is_chat else 1}
             changes |= logprob_fields(is_chat=is_chat) if self.want_top_logprobs else wanted

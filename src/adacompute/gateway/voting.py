@@ -22,9 +22,10 @@ from adacompute.gateway.exchange import EVENT_STREAM, JSON, Exchange, Headers
 from adacompute.gateway.openai_replies import (
     DONE,
     KEEP_ALIVE,
+    StreamHead,
+    edit_event,
     one_choice,
     role_event,
-    strip_usage,
     usage_event,
 )
 from adacompute.gateway.openai_requests import FIELD, VirtualRequest
@@ -98,17 +99,18 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
         await exchange.start(200, [*EVENT_STREAM, *_decision_headers(decision)])
-        if request.path == "completions":
-            await exchange.write(KEEP_ALIVE)
-        else:
-            name = self.engine.virtual.model
-            await exchange.write(role_event(decision.id, name, int(decision.started_at)))
+        is_chat = request.path == "chat/completions"
+        prefix = "chatcmpl" if is_chat else "cmpl"
+        head = StreamHead(f"{prefix}-{decision.id}", int(decision.started_at))
+        begin = role_event(head, self.engine.virtual.model) if is_chat else KEEP_ALIVE
+        await exchange.write(begin)
         outcome = await self._with_keepalive(exchange, self._run(exchange, request, decision))
+        hide_logprobs = outcome.model.want_logprobs and "logprobs" not in request.body.values
         for event in outcome.choice.events:
-            await exchange.write(strip_usage(event))
+            await exchange.write(edit_event(event, head, hide_logprobs=hide_logprobs))
         if request.wants_usage:
             usage = sum_usage(outcome.model.calls)
-            await exchange.write(usage_event(outcome.choice.document, usage))
+            await exchange.write(usage_event(outcome.choice.document, head, usage))
         await exchange.write(DONE, more=False)
 
     async def _run(

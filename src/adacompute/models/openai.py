@@ -18,10 +18,10 @@ from adacompute.models.messages import Capabilities, Prompt, Reply, Sample, Sett
 from adacompute.models.openai_format import (
     MalformedReply,
     encode,
-    parse_event,
     parse_samples,
     request_body,
 )
+from adacompute.models.stream_events import parse_event
 from adacompute.models.streams import parse_stream
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ _OK = 200
 
 @dataclass(frozen=True)
 class ParsedReply(Reply):
-    """A reply with samples, and its headers."""
+    """A reply with samples, its headers, and its events if it is a stream."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
+    events: tuple[bytes, ...] = ()
 
 
 class Upstream(Endpoint):
@@ -92,9 +93,9 @@ class Upstream(Endpoint):
     ) -> Reply:
         """Send an encoded body with headers; the reply is a `ParsedReply`, or a rejection.
 
-        If the body asks for a stream, the document is a `ParsedStream`, read to its end; a stream
-        that breaks off is retried. `on_billed_failure` is called for every failed attempt that the
-        server may bill.
+        If the body asks for a stream, it is read to its end, and the document is what its events
+        add up to; a stream that breaks off is retried. `on_billed_failure` is called for every
+        failed attempt that the server may bill.
         """
 
         def parse(status: int, reply_headers: Mapping[str, str], data: bytes) -> Any:  # noqa: ANN401 - a pair
@@ -103,12 +104,13 @@ class Upstream(Endpoint):
 
         def read(parsed: Any, latency_s: float) -> Reply:  # noqa: ANN401 - a pair
             document, reply_headers = parsed
-            samples = (
-                [document.to_sample(latency_s)]
-                if stream
-                else self._parse_samples(document, latency_s)
-            )
-            return ParsedReply(_OK, document, "", latency_s, tuple(samples), reply_headers)
+            events: tuple[bytes, ...] = ()
+            if stream:
+                samples = [document.to_sample(latency_s)]
+                document, events = document.document, document.events
+            else:
+                samples = self._parse_samples(document, latency_s)
+            return ParsedReply(_OK, document, "", latency_s, tuple(samples), reply_headers, events)
 
         return await self._post(path, body, read, parse, on_billed_failure, headers)
 

@@ -249,31 +249,6 @@ def estimate_tokens(text: str) -> int:
     return _estimate_tokens(len(text))
 
 
-def parse_event(line: bytes) -> Mapping[str, Any] | None:
-    """Parse one line of a stream: its JSON object, or None if the line carries no data."""
-    name, _, data = line.partition(b":")
-    if name.strip() != b"data" or data.strip() in {b"", b"[DONE]"}:
-        return None
-    document = parse_json(data)
-    if not isinstance(document, dict):
-        raise MalformedReply(
-            f"an event of its stream is a JSON {type(document).__name__}, not an object"
-        )
-    return document
-
-
-def parse_delta(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the text that one stream event adds to the first choice, and its finish reason."""
-    raw = document.get("choices")
-    choice = _mapping(raw[0]) if isinstance(raw, list) and raw else {}
-    text = choice.get("text")
-    if not isinstance(text, str):
-        delta = _mapping(choice.get("delta"))
-        text = _text_of(delta.get("content")) + _reasoning_of(delta)
-    finish_reason = choice.get("finish_reason")
-    return text, finish_reason if isinstance(finish_reason, str) else None
-
-
 def parse_error_message(body: bytes) -> str:
     """Return a server's error message in full; redact secrets before shortening it."""
     try:
@@ -328,8 +303,8 @@ def _parse_choice(raw: object) -> Choice | None:
     text = choice.get("text")
     n_reasoning_chars = 0
     if isinstance(message, dict):
-        text = _text_of(message.get("content"))
-        n_reasoning_chars = len(_reasoning_of(message))
+        text = text_of(message.get("content"))
+        n_reasoning_chars = len(reasoning_of(message))
     if not isinstance(text, str):
         return None
     finish_reason = choice.get("finish_reason")
@@ -346,12 +321,14 @@ def _parse_choice(raw: object) -> Choice | None:
     )
 
 
-def _text_of(content: object) -> str:
+def text_of(content: object) -> str:
+    """Return the text of a message's content, which is a text or a list of parts."""
     parts = [_mapping(part).get("text") for part in content] if isinstance(content, list) else []
     return "".join(part for part in (content, *parts) if isinstance(part, str))
 
 
-def _reasoning_of(message: Mapping[str, Any]) -> str:
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the reasoning that a message shows, under either of its names."""
     for name in ("reasoning_content", "reasoning"):
         if isinstance(message.get(name), str):
             return str(message[name])

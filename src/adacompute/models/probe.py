@@ -21,9 +21,9 @@ from adacompute.models.openai_format import (
     MalformedReply,
     logprob_fields,
     parse_choices,
-    parse_delta,
     parse_usage,
 )
+from adacompute.models.stream_events import parse_delta
 
 MAX_CHOICES = 64
 """Largest number of choices that is tried in one call."""

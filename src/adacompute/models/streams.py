@@ -1,26 +1,25 @@
-"""Streams: a complete stream of server-sent events, as bytes and as the sample it contains.
+"""Streams: a complete stream of server-sent events, as bytes and as the reply it adds up to.
 
-The events are kept byte for byte, so that they can be passed on unchanged. This module opens no
-connection.
+The events are kept byte for byte, so that they can be passed on unchanged. What they add up to has
+the format of a reply that was not streamed, so that both give the same samples. This module opens
+no connection.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adacompute.models.failures import TransientFailure, check_reply
 from adacompute.models.messages import Sample
 from adacompute.models.openai_format import (
     MalformedReply,
-    estimate_tokens,
-    parse_count,
-    parse_delta,
-    parse_event,
+    parse_samples,
     parse_usage,
 )
+from adacompute.models.stream_events import join_deltas, parse_event
 
 _SEPARATOR = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DONE = b"[DONE]"
@@ -28,26 +27,18 @@ _DONE = b"[DONE]"
 
 @dataclass(frozen=True)
 class ParsedStream:
-    """A complete stream: its events without usage and ``[DONE]``, and what they add up to."""
+    """A complete stream: its events without usage and ``[DONE]``, and the reply they add up to."""
 
     events: tuple[bytes, ...]
-    last_event: Mapping[str, Any]
-    text: str
-    finish_reason: str | None
-    usage: Mapping[str, Any]
+    document: Mapping[str, Any]
 
     def to_sample(self, latency_s: float) -> Sample:
-        """Return the stream as a sample; tokens that were not reported are estimated."""
-        reported = parse_count(self.usage, "completion_tokens")
-        estimated = max(len(self.events), estimate_tokens(self.text))
-        return Sample(
-            text=self.text,
-            finish_reason=self.finish_reason,
-            prompt_tokens=parse_count(self.usage, "prompt_tokens"),
-            completion_tokens=estimated if reported is None else reported,
-            is_estimated=reported is None,
-            latency_s=latency_s,
-        )
+        """Return the stream as a sample; an estimate of its tokens is at least one per event."""
+        sample = parse_samples(self.document, latency_s=latency_s)[0]
+        if not sample.is_estimated:
+            return sample
+        n_tokens = max(len(self.events), sample.completion_tokens or 0)
+        return replace(sample, completion_tokens=n_tokens)
 
 
 def parse_stream(status: int, headers: Mapping[str, str], body: bytes) -> ParsedStream:
@@ -59,25 +50,37 @@ def parse_stream(status: int, headers: Mapping[str, str], body: bytes) -> Parsed
         raise TransientFailure(f"cannot be parsed: {error}", may_be_billed=True) from None
 
 
-def _parse(body: bytes) -> ParsedStream:
-    events: list[bytes] = []
-    texts: list[str] = []
-    usage: Mapping[str, Any] = {}
-    last_event: Mapping[str, Any] = {}
-    finish_reason = None
+def split_events(body: bytes) -> Iterator[tuple[bytes, Sequence[Mapping[str, Any]]]]:
+    """Yield each event of a stream, as bytes and as the JSON objects of its lines."""
     for raw in _SEPARATOR.split(body):
         documents = [event for line in raw.splitlines() if (event := parse_event(line)) is not None]
+        if any(document.get("error") for document in documents):
+            raise MalformedReply("its stream holds an error")
+        yield raw + b"\n\n", documents
+
+
+def _parse(body: bytes) -> ParsedStream:
+    events: list[bytes] = []
+    chunks: list[Mapping[str, Any]] = []
+    usage: Mapping[str, Any] = {}
+    for raw, documents in split_events(body):
         for document in documents:
-            if document.get("error"):
-                raise MalformedReply("its stream holds an error")
             usage = parse_usage(document) or usage
-            text, reason = parse_delta(document)
-            texts.append(text)
-            finish_reason, last_event = reason or finish_reason, document
         if any(document.get("choices") for document in documents):
-            events.append(raw + b"\n\n")
-    if finish_reason is None and _DONE not in body[-64:]:
-        raise MalformedReply("its stream ends before the answer does")
+            events.append(raw)
+            chunks += documents
     if not events:
         raise MalformedReply("its stream holds no choices")
-    return ParsedStream(tuple(events), last_event, "".join(texts), finish_reason, usage)
+    choice = join_deltas(_first_choices(chunks))
+    if choice["finish_reason"] is None and _DONE not in body[-64:]:
+        raise MalformedReply("its stream ends before the answer does")
+    return ParsedStream(tuple(events), {**chunks[0], "choices": [choice], "usage": usage})
+
+
+def _first_choices(chunks: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the parts of the choice with index 0, which is the only one that is asked for."""
+    for chunk in chunks:
+        found = chunk.get("choices")
+        for choice in found if isinstance(found, list) else ():
+            if isinstance(choice, dict) and not choice.get("index"):
+                yield choice
