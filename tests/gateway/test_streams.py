@@ -46,7 +46,9 @@ def streamed(drawn: Drawn, number: int = 0) -> ScriptedReply:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{name: part} for part in (thought[:2], thought[2:])]
     deltas += [{"content": part} for part in (text[:1], text[1:])]
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices: list[dict[str, Any]] = [
+        {"index": 0, "delta": delta, "finish_reason": None} for delta in deltas
+    ]
     choices.append({"index": 0, "delta": {}, "finish_reason": reason})
     head = {"id": f"upstream-{number}", "object": "chat.completion.chunk", "created": number}
     events: list[dict[str, Any]] = [{**head, "choices": [choice]} for choice in choices]
