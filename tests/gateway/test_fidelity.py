@@ -493,13 +493,16 @@ def test_usage_of_forwarded_requests_is_counted(
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_stream_without_usage_is_counted_by_its_events(
+def test_a_stream_without_usage_is_charged_its_bound(
     size: int, keyed: int, upstream: ScriptedServer
 ) -> None:
-    before = count_tokens(keyed)["completion"]
+    before = count_tokens(keyed)
     reply = ScriptedReply(200, [EVENTS], cut(b"".join(map(delta, WORDS)) + DONE, size), "chunked")
-    check(Shape("x", chat('"stream": true'), reply), keyed, upstream)
-    assert count_tokens(keyed)["completion"] - before == len(WORDS)
+    body = chat('"stream": true, "max_tokens": 50')
+    check(Shape("x", body, reply), keyed, upstream)
+    after = count_tokens(keyed)
+    spent = {kind: after[kind] - before[kind] for kind in after}
+    assert spent == {"prompt": len(body), "completion": 50, "guessed": len(body) + 50}
 
 
 def test_usage_that_cannot_be_read_is_counted_as_an_upper_bound(
@@ -507,10 +510,11 @@ def test_usage_that_cannot_be_read_is_counted_as_an_upper_bound(
 ) -> None:
     before = count_tokens(keyed)
     packed = ScriptedReply(200, [JSON, ("Content-Encoding", "br")], [b"\x0b\x02\x80{}\x03"])
-    check(Shape("x", chat('"max_tokens": 20, "n": 3'), packed), keyed, upstream)
+    body = chat('"max_tokens": 20, "n": 3')
+    check(Shape("x", body, packed), keyed, upstream)
     after = count_tokens(keyed)
     assert after["completion"] - before["completion"] == 60
-    assert after["guessed"] - before["guessed"] == 60
+    assert after["guessed"] - before["guessed"] == 60 + len(body)
 
 
 @pytest.mark.parametrize("framing", ["chunked", "length"])

@@ -30,12 +30,8 @@ from adacompute.gateway.openai_requests import (
     parse_request,
     passthrough_reason,
 )
-from adacompute.gateway.passthrough import (
-    DECOMPRESSED_CHUNK,
-    MAX_BUFFERED,
-    MAX_KEPT,
-    _UsageReader,
-)
+from adacompute.gateway.passthrough import MAX_BUFFERED
+from adacompute.gateway.usage_reader import DECOMPRESSED_CHUNK, MAX_KEPT, UsageReader
 from adacompute.graders.grader import load_grader
 from adacompute.models.failures import Failure
 from adacompute.models.model import CallUsage, clean_usage, sum_usage
@@ -781,7 +777,7 @@ def test_deep_nesting_is_handled(depth: int, strict: int, upstream: ScriptedServ
 
 
 def test_a_decompression_bomb_is_not_read_to_its_end() -> None:
-    reader = _UsageReader([(b"content-encoding", b"gzip")], keep_body=True)
+    reader = UsageReader([(b"content-encoding", b"gzip")], keep_body=True)
     begun = time.monotonic()
     reader.feed(gzip.compress(bytes(200_000_000), compresslevel=1))
     assert len(reader.kept) <= MAX_KEPT + DECOMPRESSED_CHUNK

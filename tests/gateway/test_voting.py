@@ -281,7 +281,8 @@ def test_samples_that_cannot_change_the_answer_are_cancelled_and_charged_in_full
         seen = gateways.send(port, "GET", "/metrics").body.decode()
     usage = json.loads(answer.body)["usage"]
     assert usage["completion_tokens"] == 5 + 5 + 100
-    assert 'adacompute_estimated_tokens_total{kind="completion",model="virtual"} 100.0' in seen
+    labels = 'kind="completion",model="virtual",purpose="vote"'
+    assert f"adacompute_estimated_tokens_total{{{labels}}} 100.0" in seen
 
 
 def test_a_failed_sample_leaves_the_others_usable(three: Path) -> None:
@@ -481,9 +482,9 @@ def metrics(port: int) -> str:
 
 
 def value_of(name: str, port: int) -> float:
-    found = re.search(rf'adacompute_{name}{{model="virtual"}} (\S+)', metrics(port))
-    assert found is not None
-    return float(found[1])
+    found = re.findall(rf'adacompute_{name}{{model="virtual"[^}}]*}} (\S+)', metrics(port))
+    assert found
+    return sum(map(float, found))
 
 
 def score(value: float) -> ScriptedReply:

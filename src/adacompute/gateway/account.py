@@ -1,7 +1,7 @@
 """Account: what became of every request, in the metrics and in the decision log.
 
-Everything that is spent is counted once, when it is known. Texts are logged only if the
-configuration says so. It decides nothing, and a full or slow disk delays an answer by no more than
+What calls cost is in the call log, which it holds. Texts are logged only if the configuration says
+so. It decides nothing, and a full or slow disk delays an answer by no more than
 one write.
 """
 
@@ -10,25 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.gateway.call_log import CallLog, CallOrigin, CallRecorder, Purpose
 from adacompute.gateway.config import MB, LogConfig
 from adacompute.gateway.metrics import Metrics
+from adacompute.storage.calls import CallFile
 from adacompute.storage.decisions import DecisionLog
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
     from adacompute.gateway.engine import Decision, Engine, Outcome, VirtualModel
-    from adacompute.gateway.passthrough import Forwarded
+    from adacompute.gateway.exchange import Exchange
     from adacompute.gateway.request_model import RequestModel
     from adacompute.gateway.tracing import Spans
     from adacompute.models.endpoint import OnEvent
     from adacompute.models.model import CallUsage
     from adacompute.policies.bundle import Baseline
+    from adacompute.spending.token_prices import TokenPriceList
 
 LOG = logging.getLogger("adacompute.gateway")
 WINDOW = 1000
@@ -44,8 +47,15 @@ MAX_SQUARED_DISTANCE = 25.0
 class Account:
     """The account of one process."""
 
-    def __init__(self, log: LogConfig | None, spans: Spans | None = None) -> None:
+    def __init__(
+        self,
+        log: LogConfig | None,
+        calls: CallFile,
+        price_lists: Mapping[str, TokenPriceList],
+        spans: Spans | None = None,
+    ) -> None:
         self.metrics = Metrics()
+        self.calls = CallLog(calls, self.metrics, price_lists)
         self._spans = spans
         self._log_texts = log is not None and log.texts
         self._log = None
@@ -81,24 +91,15 @@ class Account:
 
         return on_event
 
-    def passthrough_counter(self, model: str, reason: str) -> Callable[[Forwarded], None]:
-        """Return a function that counts a request that was forwarded unchanged."""
-
-        def on_done(forwarded: Forwarded) -> None:
-            self.metrics.count("passthrough_requests_total", model, reason)
-            tokens = {
-                "prompt": forwarded.prompt_tokens,
-                "completion": forwarded.completion_tokens,
-            }
-            self._count_tokens(model, tokens, is_estimated=forwarded.is_estimated)
-
-        return on_done
+    def recorder(self, exchange: Exchange, purpose: Purpose) -> CallRecorder:
+        """Return a recorder of the calls of a request."""
+        origin = CallOrigin(exchange.request_id, exchange.client, exchange.model, purpose)
+        return CallRecorder(self.calls, origin)
 
     def record_decision(self, engine: Engine, outcome: Outcome) -> None:
         """Record a request that was decided on."""
         decision, session = outcome.decision, outcome.decision.session
         metrics, model = self.metrics, decision.model
-        self._count_calls(engine, outcome.model.calls)
         metrics.count("samples_total", model, by=decision.samples_used)
         if n_unparsed := session.answers.count(-1):
             metrics.count("unparsed_samples_total", model, by=n_unparsed)
@@ -123,21 +124,16 @@ class Account:
 
     def record_abandoned(self, engine: Engine, decision: Decision, model: RequestModel) -> None:
         """Record calls and samples of a request that got no answer, if it made any call."""
-        self._count_calls(engine, model.calls)
         self.metrics.count("samples_total", engine.virtual.name, by=model.n_received)
         if model.calls:
             given = {"answers": [], "samples_used": model.n_received}
             self._write(engine, decision, model, given)
 
-    def record_audit(self, engine: Engine, outcome: Outcome, n_calls: int) -> None:
-        """Record what an audit sampled after the first ``n_calls`` calls, which served the client.
-
-        An incomplete audit is paid for, but it measures nothing.
-        """
+    def record_audit(self, engine: Engine, outcome: Outcome) -> None:
+        """Record what an audit sampled; an incomplete audit measures nothing."""
         decision, model = outcome.decision, outcome.decision.model
         answers = decision.session.answers
         n_extra = len(answers) - decision.samples_used
-        self._count_calls(engine, outcome.model.calls[n_calls:])
         self._n_audit_samples[model] = self._n_audit_samples.get(model, 0) + n_extra
         self.metrics.count("audit_samples_total", model, by=n_extra)
         if not decision.is_audit:
@@ -157,28 +153,13 @@ class Account:
         return self._n_audit_samples.get(virtual.name, 0) <= virtual.audit_max_share * n_samples
 
     def close(self) -> None:
-        """Compact the log and send the last spans; this is slow."""
+        """Close the files, compact the log and send the last spans; this is slow."""
+        self.calls.close()
         if self._spans is not None:
             self._spans.close()
         if self._log is not None:
             self._log.rotate()
             _compact(self._log)
-
-    def _count_calls(self, engine: Engine, calls: Sequence[CallUsage]) -> None:
-        model = engine.virtual.name
-        self.metrics.count("calls_total", model, by=len(calls))
-        for call in calls:
-            tokens = {"prompt": call.prompt_tokens, "completion": call.completion_tokens}
-            self._count_tokens(model, tokens, is_estimated=call.is_estimated)
-        cost = engine.cost(calls)
-        if cost is not None:
-            self.metrics.count("cost_total", model, by=cost)
-
-    def _count_tokens(self, model: str, tokens: Mapping[str, int], *, is_estimated: bool) -> None:
-        for kind, n in tokens.items():
-            self.metrics.count("tokens_total", model, kind, by=n)
-            if is_estimated:
-                self.metrics.count("estimated_tokens_total", model, kind, by=n)
 
     def _warn_of_template(self, model: str) -> None:
         if model not in self._warned_models:

@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
@@ -51,15 +52,17 @@ from adacompute.gateway.openai_requests import (
     passthrough_reason,
 )
 from adacompute.gateway.operator_pages import allow_origins, make_operator_pages
-from adacompute.gateway.passthrough import decompress, forward, redact_error, without_coding
+from adacompute.gateway.passthrough import MAX_BUFFERED, forward, redact_error, without_coding
 from adacompute.gateway.probing import needs_probe, probe_upstreams
 from adacompute.gateway.request_checks import Forbidden, check_budget, check_request
 from adacompute.gateway.request_model import UpstreamRejected
 from adacompute.gateway.tracing import Spans
+from adacompute.gateway.usage_reader import decompress
 from adacompute.gateway.voting import Voting
 from adacompute.models.endpoint import Unavailable
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
+from adacompute.spending.token_prices import parse_token_prices
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
 """Failures that are answered with a message of their own."""
@@ -74,7 +77,12 @@ class Gateway:
     def __init__(self, config: Config, models: Mapping[str, VirtualModel]) -> None:
         self.config = config
         self.models = models
-        self.account = Account(config.log, Spans() if config.traces else None)
+        price_lists = {name: virtual.price_list for name, virtual in models.items()}
+        price_lists[NO_MODEL] = {}
+        if config.token_prices is not None:
+            price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
+        spans = Spans() if config.traces else None
+        self.account = Account(config.log, config.calls.open(config.port), price_lists, spans)
         self.is_stopping = False
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
@@ -147,7 +155,8 @@ class Gateway:
         upstreams = [voting.engine.upstream for voting in self._voting.values()]
         unknown = [upstream for upstream in upstreams if needs_probe(upstream.capabilities)]
         if self.config.probe and unknown:
-            self._probing = asyncio.create_task(probe_upstreams(self.config, unknown))
+            probe = probe_upstreams(self.config, unknown, self.account.calls)
+            self._probing = asyncio.create_task(probe)
 
     def announce_stops(self) -> None:
         """On SIGTERM, answer 503 at /ready for a while before stopping, for load balancers."""
@@ -215,16 +224,21 @@ class Gateway:
                 await self._list_models(exchange)
                 return
             if request is None:
-                on_done = self.account.passthrough_counter(NO_MODEL, "model")
-                await forward(exchange, self.relay, body, on_done)
+                await self._forward(exchange, body, "model")
                 return
             exchange.model = request.model
             voting = self._voting[request.model]
             if reason := passthrough_reason(request):
-                on_done = self.account.passthrough_counter(request.model, reason)
-                await forward(exchange, self.relay, voting.body_for_upstream(request), on_done)
+                await self._forward(exchange, voting.body_for_upstream(request), reason)
             else:
                 await voting.serve(exchange, request)
+
+    async def _forward(self, exchange: Exchange, body: bytes, reason: str) -> None:
+        """Forward a request that is not voted on."""
+        try:
+            await forward(exchange, self.relay, body, self.account.recorder(exchange, "forward"))
+        finally:
+            self.account.metrics.count("passthrough_requests_total", exchange.model, reason)
 
     def _rejection(self, exchange: Exchange) -> tuple[int, str, str] | None:
         """Return why a request is rejected before its body is read: a status, message and code."""
@@ -320,7 +334,7 @@ class Gateway:
             status, headers, data = OK, [JSON], add_models(b"{}", self._names)
         elif status >= BAD_REQUEST:
             headers, data = redact_error(relayed, headers, data)
-        elif status == OK and (plain := decompress(headers, data)) is not None:
+        elif status == OK and (plain := decompress(headers, data, MAX_BUFFERED)) is not None:
             headers, data = without_coding(headers), add_models(plain, self._names)
         await exchange.reply(status, headers, data)
 

@@ -111,6 +111,40 @@ class Body:
         return b"".join([*written, data[after:]])
 
 
+def read_members(data: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
+    """Return the values of some members of an object as they are written; empty if it is none.
+
+    The other members are skipped, which takes no memory. The last of equal names counts.
+
+    >>> read_members(b'{"a": [1, 2], "b": {"c": 1.50}}', ("b", "x"))
+    {'b': b'{"c": 1.50}'}
+    """
+    try:
+        found = _struct_decoder(names).decode(data)
+    except (ValueError, RecursionError):
+        return {}
+    values = zip(names, (bytes(getattr(found, name)) for name in names), strict=True)
+    return {name: value for name, value in values if value}
+
+
+def read_object(value: bytes) -> dict[str, Any]:
+    """Parse a value as an object; empty if it is none."""
+    try:
+        found: dict[str, Any] = _decoder(dict[str, Any]).decode(value)
+    except (ValueError, RecursionError):
+        return {}
+    return found
+
+
+@lru_cache
+def _struct_decoder(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - msgspec's
+    with needs_extra("serve"):
+        import msgspec
+
+    members = [(name, msgspec.Raw, msgspec.Raw()) for name in names]
+    return msgspec.json.Decoder(msgspec.defstruct("Members", members))
+
+
 @lru_cache
 def _decoder(kind: Any) -> Any:  # noqa: ANN401 - msgspec's
     with needs_extra("serve"):

@@ -27,6 +27,7 @@ from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest
 from adacompute.gateway.openai_requests import check_name
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
+from adacompute.storage.calls import CallFile, default_directory
 
 T = TypeVar("T")
 
@@ -107,6 +108,33 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
+class CallsConfig:
+    """Where calls to the upstream are recorded, and for how long.
+
+    ``directory`` is by default one below the user's state directory, named after the port.
+    """
+
+    directory: str | None = None
+    rotate_mb: float = 64.0
+    keep_days: float = 90.0
+    keep_mb: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        for name in ("rotate_mb", "keep_days", "keep_mb"):
+            _check_positive(getattr(self, name), name)
+
+    def open(self, port: int) -> CallFile:
+        """Return the file that this process records its calls in; it is not opened yet."""
+        directory = default_directory(port) if self.directory is None else Path(self.directory)
+        return CallFile(
+            directory,
+            rotate_bytes=int(self.rotate_mb * MB),
+            keep_days=self.keep_days,
+            keep_bytes=int(self.keep_mb * MB),
+        )
+
+
+@dataclass(frozen=True)
 class Config:
     """A gateway: its upstream, its models, its clients and its limits.
 
@@ -146,6 +174,8 @@ class Config:
     client_limits: Mapping[str, ClientLimits] = field(default_factory=dict)
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     log: LogConfig | None = None
+    calls: CallsConfig = field(default_factory=CallsConfig)
+    token_prices: str | None = None
 
     def __post_init__(self) -> None:
         check_url(self.base_url)
@@ -251,7 +281,9 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
         values["log"] = _build(
             LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"
         )
-    return _build(Config, values, "serve")
+    calls = _resolve_paths(values.get("calls", {}), "calls", ("directory",), beside)
+    values["calls"] = _build(CallsConfig, calls, "calls")
+    return _build(Config, _resolve_paths(values, "serve", ("token_prices",), beside), "serve")
 
 
 def _resolve_paths(

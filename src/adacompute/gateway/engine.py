@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.body import Body
+from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.openai_requests import BadRequest, VirtualRequest, last_user_text
 from adacompute.gateway.request_model import RequestModel, SampledChoice
 from adacompute.graders.grader import Grader
@@ -32,7 +34,7 @@ from adacompute.policies.bundle import Bundle
 from adacompute.sampling.blocks import question_features
 from adacompute.sampling.loop import LARGE, parse_sample, run_session
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.spending.token_prices import NANO, TokenPrices, Usage
+from adacompute.spending.token_prices import TokenPriceList
 
 QuestionSource = Literal["template", "message", "none"]
 """Where the question was found: by the bundle's template, as a message, or nowhere."""
@@ -54,7 +56,7 @@ class VirtualModel:
     shadow: bool = False
     audit_share: float = 0.0
     audit_max_share: float = 0.05
-    token_prices: TokenPrices | None = None
+    price_list: TokenPriceList = field(default_factory=dict)
     scorer: HttpScorer | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
 
@@ -171,9 +173,13 @@ class Engine:
         )
 
     def request_model(
-        self, request: VirtualRequest, headers: Mapping[str, str], query: str = ""
+        self,
+        request: VirtualRequest,
+        headers: Mapping[str, str],
+        query: str = "",
+        recorder: CallRecorder | None = None,
     ) -> RequestModel:
-        """Return the model as a request samples it."""
+        """Return the model as a request samples it; ``recorder`` records its calls."""
         bundle = self.virtual.bundle
         return RequestModel(
             self.upstream,
@@ -183,6 +189,7 @@ class Engine:
             query,
             want_logprobs=bundle.needs_logprobs,
             want_top_logprobs=bundle.draft is not None,
+            recorder=recorder,
         )
 
     def ends_after_one_sample(self, decision: Decision) -> bool:
@@ -203,7 +210,7 @@ class Engine:
             on_round=self._note_round,
         )
         decision.is_incomplete = not is_complete
-        sample = await self._choose(decision)
+        sample = await self._choose(decision, model.recorder)
         decision.samples_used = decision.samples_planned = session.n_samples
         decision.latency_s = time.perf_counter() - start
         return Outcome(sample, decision, model)
@@ -222,6 +229,8 @@ class Engine:
     async def audit(self, outcome: Outcome) -> None:
         """Sample up to the largest level after the answer was given."""
         session, model = outcome.decision.session, outcome.model
+        if model.recorder is not None:
+            model.recorder = model.recorder.for_purpose("audit")
         missing = self.virtual.bundle.max_samples - session.n_samples
         if missing > 0:
             async with aclosing(model.sample("", missing, on_usage=model.calls.append)) as samples:
@@ -231,12 +240,11 @@ class Engine:
 
     def cost(self, calls: Sequence[CallUsage]) -> float | None:
         """Cost of calls in money; None without token prices."""
-        prices = self.virtual.token_prices
-        if prices is None:
-            return None
-        return sum(prices.cost(_usage(call.tokens)) for call in calls) / NANO
+        costs = [call.cost for call in calls if call.cost is not None]
+        has_prices = bool(self.virtual.price_list) and len(costs) == len(calls)
+        return math.fsum(costs) if has_prices else None
 
-    async def _choose(self, decision: Decision) -> Sample:
+    async def _choose(self, decision: Decision, recorder: CallRecorder | None) -> Sample:
         """Return the first sample of the winning class.
 
         If no answer was parsed, it is the sample that the scorer prefers, or the first. A scorer
@@ -245,11 +253,12 @@ class Engine:
         session, scorer = decision.session, self.virtual.scorer
         decision.chosen = -1 if session.chosen is None else session.chosen
         if decision.chosen < 0 and scorer is not None and session.question is not None:
-            question = session.question
+            question, url = session.question, scorer.base_url
+            tracker = recorder and recorder.for_purpose("scorer", scorer=url, on_usage=None)
             try:
                 async with asyncio.TaskGroup() as group:
                     scores = [
-                        group.create_task(scorer.score(question, sample.text))
+                        group.create_task(scorer.score(question, sample.text, tracker=tracker))
                         for sample in session.samples
                     ]
             except* ModelError as failures:
@@ -288,12 +297,3 @@ class Engine:
         if template is None and prompt.text:
             return prompt.text, "message"
         return None, "none"
-
-
-def _usage(tokens: Mapping[str, Any]) -> Usage:
-    return Usage(
-        prompt=int(tokens.get("prompt_tokens") or 0),
-        completion=int(tokens.get("completion_tokens") or 0),
-        cached=int((tokens.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
-        reasoning=int((tokens.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0),
-    )

@@ -8,8 +8,10 @@ knows nothing of models except the name that requests are counted under.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from adacompute.gateway.openai_replies import write_error
@@ -77,6 +79,11 @@ class Exchange:
     def headers(self) -> Headers:
         """The request's headers without our own."""
         return [(name, value) for name, value in self._headers if not name.startswith(OWN_HEADERS)]
+
+    @cached_property
+    def request_id(self) -> str:
+        """The client's ``x-request-id``, or an id of our own."""
+        return self.header("x-request-id") or os.urandom(8).hex()
 
     @property
     def headers_without_compression(self) -> Headers:

@@ -35,13 +35,20 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "rejected_requests_total": ("Requests that the gateway rejected, by reason.", ("reason",)),
     "samples_total": ("Samples drawn, audits excluded.", ("model",)),
-    "calls_total": ("Calls to the upstream for samples, audits included.", ("model",)),
-    "tokens_total": ("Tokens used, by kind: prompt or completion.", ("model", "kind")),
-    "estimated_tokens_total": (
-        "Tokens estimated because the upstream sent no usage (an upper bound).",
-        ("model", "kind"),
+    "calls_total": (
+        "Calls to the upstream by purpose: vote, audit, forward, probe or scorer.",
+        ("model", "purpose"),
     ),
-    "cost_total": ("Money spent, by the token prices.", ("model",)),
+    "tokens_total": (
+        "Tokens charged, by kind: prompt or completion.",
+        ("model", "purpose", "kind"),
+    ),
+    "estimated_tokens_total": (
+        "Tokens charged at their upper bound because no usage arrived.",
+        ("model", "purpose", "kind"),
+    ),
+    "cost_total": ("Money spent, by the token prices.", ("model", "purpose")),
+    "lost_call_rows_total": ("Rows of the account of calls that could not be written.", ()),
     "unparsed_samples_total": ("Samples whose answer could not be parsed.", ("model",)),
     "incomplete_requests_total": (
         "Requests answered with fewer samples than the policy asked for.",
@@ -120,7 +127,8 @@ class Metrics:
         """Add to a counter."""
         child = self._children.get((name, *labels))
         if child is None:
-            child = self._children[name, *labels] = self._counters[name].labels(*labels)
+            counter = self._counters[name]
+            child = self._children[name, *labels] = counter.labels(*labels) if labels else counter
         child.inc(by)
 
     def observe(self, name: str, model: str, value: float) -> None:

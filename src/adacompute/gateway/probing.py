@@ -15,13 +15,18 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from adacompute.core.errors import AdaComputeError, ModelError, RequestRejected
+from adacompute.gateway.call_log import CallLog, CallOrigin, CallRecorder
 from adacompute.gateway.config import MB, Config
+from adacompute.gateway.exchange import NO_MODEL
 from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
 
 LOG = logging.getLogger("adacompute.gateway.probing")
+NO_CLIENT = "-"
+"""Client of calls that the gateway makes for itself."""
+
 LOADING_TIMEOUT_S = 60.0
 """How long a server that fails, for example while it loads its model, is probed again."""
 
@@ -34,14 +39,17 @@ def needs_probe(capabilities: Capabilities) -> bool:
     return capabilities == Capabilities()
 
 
-async def probe_upstreams(config: Config, upstreams: Iterable[Upstream]) -> None:
-    """Find the capabilities of each upstream, by the cache or a probe, and set them."""
+async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: CallLog) -> None:
+    """Find the capabilities of each upstream, by the cache or a probe, and set them.
+
+    The calls of a probe are recorded in ``calls``.
+    """
     by_model: dict[str, list[Upstream]] = {}
     for upstream in upstreams:
         by_model.setdefault(upstream.model, []).append(upstream)
     for model, same in by_model.items():
         try:
-            found = await _find_capabilities(config, model)
+            found = await _find_capabilities(config, model, calls)
         except AdaComputeError as error:
             LOG.warning(
                 "%s: the probe failed. Voting works, but each sample is requested in a call of "
@@ -56,22 +64,26 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream]) -> None
                 upstream.capabilities = found
 
 
-async def _find_capabilities(config: Config, model: str) -> Capabilities:
+async def _find_capabilities(config: Config, model: str, calls: CallLog) -> Capabilities:
     async with _one_process_at_a_time():
         known = load_cached(cache_path(), config.base_url, model)
         if known is None:
-            known = await _probe_when_loaded(config, model)
+            known = await _probe_when_loaded(config, model, calls)
             with suppress(OSError):  # without a cache, each process probes for itself
                 save_cached(cache_path(), config.base_url, model, known)
         return known
 
 
-async def _probe_when_loaded(config: Config, model: str) -> Capabilities:
+async def _probe_when_loaded(config: Config, model: str, calls: CallLog) -> Capabilities:
     """Probe a server; while it fails but rejects nothing, try again for a bounded time."""
     end, wait_s = time.monotonic() + LOADING_TIMEOUT_S, MIN_WAIT_S
-    max_bytes = int(config.max_reply_mb * MB)
+    origin = CallOrigin("probe", client=NO_CLIENT, model=NO_MODEL, purpose="probe")
     async with Upstream(
-        config.base_url, model, api_key=config.upstream_api_key, max_reply_bytes=max_bytes
+        config.base_url,
+        model,
+        api_key=config.upstream_api_key,
+        max_reply_bytes=int(config.max_reply_mb * MB),
+        tracker=CallRecorder(calls, origin),
     ) as upstream:
         while True:
             try:

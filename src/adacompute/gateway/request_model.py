@@ -8,22 +8,22 @@ upper bound. It decides nothing and extracts no answers.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adacompute.core.errors import RequestRejected
 from adacompute.gateway.body import DROP, Body
+from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.openai_replies import without_logprobs
 from adacompute.gateway.openai_requests import FIELD, VirtualRequest
+from adacompute.models.calls import CallTracker, UsageTracker
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
 from adacompute.models.openai_format import (
     logprob_fields,
     parse_choices_with_source,
-    parse_usage,
 )
 from adacompute.models.relay import Headers, end_to_end_headers
 from adacompute.sampling.fan_out import fan_out
@@ -64,7 +64,8 @@ class RequestModel:
     ``headers`` and ``query`` are the client's and go with each call. With ``want_logprobs``,
     log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
     a client that did not ask for them does not see them.
-    ``calls`` is the usage of all calls so far, and ``n_received`` the number of samples.
+    ``recorder`` records every call. ``calls`` is the usage of all calls so far, and ``n_received``
+    the number of samples.
     """
 
     upstream: Upstream
@@ -74,6 +75,7 @@ class RequestModel:
     query: str = ""
     want_logprobs: bool = False
     want_top_logprobs: bool = False
+    recorder: CallRecorder | None = None
     calls: list[CallUsage] = field(default_factory=list)
     n_received: int = 0
     _n_asked: int = 0
@@ -107,28 +109,16 @@ class RequestModel:
     async def _call(self, n: int, first: int, model: str, on_usage: OnUsage) -> list[Sample]:
         """Make one call, and report its usage whatever becomes of it."""
         payload = self.request.body.edit(self._changes(n, first, model))
-        path = self.request.path + self.query
-
-        def waste() -> None:
-            limit = self._max_tokens()
-            on_usage(CallUsage.bound(n, max_tokens=limit, prompt_bytes=len(payload)))
-
-        try:
-            reply = await self.upstream.post_bytes(
-                path,
-                payload,
-                stream=self.request.stream,
-                headers=self.headers,
-                on_billed_failure=waste,
-            )
-        except asyncio.CancelledError:
-            waste()
-            raise
+        reply = await self.upstream.post_bytes(
+            self.request.path + self.query,
+            payload,
+            stream=self.request.stream,
+            headers=self.headers,
+            tracker=self._tracker(n, payload, on_usage),
+        )
         if not isinstance(reply, ParsedReply):
             raise UpstreamRejected(reply.message, reply)
         document = reply.document
-        usage = parse_usage(document)
-        on_usage(CallUsage.of(usage, reply.samples, prompt_bytes=len(payload)))
         if reply.events:
             raw = SampledChoice(document, {}, reply.events)
             return [replace(reply.samples[0], raw=raw)]
@@ -140,6 +130,14 @@ class RequestModel:
             replace(sample, raw=SampledChoice(document, choice, (), headers))
             for sample, choice in zip(reply.samples, choices, strict=True)
         ]
+
+    def _tracker(self, n: int, payload: bytes, on_usage: OnUsage) -> CallTracker:
+        """Return what is told of the attempts of a call."""
+        if self.recorder is not None:
+            return replace(self.recorder, on_usage=on_usage)
+        limit = self._max_tokens()
+        bound = CallUsage.bound(n, max_tokens=limit, prompt_bytes=len(payload))
+        return UsageTracker(on_usage, bound)
 
     def _max_tokens(self) -> int | None:
         """Limit of completion tokens that the client set, if it is one."""

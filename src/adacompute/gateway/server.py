@@ -32,7 +32,11 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
-from adacompute.spending.token_prices import find_token_prices, parse_token_prices
+from adacompute.spending.token_prices import (
+    TokenPriceList,
+    find_token_prices,
+    parse_token_prices,
+)
 
 CONFIG_VARIABLE = "ADACOMPUTE_GATEWAY"
 """Environment variable that passes the configuration to the workers."""
@@ -74,9 +78,11 @@ def make_model(
     if grader is None and graded_by is None:
         raise BundleError(f"{given.bundle} does not name a grader: give one")
     _check_calibration(given, bundle)
-    token_prices = None
+    price_list: TokenPriceList = {}
+    if (prices := given.token_prices or config.token_prices) is not None:
+        price_list = parse_token_prices(Path(prices))
     if given.token_prices is not None:
-        token_prices = find_token_prices(parse_token_prices(Path(given.token_prices)), model)
+        find_token_prices(price_list, model)
     scorer = None
     if given.scorer is not None:
         scorer = HttpScorer(
@@ -96,7 +102,7 @@ def make_model(
         shadow=given.shadow,
         audit_share=given.audit_share,
         audit_max_share=given.audit_max_share,
-        token_prices=token_prices,
+        price_list=price_list,
         scorer=scorer,
         capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
     )

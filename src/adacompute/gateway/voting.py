@@ -12,6 +12,7 @@ import asyncio
 import json
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 from adacompute.core.errors import ModelError
@@ -33,7 +34,7 @@ from adacompute.gateway.passthrough import Forwarded, forward
 from adacompute.gateway.request_model import RequestModel
 from adacompute.models.failures import Failure
 from adacompute.models.messages import Sample
-from adacompute.models.model import CallUsage, sum_usage
+from adacompute.models.model import sum_usage
 from adacompute.models.openai_format import MalformedReply, parse_json, parse_samples
 from adacompute.models.relay import Relay
 from adacompute.models.streams import parse_stream
@@ -93,7 +94,8 @@ class Voting:
         for name, value in self._relay.request_headers(exchange.headers_without_compression):
             if name not in IDEMPOTENCY_HEADERS:
                 headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        return self.engine.request_model(request, headers, exchange.query)
+        recorder = self._account.recorder(exchange, "vote")
+        return self.engine.request_model(request, headers, exchange.query, recorder)
 
     async def _stream(
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
@@ -149,16 +151,11 @@ class Voting:
         start = time.perf_counter()
         decision.is_shadow = is_shadow
         model, body = self._request_model(exchange, request), self.body_for_upstream(request)
-
-        def on_done(forwarded: Forwarded) -> None:
-            prompt = forwarded.prompt_tokens or (len(body) if forwarded.is_estimated else 0)
-            tokens = {"prompt_tokens": prompt, "completion_tokens": forwarded.completion_tokens}
-            model.calls.append(CallUsage(tokens, forwarded.is_estimated))
-
+        tracker = replace(self._account.recorder(exchange, "vote"), on_usage=model.calls.append)
         headers = _decision_headers(decision)
         try:
             forwarded = await forward(
-                exchange, self._relay, body, on_done, headers=headers, keep_body=True
+                exchange, self._relay, body, tracker, headers=headers, keep_body=True
             )
         except BaseException:
             self._account.record_abandoned(self.engine, decision, model)
@@ -184,13 +181,12 @@ class Voting:
 
     async def _audit(self, outcome: Outcome) -> None:
         """Sample up to the largest level, and record that apart from what was served."""
-        n_calls = len(outcome.model.calls)
         try:
             await self.engine.audit(outcome)
         except ModelError:
             return  # an incomplete audit measures nothing; its calls are recorded
         finally:
-            self._account.record_audit(self.engine, outcome, n_calls)
+            self._account.record_audit(self.engine, outcome)
 
     def _headers(self, request: VirtualRequest, outcome: Outcome) -> Headers:
         decision = outcome.decision

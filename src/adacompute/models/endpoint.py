@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, needs_extra
+from adacompute.models.calls import NO_USAGE, UNTRACKED, CallTracker, StartedCall
 from adacompute.models.failures import Failure, PermanentFailure, TransientFailure, parse_reply
 from adacompute.models.http_session import (
     MAX_REPLY_BYTES,
@@ -22,6 +24,7 @@ from adacompute.models.http_session import (
     open_json_session,
 )
 from adacompute.models.messages import RetryPolicy, Timeouts
+from adacompute.models.model import CallUsage
 from adacompute.models.openai_format import MalformedReply, check_url, encode, shorten
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Read = Callable[[Any, float], T]
 Parse = Callable[[int, Mapping[str, str], bytes], Any]
+UsageOf = Callable[[Any], CallUsage | None]
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Called with the name of an event (``retry``, ``failed``, ``short``) and its fields."""
@@ -49,7 +53,8 @@ class Endpoint(SessionOwner):
 
     At most `max_connections` requests are in flight; others wait without a time limit. A reply of
     more than `max_reply_bytes`, decompressed, is a failure that is not retried. `on_event` is
-    called for retries and failures and must return quickly.
+    called for retries and failures and must return quickly. `tracker` is told of the attempts of
+    calls that have no tracker of their own.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Endpoint(SessionOwner):
         max_connections: int = 1000,
         max_reply_bytes: int = MAX_REPLY_BYTES,
         on_event: OnEvent | None = None,
+        tracker: CallTracker | None = None,
     ) -> None:
         self.base_url = check_url(base_url)
         self._timeouts = timeouts or Timeouts()
@@ -76,6 +82,7 @@ class Endpoint(SessionOwner):
         self._slots = asyncio.Semaphore(max_connections)
         self._max_reply_bytes = max_reply_bytes
         self._on_event = on_event
+        self._tracker = tracker
 
     async def __aenter__(self) -> Self:
         self._session = open_json_session(
@@ -89,26 +96,35 @@ class Endpoint(SessionOwner):
         body: Mapping[str, Any] | bytes,
         read: Read[T],
         parse: Parse = parse_reply,
-        on_billed_failure: Callable[[], None] | None = None,
+        *,
         headers: Mapping[str, str] | None = None,
+        tracker: CallTracker | None = None,
+        usage_of: UsageOf = lambda _: None,
     ) -> T:
         """Send a request, with retries, and return what `read` makes of the parsed reply.
 
-        `on_billed_failure` is called for every failed attempt that the server may bill. If it is
-        given, a request on a connection that the server had already closed is repeated immediately
-        and not counted as an attempt, because the server did not process it.
+        `tracker` is told of every attempt; `usage_of` returns the usage that a result reports. If a
+        tracker is given, a request on a connection that the server seems to have closed before is
+        repeated immediately and is no retry.
         """
         payload = body if isinstance(body, bytes) else encode(body)
+        tracker, n_attempts = tracker or self._tracker, 0
+        told = tracker or UNTRACKED
 
         async def attempt() -> T:
+            nonlocal n_attempts
             while True:
+                n_attempts += 1
+                number = n_attempts
                 try:
-                    return await self._attempt(path, payload, read, parse, headers)
-                except Failure as failure:
-                    if on_billed_failure is None or not failure.may_be_billed:
-                        raise
-                    if not (isinstance(failure, TransientFailure) and failure.is_stale):
-                        on_billed_failure()
+                    async with self._slots:
+                        call = told.start(path, payload, number)
+                        with track(call):
+                            result = await self._attempt(path, payload, read, parse, headers)
+                            call.end(usage_of(result))
+                            return result
+                except TransientFailure as failure:
+                    if tracker is None or not failure.is_stale:
                         raise
 
         return await self._with_retries(attempt)
@@ -174,14 +190,12 @@ class Endpoint(SessionOwner):
         parse: Parse,
         headers: Mapping[str, str] | None,
     ) -> T:
-        session = self._get_session()
-        async with self._slots:
-            start = time.perf_counter()
-            try:
-                reply = await session.post(self._url(path), payload, headers)
-            except HttpError as error:
-                raise self._to_failure(error) from None
-            latency_s = time.perf_counter() - start
+        start = time.perf_counter()
+        try:
+            reply = await self._get_session().post(self._url(path), payload, headers)
+        except HttpError as error:
+            raise self._to_failure(error) from None
+        latency_s = time.perf_counter() - start
         document = parse(reply.status, reply.headers, reply.body)
         try:
             return read(document, latency_s)
@@ -238,6 +252,19 @@ class Endpoint(SessionOwner):
     def _report(self, event: str, **fields: object) -> None:
         if self._on_event is not None:
             self._on_event(event, fields)
+
+
+@contextmanager
+def track(call: StartedCall) -> Iterator[None]:
+    """Report the end of an attempt that fails or is cancelled."""
+    try:
+        yield
+    except Failure as failure:
+        call.end(None if failure.may_be_billed else NO_USAGE)
+        raise
+    except BaseException:
+        call.end(None)
+        raise
 
 
 def _failure(state: tenacity.RetryCallState) -> Any:  # noqa: ANN401 - whatever was raised

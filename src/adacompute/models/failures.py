@@ -23,6 +23,9 @@ from adacompute.models.openai_format import (
 RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses of transient failures; every other failure is final."""
 
+INTERMEDIARY_STATUSES = frozenset({502, 504})
+"""Statuses of a proxy that lost the reply of the server behind it: that may be billed."""
+
 _RATE_LIMITED = frozenset({429, 529})
 _SUCCESS = range(200, 300)
 _REDIRECT = range(300, 400)
@@ -101,7 +104,10 @@ def check_reply(status: int, headers: Mapping[str, str], body: bytes, *, content
     if status in RETRIED_STATUSES:
         retry_after_s = parse_retry_after(headers.get("Retry-After"), datetime.now(UTC))
         error_type = RateLimited if status in _RATE_LIMITED else ModelError
-        raise TransientFailure(cause, error_type, retry_after_s=retry_after_s)
+        is_lost = status in INTERMEDIARY_STATUSES
+        raise TransientFailure(
+            cause, error_type, retry_after_s=retry_after_s, may_be_billed=is_lost
+        )
     if status in _REDIRECT:
         location = headers.get("Location", "another address")
         raise Rejection(f"answered {status}: it moved to {location}; change the base URL", status)

@@ -18,6 +18,13 @@ UNBOUNDED_TOKENS = 4096
 
 _TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _MAX_TOKENS = 10**12  # a larger number is not a count
+_CHAT_NAMES = {
+    "input_tokens": "prompt_tokens",
+    "output_tokens": "completion_tokens",
+    "input_tokens_details": "prompt_tokens_details",
+    "output_tokens_details": "completion_tokens_details",
+}
+"""Members of the usage of /v1/responses, and their names in that of /v1/chat/completions."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +32,45 @@ class CallUsage:
     """Tokens of one call, in the fields of OpenAI's ``usage`` object.
 
     ``is_estimated`` is True where the server did not report all of them. Then they are an upper
-    bound, or missing where nothing is known.
+    bound, or missing where nothing is known. ``cost`` is in money, None without token prices.
     """
 
     tokens: Mapping[str, Any] = field(default_factory=dict)
     is_estimated: bool = False
+    cost: float | None = None
+
+    @classmethod
+    def reported(cls, usage: Mapping[str, Any]) -> CallUsage | None:
+        """Usage as a server reports it, in the names of any of its APIs; None if it is incomplete.
+
+        >>> CallUsage.reported({"input_tokens": 5, "output_tokens": 2}).completion_tokens
+        2
+        """
+        tokens = _chat_usage(usage)
+        if "total_tokens" in tokens and "prompt_tokens" in tokens:  # embeddings complete nothing
+            rest = max(0, tokens["total_tokens"] - tokens["prompt_tokens"])
+            tokens.setdefault("completion_tokens", rest)
+        is_complete = "prompt_tokens" in tokens and "completion_tokens" in tokens
+        return cls(tokens) if is_complete else None
 
     @classmethod
     def of(
-        cls, usage: Mapping[str, Any], samples: Iterable[Sample], *, prompt_bytes: int
+        cls,
+        usage: Mapping[str, Any],
+        samples: Iterable[Sample],
+        *,
+        prompt_bytes: int,
+        counts_all: bool = False,
     ) -> CallUsage:
-        """Usage of a call that returned samples; a token of the prompt is at least one byte."""
-        known, samples = clean_usage(usage), list(samples)
+        """Usage of a call that returned samples; a token of the prompt is at least one byte.
+
+        ``counts_all`` says that the server's usage is known to count all samples of a call.
+        """
+        known, samples = _chat_usage(usage), list(samples)
         completion = sum(sample.completion_tokens or 0 for sample in samples)
-        estimated = "prompt_tokens" not in known or any(one.is_estimated for one in samples)
+        is_reported = counts_all and known.get("completion_tokens") == completion
+        is_counted = is_reported or not any(one.is_estimated for one in samples)
+        estimated = "prompt_tokens" not in known or not is_counted
         tokens = {"prompt_tokens": prompt_bytes, **known, "completion_tokens": completion}
         return cls(tokens, is_estimated=estimated)
 
@@ -58,6 +90,20 @@ class CallUsage:
     def completion_tokens(self) -> int:
         """Tokens of all completions of the call."""
         return int(self.tokens.get("completion_tokens") or 0)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that the server had cached."""
+        return self._detail("prompt_tokens_details", "cached_tokens")
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of the completions that are reasoning."""
+        return self._detail("completion_tokens_details", "reasoning_tokens")
+
+    def _detail(self, name: str, part: str) -> int:
+        details = self.tokens.get(name)
+        return int(details.get(part) or 0) if isinstance(details, Mapping) else 0
 
 
 OnUsage = Callable[[CallUsage], None]
@@ -81,6 +127,20 @@ class Model(Protocol):
         ``ModelError``.
         """
         ...
+
+
+def _chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a usage object of any API in the names of /v1/chat/completions."""
+    known = clean_usage(usage)
+    if not known.keys() & _CHAT_NAMES.keys():
+        return known
+    tokens = {_CHAT_NAMES.get(name, name): value for name, value in known.items()}
+    if "cache_read_input_tokens" in tokens:  # /v1/messages does not count them as input
+        cached = tokens["cache_read_input_tokens"]
+        written = tokens.get("cache_creation_input_tokens", 0)
+        tokens["prompt_tokens"] = tokens.get("prompt_tokens", 0) + cached + written
+        tokens["prompt_tokens_details"] = {"cached_tokens": cached}
+    return tokens
 
 
 def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:

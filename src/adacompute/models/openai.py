@@ -11,14 +11,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from adacompute.models.endpoint import Endpoint, Parse, Read
+from adacompute.models.calls import UNTRACKED, CallTracker, StartedCall
+from adacompute.models.endpoint import Endpoint, Parse, Read, UsageOf, track
 from adacompute.models.failures import Failure, Rejection, TransientFailure, parse_reply
 from adacompute.models.http_session import HttpError
 from adacompute.models.messages import Capabilities, Prompt, Reply, Sample, Settings
+from adacompute.models.model import CallUsage
 from adacompute.models.openai_format import (
     MalformedReply,
     encode,
     parse_samples,
+    parse_usage,
     request_body,
 )
 from adacompute.models.stream_events import parse_event
@@ -78,9 +81,16 @@ class Upstream(Endpoint):
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Send any JSON body, with retries; a rejection is returned as a reply, not raised."""
-        return await self._post(
-            path, body, lambda document, latency_s: Reply(_OK, document, "", latency_s)
-        )
+
+        def read(document: object, latency_s: float) -> Reply:
+            return Reply(_OK, document, "", latency_s)
+
+        def usage_of(reply: Reply) -> CallUsage | None:
+            # Until it is known what the usage of several choices counts, it is not used.
+            has_one = body.get("n", 1) == 1
+            return CallUsage.reported(parse_usage(reply.document)) if has_one else None
+
+        return await self._post(path, body, read, usage_of=usage_of)
 
     async def post_bytes(
         self,
@@ -89,13 +99,12 @@ class Upstream(Endpoint):
         *,
         stream: bool = False,
         headers: Mapping[str, str] | None = None,
-        on_billed_failure: Callable[[], None] | None = None,
+        tracker: CallTracker | None = None,
     ) -> Reply:
         """Send an encoded body with headers; the reply is a `ParsedReply`, or a rejection.
 
         If the body asks for a stream, it is read to its end, and the document is what its events
-        add up to; a stream that breaks off is retried. `on_billed_failure` is called for every
-        failed attempt that the server may bill.
+        add up to; a stream that breaks off is retried. `tracker` is told of every attempt.
         """
 
         def parse(status: int, reply_headers: Mapping[str, str], data: bytes) -> Any:  # noqa: ANN401 - a pair
@@ -112,7 +121,13 @@ class Upstream(Endpoint):
                 samples = self._parse_samples(document, latency_s)
             return ParsedReply(_OK, document, "", latency_s, tuple(samples), reply_headers, events)
 
-        return await self._post(path, body, read, parse, on_billed_failure, headers)
+        def usage_of(reply: Reply) -> CallUsage:
+            usage, counts_all = parse_usage(reply.document), self.capabilities.usage == "all"
+            return CallUsage.of(usage, reply.samples, prompt_bytes=len(body), counts_all=counts_all)
+
+        return await self._post(
+            path, body, read, parse, headers=headers, tracker=tracker, usage_of=usage_of
+        )
 
     async def _post(
         self,
@@ -120,11 +135,15 @@ class Upstream(Endpoint):
         body: Mapping[str, Any] | bytes,
         read: Read[Reply],
         parse: Parse = parse_reply,
-        on_billed_failure: Callable[[], None] | None = None,
+        *,
+        usage_of: UsageOf,
         headers: Mapping[str, str] | None = None,
+        tracker: CallTracker | None = None,
     ) -> Reply:
         try:
-            return await self._send(path, body, read, parse, on_billed_failure, headers)
+            return await self._send(
+                path, body, read, parse, headers=headers, tracker=tracker, usage_of=usage_of
+            )
         except Rejection as rejection:
             return replace(rejection.reply, message=self._redact(rejection.reply.message))
         except Failure as failure:
@@ -138,16 +157,25 @@ class Upstream(Endpoint):
 
         Opening is retried like a call; a failure after that is raised.
         """
-        payload = encode(body)
+        payload, tracker = encode(body), self._tracker or UNTRACKED
+        calls: list[StartedCall] = []
+
+        async def attempt() -> aiohttp.ClientResponse:
+            calls.append(tracker.start(path, payload, len(calls) + 1))
+            with track(calls[-1]):
+                return await self._open_stream(path, payload)
+
         async with self._slots:
             try:
-                response = await self._with_retries(lambda: self._open_stream(path, payload))
+                response = await self._with_retries(attempt)
             except Failure as failure:
                 raise self._to_error(failure) from None
+            usage: list[CallUsage | None] = []
             try:
-                yield self._events(response)
+                yield self._events(response, usage.append)
             finally:
                 response.close()
+                calls[-1].end(usage[0] if usage else None)
 
     async def _open_stream(self, path: str, payload: bytes) -> aiohttp.ClientResponse:
         session = self._get_session()
@@ -160,15 +188,20 @@ class Upstream(Endpoint):
             raise self._to_failure(error) from None
         return response
 
-    async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[Mapping[str, Any]]:
-        rest = b""
+    async def _events(
+        self, response: aiohttp.ClientResponse, on_end: Callable[[CallUsage | None], None]
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield the events of a stream; a complete one reports its usage at its end."""
+        rest, usage = b"", None
         try:
             async for chunk in self._get_session().chunks(response):
                 *lines, rest = (rest + chunk).split(b"\n")
                 self._check_size(rest)
                 for line in lines:
                     if (event := parse_event(line)) is not None:
+                        usage = CallUsage.reported(parse_usage(event)) or usage
                         yield event
+            on_end(usage)
         except MalformedReply as error:
             raise self._to_error(TransientFailure(f"cannot be parsed: {error}")) from None
         except HttpError as error:

@@ -105,10 +105,19 @@ class Relay(SessionOwner):
 
     @asynccontextmanager
     async def send(
-        self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        on_repeat: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[RelayedResponse]:
-        """Send a request to a path below the base URL, including its query."""
-        response = await self._open(method, path, self.request_headers(headers), body)
+        """Send a request to a path below the base URL, including its query.
+
+        ``on_repeat`` is called before a request is sent again.
+        """
+        response = await self._open(method, path, self.request_headers(headers), body, on_repeat)
         try:
             if response.status not in _VALID_STATUSES:
                 raise ConnectionInterrupted(
@@ -123,7 +132,12 @@ class Relay(SessionOwner):
             response.release()
 
     async def _open(
-        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+        self,
+        method: str,
+        path: str,
+        headers: list[tuple[str, str]],
+        body: bytes,
+        on_repeat: Callable[[], None],
     ) -> aiohttp.ClientResponse:
         session, url = self._get_session(), f"{self.base_url}/{path}"
         while True:
@@ -134,6 +148,7 @@ class Relay(SessionOwner):
             except HttpError as error:
                 if not error.is_stale:
                     raise self._to_error(error) from None
+                on_repeat()
 
     def redact(self, data: bytes) -> bytes:
         """Replace the API key in bytes that are shown to the client."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from adacompute.models.calls import CallTracker
 from adacompute.models.endpoint import Endpoint
 from adacompute.models.failures import Failure
-from adacompute.models.openai_format import MalformedReply
+from adacompute.models.model import CallUsage
+from adacompute.models.openai_format import MalformedReply, parse_usage
 
 MAX_SCORE = 1e300
 """Scores must be smaller in absolute value; NaN and infinity are malformed."""
@@ -24,12 +26,20 @@ class HttpScorer(Endpoint):
         super().__init__(url, **options)
         self.base_url = url  # unchanged: some servers distinguish /score from /score/
 
-    async def score(self, question: str, text: str) -> float:
-        """Score a text as an answer to a question."""
+    async def score(self, question: str, text: str, *, tracker: CallTracker | None = None) -> float:
+        """Score a text as an answer to a question; ``tracker`` is told of every attempt."""
+        body = {"question": question, "text": text}
         try:
-            return await self._send("", {"question": question, "text": text}, parse_score)
+            score, _ = await self._send(
+                "", body, _read_score, tracker=tracker, usage_of=lambda result: result[1]
+            )
         except Failure as failure:
             raise self._to_error(failure) from None
+        return score
+
+
+def _read_score(document: object, _: float) -> tuple[float, CallUsage | None]:
+    return parse_score(document), CallUsage.reported(parse_usage(document))
 
 
 def parse_score(document: object, _: float = 0.0) -> float:

@@ -6,7 +6,6 @@ imported, so the ``openai`` package is not a dependency. They know nothing of po
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
@@ -19,6 +18,7 @@ from adacompute.core.errors import (
     RateLimited,
     RequestRejected,
 )
+from adacompute.models.calls import UsageTracker
 from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
@@ -138,20 +138,11 @@ class UpstreamModel(_PromptedModel):
     async def _call(self, prompt: Prompt, n: int, model: str, on_usage: OnUsage) -> list[Sample]:
         known, settings = self._upstream.capabilities, self._settings
         payload = encode(request_body(model, prompt, settings, known, count=n))
-
-        def waste() -> None:
-            size = len(payload)
-            on_usage(CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=size))
-
-        try:
-            reply = await self._upstream.post_bytes(prompt.path, payload, on_billed_failure=waste)
-        except asyncio.CancelledError:
-            waste()
-            raise
+        bound = CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=len(payload))
+        tracker = UsageTracker(on_usage, bound)
+        reply = await self._upstream.post_bytes(prompt.path, payload, tracker=tracker)
         if not isinstance(reply, ParsedReply):
             raise RequestRejected(reply.message)
-        usage = parse_usage(reply.document)
-        on_usage(CallUsage.of(usage, reply.samples, prompt_bytes=len(payload)))
         return list(reply.samples)
 
 

@@ -1,0 +1,69 @@
+"""Calls: how every attempt to call an upstream reports its start and its end.
+
+An attempt is one HTTP request, so a call that is retried reports several. A tracker is told before
+the request is sent, and again when it is over: with the usage that the server reported, with None
+if a reply may have been generated whose usage never arrived, or with ``NO_USAGE`` if the server
+refused the request. This module sends nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from adacompute.models.model import CallUsage, OnUsage
+
+NO_USAGE: Final = CallUsage()
+"""Usage of an attempt that the server refused, or that never reached it."""
+
+
+class StartedCall(Protocol):
+    """An attempt in progress."""
+
+    def end(self, usage: CallUsage | None) -> None:
+        """Report the end: what was used, or None if that is not known."""
+        ...
+
+
+class CallTracker(Protocol):
+    """Something that is told of every attempt."""
+
+    def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
+        """Report the start of an attempt; the first of a call is number 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class UsageTracker:
+    """A tracker that passes on the usage of attempts that may be billed.
+
+    ``bound`` takes the place of a usage that is not known.
+    """
+
+    on_usage: OnUsage
+    bound: CallUsage
+
+    def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
+        """Start an attempt."""
+        del path, payload, attempt
+        return self
+
+    def end(self, usage: CallUsage | None) -> None:
+        """Report the usage, or its bound."""
+        if usage is not NO_USAGE:
+            self.on_usage(self.bound if usage is None else usage)
+
+
+class _Untracked:
+    """A tracker that does nothing."""
+
+    def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
+        del path, payload, attempt
+        return self
+
+    def end(self, usage: CallUsage | None) -> None:
+        del usage
+
+
+UNTRACKED: Final[CallTracker] = _Untracked()
+"""A tracker for calls of which no account is kept."""
