@@ -6,7 +6,7 @@ Hypothesis tries the same examples on every run and has no deadline, since CI ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,15 @@ settings.register_profile("search", deadline=None, max_examples=500)
 settings.load_profile("adacompute")
 
 Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the accounts of gateways that tests start out of the user's directories."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
 
 KINDS: dict[str, list[str | None]] = {
     "easy": ["7"] * 8,

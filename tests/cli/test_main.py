@@ -18,6 +18,7 @@ import adacompute
 from adacompute.cli import main as cli
 from adacompute.features.text import FEATURE_SETS
 from adacompute.stages import estimate as estimate_stage
+from adacompute.storage.calls import CallFile
 from adacompute.storage.decisions import DecisionLog
 
 Rows = list[dict[str, Any]]
@@ -46,6 +47,13 @@ def logged() -> Path:
     return place
 
 
+def spent(place: Path) -> Path:
+    """Return the account of a gateway that made one call."""
+    start = {"call": "1", "client": "a", "upstream_model": "m", "purpose": "vote"}
+    CallFile(place).append({**start, "started_at": 1.0, "max_prompt_tokens": 9, "max_cost": 0.5})
+    return place
+
+
 @pytest.fixture
 def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Examples:
     """Return an example of every command that needs no server."""
@@ -64,6 +72,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "evaluate": (run, *EVALUATE),
         "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
         "replay": (logged(), "--bundle", "example", "--budget", "2"),
+        "spend": (spent(place / "calls"),),
         "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
         "demo": (source,),
         "fit": (

@@ -14,9 +14,12 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ModelError, RequestRejected
 from adacompute.gateway import probing
+from adacompute.gateway.call_log import CallLog
 from adacompute.gateway.config import Config, make_config
+from adacompute.gateway.metrics import Metrics
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
+from adacompute.storage.calls import CallFile
 from adacompute.testing import gateways
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 
@@ -70,14 +73,17 @@ def test_a_gateway_stops_while_it_probes(policies: Path) -> None:
 Probe = Callable[[Upstream], object]
 
 
-def find(monkeypatch: pytest.MonkeyPatch, probe: Probe, processes: int = 1) -> list[Capabilities]:
+def find(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, probe: Probe, processes: int = 1
+) -> list[Capabilities]:
     """Capabilities that processes find with a probe of ours."""
     monkeypatch.setattr(probing, "probe", probe)
     config = make_config({"base_url": BASE_URL})
     upstreams = [Upstream(BASE_URL, "real") for _ in range(processes)]
 
     async def main() -> None:
-        each = (probing.probe_upstreams(config, [upstream]) for upstream in upstreams)
+        calls = CallLog(CallFile(tmp_path), Metrics())
+        each = (probing.probe_upstreams(config, [upstream], calls) for upstream in upstreams)
         await asyncio.gather(*each)
 
     asyncio.run(main())
@@ -87,7 +93,9 @@ def find(monkeypatch: pytest.MonkeyPatch, probe: Probe, processes: int = 1) -> l
 NATIVE = Capabilities(n="native")
 
 
-def test_a_server_that_loads_its_model_is_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_loads_its_model_is_probed_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     results = [ModelError("answered 503: Loading model")] * 3
 
     async def probe(_: Upstream) -> Capabilities:
@@ -95,7 +103,7 @@ def test_a_server_that_loads_its_model_is_probed_again(monkeypatch: pytest.Monke
             raise results.pop()
         return NATIVE
 
-    assert find(monkeypatch, probe) == [NATIVE]
+    assert find(monkeypatch, tmp_path, probe) == [NATIVE]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +114,11 @@ def test_a_server_that_loads_its_model_is_probed_again(monkeypatch: pytest.Monke
     ],
 )
 def test_a_probe_that_fails_leaves_the_capabilities_unknown(
-    monkeypatch: pytest.MonkeyPatch, error: ModelError, timeout_s: float, attempts: range
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: ModelError,
+    timeout_s: float,
+    attempts: range,
 ) -> None:
     monkeypatch.setattr(probing, "LOADING_TIMEOUT_S", timeout_s)
     calls = []
@@ -115,11 +127,13 @@ def test_a_probe_that_fails_leaves_the_capabilities_unknown(
         calls.append(upstream)
         raise error
 
-    assert find(monkeypatch, probe) == [Capabilities()]
+    assert find(monkeypatch, tmp_path, probe) == [Capabilities()]
     assert len(calls) in attempts
 
 
-def test_processes_that_start_together_probe_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_start_together_probe_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     calls = []
 
     async def probe(upstream: Upstream) -> Capabilities:
@@ -127,5 +141,5 @@ def test_processes_that_start_together_probe_once(monkeypatch: pytest.MonkeyPatc
         await asyncio.sleep(0.1)
         return NATIVE
 
-    assert find(monkeypatch, probe, processes=3) == [NATIVE] * 3
+    assert find(monkeypatch, tmp_path, probe, processes=3) == [NATIVE] * 3
     assert len(calls) == 1

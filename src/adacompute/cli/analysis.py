@@ -1,4 +1,4 @@
-"""Analysis commands: replay logged decisions, and reproduce the paper.
+"""Analysis commands: replay logged decisions, sum what was spent, and reproduce the paper.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -47,6 +47,16 @@ def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
     show(replay_log(log, bundle, budget=budget), _print_replay, as_json=as_json)
 
 
+@click.command("spend")
+@click.argument("directory", metavar="DIR", type=RUN)
+@common
+def spend(*, directory: Path, as_json: bool) -> None:
+    """Sum what a gateway's calls to its upstream cost."""
+    from adacompute.stages.spend import sum_spend
+
+    show(sum_spend(directory), _print_spend, as_json=as_json)
+
+
 @click.command("reproduce")
 @click.argument("sources", metavar="DIR…", type=RUN, nargs=-1, required=True)
 @click.option("--out", required=True, type=RUN, help="Directory for the tables and figures.")
@@ -64,6 +74,24 @@ def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: 
     with progress("Reproducing") as report:
         result = reproduce_runs(sources, out=out, full_runs=full_runs, progress=report)
     show(result, _print_reproduction, as_json=as_json)
+
+
+def _print_spend(result: Result) -> None:
+    """Print what was spent, one row per client, model and purpose."""
+    rows = [
+        {
+            "Client": row["client"],
+            "Model": row["upstream_model"],
+            "Purpose": row["purpose"],
+            "Calls": row["calls"],
+            "Estimated": row["estimated_calls"],
+            "Prompt tokens": row["prompt_tokens"],
+            "Completion tokens": row["completion_tokens"],
+            "Cost": NOTHING if row["unpriced_calls"] == row["calls"] else row["cost"],
+        }
+        for row in result["spend"]
+    ]
+    print_rows("Spend", rows)
 
 
 def _print_replay(result: Result) -> None:

@@ -47,6 +47,7 @@ for command in (
     pipeline.report,
     live.serve,
     analysis.replay,
+    analysis.spend,
     analysis.reproduce,
 ):
     cli.add_command(command)

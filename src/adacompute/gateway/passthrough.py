@@ -50,14 +50,14 @@ async def forward(
 ) -> Forwarded:
     """Forward a request, and its reply with some headers of ours.
 
-    ``tracker`` is told of the call if it may cost something: methods other than POST do not.
+    ``tracker`` is notified of the call if it may cost something: methods other than POST do not.
     """
-    told = tracker if exchange.method == "POST" else UNTRACKED
-    calls = [told.start(exchange.path, body, 1)]
+    observer = tracker if exchange.method == "POST" else UNTRACKED
+    calls = [observer.start(exchange.path, body, 1)]
 
     def repeat() -> None:
         calls[-1].end(None)
-        calls.append(told.start(exchange.path, body, len(calls) + 1))
+        calls.append(observer.start(exchange.path, body, len(calls) + 1))
 
     sent = exchange.headers_without_compression if keep_body else exchange.headers
     try:

@@ -132,7 +132,7 @@ class RequestModel:
         ]
 
     def _tracker(self, n: int, payload: bytes, on_usage: OnUsage) -> CallTracker:
-        """Return what is told of the attempts of a call."""
+        """Return what is notified of the attempts of a call."""
         if self.recorder is not None:
             return replace(self.recorder, on_usage=on_usage)
         limit = self._max_tokens()

@@ -1,9 +1,9 @@
 """Calls: how every attempt to call an upstream reports its start and its end.
 
-An attempt is one HTTP request, so a call that is retried reports several. A tracker is told before
-the request is sent, and again when it is over: with the usage that the server reported, with None
-if a reply may have been generated whose usage never arrived, or with ``NO_USAGE`` if the server
-refused the request. This module sends nothing and writes nothing.
+An attempt is one HTTP request, so a call that is retried reports several. A tracker is called
+before the request is sent, and again when it is over: with the usage that the server reported, with
+None if a reply may have been generated whose usage never arrived, or with ``NO_USAGE`` if the
+server refused the request. This module sends nothing and writes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StartedCall(Protocol):
 
 
 class CallTracker(Protocol):
-    """Something that is told of every attempt."""
+    """Something that is notified of every attempt."""
 
     def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
         """Report the start of an attempt; the first of a call is number 1."""

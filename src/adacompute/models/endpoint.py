@@ -53,8 +53,8 @@ class Endpoint(SessionOwner):
 
     At most `max_connections` requests are in flight; others wait without a time limit. A reply of
     more than `max_reply_bytes`, decompressed, is a failure that is not retried. `on_event` is
-    called for retries and failures and must return quickly. `tracker` is told of the attempts of
-    calls that have no tracker of their own.
+    called for retries and failures and must return quickly. `tracker` is notified of the attempts
+    of calls that have no tracker of their own.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Endpoint(SessionOwner):
     ) -> T:
         """Send a request, with retries, and return what `read` makes of the parsed reply.
 
-        `tracker` is told of every attempt; `usage_of` returns the usage that a result reports. If a
-        tracker is given, a request on a connection that the server seems to have closed before is
-        repeated immediately and is no retry.
+        `tracker` is notified of every attempt; `usage_of` returns the usage that a result reports.
+        If a tracker is given, a request on a connection that the server seems to have closed before
+        is repeated immediately and is no retry.
         """
         payload = body if isinstance(body, bytes) else encode(body)
         tracker, n_attempts = tracker or self._tracker, 0
-        told = tracker or UNTRACKED
+        observer = tracker or UNTRACKED
 
         async def attempt() -> T:
             nonlocal n_attempts
@@ -118,7 +118,7 @@ class Endpoint(SessionOwner):
                 number = n_attempts
                 try:
                     async with self._slots:
-                        call = told.start(path, payload, number)
+                        call = observer.start(path, payload, number)
                         with track(call):
                             result = await self._attempt(path, payload, read, parse, headers)
                             call.end(usage_of(result))

@@ -104,7 +104,7 @@ class Upstream(Endpoint):
         """Send an encoded body with headers; the reply is a `ParsedReply`, or a rejection.
 
         If the body asks for a stream, it is read to its end, and the document is what its events
-        add up to; a stream that breaks off is retried. `tracker` is told of every attempt.
+        add up to; a stream that breaks off is retried. `tracker` is notified of every attempt.
         """
 
         def parse(status: int, reply_headers: Mapping[str, str], data: bytes) -> Any:  # noqa: ANN401 - a pair

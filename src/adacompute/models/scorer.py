@@ -27,7 +27,7 @@ class HttpScorer(Endpoint):
         self.base_url = url  # unchanged: some servers distinguish /score from /score/
 
     async def score(self, question: str, text: str, *, tracker: CallTracker | None = None) -> float:
-        """Score a text as an answer to a question; ``tracker`` is told of every attempt."""
+        """Score a text as an answer to a question; ``tracker`` is notified of every attempt."""
         body = {"question": question, "text": text}
         try:
             score, _ = await self._send(
