@@ -85,13 +85,18 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
 
     @contextmanager
     def start(
-        *, workers: int = 1, settings: str = "", all_paths: bool = True, **variables: str
+        *,
+        workers: int = 1,
+        settings: str = "",
+        all_paths: bool = True,
+        base_url: str = "",
+        **variables: str,
     ) -> Iterator[int]:
         port = free_port()
         config, log = policies / f"gateway-{port}.toml", policies / f"gateway-{port}.log"
         paths = 'allowed_paths = ["* /v1/*"]\n' if all_paths else ""
         own = {"port": port, "workers": workers, "settings": paths + settings}
-        config.write_text(CONFIG.format(base_url=upstream.base_url, **own))
+        config.write_text(CONFIG.format(base_url=base_url or upstream.base_url, **own))
         command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
         with log.open("wb") as said:
             process = subprocess.Popen(command, stderr=said, stdout=said, env={**kept, **variables})

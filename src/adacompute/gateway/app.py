@@ -45,7 +45,8 @@ from adacompute.gateway.metrics import Metrics
 from adacompute.gateway.openai_replies import add_models, write_error
 from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
-    VOTED_PATHS,
+    PATHS,
+    REFUSED_PATHS,
     BadRequest,
     has_dot_segments,
     parse_request,
@@ -192,7 +193,7 @@ class Gateway:
             self.account.metrics.count(
                 "client_requests_total", exchange.client or "?", str(exchange.status)
             )
-            path = VOTED_PATHS.get(exchange.path, "other")
+            path = PATHS.get(exchange.path, "other")
             self.account.metrics.count("requests_total", exchange.model, path, str(exchange.status))
 
     async def _serve(self, exchange: Exchange) -> None:
@@ -209,7 +210,7 @@ class Gateway:
         )
         check_request(self.config, exchange.client, exchange.method, exchange.path, body)
         request = None
-        if exchange.method == "POST" and exchange.path in VOTED_PATHS:
+        if exchange.method == "POST" and exchange.path in (*PATHS, *REFUSED_PATHS):
             request = parse_request(
                 exchange.path,
                 body,

@@ -23,7 +23,8 @@ from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
 from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.body import Body
 from adacompute.gateway.call_log import CallRecorder
-from adacompute.gateway.openai_requests import BadRequest, VirtualRequest, last_user_text
+from adacompute.gateway.chat_messages import last_user_text
+from adacompute.gateway.openai_requests import BadRequest, VirtualRequest
 from adacompute.gateway.request_model import RequestModel, SampledChoice
 from adacompute.graders.grader import Grader
 from adacompute.models.messages import Capabilities, Prompt, Sample

@@ -13,6 +13,7 @@ from typing import Any
 
 from adacompute.gateway.body import DROP, Body, InvalidBody
 from adacompute.models.openai_format import MalformedReply, parse_json
+from adacompute.models.responses_format import from_chat_usage, without_response_logprobs
 
 KEEP_ALIVE = b": still sampling\n\n"
 """A comment that keeps the connection of a waiting client open."""
@@ -25,6 +26,44 @@ def one_choice(
 ) -> bytes:
     """Write a reply with one of its choices and the usage of all calls."""
     return _dump({**document, "choices": [{**choice, "index": 0}], "usage": usage})
+
+
+def one_response(
+    document: Mapping[str, Any], usage: Mapping[str, Any], *, hide_logprobs: bool = False
+) -> bytes:
+    """Write a reply of the Responses API with the usage of all calls."""
+    shown = without_response_logprobs(document) if hide_logprobs else document
+    return _dump({**shown, "usage": from_chat_usage(usage)})
+
+
+def edit_response_event(
+    event: bytes, usage: Mapping[str, Any], *, hide_logprobs: bool = False
+) -> bytes:
+    r"""Put the usage of all calls into the event of a stream that reports the usage.
+
+    >>> event = b'data: {"response": {"id":  "a", "usage": {"input_tokens": 5}}}\n\n'
+    >>> edit_response_event(event, {}).count(b'{"response": {"id":  "a", "usage": {"input_tokens_')
+    1
+    """
+    if not hide_logprobs and b'"usage"' not in event:
+        return event
+    lines = event.splitlines(keepends=True)
+    return b"".join(_edit_response_line(line, usage, hide_logprobs=hide_logprobs) for line in lines)
+
+
+def _edit_response_line(line: bytes, usage: Mapping[str, Any], *, hide_logprobs: bool) -> bytes:
+    name, colon, value = line.partition(b":")
+    try:
+        if name == b"data" and hide_logprobs:
+            value = _dump(without_response_logprobs(parse_json(value))) + b"\n"
+        body = Body.parse(value) if name == b"data" else None
+        response = None if body is None else Body.parse(body.values.get("response", b""))
+    except (InvalidBody, MalformedReply):
+        return line
+    if body is not None and response is not None and response.is_set("usage"):
+        edited = response.edit({"usage": from_chat_usage(usage)})
+        value = value.replace(body.values["response"], edited, 1)
+    return name + colon + value
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.body import INVALID, MAX_ELEMENTS, Body, InvalidBody
+from adacompute.gateway.chat_messages import (
+    Message,
+    messages_reason,
+    read_input,
+    read_messages,
+    to_json,
+)
 from adacompute.models.messages import Prompt
+from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
 
 FIELD = "adacompute"
 """Member of a body with options for the gateway; it is not sent to the upstream."""
@@ -26,9 +34,18 @@ BUDGET_SEPARATOR = "@"
 
 OPTIONS = ("budget", "debug")
 
-VOTED_PATHS = {"/v1/chat/completions": "chat/completions", "/v1/completions": "completions"}
-"""Paths whose requests can be voted on, and the upstream's paths for them."""
+CHAT, COMPLETIONS, EMBEDDINGS = "chat/completions", "completions", "embeddings"
 
+VOTED_PATHS = (CHAT, COMPLETIONS, RESPONSES)
+"""Paths of the upstream whose requests can be voted on."""
+
+PATHS = {f"/v1/{path}": path for path in (*VOTED_PATHS, EMBEDDINGS)}
+"""Paths of requests in which names of virtual models are replaced, and the upstream's paths."""
+
+REFUSED_PATHS = ("/v1/messages",)
+"""Paths that are forwarded, but have no virtual models."""
+
+_STORED = ("previous_response_id", "conversation", "prompt")
 _SHOWN = 100
 _MAX_TEMPERATURE = 1000
 
@@ -39,23 +56,6 @@ class BadRequest(Exception):  # noqa: N818 - it names what the client sent
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a message."""
-
-    type: str
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message of a chat, with the members that are read here."""
-
-    role: str
-    content: str | list[Part] | None = None
-    tool_calls: Any = None
 
 
 @dataclass(frozen=True)
@@ -79,23 +79,25 @@ class VirtualRequest:
         options = self.body.read("stream_options", dict[str, Any])
         return isinstance(options, Mapping) and bool(options.get("include_usage"))
 
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the client asks for log-probabilities, or says that it wants none."""
+        if self.path != RESPONSES:
+            return "logprobs" in self.body.values
+        included = self.body.read("include", list[str])
+        return isinstance(included, list) and INCLUDE_LOGPROBS in included
+
     @cached_property
     def messages(self) -> list[Message] | None:
-        """The messages of a chat; None if there are none, or if they are not messages."""
-        found = self.body.read("messages", list[Message])
-        return None if found is INVALID else found
+        """The messages of a conversation; None if there are none, or if they are invalid."""
+        return read_input(self.body) if self.path == RESPONSES else read_messages(self.body)
 
     @cached_property
     def prompt(self) -> Prompt:
         """The prompt of the request."""
-        if self.path == "completions":
+        if self.path == COMPLETIONS:
             return Prompt(text=self.body.read("prompt", str))
-        shown = ({"role": one.role, "content": _plain(one.content)} for one in self.messages or ())
-        return Prompt(messages=tuple(shown))
-
-
-def _plain(content: str | list[Part] | None) -> Any:  # noqa: ANN401 - JSON
-    return [asdict(part) for part in content] if isinstance(content, list) else content
+        return Prompt(messages=to_json(self.messages or ()))
 
 
 def parse_request(
@@ -135,7 +137,9 @@ def parse_request(
         (suffix or None, "model"),
     )
     chosen = next((parse_budget(value, name) for value, name in budgets if value is not None), None)
-    return VirtualRequest(body, VOTED_PATHS[path], model, chosen, debug=bool(options.get("debug")))
+    if path in REFUSED_PATHS:
+        raise BadRequest(f"{path} is not supported for the virtual model {model!r}", "model")
+    return VirtualRequest(body, PATHS[path], model, chosen, debug=bool(options.get("debug")))
 
 
 def split_budget(model: str) -> tuple[str, str]:
@@ -161,11 +165,15 @@ def passthrough_reason(request: VirtualRequest) -> str | None:
     Tools, images and other modes have no single answer to count. Samples at temperature 0 are all
     equal. A client that asks for several choices wants all of them.
     """
+    if request.path not in VOTED_PATHS:
+        return "path"
     if reason := _settings_reason(request.body):
         return reason
-    if request.path == "completions":
+    if request.path == COMPLETIONS:
         return None if isinstance(request.body.read("prompt", str), str) else "prompt"
-    return _messages_reason(request.messages)
+    if request.path == RESPONSES and any(map(request.body.is_set, _STORED)):
+        return "prompt"
+    return messages_reason(request.messages)
 
 
 def _settings_reason(body: Body) -> str | None:
@@ -179,32 +187,8 @@ def _settings_reason(body: Body) -> str | None:
     if temperature is not None and not 0 < temperature < _MAX_TEMPERATURE:
         return "temperature"
     is_odd = body.read("stream", bool | None) is INVALID
-    if is_odd or any(body.is_set(name) for name in ("echo", "suffix", "audio")):
+    if is_odd or any(body.is_set(name) for name in ("echo", "suffix", "audio", "background")):
         return "mode"
-    return None
-
-
-def _messages_reason(messages: Sequence[Message] | None) -> str | None:
-    if not messages:
-        return "prompt"
-    for message in messages:
-        if message.role in {"tool", "function"} or message.tool_calls:
-            return "tools"
-        parts = message.content
-        if isinstance(parts, list) and not all(part.type == "text" for part in parts):
-            return "images"
-        if parts is None:
-            return "prompt"
-    return None
-
-
-def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the text of the last message of the user."""
-    for message in reversed(messages):
-        if message.get("role") == "user":
-            content = message["content"]
-            parts = content if isinstance(content, list) else [{"text": content}]
-            return "".join(str(part.get("text", "")) for part in parts)
     return None
 
 

@@ -16,8 +16,9 @@ from adacompute.core.errors import RequestRejected
 from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.openai_replies import without_logprobs
-from adacompute.gateway.openai_requests import FIELD, VirtualRequest
+from adacompute.gateway.openai_requests import COMPLETIONS, FIELD, VirtualRequest
 from adacompute.models.calls import CallTracker, UsageTracker
+from adacompute.models.logprobs import TOP_LOGPROBS
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
@@ -26,12 +27,14 @@ from adacompute.models.openai_format import (
     parse_choices_with_source,
 )
 from adacompute.models.relay import Headers, end_to_end_headers
+from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
 from adacompute.sampling.fan_out import fan_out
 
 SEEDS = 2**31
 """Seeds that every server accepts."""
 
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens")
+_LIMITS = (*_MAX_TOKENS, "max_output_tokens")
 _ENCODING = ("utf-8", "surrogateescape")
 _FORWARDED_HEADERS = ("x-request-id", "openai-", "x-ratelimit-")
 
@@ -97,7 +100,8 @@ class RequestModel:
             self._n_asked = max(self._n_asked, first + size)
             return await self._call(size, first, arm or self.model, on_usage)
 
-        per_call = 1 if self.request.stream else native
+        is_single = self.request.stream or self.request.path == RESPONSES
+        per_call = 1 if is_single else native
         samples = fan_out(call, n, per_call=per_call, start=self._n_asked)
         try:
             async for sample in samples:
@@ -122,8 +126,11 @@ class RequestModel:
         if reply.events:
             raw = SampledChoice(document, {}, reply.events)
             return [replace(reply.samples[0], raw=raw)]
+        if self.request.path == RESPONSES:
+            raw = SampledChoice(document, {}, (), _forwarded_headers(reply.headers))
+            return [replace(reply.samples[0], raw=raw)]
         choices = [choice for _, choice in parse_choices_with_source(document)]
-        if "logprobs" not in self.request.body.values:
+        if not self.request.has_logprobs:
             choices = without_logprobs(choices)
         headers = _forwarded_headers(reply.headers)
         return [
@@ -141,7 +148,7 @@ class RequestModel:
 
     def _max_tokens(self) -> int | None:
         """Limit of completion tokens that the client set, if it is one."""
-        given = (self.request.body.read(name, int) for name in _MAX_TOKENS)
+        given = (self.request.body.read(name, int) for name in _LIMITS)
         return next((one for one in given if type(one) is int and 0 < one < SEEDS), None)
 
     def _changes(self, n: int, first: int, model: str) -> dict[str, Any]:
@@ -157,15 +164,26 @@ class RequestModel:
             changes["seed"] = (seed + first) % SEEDS
         known, is_stream = self.upstream.capabilities, self.request.stream
         has_logprobs = known.logprobs not in {"rejected", "missing"}
-        if self.want_logprobs and has_logprobs and "logprobs" not in body.values:
-            is_chat = self.request.path != "completions"
-            wanted = {"logprobs": True if is_chat else 1}
-            changes |= logprob_fields(is_chat=is_chat) if self.want_top_logprobs else wanted
+        if self.want_logprobs and has_logprobs and not self.request.has_logprobs:
+            changes |= self._logprob_changes()
+        if self.request.path == RESPONSES:
+            return changes
         if is_stream and known.stream_usage != "rejected":
             options = body.read("stream_options", dict[str, Any])
             options = options if isinstance(options, Mapping) else {}
             changes["stream_options"] = {**options, "include_usage": True}
         return changes | _rename_max_tokens(body, known)
+
+    def _logprob_changes(self) -> dict[str, Any]:
+        """Return the changes that ask for the log-probabilities that the policy needs."""
+        path, is_top = self.request.path, self.want_top_logprobs
+        if path == RESPONSES:
+            included = self.request.body.read("include", list[str])
+            included = included if isinstance(included, list) else []
+            top = {"top_logprobs": TOP_LOGPROBS} if is_top else {}
+            return {"include": [*included, INCLUDE_LOGPROBS], **top}
+        is_chat = path != COMPLETIONS
+        return logprob_fields(is_chat=is_chat) if is_top else {"logprobs": True if is_chat else 1}
 
 
 def _forwarded_headers(headers: Mapping[str, str]) -> Headers:

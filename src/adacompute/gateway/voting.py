@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +25,13 @@ from adacompute.gateway.openai_replies import (
     KEEP_ALIVE,
     StreamHead,
     edit_event,
+    edit_response_event,
     one_choice,
+    one_response,
     role_event,
     usage_event,
 )
-from adacompute.gateway.openai_requests import FIELD, VirtualRequest
+from adacompute.gateway.openai_requests import CHAT, COMPLETIONS, FIELD, VirtualRequest
 from adacompute.gateway.passthrough import Forwarded, forward
 from adacompute.gateway.request_model import RequestModel
 from adacompute.models.failures import Failure
@@ -37,12 +39,14 @@ from adacompute.models.messages import Sample
 from adacompute.models.model import sum_usage
 from adacompute.models.openai_format import MalformedReply, parse_json, parse_samples
 from adacompute.models.relay import Relay
+from adacompute.models.responses_format import RESPONSES, to_completion
 from adacompute.models.streams import parse_stream
 
 IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 """Headers by which a server recognises a request and repeats its answer."""
 
 _AUDIT_SCALE = 2**32
+_PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 
 
 class Voting:
@@ -76,8 +80,7 @@ class Voting:
             await self._stream(exchange, request, decision)
         else:
             outcome = await self._run(exchange, request, decision)
-            usage = sum_usage(outcome.model.calls)
-            reply = one_choice(outcome.choice.document, outcome.choice.choice, usage)
+            reply = _write_reply(request, outcome)
             await exchange.reply(200, [JSON, *self._headers(request, outcome)], reply)
 
     async def finish(self, timeout_s: float) -> None:
@@ -101,19 +104,14 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
         await exchange.start(200, [*EVENT_STREAM, *_decision_headers(decision)])
-        is_chat = request.path == "chat/completions"
-        prefix = "chatcmpl" if is_chat else "cmpl"
-        head = StreamHead(f"{prefix}-{decision.id}", int(decision.started_at))
+        head = StreamHead(_PREFIXES[request.path] + decision.id, int(decision.started_at))
+        is_chat = request.path == CHAT
         begin = role_event(head, self.engine.virtual.model) if is_chat else KEEP_ALIVE
         await exchange.write(begin)
         outcome = await self._with_keepalive(exchange, self._run(exchange, request, decision))
-        hide_logprobs = outcome.model.want_logprobs and "logprobs" not in request.body.values
-        for event in outcome.choice.events:
-            await exchange.write(edit_event(event, head, hide_logprobs=hide_logprobs))
-        if request.wants_usage:
-            usage = sum_usage(outcome.model.calls)
-            await exchange.write(usage_event(outcome.choice.document, head, usage))
-        await exchange.write(DONE, more=False)
+        for event in _write_events(request, outcome, head):
+            await exchange.write(event)
+        await exchange.write(b"" if request.path == RESPONSES else DONE, more=False)
 
     async def _run(
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
@@ -161,7 +159,7 @@ class Voting:
             self._account.record_abandoned(self.engine, decision, model)
             raise
         decision.latency_s = time.perf_counter() - start
-        sample = _parse_forwarded(forwarded)
+        sample = _parse_forwarded(forwarded, request.path)
         if sample is None:
             self._account.record_abandoned(self.engine, decision, model)
             return
@@ -210,6 +208,32 @@ class Voting:
         return headers
 
 
+def _write_reply(request: VirtualRequest, outcome: Outcome) -> bytes:
+    """Write the reply of the chosen sample, with the usage of all calls."""
+    usage, choice = sum_usage(outcome.model.calls), outcome.choice
+    if request.path == RESPONSES:
+        return one_response(choice.document, usage, hide_logprobs=_hides_logprobs(request, outcome))
+    return one_choice(choice.document, choice.choice, usage)
+
+
+def _write_events(request: VirtualRequest, outcome: Outcome, head: StreamHead) -> Iterator[bytes]:
+    """Yield the events of the chosen sample, with the usage of all calls."""
+    usage, choice = sum_usage(outcome.model.calls), outcome.choice
+    hide = _hides_logprobs(request, outcome)
+    for event in choice.events:
+        if request.path == RESPONSES:
+            yield edit_response_event(event, usage, hide_logprobs=hide)
+        else:
+            yield edit_event(event, head, hide_logprobs=hide)
+    if request.wants_usage and request.path != RESPONSES:
+        yield usage_event(choice.document, head, usage)
+
+
+def _hides_logprobs(request: VirtualRequest, outcome: Outcome) -> bool:
+    """Whether the policy asked for log-probabilities that the client did not ask for."""
+    return outcome.model.want_logprobs and not request.has_logprobs
+
+
 def _decision_headers(decision: Decision) -> Headers:
     """Headers that are known before the first sample."""
     return [
@@ -218,13 +242,14 @@ def _decision_headers(decision: Decision) -> Headers:
     ]
 
 
-def _parse_forwarded(forwarded: Forwarded) -> Sample | None:
+def _parse_forwarded(forwarded: Forwarded, path: str) -> Sample | None:
     """Parse the sample in a reply that was forwarded; None if there is none."""
     try:
         if forwarded.is_stream:
             headers = {"Content-Type": "text/event-stream"}
-            stream = parse_stream(forwarded.status, headers, forwarded.body)
+            stream = parse_stream(forwarded.status, headers, forwarded.body, path=path)
             return stream.to_sample(0.0)
-        return parse_samples(parse_json(forwarded.body))[0]
+        document = parse_json(forwarded.body)
+        return parse_samples(to_completion(document) if path == RESPONSES else document)[0]
     except (MalformedReply, Failure):
         return None

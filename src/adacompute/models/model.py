@@ -18,7 +18,7 @@ UNBOUNDED_TOKENS = 4096
 
 _TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _MAX_TOKENS = 10**12  # a larger number is not a count
-_CHAT_NAMES = {
+CHAT_USAGE_NAMES = {
     "input_tokens": "prompt_tokens",
     "output_tokens": "completion_tokens",
     "input_tokens_details": "prompt_tokens_details",
@@ -132,9 +132,9 @@ class Model(Protocol):
 def _chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return a usage object of any API in the names of /v1/chat/completions."""
     known = clean_usage(usage)
-    if not known.keys() & _CHAT_NAMES.keys():
+    if not known.keys() & CHAT_USAGE_NAMES.keys():
         return known
-    tokens = {_CHAT_NAMES.get(name, name): value for name, value in known.items()}
+    tokens = {CHAT_USAGE_NAMES.get(name, name): value for name, value in known.items()}
     if "cache_read_input_tokens" in tokens:  # /v1/messages does not count them as input
         cached = tokens["cache_read_input_tokens"]
         written = tokens.get("cache_creation_input_tokens", 0)

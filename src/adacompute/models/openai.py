@@ -24,6 +24,7 @@ from adacompute.models.openai_format import (
     parse_usage,
     request_body,
 )
+from adacompute.models.responses_format import RESPONSES, to_completion
 from adacompute.models.stream_events import parse_event
 from adacompute.models.streams import parse_stream
 
@@ -35,8 +36,12 @@ _OK = 200
 
 @dataclass(frozen=True)
 class ParsedReply(Reply):
-    """A reply with samples, its headers, and its events if it is a stream."""
+    """A reply with samples, its usage and headers, and its events if it is a stream.
 
+    ``usage`` has the names of a chat completion, whatever the endpoint.
+    """
+
+    usage: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     events: tuple[bytes, ...] = ()
 
@@ -106,23 +111,35 @@ class Upstream(Endpoint):
         If the body asks for a stream, it is read to its end, and the document is what its events
         add up to; a stream that breaks off is retried. `tracker` is notified of every attempt.
         """
+        endpoint = path.partition("?")[0]
 
         def parse(status: int, reply_headers: Mapping[str, str], data: bytes) -> Any:  # noqa: ANN401 - a pair
-            parse_body = parse_stream if stream else parse_reply
-            return parse_body(status, reply_headers, data), reply_headers
+            if stream:
+                return parse_stream(status, reply_headers, data, path=endpoint), reply_headers
+            return parse_reply(status, reply_headers, data), reply_headers
 
         def read(parsed: Any, latency_s: float) -> Reply:  # noqa: ANN401 - a pair
             document, reply_headers = parsed
             events: tuple[bytes, ...] = ()
             if stream:
-                samples = [document.to_sample(latency_s)]
+                samples, completion = [document.to_sample(latency_s)], document.completion
                 document, events = document.document, document.events
             else:
-                samples = self._parse_samples(document, latency_s)
-            return ParsedReply(_OK, document, "", latency_s, tuple(samples), reply_headers, events)
+                completion = to_completion(document) if endpoint == RESPONSES else document
+                samples = self._parse_samples(completion, latency_s)
+            return ParsedReply(
+                _OK,
+                document,
+                latency_s=latency_s,
+                samples=tuple(samples),
+                usage=parse_usage(completion),
+                headers=reply_headers,
+                events=events,
+            )
 
         def usage_of(reply: Reply) -> CallUsage:
-            usage, counts_all = parse_usage(reply.document), self.capabilities.usage == "all"
+            usage = reply.usage if isinstance(reply, ParsedReply) else {}
+            counts_all = self.capabilities.usage == "all"
             return CallUsage.of(usage, reply.samples, prompt_bytes=len(body), counts_all=counts_all)
 
         return await self._post(

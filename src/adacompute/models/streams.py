@@ -19,6 +19,7 @@ from adacompute.models.openai_format import (
     parse_samples,
     parse_usage,
 )
+from adacompute.models.responses_format import RESPONSES, find_response, to_completion
 from adacompute.models.stream_events import join_deltas, parse_event
 
 _SEPARATOR = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -27,25 +28,34 @@ _DONE = b"[DONE]"
 
 @dataclass(frozen=True)
 class ParsedStream:
-    """A complete stream: its events without usage and ``[DONE]``, and the reply they add up to."""
+    """A complete stream: its events without usage and ``[DONE]``, and the reply they add up to.
+
+    ``completion`` is that reply as a chat completion or a text completion.
+    """
 
     events: tuple[bytes, ...]
     document: Mapping[str, Any]
+    completion: Mapping[str, Any]
 
     def to_sample(self, latency_s: float) -> Sample:
         """Return the stream as a sample; an estimate of its tokens is at least one per event."""
-        sample = parse_samples(self.document, latency_s=latency_s)[0]
+        sample = parse_samples(self.completion, latency_s=latency_s)[0]
         if not sample.is_estimated:
             return sample
         n_tokens = max(len(self.events), sample.completion_tokens or 0)
         return replace(sample, completion_tokens=n_tokens)
 
 
-def parse_stream(status: int, headers: Mapping[str, str], body: bytes) -> ParsedStream:
-    """Parse a successful reply; raise any other, or an incomplete stream, as the failure it is."""
+def parse_stream(
+    status: int, headers: Mapping[str, str], body: bytes, *, path: str = ""
+) -> ParsedStream:
+    """Parse a successful reply; raise any other, or an incomplete stream, as the failure it is.
+
+    ``path`` is that of the endpoint: the events of the Responses API have a format of their own.
+    """
     check_reply(status, headers, body, content_type="event-stream")
     try:
-        return _parse(body)
+        return _parse_response(body) if path == RESPONSES else _parse(body)
     except MalformedReply as error:
         raise TransientFailure(f"cannot be parsed: {error}", may_be_billed=True) from None
 
@@ -74,7 +84,14 @@ def _parse(body: bytes) -> ParsedStream:
     choice = join_deltas(_first_choices(chunks))
     if choice["finish_reason"] is None and _DONE not in body[-64:]:
         raise MalformedReply("its stream ends before the answer does")
-    return ParsedStream(tuple(events), {**chunks[0], "choices": [choice], "usage": usage})
+    document = {**chunks[0], "choices": [choice], "usage": usage}
+    return ParsedStream(tuple(events), document, document)
+
+
+def _parse_response(body: bytes) -> ParsedStream:
+    events = [(raw, documents) for raw, documents in split_events(body) if documents]
+    document = find_response(one for _, documents in events for one in documents)
+    return ParsedStream(tuple(raw for raw, _ in events), document, to_completion(document))
 
 
 def _first_choices(chunks: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -64,7 +64,7 @@ class FakeSettings:
     cancel: Literal["honoured", "ignored"] = "honoured"
     n_at_temperature_0: Literal["accepted", "rejected"] = "accepted"
     reasoning_effort: Literal["none", "accepted", "changes"] = "accepted"
-    endpoints: tuple[str, ...] = ("chat/completions", "completions", "score")
+    endpoints: tuple[str, ...] = ("chat/completions", "completions", "responses", "score")
     rejected_fields: tuple[str, ...] = ()
     fault_script: tuple[str, ...] = ()
     fault_rates: Mapping[str, float] = field(default_factory=dict)
@@ -139,6 +139,15 @@ class FakeRequest:
             yield False, self._chunk(i, "", self.finish_reason)
         if self.include_usage and usage != "none":
             yield False, {"object": "chunk", "choices": [], "usage": self.usage(usage)}
+
+    def encode_event(self, event: Mapping[str, Any]) -> bytes:
+        """Write an event of a stream."""
+        return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+    @property
+    def end(self) -> bytes:
+        """What follows the last event of a stream."""
+        return b"data: [DONE]\n\n"
 
     def usage(self, counts: str) -> dict[str, Any]:
         """The ``usage`` object, counting all choices or (``counts`` "one") a single one."""

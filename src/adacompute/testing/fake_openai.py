@@ -40,6 +40,7 @@ from adacompute.testing.fake_answers import (
     parse_fake_request,
     parse_score_request,
 )
+from adacompute.testing.fake_responses import FakeResponseRequest, chat_members
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -146,6 +147,11 @@ class FakeUpstream:
     def _parse(self, body: Mapping[str, Any], path: str) -> FakeRequest:
         if path == "score":
             return parse_score_request(body)
+        if path == "responses":
+            asked = parse_fake_request(
+                chat_members(body), self.settings, self._new_seeds, chat=True
+            )
+            return FakeResponseRequest(**vars(asked))
         chat = path == "chat/completions"
         return parse_fake_request(body, self.settings, self._new_seeds, chat=chat)
 
@@ -217,8 +223,8 @@ class FakeUpstream:
                 await response.prepare(request)
                 for is_token, event in fake_request.events(usage):
                     await asyncio.sleep(settings.token_latency_s if is_token else 0)
-                    await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-                await response.write(b"data: [DONE]\n\n")
+                    await response.write(fake_request.encode_event(event))
+                await response.write(fake_request.end)
             self._count_answer(fake_request)
         return response
 
