@@ -23,6 +23,7 @@ Launch = Callable[..., AbstractContextManager[int]]
 CHAT = "/v1/chat/completions"
 KEY = "sk-client-fedcba9876543210"
 FRAMING = {"host", "content-length", "transfer-encoding", "connection", "keep-alive"}
+OURS = {"x-adacompute-passthrough"}
 SECRET = {"authorization", "api-key", "x-api-key", "cookie"}
 JSON = ("Content-Type", "application/json")
 EVENTS = ("Content-Type", "text/event-stream; charset=utf-8")
@@ -341,7 +342,7 @@ def request_difference(shape: Shape, received: ReceivedRequest) -> str:
 def reply_difference(shape: Shape, answer: GatewayReply) -> str:
     reply, head = shape.reply, shape.method == "HEAD"
     sent = write(str(reply.status), kept(reply.headers, FRAMING), b"" if head else reply.body)
-    found = write(str(answer.status), kept(answer.headers, FRAMING), answer.body)
+    found = write(str(answer.status), kept(answer.headers, FRAMING | OURS), answer.body)
     return differ(sent, found, "reply")
 
 
@@ -576,3 +577,28 @@ def test_our_models_are_listed_if_the_upstream_has_no_list(
 def test_a_rejected_list_of_models_is_forwarded(keyed: int, upstream: ScriptedServer) -> None:
     plain = (("Accept-Encoding", "identity"),)
     check(Shape("x", b"", REPLIES["401"], "GET", "/v1/models", plain), keyed, upstream)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "reason"),
+    [
+        ("POST", "/v1/chat/completions", b'{"model": "other"}', "model"),
+        ("POST", "/v1/embeddings", b'{"model": "thrifty"}', "path"),
+        ("POST", "/v1/audio/speech", b'{"model": "other"}', "path"),
+        ("GET", "/v1/files", b"", "path"),
+        ("POST", "/v1/completions", b'{"model": "thrifty", "prompt": "2", "n": 2}', "n"),
+    ],
+)
+@pytest.mark.parametrize("status", [200, 429])
+def test_forwarded_replies_say_why_they_were_forwarded(
+    gateway: int,
+    upstream: ScriptedServer,
+    method: str,
+    target: str,
+    body: bytes,
+    reason: str,
+    status: int,
+) -> None:
+    upstream.answer(ScriptedReply(status, [("Content-Type", "application/json")], [b"{}"]))
+    answer = send(gateway, method, target, body=body)
+    assert (answer.status, answer.values("x-adacompute-passthrough")) == (status, [reason])

@@ -225,19 +225,20 @@ class Gateway:
                 await self._list_models(exchange)
                 return
             if request is None:
-                await self._forward(exchange, body, "model")
+                await self._forward(exchange, body, "model" if exchange.path in PATHS else "path")
                 return
             exchange.model = request.model
             voting = self._voting[request.model]
-            if reason := passthrough_reason(request):
+            if reason := passthrough_reason(request, voting.engine.virtual.answer_field):
                 await self._forward(exchange, voting.body_for_upstream(request), reason)
             else:
                 await voting.serve(exchange, request)
 
     async def _forward(self, exchange: Exchange, body: bytes, reason: str) -> None:
         """Forward a request that is not voted on."""
+        recorder = self.account.recorder(exchange, "forward")
         try:
-            await forward(exchange, self.relay, body, self.account.recorder(exchange, "forward"))
+            await forward(exchange, self.relay, body, recorder, reason=reason)
         finally:
             self.account.metrics.count("passthrough_requests_total", exchange.model, reason)
 
@@ -258,11 +259,8 @@ class Gateway:
     def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
         """Return why a request is rejected by the limits of its client."""
         if not self.clients.allows_path(client, exchange.method, exchange.path):
-            return (
-                403,
-                "this method and path are not allowed: see allowed_paths",
-                "path_not_allowed",
-            )
+            message = "this method and path are not allowed: see allowed_paths"
+            return 403, message, "path_not_allowed"
         if self.clients.is_busy(client):
             return 429, "too many requests of this client are in flight", "client_overloaded"
         return None

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
+from adacompute.gateway.answer_field import check_pointer
 from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
@@ -65,7 +66,8 @@ class ModelConfig:
     ``model`` is the upstream's name for the model. ``audit_share`` is the share of requests that
     are sampled to the largest level after the answer; ``audit_max_share`` limits what that may
     take, as a share of the samples that were served. ``accept_verdict`` serves a policy whose
-    calibration found no gain.
+    calibration found no gain. ``answer_field`` is a JSON pointer to what is graded of answers to
+    requests for JSON, which are forwarded without it.
     """
 
     bundle: str
@@ -81,9 +83,12 @@ class ModelConfig:
     max_budget: float | None = None
     token_prices: str | None = None
     scorer: str | None = None
+    answer_field: str | None = None
 
     def __post_init__(self) -> None:
         _check_positive(self.budget, "budget")
+        if self.answer_field is not None:
+            check_pointer(self.answer_field, "answer_field")
         for name in ("max_rounds", "deadline_s", "max_budget"):
             if (value := getattr(self, name)) is not None:
                 _check_positive(value, name)

@@ -59,6 +59,7 @@ class VirtualModel:
     audit_max_share: float = 0.05
     price_list: TokenPriceList = field(default_factory=dict)
     scorer: HttpScorer | None = None
+    answer_field: str | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
 
 
@@ -190,8 +191,13 @@ class Engine:
             query,
             want_logprobs=bundle.needs_logprobs,
             want_top_logprobs=bundle.draft is not None,
+            answer_field=self.answer_field(request),
             recorder=recorder,
         )
+
+    def answer_field(self, request: VirtualRequest) -> str | None:
+        """Return the pointer to what is graded of an answer; None if it is the whole text."""
+        return self.virtual.answer_field if request.wants_json else None
 
     def ends_after_one_sample(self, decision: Decision) -> bool:
         """Whether one sample ends the request, whatever it is: then it can be streamed live."""

@@ -59,6 +59,20 @@ class BadRequest(Exception):  # noqa: N818 - it names what the client sent
 
 
 @dataclass(frozen=True)
+class ResponseFormat:
+    """The format of an answer, with the member that is read here."""
+
+    type: str = ""
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """The settings of text in the Responses API, with the member that is read here."""
+
+    format: ResponseFormat | None = None
+
+
+@dataclass(frozen=True)
 class VirtualRequest:
     """A request for a virtual model: its name without a budget, and the budget it sets, if any."""
 
@@ -86,6 +100,16 @@ class VirtualRequest:
             return "logprobs" in self.body.values
         included = self.body.read("include", list[str])
         return isinstance(included, list) and INCLUDE_LOGPROBS in included
+
+    @cached_property
+    def wants_json(self) -> bool:
+        """Whether the client asks for an answer in a format other than text."""
+        if self.path == RESPONSES:
+            text = self.body.read("text", TextSettings | None)
+            found = text.format if isinstance(text, TextSettings) else text
+        else:
+            found = self.body.read("response_format", ResponseFormat | None)
+        return found is not None and getattr(found, "type", None) != "text"
 
     @cached_property
     def messages(self) -> list[Message] | None:
@@ -159,16 +183,19 @@ def parse_budget(value: object, param: str) -> float:
     return budget
 
 
-def passthrough_reason(request: VirtualRequest) -> str | None:
+def passthrough_reason(request: VirtualRequest, answer_field: str | None = None) -> str | None:
     """Return why a request cannot be voted on; None if it can.
 
     Tools, images and other modes have no single answer to count. Samples at temperature 0 are all
-    equal. A client that asks for several choices wants all of them.
+    equal. A client that asks for several choices wants all of them. Of an answer in JSON it must be
+    known which member is graded.
     """
     if request.path not in VOTED_PATHS:
         return "path"
     if reason := _settings_reason(request.body):
         return reason
+    if request.wants_json and answer_field is None:
+        return "format"
     if request.path == COMPLETIONS:
         return None if isinstance(request.body.read("prompt", str), str) else "prompt"
     if request.path == RESPONSES and any(map(request.body.is_set, _STORED)):

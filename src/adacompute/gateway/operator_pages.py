@@ -14,7 +14,10 @@ from adacompute.gateway.openai_replies import write_error
 if TYPE_CHECKING:
     from adacompute.gateway.app import Gateway
 
-EXPOSED_HEADERS = [f"x-adacompute-{name}" for name in ("samples", "price", "decision", "debug")]
+EXPOSED_HEADERS = [
+    f"x-adacompute-{name}"
+    for name in ("samples", "price", "decision", "debug", "passthrough", "question")
+]
 """Headers of replies that web pages may read, besides those that they always may."""
 
 

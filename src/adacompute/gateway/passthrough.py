@@ -26,6 +26,9 @@ COMPRESSED_ERROR = (
     "the upstream's error is compressed in a way that cannot be searched for secrets: "
     "accept gzip or no compression"
 )
+REASON_HEADER = b"x-adacompute-passthrough"
+"""Header of a forwarded reply that says why its request was not voted on."""
+
 SUCCESS = range(200, 300)
 BAD_REQUEST = 400
 
@@ -46,12 +49,16 @@ async def forward(
     tracker: CallTracker,
     *,
     headers: Iterable[tuple[bytes, bytes]] = (),
+    reason: str | None = None,
     keep_body: bool = False,
 ) -> Forwarded:
     """Forward a request, and its reply with some headers of ours.
 
+    ``reason`` is why the request is not voted on, which the client gets in a header.
     ``tracker`` is notified of the call if it may cost something: methods other than POST do not.
     """
+    if reason is not None:
+        headers = [*headers, (REASON_HEADER, reason.encode())]
     observer = tracker if exchange.method == "POST" else UNTRACKED
     calls = [observer.start(exchange.path, body, 1)]
 

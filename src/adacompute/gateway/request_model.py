@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adacompute.core.errors import RequestRejected
+from adacompute.gateway.answer_field import find_answer
 from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.openai_replies import without_logprobs
@@ -66,7 +67,8 @@ class RequestModel:
 
     ``headers`` and ``query`` are the client's and go with each call. With ``want_logprobs``,
     log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
-    a client that did not ask for them does not see them.
+    a client that did not ask for them does not see them. With ``answer_field``, the text of a
+    sample is what this pointer names in its JSON.
     ``recorder`` records every call. ``calls`` is the usage of all calls so far, and ``n_received``
     the number of samples.
     """
@@ -78,6 +80,7 @@ class RequestModel:
     query: str = ""
     want_logprobs: bool = False
     want_top_logprobs: bool = False
+    answer_field: str | None = None
     recorder: CallRecorder | None = None
     calls: list[CallUsage] = field(default_factory=list)
     n_received: int = 0
@@ -106,7 +109,8 @@ class RequestModel:
         try:
             async for sample in samples:
                 self.n_received += 1
-                yield sample
+                pointer = self.answer_field
+                yield sample if pointer is None else at_pointer(sample, pointer)
         finally:
             await samples.aclose()
 
@@ -184,6 +188,11 @@ class RequestModel:
             return {"include": [*included, INCLUDE_LOGPROBS], **top}
         is_chat = path != COMPLETIONS
         return logprob_fields(is_chat=is_chat) if is_top else {"logprobs": True if is_chat else 1}
+
+
+def at_pointer(sample: Sample, pointer: str) -> Sample:
+    """Return a sample whose text is what a pointer names in its JSON."""
+    return replace(sample, text=find_answer(sample.text, pointer))
 
 
 def _forwarded_headers(headers: Mapping[str, str]) -> Headers:

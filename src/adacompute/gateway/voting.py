@@ -33,7 +33,7 @@ from adacompute.gateway.openai_replies import (
 )
 from adacompute.gateway.openai_requests import CHAT, COMPLETIONS, FIELD, VirtualRequest
 from adacompute.gateway.passthrough import Forwarded, forward
-from adacompute.gateway.request_model import RequestModel
+from adacompute.gateway.request_model import RequestModel, at_pointer
 from adacompute.models.failures import Failure
 from adacompute.models.messages import Sample
 from adacompute.models.model import sum_usage
@@ -163,6 +163,8 @@ class Voting:
         if sample is None:
             self._account.record_abandoned(self.engine, decision, model)
             return
+        if (pointer := self.engine.answer_field(request)) is not None:
+            sample = at_pointer(sample, pointer)
         await self.engine.record_single_sample(decision, sample)
         self._record(Outcome(sample, decision, model))
 
