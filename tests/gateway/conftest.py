@@ -90,6 +90,7 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
         settings: str = "",
         all_paths: bool = True,
         base_url: str = "",
+        exit_code: int = 0,
         **variables: str,
     ) -> Iterator[int]:
         port = free_port()
@@ -107,7 +108,7 @@ def launch(upstream: ScriptedServer, policies: Path, pids: dict[int, int]) -> La
             finally:
                 process.terminate()
                 code = process.wait(timeout=20)
-        assert code == 0, log.read_text()
+        assert code == exit_code, log.read_text()
 
     return start
 
@@ -123,7 +124,7 @@ def wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> 
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port + 1}/ready", timeout=5):
                 return
         except urllib.error.URLError:
             time.sleep(0.05)

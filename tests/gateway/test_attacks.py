@@ -550,6 +550,6 @@ def test_a_short_key_is_never_valid() -> None:
 
 def test_metrics_name_the_client_and_not_its_key(keyed: int) -> None:
     assert ask(keyed, CLIENT) == 200
-    shown = send(keyed, "GET", "/metrics", timeout_s=TIMEOUT_S).body.decode()
+    shown = send(keyed + 1, "GET", "/metrics", timeout_s=TIMEOUT_S).body.decode()
     assert 'client_requests_total{client="ann",status="200"}' in shown
     assert CLIENT not in shown

@@ -467,7 +467,7 @@ def test_a_single_sample_is_forwarded_with_our_headers_added(
 
 def count_tokens(gateway: int) -> dict[str, float]:
     """What was accounted for requests that name no virtual model."""
-    text = send(gateway, "GET", "/metrics").body.decode()
+    text = send(gateway + 1, "GET", "/metrics").body.decode()
     marks = {
         "prompt": 'adacompute_tokens_total{kind="prompt"',
         "guessed": "_estimated_tokens_total{",

@@ -12,8 +12,8 @@ from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import Config, LogConfig, ModelConfig
+from adacompute.gateway.model_loading import make_model
 from adacompute.gateway.openai_requests import check_name
-from adacompute.gateway.server import make_model
 from adacompute.graders.grader import Grader
 
 if TYPE_CHECKING:

@@ -96,6 +96,7 @@ def collect(
 @click.option("--port", type=int, help="Port to listen on (default: 8000).")
 @click.option("--workers", type=int, help="Number of processes (default: 1).")
 @click.option("--log", type=RUN, help="Directory of the decision log.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Lines on standard error.")
 @click.option("--config", type=RUN, help="TOML file with a table [serve].")
 @click.option("--accept-verdict", is_flag=True, help="Serve a policy whose verdict is not 'gain'.")
 @click.option("--check", is_flag=True, help="Check the configuration and exit.")
@@ -105,11 +106,10 @@ def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN40
     """Run an OpenAI-compatible gateway that holds a mean budget."""
     from adacompute.stages.serve import check_serving, configure, start_serving
 
-    config = configure(**options)
     if check:
-        show(check_serving(config), _print_serving, as_json=as_json)
+        show(check_serving(configure(**options)), _print_serving, as_json=as_json)
         return
-    start_serving(config, lambda line: click.echo(f"adacompute: {line}", err=True))
+    start_serving(options, lambda line: click.echo(f"adacompute: {line}", err=True))
 
 
 def _print_probe(result: Result) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import signal
-import threading
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
@@ -41,7 +40,6 @@ from adacompute.gateway.exchange import (
     Send,
     TooLarge,
 )
-from adacompute.gateway.metrics import Metrics
 from adacompute.gateway.openai_replies import add_models, write_error
 from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
@@ -52,7 +50,7 @@ from adacompute.gateway.openai_requests import (
     parse_request,
     passthrough_reason,
 )
-from adacompute.gateway.operator_pages import allow_origins, make_operator_pages
+from adacompute.gateway.operator_pages import METRICS_TYPE, Page, allow_origins, make_pages
 from adacompute.gateway.passthrough import MAX_BUFFERED, forward, redact_error, without_coding
 from adacompute.gateway.probing import needs_probe, probe_upstreams
 from adacompute.gateway.request_checks import Forbidden, check_budget, check_request
@@ -84,7 +82,7 @@ class Gateway:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
         self.account = Account(config.log, config.calls.open(config.port), price_lists, spans)
-        self.is_stopping = False
+        self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
         self._names = tuple(models)
@@ -139,16 +137,17 @@ class Gateway:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait({self._probing})
-        drained = (voting.finish(self.config.drain_s) for voting in self._voting.values())
+        drain_s = self.config.drain_s
+        if self.stop_by is not None:
+            drain_s = max(0.0, self.stop_by - time.monotonic())
+        drained = (voting.finish(drain_s) for voting in self._voting.values())
         await asyncio.gather(*drained)
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 
     @property
     def state(self) -> str:
-        """The state that /ready reports: "ready", "probing" or "stopping"."""
-        if self.is_stopping:
-            return "stopping"
+        """The state that /ready reports: "ready" or "probing"."""
         return "ready" if self._probing is None or self._probing.done() else "probing"
 
     def _start_probe(self) -> None:
@@ -158,19 +157,6 @@ class Gateway:
         if self.config.probe and unknown:
             probe = probe_upstreams(self.config, unknown, self.account.calls)
             self._probing = asyncio.create_task(probe)
-
-    def announce_stops(self) -> None:
-        """On SIGTERM, answer 503 at /ready for a while before stopping, for load balancers."""
-        loop, stop = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
-
-        def delay_stop() -> None:
-            if callable(stop) and not self.is_stopping:
-                loop.call_later(self.config.shutdown_delay_s, stop, signal.SIGTERM, None)
-            self.is_stopping = True
-
-        is_main = threading.current_thread() is threading.main_thread()
-        if self.config.shutdown_delay_s > 0 and is_main:
-            signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(delay_stop))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
@@ -341,27 +327,25 @@ class Gateway:
 class Application:
     """The gateway as an ASGI application: /v1 is the gateway's, the rest the operator's.
 
-    An ASGI server starts and stops it. Mounted inside another application, it is started by that
-    application's lifespan: pass ``lifespan`` to it.
+    Of the operator's pages, /health is always there, and /ready and /metrics unless they are
+    served on another port. An ASGI server starts and stops it. Mounted inside another
+    application, it is started by that application's lifespan: pass ``lifespan`` to it.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, *, has_operator_pages: bool = True) -> None:
+        self.gateway = gateway
         self.connection_limits = gateway.connection_limits
-        self._operator = make_operator_pages(gateway, self.lifespan)
+        pages = _operator_pages(gateway)
+        if not has_operator_pages:
+            pages = {"GET /health": pages["GET /health"]}
+        self._operator = make_pages(pages, self.lifespan)
         self._with_origins = allow_origins(self._dispatch, gateway.config.allowed_origins)
         self._is_started = False
-
-    @property
-    def metrics(self) -> Metrics:
-        """The numbers that /metrics shows."""
-        return self._gateway.account.metrics
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
         """Open the connections, and close them at the end; the argument is not used."""
-        async with self._gateway:
-            self._gateway.announce_stops()
+        async with self.gateway:
             self._is_started = True
             yield
 
@@ -375,8 +359,8 @@ class Application:
         if scope["type"] != "http":
             await self._operator(scope, receive, send)
             return
-        if rejection := self._gateway.browser_checks.rejection(scope["headers"]):
-            await self._gateway.reject(Exchange(scope, receive, send), *rejection)
+        if rejection := self.gateway.browser_checks.rejection(scope["headers"]):
+            await self.gateway.reject(Exchange(scope, receive, send), *rejection)
             return
         await self._with_origins(scope, receive, send)
 
@@ -390,9 +374,25 @@ class Application:
                 "the gateway was not started: pass lifespan=app.lifespan to the application that "
                 "it is mounted in"
             )
-        await self._gateway(scope, receive, send)
+        await self.gateway(scope, receive, send)
 
 
-def build(config: Config, models: Mapping[str, VirtualModel]) -> Application:
+def _operator_pages(gateway: Gateway) -> dict[str, Callable[[str | None], Awaitable[Page]]]:
+    async def health(_: object) -> Page:
+        return Page(200, {"status": "ok"})
+
+    async def ready(_: object) -> Page:
+        document = {"status": gateway.state, "models": list(gateway.models)}
+        return Page(200 if gateway.state == "ready" else 503, document)
+
+    async def metrics(_: object) -> Page:
+        return Page(200, gateway.account.metrics.scrape(), METRICS_TYPE)
+
+    return {"GET /health": health, "GET /ready": ready, "GET /metrics": metrics}
+
+
+def build(
+    config: Config, models: Mapping[str, VirtualModel], *, has_operator_pages: bool = True
+) -> Application:
     """Make the application from its configuration."""
-    return Application(Gateway(config, models))
+    return Application(Gateway(config, models), has_operator_pages=has_operator_pages)

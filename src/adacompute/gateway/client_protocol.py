@@ -55,6 +55,7 @@ class ClientProtocol(HttpToolsProtocol):
     """Bytes of the headers that are complete."""
     n_body = 0
     n_discarded = 0
+    is_last_request = False
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - uvicorn's
         """Count the connection, and start the timer of the first request."""
@@ -121,6 +122,8 @@ class ClientProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop_parsing(BAD_REQUEST, "too many requests are pipelined", "pipelining")
         super().on_headers_complete()
+        if self.is_last_request:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on; after the reply, discard it up to a limit."""
@@ -149,6 +152,16 @@ class ClientProtocol(HttpToolsProtocol):
         self._stop_send_timer()
         self.limits.remove(self.address)
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Close the connection after its reply; without one, after a time for a last request."""
+        linger_s = self.limits.idle_linger_s
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if not is_idle or linger_s == 0:
+            super().shutdown()
+            return
+        self.is_last_request = True
+        self.loop.call_later(linger_s, super().shutdown)
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is invalid or exceeds a limit, and close the connection."""

@@ -25,6 +25,7 @@ from adacompute.gateway.answer_field import check_pointer
 from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
+from adacompute.gateway.logs import FORMATS, LEVELS
 from adacompute.gateway.openai_requests import check_name
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
@@ -151,6 +152,11 @@ class Config:
     upstream_api_key: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: int = 8000
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
+    admin_key: str | None = field(default=None, repr=False)
+    log_format: str = "text"
+    log_level: str = "info"
     workers: int = 1
     forward_key: bool = False
     max_request_line_bytes: int = 8_192
@@ -193,8 +199,12 @@ class Config:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
             )
-        if not 0 <= self.port <= _MAX_PORT:
-            raise ConfigError(f"port must be a number from 0 to {_MAX_PORT}, not {self.port}")
+        for name in ("port", "admin_port"):
+            if (value := getattr(self, name)) is not None and not 0 <= value <= _MAX_PORT:
+                raise ConfigError(f"{name} must be a number from 0 to {_MAX_PORT}, not {value}")
+        for name, known in (("log_format", FORMATS), ("log_level", LEVELS)):
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         for network in self.trusted_proxies:
             _check_network(network)
         for origin in self.allowed_origins:
@@ -205,12 +215,9 @@ class Config:
         for name in self.models:
             check_name(name)
         for client, digest in self.client_keys.items():
-            if not _DIGEST.fullmatch(digest):
-                raise ConfigError(
-                    f"the key of {client!r} must be its SHA-256 in 64 hexadecimal digits, as "
-                    "`printf %s KEY | sha256sum` prints it"
-                )
-            check_digest(client, digest)
+            _check_key(client, digest)
+        if self.admin_key is not None:
+            _check_key("admin_key", self.admin_key)
         check_paths(self.allowed_paths)
         if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
             raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
@@ -227,6 +234,13 @@ class Config:
             )
 
     @property
+    def admin_port_or_default(self) -> int:
+        """The port of the admin pages: the one after the gateway's, if none is given."""
+        if self.admin_port is not None:
+            return self.admin_port
+        return 0 if self.port in {0, _MAX_PORT} else self.port + 1
+
+    @property
     def timeouts(self) -> Timeouts:
         """Time limits of one attempt of a call."""
         return Timeouts(first_byte_s=self.first_byte_timeout_s, total_s=self.timeout_s)
@@ -235,6 +249,15 @@ class Config:
     def retries(self) -> RetryPolicy:
         """Retries of a call while a client waits."""
         return RetryPolicy(max_attempts=self.max_attempts, max_wait_s=_MAX_WAIT_S)
+
+
+def _check_key(name: str, digest: str) -> None:
+    if not _DIGEST.fullmatch(digest):
+        raise ConfigError(
+            f"the key of {name!r} must be its SHA-256 in 64 hexadecimal digits, as "
+            "`printf %s KEY | sha256sum` prints it"
+        )
+    check_digest(name, digest)
 
 
 def _check_network(value: str) -> None:
@@ -259,6 +282,11 @@ def read_config(path: Path, given: Mapping[str, Any]) -> Config:
         return make_config({**_expand(table), **given}, beside=path.parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def variables_in(path: Path) -> set[str]:
+    """Return the names of the environment variables that a file refers to."""
+    return set(_VARIABLE.findall(path.read_text(encoding="utf-8")))
 
 
 def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:

@@ -19,7 +19,8 @@ class ConnectionLimits:
     """Limits on the clients of one process, and the number of connections of each address.
 
     Loopback addresses and trusted proxies may open any number of connections. ``on_rejected`` is
-    called with the reason of each rejection.
+    called with the reason of each rejection. Idle connections stay open for ``idle_linger_s`` when
+    the server stops, so that a request that is on its way is answered.
     """
 
     max_request_line_bytes: int = 8_192
@@ -28,6 +29,7 @@ class ConnectionLimits:
     max_connections_per_address: int = 100
     trusted_proxies: Sequence[str] = ()
     on_rejected: Callable[[str], None] = lambda _: None
+    idle_linger_s: float = 0.0
     n_connections: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:

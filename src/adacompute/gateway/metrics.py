@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from adacompute.core.errors import needs_extra
@@ -67,6 +66,8 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "scorer_failures_total": ("Requests whose samples the scorer failed to score.", ("model",)),
     "upstream_failures_total": ("Calls that failed after all retries.", ("model",)),
     "retries_total": ("Calls that were retried.", ("model",)),
+    "worker_deaths_total": ("Worker processes that died and were replaced.", ()),
+    "reloads_total": ("Configurations read again, by result: applied or rejected.", ("result",)),
 }
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "decision_duration_seconds": ("Time for all decisions of a request.", DECISION_SECONDS),
@@ -100,8 +101,6 @@ class Metrics:
             import prometheus_client as prometheus
 
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
-        if SHARED_DIRECTORY in os.environ:
-            _remove_dead_workers(Path(os.environ[SHARED_DIRECTORY]))
         self._registry = prometheus.CollectorRegistry()
         own: dict[str, Any] = {"registry": self._registry}
         self._counters = {
@@ -174,13 +173,8 @@ class Metrics:
         return registry
 
 
-def _remove_dead_workers(directory: Path) -> None:
-    """Remove the requests in flight of workers that were killed."""
+def forget_process(pid: int) -> None:
+    """Remove the requests in flight of a process that has ended; what it counted stays."""
     from prometheus_client.multiprocess import mark_process_dead
 
-    for file in directory.glob("gauge_livesum_*.db"):
-        process = int(file.stem.rpartition("_")[2])
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            mark_process_dead(process)  # type: ignore[no-untyped-call]
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]

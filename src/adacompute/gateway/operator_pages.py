@@ -1,24 +1,34 @@
-"""Operator pages: health, readiness and metrics of a gateway, and the headers for web pages.
+"""Operator pages: pages such as health, readiness and metrics, and the headers for web pages.
 
 This is the only module that uses Starlette. It knows nothing of requests to models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from adacompute.core.errors import needs_extra
 from adacompute.gateway.openai_replies import write_error
-
-if TYPE_CHECKING:
-    from adacompute.gateway.app import Gateway
 
 EXPOSED_HEADERS = [
     f"x-adacompute-{name}"
     for name in ("samples", "price", "decision", "debug", "passthrough", "question")
 ]
 """Headers of replies that web pages may read, besides those that they always may."""
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its status, and a JSON document or bytes of another type."""
+
+    status: int
+    content: Mapping[str, Any] | bytes
+    media_type: str = "application/json"
 
 
 def allow_origins(application: Callable[..., Any], origins: Sequence[str]) -> Callable[..., Any]:
@@ -37,31 +47,32 @@ def allow_origins(application: Callable[..., Any], origins: Sequence[str]) -> Ca
     )
 
 
-def make_operator_pages(gateway: Gateway, lifespan: Callable[[object], Any]) -> Any:  # noqa: ANN401
-    """Make the pages for operators, an application of Starlette."""
+def make_pages(
+    pages: Mapping[str, Callable[[str | None], Awaitable[Page]]],
+    lifespan: Callable[[object], Any] | None = None,
+) -> Any:  # noqa: ANN401 - an application of Starlette
+    """Make an application of pages by method and path; each gets the header Authorization."""
     with needs_extra("serve"):
         from starlette.applications import Starlette
-        from starlette.responses import JSONResponse, Response
+        from starlette.responses import Response
         from starlette.routing import Route
 
-    async def health(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        return JSONResponse({"status": "ok"})
+    def route(target: str, make_page: Callable[[str | None], Awaitable[Page]]) -> Any:  # noqa: ANN401
+        async def respond(request: Any) -> Any:  # noqa: ANN401 - Starlette's
+            page = await make_page(request.headers.get("authorization"))
+            content = page.content
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            return Response(data, page.status, media_type=page.media_type)
 
-    async def ready(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        state = gateway.state
-        document = {"status": state, "models": list(gateway.models)}
-        return JSONResponse(document, 200 if state == "ready" else 503)
-
-    async def metrics(_: object) -> Any:  # noqa: ANN401 - Starlette's
-        kind = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(gateway.account.metrics.scrape(), media_type=kind)
+        method, _, path = target.partition(" ")
+        return Route(path, respond, methods=[method])
 
     async def missing(request: Any, _: object) -> Any:  # noqa: ANN401 - Starlette's
         error = write_error(f"there is no {request.url.path}", "invalid_request_error")
         return Response(error, 404, media_type="application/json")
 
     return Starlette(
-        routes=[Route("/health", health), Route("/ready", ready), Route("/metrics", metrics)],
+        routes=[route(target, make_page) for target, make_page in pages.items()],
         exception_handlers={404: missing},
         lifespan=lifespan,
     )

@@ -6,14 +6,15 @@ It reads the upstream's API key from the environment. The rest is done by ``gate
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
-from adacompute.gateway.config import Config, make_config, read_config
-from adacompute.gateway.server import load_models, run
+from adacompute.gateway.config import Config, make_config, read_config, variables_in
+from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.supervisor import run
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages.inputs import read_api_key
 
@@ -91,6 +92,13 @@ def check_serving(config: Config) -> dict[str, Any]:
     }
 
 
-def start_serving(config: Config, report: Callable[[str], None]) -> None:
-    """Serve until a signal stops the process; ``report`` receives messages for the operator."""
-    run(config, report)
+def start_serving(options: Mapping[str, Any], report: Callable[[str], None]) -> None:
+    """Serve until a signal stops the process; ``report`` receives messages for the operator.
+
+    ``options`` are those of ``configure``; a reload reads their file again.
+    """
+    path, secrets = options["config"], {options["api_key_env"]}
+    config = configure(**options)
+    if path is not None:
+        secrets |= variables_in(path)
+    run(config, report, read=lambda: configure(**options), secrets=secrets)

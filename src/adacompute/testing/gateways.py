@@ -22,7 +22,7 @@ from adacompute.core.errors import ConfigError, needs_extra
 from adacompute.core.types import make_levels
 from adacompute.gateway.app import build
 from adacompute.gateway.config import Config
-from adacompute.gateway.server import load_models
+from adacompute.gateway.model_loading import load_models
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
@@ -31,6 +31,8 @@ from adacompute.policies.stopping import AdaptiveConsistencyRule
 __all__ = [
     "GatewayReply",
     "free_port",
+    "open_connection",
+    "process_tree",
     "process_usage",
     "save_example_bundle",
     "send",
@@ -56,11 +58,16 @@ class GatewayReply:
 
 
 def free_port() -> int:
-    """A free port of the loopback interface."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-        return port
+    """A free port of the loopback interface, followed by another free one for the admin pages."""
+    while True:
+        with socket.socket() as server, socket.socket() as admin:
+            server.bind(("127.0.0.1", 0))
+            port: int = server.getsockname()[1]
+            try:
+                admin.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
 
 
 def save_example_bundle(path: Path) -> None:
@@ -72,10 +79,28 @@ def save_example_bundle(path: Path) -> None:
 
 
 def process_usage(pid: int) -> dict[str, int]:
-    """Number of open files, and resident memory in MB, of a process on this machine."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    memory_mb = int(status.split("VmRSS:")[1].split()[0]) // 1024
-    return {"files": len(list(Path(f"/proc/{pid}/fd").iterdir())), "mb": memory_mb}
+    """Open files, and memory in MB (each shared page counted once), of a process and its children.
+
+    Children that end meanwhile are left out.
+    """
+    used = {"files": 0, "mb": 0}
+    for one in process_tree(pid):
+        try:
+            memory = Path(f"/proc/{one}/smaps_rollup").read_text(encoding="utf-8")
+            used["files"] += len(list(Path(f"/proc/{one}/fd").iterdir()))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        used["mb"] += int(memory.split("\nPss:")[1].split()[0]) // 1024
+    return used
+
+
+def process_tree(pid: int) -> list[int]:
+    """A process and all its descendants, parents first."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        return [pid]
+    return [pid, *(one for child in children for one in process_tree(int(child)))]
 
 
 @contextmanager

@@ -1,0 +1,85 @@
+"""Admin pages: health, readiness, metrics and administration of a gateway, on a port of their own.
+
+They are served by the supervisor for all workers. Administration needs the admin key. They know
+nothing of requests to models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from adacompute.gateway.browser_checks import BrowserChecks, is_loopback
+from adacompute.gateway.clients import Clients
+from adacompute.gateway.exchange import Exchange, Receive, Scope, Send
+from adacompute.gateway.operator_pages import METRICS_TYPE, Page, make_pages
+
+if TYPE_CHECKING:
+    from adacompute.gateway.supervisor import Supervisor
+
+OK, FORBIDDEN, UNAUTHORIZED, CONFLICT, UNAVAILABLE = 200, 403, 401, 409, 503
+
+
+def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette's
+    """Make the pages of the admin port."""
+
+    async def health(_: object) -> Page:
+        answers = await asyncio.gather(*(worker.ping() for worker in supervisor.workers))
+        is_healthy = bool(answers) and all(answers)
+        document = {"status": "ok" if is_healthy else "unhealthy"}
+        return Page(OK if is_healthy else UNAVAILABLE, document)
+
+    async def ready(_: object) -> Page:
+        state = supervisor.state
+        document = {"status": state, "models": list(supervisor.config.models)}
+        return Page(OK if state == "ready" else UNAVAILABLE, document)
+
+    async def metrics(_: object) -> Page:
+        return Page(OK, supervisor.metrics.scrape(), METRICS_TYPE)
+
+    async def workers(authorization: str | None) -> Page:
+        if (rejection := _rejection(supervisor, authorization)) is not None:
+            return rejection
+        listed = [{"pid": one.pid, "state": one.state} for one in supervisor.workers]
+        return Page(OK, {"workers": listed})
+
+    async def reload(authorization: str | None) -> Page:
+        if (rejection := _rejection(supervisor, authorization)) is not None:
+            return rejection
+        error = await supervisor.reload()
+        if error is not None:
+            return Page(CONFLICT, {"status": "rejected", "error": error})
+        return Page(OK, {"status": "applied"})
+
+    pages = make_pages(
+        {
+            "GET /health": health,
+            "GET /ready": ready,
+            "GET /metrics": metrics,
+            "GET /admin/workers": workers,
+            "POST /admin/reload": reload,
+        }
+    )
+    # A web page must not reach the port of its reader's own machine.
+    checks = BrowserChecks(has_keys=not is_loopback(supervisor.config.admin_host))
+
+    async def check(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (rejection := checks.rejection(scope["headers"])):
+            status, message, code = rejection
+            await Exchange(scope, receive, send).fail(
+                status, message, "invalid_request_error", code=code
+            )
+            return
+        await pages(scope, receive, send)
+
+    return check
+
+
+def _rejection(supervisor: Supervisor, authorization: str | None) -> Page | None:
+    """Return why a request may not administer the gateway; None if it may."""
+    digest = supervisor.config.admin_key
+    if digest is None:
+        return Page(FORBIDDEN, {"error": "administration is off: set admin_key"})
+    if Clients({"admin": digest}).identify(authorization) is None:
+        return Page(UNAUTHORIZED, {"error": "the admin key is not valid"})
+    return None

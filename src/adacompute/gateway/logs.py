@@ -1,0 +1,73 @@
+"""Logs: the lines that a gateway writes to standard error, as text or as JSON.
+
+A record may carry ``fields``, which become members of the JSON object, or ``name=value`` in a line
+of text. It knows nothing of decisions, which have a log of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+FORMATS: tuple[str, ...] = get_args(LogFormat)
+LEVELS: tuple[str, ...] = get_args(LogLevel)
+
+LOG = logging.getLogger("adacompute.gateway")
+
+
+def log(level: int, message: str, **fields: object) -> None:
+    """Write a line with fields; those that are None are left out."""
+    if LOG.isEnabledFor(level):
+        LOG.log(level, message, extra={"fields": fields})
+
+
+def set_up_logging(log_format: str, level: str) -> None:
+    """Send all records of this process to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("adacompute").setLevel(level.upper())
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        content: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            content["exception"] = self.formatException(record.exc_info)
+        return json.dumps(content, default=str)
+
+
+class _TextFormatter(logging.Formatter):
+    """A line for people: the message, then its fields."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
+        fields = "".join(f" {name}={_shown(value)}" for name, value in _fields(record).items())
+        return super().formatMessage(record) + fields
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(record, "fields", {})
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _shown(value: object) -> str:
+    """Write a value so that a client cannot add a line or a field to the log."""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if text.isascii() and text.isprintable() and " " not in text else json.dumps(text)
