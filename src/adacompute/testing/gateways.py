@@ -10,6 +10,7 @@ only the headers that HTTP requires.
 from __future__ import annotations
 
 import http.client
+import random
 import socket
 import threading
 import time
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 START_TIMEOUT_S = 30.0
+PORTS = (10_000, 32_000)
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,18 @@ class GatewayReply:
 
 
 def free_port() -> int:
-    """A free port of the loopback interface, followed by another free one for the admin pages."""
+    """A free port of the loopback interface, followed by another free one for the admin pages.
+
+    It is below the ports that the system gives to clients: a client that waits for a server on one
+    of those may connect to itself.
+    """
     while True:
+        port = random.randrange(*PORTS)  # noqa: S311 - no secret
         with socket.socket() as server, socket.socket() as admin:
-            server.bind(("127.0.0.1", 0))
-            port: int = server.getsockname()[1]
             try:
+                server.bind(("127.0.0.1", port))
                 admin.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return port
 
