@@ -84,6 +84,7 @@ def make_model(
         audit_max_share=given.audit_max_share,
         price_list=price_list,
         scorer=scorer,
+        answer_field=given.answer_field,
         capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
     )
     Engine(virtual, Upstream(config.base_url, model))  # checks the budget
