@@ -46,7 +46,8 @@ class FakeSettings:
     `reasoning_effort` "none" rejects that field, and `rejected_fields` names further request fields
     to reject. `fault_script` lists the outcome of the first calls ("ok" or a name in ``FAULTS``);
     after that each call meets a fault with the probabilities of `fault_rates`, drawn from `seed` in
-    order of arrival.
+    order of arrival. With `vary_tokens`, the length of an answer is a number up to
+    `completion_tokens` that depends on its seed. With `record_calls`, /calls lists every call.
     """
 
     latency_s: float = 0.0
@@ -64,12 +65,20 @@ class FakeSettings:
     cancel: Literal["honoured", "ignored"] = "honoured"
     n_at_temperature_0: Literal["accepted", "rejected"] = "accepted"
     reasoning_effort: Literal["none", "accepted", "changes"] = "accepted"
-    endpoints: tuple[str, ...] = ("chat/completions", "completions", "responses", "score")
+    endpoints: tuple[str, ...] = (
+        "chat/completions",
+        "completions",
+        "responses",
+        "embeddings",
+        "score",
+    )
     rejected_fields: tuple[str, ...] = ()
     fault_script: tuple[str, ...] = ()
     fault_rates: Mapping[str, float] = field(default_factory=dict)
     retry_after_s: float | None = None
     retry_after_date: bool = False
+    vary_tokens: bool = False
+    record_calls: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -187,6 +196,24 @@ class FakeScoreRequest(FakeRequest):
         return {"score": fake_score(self.prompt)}
 
 
+@dataclass
+class FakeEmbeddingRequest(FakeRequest):
+    """A request to the embeddings endpoint, which completes nothing."""
+
+    @property
+    def tokens(self) -> int:
+        """No tokens are generated."""
+        return 0
+
+    def document(self, usage: str) -> dict[str, Any]:
+        """The reply, with an embedding of two numbers."""
+        data = [{"object": "embedding", "index": 0, "embedding": [0.5, fake_score(self.prompt)]}]
+        document: dict[str, Any] = {"object": "list", "model": "fake", "data": data}
+        n_tokens = len(self.prompt.split())
+        counted = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        return document if usage == "none" else {**document, "usage": counted}
+
+
 def fake_score(text: str) -> float:
     """Score of a text from 0 to 1, a function of its checksum.
 
@@ -203,6 +230,20 @@ def parse_score_request(body: Mapping[str, Any]) -> FakeScoreRequest:
         prompt=str(body["text"]) if body["question"] else "",
         seeds=[0],
         answer_tokens=1,
+        reasoning_tokens=0,
+        max_tokens=None,
+        logprobs=False,
+        include_usage=False,
+    )
+
+
+def parse_embedding_request(body: Mapping[str, Any]) -> FakeEmbeddingRequest:
+    """Parse a request to the embeddings endpoint; KeyError if it has no input."""
+    return FakeEmbeddingRequest(
+        chat=False,
+        prompt=str(body["input"]),
+        seeds=[0],
+        answer_tokens=0,
         reasoning_tokens=0,
         max_tokens=None,
         logprobs=False,
@@ -237,11 +278,14 @@ def parse_fake_request(
     if max_tokens is None and settings.max_completion_tokens:
         max_tokens = body.get("max_completion_tokens")
     longer = effort == "high" and settings.reasoning_effort == "changes"
+    answer_tokens = settings.completion_tokens * (4 if longer else 1)
+    if settings.vary_tokens:
+        answer_tokens = 1 + zlib.crc32(f"{seeds[0]}".encode()) % answer_tokens
     return FakeRequest(
         chat=chat,
         prompt=json.dumps(body["messages"]) if chat else str(body["prompt"]),
         seeds=seeds,
-        answer_tokens=settings.completion_tokens * (4 if longer else 1),
+        answer_tokens=answer_tokens,
         reasoning_tokens=settings.reasoning_tokens,
         max_tokens=max_tokens,
         logprobs=bool(body.get("logprobs")) and settings.logprobs,

@@ -37,6 +37,7 @@ from adacompute.testing.fake_answers import (
     FAULTS,
     FakeRequest,
     FakeSettings,
+    parse_embedding_request,
     parse_fake_request,
     parse_score_request,
 )
@@ -64,6 +65,7 @@ class FakeUpstream:
         self._web = web
         self._counts: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
+        self._calls: list[dict[str, Any]] = []
         self._script = iter(settings.fault_script)
         self._random = random.Random(settings.seed)  # noqa: S311 - no secrets
         self._new_seeds = itertools.count((settings.seed + 1) << 32)
@@ -109,6 +111,7 @@ class FakeUpstream:
                 counts["open"] -= 1
         pages: dict[str, dict[str, Any]] = {
             "/stats": self.stats(),
+            "/calls": {"calls": self._calls},
             "/health": {"status": "ok"},
             "models": {"object": "list", "data": [{"id": "fake", "object": "model"}]},
         }
@@ -126,6 +129,8 @@ class FakeUpstream:
             return self._error(400, str(error))
         if fault is not None:
             self._faults[fault] += 1
+        if self.settings.record_calls:
+            self._record(request, path, fake_request, fault)
         if fault in _STATUSES:
             return self._error(_STATUSES[fault], f"the fake {FAULTS[fault]}")
         if fault == "stall":
@@ -147,6 +152,8 @@ class FakeUpstream:
     def _parse(self, body: Mapping[str, Any], path: str) -> FakeRequest:
         if path == "score":
             return parse_score_request(body)
+        if path == "embeddings":
+            return parse_embedding_request(body)
         if path == "responses":
             asked = parse_fake_request(
                 chat_members(body), self.settings, self._new_seeds, chat=True
@@ -154,6 +161,29 @@ class FakeUpstream:
             return FakeResponseRequest(**vars(asked))
         chat = path == "chat/completions"
         return parse_fake_request(body, self.settings, self._new_seeds, chat=chat)
+
+    def _record(
+        self, request: web.BaseRequest, path: str, fake_request: FakeRequest, fault: str | None
+    ) -> None:
+        """Record what a call costs: nothing if it is refused, else everything it asks for.
+
+        A call that breaks off is recorded as if the rest were generated and charged.
+        """
+        is_refused = fault in _STATUSES
+        n_choices = len(fake_request.seeds)
+        n_choices = max(1, n_choices // 2) if fault == "few" else n_choices
+        usage = (len(fake_request.prompt.split()), n_choices * fake_request.tokens)
+        prompt_tokens, completion_tokens = (0, 0) if is_refused else usage
+        self._calls.append(
+            {
+                "request": request.headers.get("x-request-id", ""),
+                "path": path,
+                "fault": fault,
+                "is_refused": is_refused,
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": completion_tokens,
+            }
+        )
 
     def _next_fault(self) -> str | None:
         scripted = next(self._script, None)

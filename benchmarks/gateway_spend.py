@@ -1,0 +1,243 @@
+"""Gateway spend: the account of calls beside the upstream's own count, while everything fails.
+
+``python benchmarks/gateway_spend.py [REQUESTS]`` sends voted, forwarded and streamed requests, some
+of them audited, to chat completions, completions, responses and embeddings. A fifth of all calls
+fails, a tenth of all clients disconnects, and a worker is killed with SIGKILL every few seconds. It
+checks that every call that the upstream received has its row, that calls which are not flagged
+equal the upstream's count to the token, and that flagged calls alone explain the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+
+from adacompute.models.capabilities_cache import save_cached
+from adacompute.models.messages import Capabilities
+from adacompute.storage.calls import FILES, read_calls, sum_calls
+from adacompute.testing.gateways import free_port, save_example_bundle
+from adacompute.testing.spend import SpendComparison, compare_spend
+
+CONCURRENCY = 32
+DISCONNECT_RATE = 0.1
+FAULTS = (
+    "429=0.03,500=0.02,502=0.02,503=0.02,reset=0.03,half=0.02,garbled=0.02,shape=0.015,type=0.01,"
+    "stall=0.005,hang=0.005,few=0.005"
+)
+CONFIG = """
+[serve]
+base_url = "{base_url}"
+port = {port}
+workers = 2
+probe = false
+first_byte_timeout_s = 1.0
+timeout_s = 3.0
+max_attempts = 3
+drain_s = 5
+[serve.models.voted]
+bundle = "policy"
+budget = 2
+grader = "numeric"
+model = "fake"
+audit_share = 0.2
+audit_max_share = 0.5
+[serve.calls]
+directory = "calls"
+"""
+USAGE = {"stream_options": {"include_usage": True}}
+KINDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("chat/completions", "voted", {}),
+    ("chat/completions", "voted", {"stream": True}),
+    ("completions", "voted", {}),
+    ("responses", "voted", {}),
+    ("chat/completions", "other", {"n": 2}),
+    ("chat/completions", "other", {"stream": True, **USAGE}),
+    ("chat/completions", "other", {"stream": True}),
+    ("completions", "other", {"stream": True, **USAGE}),
+    ("responses", "other", {}),
+    ("responses", "other", {"stream": True}),
+    ("embeddings", "other", {}),
+]
+"""Path, model and options of each kind of request."""
+
+
+def make_body(number: int) -> tuple[str, bytes]:
+    """Return the path and the body of a request."""
+    path, model, options = KINDS[number % len(KINDS)]
+    question = f"What is {number} + 1?"
+    body: dict[str, Any] = {"model": model, **options}
+    if path == "chat/completions":
+        body |= {"messages": [{"role": "user", "content": question}], "max_tokens": 60}
+    elif path == "completions":
+        body |= {"prompt": question, "max_tokens": 60}
+    else:
+        body["input"] = question
+    if path == "responses":
+        body["max_output_tokens"] = 60
+    return path, json.dumps(body).encode()
+
+
+async def send(session: aiohttp.ClientSession, url: str, number: int) -> str:
+    """Send one request and return its outcome."""
+    rng = random.Random(number)  # noqa: S311 - no secrets
+    path, body = make_body(number)
+    disconnects = rng.random() < DISCONNECT_RATE
+    limit = aiohttp.ClientTimeout(total=rng.uniform(0.005, 0.08) if disconnects else 60)
+    headers = {"x-request-id": f"r{number}", "content-type": "application/json"}
+    try:
+        async with session.post(
+            f"{url}/{path}", data=body, headers=headers, timeout=limit
+        ) as reply:
+            await reply.read()
+    except TimeoutError:
+        return "disconnected" if disconnects else "HUNG"
+    except aiohttp.ClientError:
+        return "lost"  # its worker was killed
+    return str(reply.status)
+
+
+async def send_all(url: str, n_requests: int) -> Counter[str]:
+    """Send all requests in parallel and count the outcomes."""
+    outcomes: Counter[str] = Counter()
+    numbers = iter(range(n_requests))
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def work() -> None:
+            for number in numbers:
+                outcome = await send(session, url, number)
+                outcomes[outcome] += 1
+                if outcome == "lost":
+                    await asyncio.sleep(0.2)
+
+        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+    return outcomes
+
+
+def list_workers(calls: Path, parent: int) -> list[int]:
+    """Return the living workers of a gateway that have recorded calls."""
+    workers = []
+    for path in calls.glob(FILES):
+        pid = int(path.stem.rpartition("-")[2])
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        is_child = int(status.split("PPid:")[1].split()[0]) == parent
+        if is_child and "State:\tZ" not in status:
+            workers.append(pid)
+    return sorted(set(workers))
+
+
+async def kill_workers(calls: Path, parent: int, every_s: float) -> int:
+    """Kill a worker every few seconds until cancelled; return how many were killed."""
+    n_killed = 0
+    try:
+        while True:
+            await asyncio.sleep(every_s)
+            if workers := list_workers(calls, parent):
+                os.kill(random.choice(workers), signal.SIGKILL)  # noqa: S311 - no secrets
+                n_killed += 1
+    except asyncio.CancelledError:
+        return n_killed
+
+
+async def load(
+    url: str, calls: Path, gateway: int, n_requests: int, every_s: float
+) -> tuple[Counter[str], int]:
+    """Send requests while workers of the gateway are killed."""
+    killer = asyncio.create_task(kill_workers(calls, gateway, every_s))
+    await asyncio.sleep(0)
+    outcomes = await send_all(url, n_requests)
+    killer.cancel()
+    return outcomes, await killer
+
+
+async def fetch(url: str) -> str:
+    """Return the text of a URL."""
+    async with aiohttp.ClientSession() as session, session.get(url) as reply:
+        return await reply.text()
+
+
+def wait_for(url: str, timeout_s: float = 60.0) -> None:
+    """Wait until a server answers."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            asyncio.run(fetch(url))
+        except aiohttp.ClientError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
+def start_module(*command: str, **variables: str) -> subprocess.Popen[str]:
+    """Start a Python module as a process."""
+    full, environment = [sys.executable, "-m", *command], {**os.environ, **variables}
+    return subprocess.Popen(full, text=True, stdout=subprocess.PIPE, env=environment)  # noqa: S603
+
+
+def run(directory: Path, n_requests: int, every_s: float) -> SpendComparison:
+    """Send requests, print the outcomes, and compare the account with the upstream's count."""
+    options = ["--latency-s", "0.02", "--completion-tokens", "50", "--fault-rates", FAULTS]
+    options += ["--vary-tokens", "true", "--record-calls", "true"]
+    fake = start_module("adacompute.testing.fake_openai", *options)
+    assert fake.stdout is not None
+    upstream, port = f"http://127.0.0.1:{int(fake.stdout.readline())}", free_port()
+    save_example_bundle(directory / "policy")
+    (directory / "gateway.toml").write_text(CONFIG.format(base_url=f"{upstream}/v1", port=port))
+    known = Capabilities(n="native", usage="all", stream_usage="returned", chat="available")
+    save_cached(directory / "cache" / "adacompute", f"{upstream}/v1", "fake", known)
+    serve = ("adacompute", "serve", "--config", str(directory / "gateway.toml"))
+    gateway = start_module(*serve, XDG_CACHE_HOME=str(directory / "cache"))
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health")
+        start = time.perf_counter()
+        url = f"http://127.0.0.1:{port}/v1"
+        sending = load(url, directory / "calls", gateway.pid, n_requests, every_s)
+        outcomes, n_killed = asyncio.run(sending)
+        print(f"{n_requests / (time.perf_counter() - start):.0f}/s", dict(outcomes))
+        print(f"{n_killed} workers killed")
+        time.sleep(5)  # audits and retries end
+        served = json.loads(asyncio.run(fetch(f"{upstream}/calls")))["calls"]
+    finally:
+        gateway.terminate()
+        gateway.wait(timeout=60)
+        fake.terminate()
+        fake.wait(timeout=10)
+    assert not outcomes["HUNG"]
+    rows = list(read_calls(directory / "calls"))
+    for total in sum_calls(rows):
+        print(total)
+    return compare_spend(rows, served)
+
+
+def main() -> None:
+    """Print the comparison; fail if it is not right."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("requests", type=int, nargs="?", default=20_000)
+    parser.add_argument("--kill-every-s", type=float, default=5.0, help="pause between kills")
+    given = parser.parse_args()
+    with TemporaryDirectory() as directory:
+        found = run(Path(directory), given.requests, given.kill_every_s)
+    print(found)
+    assert found.is_right
+
+
+if __name__ == "__main__":
+    main()
