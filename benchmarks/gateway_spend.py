@@ -25,10 +25,15 @@ from typing import Any
 
 import aiohttp
 
+from adacompute.core.types import make_levels
 from adacompute.models.capabilities_cache import save_cached
 from adacompute.models.messages import Capabilities
+from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
 from adacompute.storage.calls import FILES, read_calls, sum_calls
-from adacompute.testing.gateways import free_port, save_example_bundle
+from adacompute.testing.gateways import free_port
 from adacompute.testing.spend import SpendComparison, compare_spend
 
 CONCURRENCY = 32
@@ -74,6 +79,13 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
 """Path, model and options of each kind of request."""
 
 
+def save_policy(path: Path) -> None:
+    """Save a bundle that draws two samples for each request, of which audits draw four."""
+    policy = RulePolicy("fixed", make_levels((1, 2, 4)), (FixedRule(2),), PriceSchedule((0.1,)))
+    frontier = (FrontierPoint(2.0, 0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6, 1.0),)
+    save_bundle(Bundle(policy, frontier=frontier), path)
+
+
 def make_body(number: int) -> tuple[str, bytes]:
     """Return the path and the body of a request."""
     path, model, options = KINDS[number % len(KINDS)]
@@ -113,7 +125,7 @@ async def send_all(url: str, n_requests: int) -> Counter[str]:
     """Send all requests in parallel and count the outcomes."""
     outcomes: Counter[str] = Counter()
     numbers = iter(range(n_requests))
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)  # reach every worker
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def work() -> None:
@@ -143,14 +155,18 @@ def list_workers(calls: Path, parent: int) -> list[int]:
 
 
 async def kill_workers(calls: Path, parent: int, every_s: float) -> int:
-    """Kill a worker every few seconds until cancelled; return how many were killed."""
-    n_killed = 0
+    """Kill a worker every few seconds until cancelled; return how many were killed.
+
+    A kill waits until another worker serves requests, because a busy machine starts one slowly.
+    """
+    n_killed, next_at = 0, time.monotonic() + every_s
     try:
         while True:
-            await asyncio.sleep(every_s)
-            if workers := list_workers(calls, parent):
+            await asyncio.sleep(0.2)
+            workers = list_workers(calls, parent) if time.monotonic() >= next_at else []
+            if len(workers) > 1:
                 os.kill(random.choice(workers), signal.SIGKILL)  # noqa: S311 - no secrets
-                n_killed += 1
+                n_killed, next_at = n_killed + 1, time.monotonic() + every_s
     except asyncio.CancelledError:
         return n_killed
 
@@ -172,7 +188,7 @@ async def fetch(url: str) -> str:
         return await reply.text()
 
 
-def wait_for(url: str, timeout_s: float = 60.0) -> None:
+def wait_for(url: str, timeout_s: float = 180.0) -> None:
     """Wait until a server answers."""
     end = time.monotonic() + timeout_s
     while True:
@@ -199,7 +215,7 @@ def run(directory: Path, n_requests: int, every_s: float) -> SpendComparison:
     fake = start_module("adacompute.testing.fake_openai", *options)
     assert fake.stdout is not None
     upstream, port = f"http://127.0.0.1:{int(fake.stdout.readline())}", free_port()
-    save_example_bundle(directory / "policy")
+    save_policy(directory / "policy")
     (directory / "gateway.toml").write_text(CONFIG.format(base_url=f"{upstream}/v1", port=port))
     known = Capabilities(n="native", usage="all", stream_usage="returned", chat="available")
     save_cached(directory / "cache" / "adacompute", f"{upstream}/v1", "fake", known)

@@ -1,0 +1,367 @@
+"""The account of calls: every path that costs money, charged to the token or flagged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
+
+from adacompute.gateway.call_log import CallBound
+from adacompute.gateway.config import make_config
+from adacompute.gateway.usage_reader import UsageReader
+from adacompute.models.model import CallUsage
+from adacompute.storage.calls import FILES, read_calls
+from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
+from adacompute.testing.gateways import free_port, send, serve_gateway
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from adacompute.testing.spend import compare_spend
+
+Launch = Callable[..., AbstractContextManager[int]]
+Call = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+JSON = [("Content-Type", "application/json")]
+PRICES = "[models.fake]\ninput = 1.0\noutput = 2.0\n[models.other]\ninput = 10.0\noutput = 20.0\n"
+USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+
+
+@contextmanager
+def serving(
+    path: Path,
+    bundle: Path,
+    fake: FakeUpstream,
+    settings: dict[str, Any] | None = None,
+    **model: Any,
+) -> Iterator[int]:
+    """Serve a virtual model "voted" before a fake upstream; calls are recorded in a directory."""
+    own = {"bundle": str(bundle), "budget": 2, "model": "fake", "grader": "numeric", **model}
+    config = {
+        "base_url": fake.base_url,
+        "probe": False,
+        "max_attempts": 3,
+        "calls": {"directory": str(path)},
+        "models": {"voted": own},
+    }
+    with serve_gateway(make_config({**config, **(settings or {})})) as port:
+        yield port
+
+
+def ask(port: int, path: str, request: str = "r1", **body: Any) -> int:
+    headers = [*JSON, ("x-request-id", request)]
+    data = json.dumps(body).encode()
+    return send(port, "POST", f"/v1/{path}", headers=headers, body=data).status
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "max_tokens": 30, **more}
+
+
+def count(port: int, name: str) -> float:
+    lines = send(port, "GET", "/metrics").body.decode().splitlines()
+    found = [line for line in lines if line.startswith(f"adacompute_{name}")]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+def wait_for_calls(directory: Path, n: int) -> list[Call]:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if any(directory.glob(FILES)) and len(found := list(read_calls(directory))) >= n:
+            return found
+        time.sleep(0.05)
+    pytest.fail("there are too few calls")
+
+
+def served(fake: FakeUpstream) -> list[Call]:
+    return json.loads(send(fake.port, "GET", "/calls").body)["calls"]  # type: ignore[no-any-return]
+
+
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", chat(model="voted")),
+        ("chat/completions", chat(model="voted", stream=True)),
+        ("completions", {"model": "voted", "prompt": "What is 2 + 2?"}),
+        ("responses", {"model": "voted", "input": "What is 2 + 2?"}),
+        ("responses", {"model": "voted", "input": "What is 2 + 2?", "stream": True}),
+        ("chat/completions", chat(model="other", n=3)),
+        ("chat/completions", chat(model="other", **STREAMED)),
+        ("completions", {"model": "other", "prompt": "2 + 2?", "n": 2, **STREAMED}),
+        ("responses", {"model": "other", "input": "2 + 2?"}),
+        ("responses", {"model": "other", "input": "2 + 2?", "stream": True}),
+        ("embeddings", {"model": "other", "input": "2 + 2?"}),
+    ],
+)
+def test_calls_whose_usage_arrived_are_charged_to_the_token(
+    path: str, body: dict[str, Any], policies: Path, tmp_path: Path
+) -> None:
+    fakes = FakeSettings(
+        completion_tokens=20, reasoning_tokens=5, record_calls=True, vary_tokens=True
+    )
+    with serve_fake(fakes) as fake:
+        with serving(tmp_path, policies / "two", fake) as port:
+            assert ask(port, path, **body) == 200
+            total = count(port, "tokens_total")
+            assert count(port, "estimated_tokens_total") == 0
+        calls = list(read_calls(tmp_path))
+        found = compare_spend(calls, served(fake))
+    assert found.is_right
+    assert found.n_flagged == 0
+    assert found.n_exact == found.n_served > 0
+    assert total == found.served_tokens
+    assert {call["path"] for call in calls} == {path}
+    assert {call["purpose"] for call in calls} == {
+        "vote" if body["model"] == "voted" else "forward"
+    }
+    reasoning = 0 if path == "embeddings" else 1
+    assert all(call["reasoning_tokens"] >= reasoning for call in calls)
+
+
+def test_each_call_is_priced_by_the_model_that_produced_it(policies: Path, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text(PRICES)
+    settings = {"token_prices": str(prices)}
+    with serve_fake() as fake, serving(tmp_path, policies / "one", fake, settings) as port:
+        for model in ("voted", "other", "free"):
+            ask(port, "chat/completions", model, **chat(model=model))
+        cost = count(port, "cost_total")
+    calls = {call["request"]: call for call in read_calls(tmp_path)}
+    for name, price in (("voted", 1e-6), ("other", 1e-5)):
+        call = calls[name]
+        tokens = call["prompt_tokens"] + 2 * call["completion_tokens"]
+        assert call["cost"] == pytest.approx(price * tokens)
+    assert calls["free"]["cost"] is None
+    assert cost == pytest.approx(calls["voted"]["cost"] + calls["other"]["cost"])
+
+
+def test_retries_audits_and_scores_are_calls(policies: Path, tmp_path: Path) -> None:
+    script = FakeSettings(fault_script=("500", "garbled", "ok", "ok"), completion_tokens=1)
+    with serve_fake(script) as fake:
+        scorer = f"{fake.base_url}/score"
+        more: dict[str, Any] = {"audit_share": 1.0, "audit_max_share": 1.0, "scorer": scorer}
+        with serving(tmp_path, policies / "one", fake, **more) as port:
+            assert ask(port, "chat/completions", **chat(model="voted")) == 200
+            wait_for_calls(tmp_path, 5)
+        calls = list(read_calls(tmp_path))  # the audit has ended
+    told = [(call["purpose"], call["attempt"], call["is_estimated"]) for call in calls]
+    assert sorted(told) == [
+        ("audit", 1, False),
+        ("scorer", 1, True),
+        ("vote", 1, False),  # answered 500: refused
+        ("vote", 2, True),  # cannot be parsed
+        ("vote", 3, False),
+    ]
+    assert calls[0]["completion_tokens"] == 0
+    assert {call["client"] for call in calls} == {"-"}
+    assert {call["request"] for call in calls} == {"r1"}
+
+
+def test_probes_are_calls(policies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serve_fake(FakeSettings(record_calls=True)) as fake:
+        with serving(tmp_path / "calls", policies / "one", fake, {"probe": True}) as port:
+            end = time.monotonic() + 60
+            while send(port, "GET", "/ready").status != 200 and time.monotonic() < end:
+                time.sleep(0.1)
+        calls = list(read_calls(tmp_path / "calls"))
+        n_served = len(served(fake))
+    assert {call["purpose"] for call in calls} == {"probe"}
+    assert len(calls) >= n_served > 10
+    assert any(not call["is_estimated"] for call in calls)
+
+
+def test_names_of_clients_are_recorded_and_never_their_keys(launch: Launch, tmp_path: Path) -> None:
+    key = "sk-0123456789abcdefghij"
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    settings = (
+        f'[serve.calls]\ndirectory = "{tmp_path}"\n[serve.client_keys]\nteam-a = "{digest}"\n'
+    )
+    with launch(settings=settings) as port:
+        headers = [*JSON, ("Authorization", f"Bearer {key}")]
+        send(port, "POST", "/v1/embeddings", headers=headers, body=b'{"input": "a"}')
+    (call,) = read_calls(tmp_path)
+    assert call["client"] == "team-a"
+    assert all(key not in path.read_text() for path in tmp_path.glob(FILES))
+
+
+def test_a_call_in_flight_of_a_killed_gateway_is_charged_its_bound(
+    upstream: ScriptedServer, tmp_path: Path
+) -> None:
+    hold = threading.Event()
+    upstream.answer(ScriptedReply(200, JSON, [b"{", hold, b"}"]))
+    config = tmp_path / "gateway.toml"
+    port = free_port()
+    config.write_text(
+        f'[serve]\nbase_url = "{upstream.base_url}"\nport = {port}\nprobe = false\n'
+        f'[serve.calls]\ndirectory = "calls"\n'
+    )
+    command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    body = json.dumps(chat(model="other", n=2)).encode()
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                send(port, "GET", "/health")
+                break
+            except OSError:
+                time.sleep(0.1)
+
+        def lose() -> None:
+            with pytest.raises(OSError):  # noqa: PT011 - however the connection ends
+                send(port, "POST", "/v1/chat/completions", body=body)
+
+        client = threading.Thread(target=lose)
+        client.start()
+        wait_for_calls(tmp_path / "calls", 1)
+        (path,) = (tmp_path / "calls").glob(FILES)
+        os.kill(int(path.stem.rpartition("-")[2]), signal.SIGKILL)
+        process.kill()
+        client.join(timeout=20)
+    finally:
+        hold.set()
+        process.kill()
+        process.wait(timeout=20)
+    (call,) = read_calls(tmp_path / "calls")
+    assert call["is_estimated"]
+    assert (call["prompt_tokens"], call["completion_tokens"]) == (len(body), 60)
+
+
+def test_a_client_that_disconnects_leaves_a_flagged_call(
+    gateway: int, upstream: ScriptedServer
+) -> None:
+    before = count(gateway, "estimated_tokens_total")
+    upstream.answer(ScriptedReply(200, JSON, [b"{", 5.0, b"}"]))
+    body = json.dumps(chat(model="other")).encode()
+    with pytest.raises(TimeoutError):
+        send(gateway, "POST", "/v1/chat/completions", body=body, timeout_s=0.3)
+    end = time.monotonic() + 5
+    while count(gateway, "estimated_tokens_total") == before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert count(gateway, "estimated_tokens_total") - before == len(body) + 30
+
+
+@pytest.mark.parametrize("directory", ["/proc/none", "/dev/full/calls"])
+def test_requests_go_on_where_no_row_can_be_written(
+    directory: str, policies: Path, tmp_path: Path
+) -> None:
+    with serve_fake() as fake:
+        settings = {"calls": {"directory": directory}}
+        with serving(tmp_path, policies / "two", fake, settings) as port:
+            assert ask(port, "chat/completions", **chat(model="voted")) == 200
+            assert ask(port, "embeddings", model="other", input="a") == 200
+            assert count(port, "lost_call_rows_total") == 2 * 3
+            assert count(port, "calls_total") == 3
+
+
+def test_requests_go_on_when_the_disk_is_full(
+    launch: Launch, upstream: ScriptedServer, policies: Path, tmp_path: Path
+) -> None:
+    """A limit on the size of files has the same effect as a full disk: rows are cut off."""
+    del policies
+    usage = json.dumps({"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}).encode()
+    upstream.answer(ScriptedReply(200, JSON, [usage]))
+    shell = tmp_path / "sitecustomize.py"
+    shell.write_text(
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))\n"
+    )
+    calls = tmp_path / "calls"
+    paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with launch(settings=f'[serve.calls]\ndirectory = "{calls}"\n', PYTHONPATH=paths) as port:
+        for _ in range(20):
+            assert send(port, "POST", "/v1/embeddings", body=b'{"input": "a"}').status == 200
+        assert count(port, "lost_call_rows_total") > 10
+    assert sum(path.stat().st_size for path in calls.glob(FILES)) <= 2_000
+    assert len(list(read_calls(calls))) > 2
+
+
+def event(**members: Any) -> bytes:
+    return b"data: " + json.dumps(members).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_the_last_usage_of_a_stream_counts(size: int) -> None:
+    text = '"usage": {"prompt_tokens": 900, "completion_tokens": 900}'
+    data = (
+        event(choices=[{"delta": {"content": text}}], usage=None)
+        + event(choices=[{"delta": {"content": "b"}}], usage={**USAGE, "completion_tokens": 1})
+        + event(choices=[], usage=USAGE)
+        + b"data: [DONE]\n\n"
+    )
+    reader = UsageReader([], keep_body=False)
+    for i in range(0, len(data), size):
+        reader.feed(data[i : i + size])
+    assert reader.stream_usage(is_broken=True) == CallUsage(USAGE)
+
+
+def test_a_usage_in_the_middle_of_a_stream_that_broke_off_is_not_final() -> None:
+    reader = UsageReader([], keep_body=False)
+    reader.feed(event(choices=[{"delta": {"content": "b"}}], usage=USAGE))
+    broken = reader.stream_usage(is_broken=True)
+    assert broken is not None
+    assert broken.is_estimated
+    assert reader.stream_usage(is_broken=False) == CallUsage(USAGE)
+
+
+def test_the_usage_of_a_stream_of_messages_comes_in_two_events() -> None:
+    reader = UsageReader([], keep_body=False)
+    usage = {"input_tokens": 5, "cache_read_input_tokens": 3, "output_tokens": 1}
+    reader.feed(event(type="message_start", message={"usage": usage}))
+    reader.feed(event(type="message_delta", usage={"output_tokens": 9}))
+    found = reader.stream_usage(is_broken=True)
+    assert found is not None
+    assert (found.prompt_tokens, found.completion_tokens, found.cached_tokens) == (8, 9, 3)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, [], "x", {}, {"prompt_tokens": 5}, {"prompt_tokens": -1, "completion_tokens": 2}],
+)
+def test_an_incomplete_usage_is_none(usage: object) -> None:
+    data = json.dumps({"usage": usage}).encode()
+    assert UsageReader([], keep_body=False).read_document(data) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "tokens"),
+    [
+        ("chat/completions", {"max_tokens": 10, "max_completion_tokens": 20, "n": 3}, 60),
+        ("completions", {"max_tokens": 10, "best_of": 4}, 40),
+        ("completions", {"max_tokens": 10, "prompt": ["a", "b"]}, 20),
+        ("completions", {"max_tokens": 10, "prompt": [1, 2, 3]}, 10),
+        ("responses", {"max_output_tokens": 30}, 30),
+        ("responses", {"max_output_tokens": "x"}, 4096),
+        ("embeddings", {"input": "a"}, 0),
+    ],
+)
+def test_the_bound_is_what_a_body_can_use(path: str, body: dict[str, Any], tokens: int) -> None:
+    data = json.dumps({"model": "m-\u00e9\\", **body}).encode()
+    bound = CallBound.of(path, data)
+    assert (bound.completion_tokens, bound.prompt_tokens) == (tokens, len(data))
+    assert bound.upstream_model == "m-\u00e9\\"
+
+
+@pytest.mark.slow
+def test_faults_disconnects_and_killed_workers_leave_the_account_right() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "gateway_spend.py"), "300"]
+    found = subprocess.run(
+        [*command, "--kill-every-s", "2"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
