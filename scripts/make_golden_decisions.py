@@ -47,7 +47,7 @@ from adacompute.policies.episode import (
 from adacompute.policies.policy import SampleMatrix
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
-from adacompute.stages.replay import decide_again, replay_log
+from adacompute.stages.replay import decide_again, replay_log, request_prices
 from adacompute.storage.decisions import read_decisions
 from adacompute.storage.store import Run
 from adacompute.testing import gateways, scripted
@@ -214,7 +214,7 @@ def replay_gateway_log(log: Path, budgets: Sequence[float] = LOG_BUDGETS) -> dic
         rows = [row for row in read_decisions(Path(directory)).to_pylist() if not row["shadow"]]
         summaries = {f"{b:g}": replay_log(Path(directory), path, budget=b) for b in budgets}
     prices = {"own": [row["price"] for row in rows]}
-    prices |= {f"{b:g}": [bundle.price_for(b)] * len(rows) for b in budgets}
+    prices |= {f"{b:g}": request_prices(bundle, rows, b) for b in budgets}
     decisions: dict[str, Any] = {}
     for name, row_prices in prices.items():
         used = decide_again(bundle, rows, row_prices)

@@ -175,7 +175,7 @@ def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}', '{"format": 3}'])
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    check_rejected(tmp_path, "format (None|2|3), .* format 4: run 'adacompute train' again")
+    check_rejected(tmp_path, "format (None|2|3), .* format 5: run 'adacompute train' again")
 
 
 SETTINGS = asdict(Settings())

@@ -16,12 +16,10 @@ from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.prior import response_profile
 from adacompute.policies.sequential import (
-    TABLES,
     SequentialPolicy,
     fit_sequential,
-    from_spec,
-    to_spec,
 )
+from adacompute.policies.sequential_tables import TABLES, from_spec, to_spec
 from adacompute.policies.spec import PolicySpec
 
 MAX_SAMPLES = 8

@@ -22,7 +22,7 @@ from adacompute.api.tables import Tabular
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.verdict import calibrate as calibrate_score
-from adacompute.evaluation.verdict import describe_excess
+from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
 from adacompute.policies.bundle import FrontierPoint
 from adacompute.stages.calibrate import check_rounds, check_settings
 
@@ -143,7 +143,8 @@ def calibrate(
     if excess := describe_excess(budget, found["max_budget"]):
         warnings.warn(excess, stacklevel=2)
     frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
-    estimator.keep_calibration(frontier, {"budget": budget, **found})
+    pooled = calibrate_pooled(score, final, settings=settings)
+    estimator.keep_calibration(frontier, pooled, {"budget": budget, **found})
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
     about: dict[str, Any] = {"policy": estimator.row_name, "budget": budget, "unit": samples.unit}

@@ -193,7 +193,12 @@ class Estimator:
             settings=samples.settings,
         )
 
-    def keep_calibration(self, frontier: tuple[FrontierPoint, ...], result: dict[str, Any]) -> None:
+    def keep_calibration(
+        self,
+        frontier: tuple[FrontierPoint, ...],
+        pooled_frontier: tuple[FrontierPoint, ...],
+        result: dict[str, Any],
+    ) -> None:
         """Keep the price of every budget, and the verdict for the bundle."""
         earlier = keep_calibrations(self._bundle.notes, result)
         notes = {
@@ -202,7 +207,13 @@ class Estimator:
             "earlier_calibrations": earlier,
         }
         rounds = result["max_rounds"]
-        self._bundle = replace(self._bundle, frontier=frontier, max_rounds=rounds, notes=notes)
+        self._bundle = replace(
+            self._bundle,
+            frontier=frontier,
+            pooled_frontier=pooled_frontier,
+            max_rounds=rounds,
+            notes=notes,
+        )
         self.frontier_ = frontier
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:

@@ -10,6 +10,7 @@ It reads and writes no files.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from adacompute.evaluation.factories import Experiment, FittedPolicy, find_facto
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
 from adacompute.evaluation.held_out import CurvePoint, measure_difference, score_held_out
 from adacompute.evaluation.intervals import Interval, Mean, betting_test
-from adacompute.evaluation.policy_score import PolicyScore
+from adacompute.evaluation.policy_score import PolicyScore, score_policy
+from adacompute.policies.bundle import FrontierPoint
 from adacompute.policies.price_schedule import fit_price_schedule
+from adacompute.policies.sequential import SequentialPolicy
 
 MIN_QUESTIONS = 40
 """With fewer questions, an interval is wider than any possible gain."""
@@ -137,6 +140,22 @@ def calibrate(
         "max_budget": frontier.budget_of(frontier.points[-1]),
         "frontier": list_frontier(frontier, point, price=found["price"]),
     }
+
+
+def calibrate_pooled(
+    score: PolicyScore, final: FittedPolicy, *, settings: CalibrationSettings | None = None
+) -> tuple[FrontierPoint, ...]:
+    """Return the frontier of the policy for questions whose text is not known, if there is one.
+
+    ``score`` and ``final`` are those of the policy for questions with a text.
+    """
+    policy = final.policy
+    if not isinstance(policy, SequentialPolicy) or policy.pooled is None:
+        return ()
+    own = score_policy(score.experiment, "sequential-votes", score.mixture)
+    pooled = replace(final, policy=policy.pooled, known=None)
+    frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())
+    return tuple(FrontierPoint(**point) for point in list_frontier(frontier))
 
 
 def describe_excess(budget: float, max_budget: float) -> str | None:

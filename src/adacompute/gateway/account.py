@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,9 @@ WINDOW = 1000
 
 MIN_DRIFT_REQUESTS = 200
 """Requests before a drift is shown: the mean of fewer is mostly chance."""
+
+WARN_S = 60.0
+"""Least time between two warnings of the same kind."""
 
 MIN_STD = 1e-3
 MAX_SQUARED_DISTANCE = 25.0
@@ -72,7 +76,7 @@ class Account:
         self._first_pairs_agree: dict[str, deque[float]] = {}
         self._n_samples: dict[str, int] = {}
         self._n_audit_samples: dict[str, int] = {}
-        self._warned_models: set[str] = set()
+        self._warned_at: dict[str, float] = {}
 
     def register(self, engine: Engine) -> None:
         """Show the budget and the price of a model."""
@@ -162,10 +166,14 @@ class Account:
             _compact(self._log)
 
     def _warn_of_template(self, model: str) -> None:
-        if model not in self._warned_models:
-            self._warned_models.add(model)
+        """Warn of prompts without a question, at most once per minute and model."""
+        now = time.monotonic()
+        if now - self._warned_at.get(model, -WARN_S) >= WARN_S:
+            self._warned_at[model] = now
             LOG.warning(
-                "%s: a prompt does not match the bundle's template; its text is not used", model
+                "%s: no question was found in a prompt, because it does not match the bundle's "
+                "template: the votes alone decide",
+                model,
             )
 
     def _show_drift(self, engine: Engine, decision: Decision) -> None:

@@ -119,7 +119,8 @@ class Engine:
             raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
         self.virtual = virtual
         self.upstream = upstream
-        self._price_for = lru_cache(maxsize=256)(virtual.bundle.price_for)
+        self._pooled = virtual.bundle.pooled
+        self._price_for = lru_cache(maxsize=256)(self._find_prices)
         self._price_for(virtual.budget)
         self._round_s = 0.0
         self._large = asyncio.Lock()
@@ -146,14 +147,20 @@ class Engine:
     def open(self, request: VirtualRequest) -> Decision:
         """Find the question and make the first decision."""
         start = time.perf_counter()
-        budget, price = self._price(request)
+        budget, price, pooled_price = self._price(request)
         question, source = self._question(request.prompt)
+        bundle = self.virtual.bundle
+        if question is None and self._pooled is not None:
+            bundle, price = self._pooled, pooled_price
         if question is not None:  # half of a surrogate pair is no text
             question = question.encode("utf-8", "replace").decode()
-        key = hash_text(request.body.data.decode() if question is None else question)
+        body = hash_text(request.body.data.decode())
+        number = hashlib.blake2b(f"{body}{time.time_ns()}".encode(), digest_size=9).hexdigest()
+        # Without a question, requests are mixed: the same prompt must not always get the least.
+        key = hash_text(number if question is None else question)
         features = question_features(self.virtual.bundle, question)
         session = Session(
-            self.virtual.bundle,
+            bundle,
             question,
             price=price,
             grader=self.virtual.grader,
@@ -162,7 +169,6 @@ class Engine:
             features=features,
         )
         session.ask()
-        number = hashlib.blake2b(f"{key}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         return Decision(
             id=number,
             model=self.virtual.name,
@@ -274,11 +280,16 @@ class Engine:
                 decision.chosen = int(np.argmax([score.result() for score in scores]))
         return session.samples[max(0, decision.chosen)]
 
-    def _price(self, request: VirtualRequest) -> tuple[float, float]:
-        """Return the budget of a request and its price."""
+    def _find_prices(self, budget: float) -> tuple[float, float]:
+        """Return the prices of a budget for questions with a text and for those without."""
+        bundle = self.virtual.bundle
+        return bundle.price_for(budget), bundle.pooled_price_for(budget)
+
+    def _price(self, request: VirtualRequest) -> tuple[float, float, float]:
+        """Return the budget of a request, and its prices with and without a question's text."""
         budget = self.virtual.budget if request.budget is None else request.budget
         try:
-            return budget, self._price_for(budget)
+            return budget, *self._price_for(budget)
         except (BundleError, InfeasibleBudget) as error:
             raise BadRequest(str(error), "budget") from None
 

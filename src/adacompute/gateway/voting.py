@@ -241,6 +241,7 @@ def _decision_headers(decision: Decision) -> Headers:
     return [
         (b"x-adacompute-decision", decision.id.encode()),
         (b"x-adacompute-price", b"%.6g" % decision.session.price),
+        (b"x-adacompute-question", decision.question_source.encode()),
     ]
 
 

@@ -16,7 +16,7 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ from adacompute.models.templates import Template
 from adacompute.policies.draft_router import DraftRouterPolicy
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.policy import Policy, answers_alone
-from adacompute.policies.sequential import TABLES, SequentialPolicy
+from adacompute.policies.sequential import SequentialPolicy
+from adacompute.policies.sequential_tables import TABLES
 from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
-FORMAT = 4
+FORMAT = 5
 NOT_JUDGED = "not judged"
 UNIFORM = ("fixed", "mixture")
 """Policies that need no verdict: other policies are compared with them."""
@@ -91,7 +92,8 @@ class Baseline:
 class Bundle:
     """A policy and the setting that it was trained for.
 
-    ``frontier`` holds the cost and accuracy of each calibrated price, by rising budget.
+    ``frontier`` holds the cost and accuracy of each calibrated price, by rising budget, and
+    ``pooled_frontier`` those of the policy for questions whose text is not known.
     ``max_rounds`` is the limit of rounds per question that it was calibrated with, if any.
     ``sample_cost`` is the mean cost of one sample, in the unit. ``data_hash`` is a hash of the
     training data. ``template`` and ``settings`` are what the samples were collected with, None if
@@ -110,6 +112,7 @@ class Bundle:
     settings: Settings | None = None
     baseline: Baseline | None = None
     frontier: tuple[FrontierPoint, ...] = ()
+    pooled_frontier: tuple[FrontierPoint, ...] = ()
     tie_break: str = FIRST_SEEN
     max_rounds: int | None = None
     notes: dict[str, Any] = field(default_factory=dict)
@@ -138,6 +141,20 @@ class Bundle:
         """Number of samples of the largest level of the first model."""
         levels = self.policy.levels
         return max(level.n_samples for level in levels if level.model == levels[0].model)
+
+    @property
+    def pooled(self) -> Bundle | None:
+        """The bundle that decides by the votes alone, at prices that were calibrated for that.
+
+        It is for questions whose text is not known. None if there is none: then the policy itself
+        decides by the votes alone, or it is not calibrated, or it cannot.
+        """
+        policy = self.policy.pooled if isinstance(self.policy, SequentialPolicy) else None
+        if policy is None or not self.pooled_frontier:
+            return None
+        return replace(
+            self, policy=policy, frontier=self.pooled_frontier, pooled_frontier=(), notes={}
+        )
 
     def verdict(self, budget: float) -> str | None:
         """Return the verdict of the calibration at a budget.
@@ -188,6 +205,12 @@ class Bundle:
         prices = np.log([point.price for point in self.frontier])
         return float(np.exp(np.interp(budget, budgets, prices)))
 
+    def pooled_price_for(self, budget: float) -> float:
+        """Return the price of a budget for questions whose text is not known."""
+        if (pooled := self.pooled) is None:
+            return self.price_for(budget)
+        return pooled.price_for(max(budget, pooled.min_budget))
+
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
     """Write a bundle as a directory, completely or not at all; an existing bundle is replaced."""
@@ -203,6 +226,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "settings": None if bundle.settings is None else asdict(bundle.settings),
         "baseline": None if bundle.baseline is None else asdict(bundle.baseline),
         "frontier": [asdict(point) for point in bundle.frontier],
+        "pooled_frontier": [asdict(point) for point in bundle.pooled_frontier],
         "tie_break": bundle.tie_break,
         "notes": bundle.notes,
     }
@@ -287,12 +311,17 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         template=None if template is None else read_template(template),
         settings=None if settings is None else read_settings(settings),
         baseline=_read_baseline(read_entry(content, "baseline", dict | None)),
-        frontier=tuple(
-            FrontierPoint(**{name: read_number(value) for name, value in point.items()})
-            for point in read_entry(content, "frontier", list)
-        ),
+        frontier=_read_frontier(read_entry(content, "frontier", list)),
+        pooled_frontier=_read_frontier(read_entry(content, "pooled_frontier", list)),
         tie_break=read_choice(TIE_BREAKS, content["tie_break"]),
         notes=read_entry(content, "notes", dict),
+    )
+
+
+def _read_frontier(points: list[Any]) -> tuple[FrontierPoint, ...]:
+    return tuple(
+        FrontierPoint(**{name: read_number(value) for name, value in point.items()})
+        for point in points
     )
 
 

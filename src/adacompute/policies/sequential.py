@@ -10,10 +10,7 @@ of the votes, but not which answers they are for.
 
 from __future__ import annotations
 
-import io
 import math
-import zipfile
-import zlib
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import number_by_appearance
-from adacompute.core.errors import BundleError
 from adacompute.core.state_sums import NO_GROUP
-from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
+from adacompute.core.states import StateMeasure
 from adacompute.policies.induction import (
     RESORT,
     break_even_prices,
@@ -32,9 +28,14 @@ from adacompute.policies.induction import (
     plan_single_samples,
 )
 from adacompute.policies.learners import assign_folds, single_threaded
-from adacompute.policies.policy import NO_LEVEL, State, answers_alone
-from adacompute.policies.prior import Prior, fit_prior, pooled_fit, question_weights
-from adacompute.policies.spec import PolicySpec, read_number
+from adacompute.policies.policy import NO_LEVEL, State
+from adacompute.policies.prior import (
+    Prior,
+    fit_prior,
+    pooled_fit,
+    pooled_prior,
+    question_weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,13 +66,6 @@ SHRINKAGE_BUDGETS = (1.5, 2.0, 3.0, 4.0)
 SHRINKAGE_SAMPLES = 10
 """Largest number of samples when shrinkages are compared: the text matters most at the start."""
 
-TABLES = "tables.npz"
-"""File of a bundle that holds the tables of a sequential policy."""
-
-PRIOR_TABLES = ("mean", "scale", "slope", "cell_centre")
-MEASURE_TABLES = ("mass", "correct_mass")
-TABLE_NAMES = ("break_even_price", *PRIOR_TABLES, *MEASURE_TABLES)
-
 
 @dataclass(frozen=True, eq=False)
 class SequentialPolicy:
@@ -81,7 +75,8 @@ class SequentialPolicy:
     computed from the ``measure`` of each cell. ``round_cost`` is the cost of a round besides its
     samples, in samples; if it is not 0, or rounds are limited, several samples are requested at a
     time. If the last level is of another model, it is a last resort that costs ``resort_cost``
-    samples.
+    samples. ``pooled`` decides by the votes alone, for questions whose text is not known; None if
+    this policy does so itself.
     """
 
     name = "sequential"
@@ -91,6 +86,7 @@ class SequentialPolicy:
     measure: StateMeasure
     round_cost: float = 0.0
     resort_cost: float = 0.0
+    pooled: SequentialPolicy | None = None
     _plans: dict[tuple[int, bool], IntArray] = field(default_factory=dict, repr=False)
 
     @property
@@ -207,64 +203,6 @@ def price_jitter_of(key: int) -> float:
     return 1.0 - PRICE_JITTER / 2 + uniform * (PRICE_JITTER * 2.0**-53)
 
 
-def to_spec(policy: SequentialPolicy) -> PolicySpec:
-    """Describe the policy as plain data."""
-    tables = {name: getattr(policy.prior, name) for name in PRIOR_TABLES}
-    for name in MEASURE_TABLES:
-        tables[name] = getattr(policy.measure, name).astype(np.float32)
-    if policy.measure.resort is not None:
-        tables["resort"] = policy.measure.resort.astype(np.float32)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, break_even_price=policy.break_even_price, **tables)
-    content = {"round_cost": policy.round_cost, "resort_cost": policy.resort_cost}
-    return PolicySpec(policy.levels, content, {TABLES: buffer.getvalue()})
-
-
-def from_spec(spec: PolicySpec) -> SequentialPolicy:
-    """Build the policy from plain data; raise BundleError if the tables do not fit together."""
-    levels = spec.levels
-    round_cost, resort_cost = (read_number(spec.content[n]) for n in ("round_cost", "resort_cost"))
-    has_resort = bool(answers_alone(levels).any())
-    names = (*TABLE_NAMES, "resort") if has_resort else TABLE_NAMES
-    try:
-        with np.load(io.BytesIO(spec.files[TABLES]), allow_pickle=False) as arrays:
-            table = {name: np.asarray(arrays[name], dtype=np.float32) for name in names}
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
-    if not all(np.isfinite(array).all() for array in table.values()):
-        raise BundleError("the tables of a sequential policy contain values that are not finite")
-    if not _fits(table, levels):
-        raise BundleError(f"the tables of a sequential policy do not fit its {len(levels)} levels")
-    if has_resort and not resort_cost > 0:
-        raise BundleError(
-            f"a last resort cannot cost {resort_cost} samples: train the policy again"
-        )
-    prior = Prior(**{name: table[name] for name in PRIOR_TABLES})
-    measure = StateMeasure(*(table[name].astype(np.float64) for name in MEASURE_TABLES))
-    if has_resort:
-        measure = replace(measure, resort=table["resort"].astype(np.float64))
-    break_even_price = table["break_even_price"]
-    return SequentialPolicy(levels, prior, break_even_price, measure, round_cost, resort_cost)
-
-
-def _fits(table: dict[str, Float32Array], levels: tuple[Level, ...]) -> bool:
-    """Whether tables fit together, and levels are 1, 2, … samples with at most one resort."""
-    n_resorts = int(answers_alone(levels).sum())
-    max_samples = len(levels) - n_resorts
-    own = levels[:max_samples]
-    rising = [level.n_samples for level in own] == list(range(1, max_samples + 1))
-    if n_resorts > 1 or answers_alone(own).any() or not rising or max_samples > MAX_SAMPLES:
-        return False
-    shape = {name: array.shape for name, array in table.items()}
-    n_features, n_cells = len(table["mean"]), len(table["cell_centre"])
-    by_state = (states().first[max_samples + 1], n_cells)
-    slope = shape["slope"][:1] == (n_features,)
-    slope = slope and shape["slope"][1:] == shape["cell_centre"][1:]
-    by_state_names = [name for name in table if name not in PRIOR_TABLES]
-    fits = all(shape[name] == by_state for name in by_state_names)
-    return bool(fits and shape["scale"] == (n_features,) and slope and n_cells)
-
-
 def fit_sequential(
     features: Float32Array,
     profile: FloatArray,
@@ -297,13 +235,30 @@ def fit_sequential(
         size = np.bincount(fitted.cluster, minlength=len(fitted.cell_share)).astype(np.float64)
         (by_cluster,) = training.sum([fitted.cluster], [len(size)])
         weight = question_weights(fitted.cell_share, size, shrinkage)
-        mixed = by_cluster.map(lambda one: one @ weight)
-        break_even_price = break_even_prices(mixed, table=sums.table)
+        known: dict[str, Any] = {"round_cost": round_cost, "resort_cost": resort_cost}
+        policy = _make_policy(levels, fitted.prior, by_cluster, weight, sums, **known)
+        if weight.shape[1] == 1:
+            return policy
+        prior, equal = pooled_prior(features.shape[1]), np.full((len(size), 1), 1.0 / size.sum())
+        return replace(policy, pooled=_make_policy(levels, prior, by_cluster, equal, sums, **known))
+
+
+def _make_policy(
+    levels: tuple[Level, ...],
+    prior: Prior,
+    by_cluster: StateMeasure,
+    weight: FloatArray,
+    sums: StateSums,
+    **costs: Any,  # noqa: ANN401 - of rounds and of the last resort
+) -> SequentialPolicy:
+    """Return the policy of cells in which each question of a cluster has this weight."""
+    mixed = by_cluster.map(lambda one: one @ weight)
+    break_even_price = break_even_prices(mixed, table=sums.table)
     every = mixed.map(
         lambda one: sums.expand(one).astype(np.float32).astype(np.float64)
     )  # as saved
     prices = sums.expand(break_even_price).astype(np.float32)
-    return SequentialPolicy(levels, fitted.prior, prices, every, round_cost, resort_cost)
+    return SequentialPolicy(levels, prior, prices, every, **costs)
 
 
 @dataclass(frozen=True, eq=False)

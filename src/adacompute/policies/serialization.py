@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Level, make_levels
-from adacompute.policies import draft_router, router, rule_policy, sequential
+from adacompute.policies import draft_router, router, rule_policy, sequential, sequential_tables
 from adacompute.policies.policy import Policy
 from adacompute.policies.spec import PolicySpec, read_entry
 
@@ -38,7 +38,10 @@ POLICY_KINDS = {
         router.ValueRouterPolicy, router.value_router_to_spec, router.value_router_from_spec
     ),
     "sequential": PolicyKind(
-        sequential.SequentialPolicy, sequential.to_spec, sequential.from_spec, has_resort=True
+        sequential.SequentialPolicy,
+        sequential_tables.to_spec,
+        sequential_tables.from_spec,
+        has_resort=True,
     ),
     "rules": PolicyKind(rule_policy.RulePolicy, rule_policy.to_spec, rule_policy.from_spec),
 }

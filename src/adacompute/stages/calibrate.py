@@ -17,7 +17,12 @@ from adacompute.evaluation.factories import Experiment, FittedPolicy
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
-from adacompute.evaluation.verdict import calibrate, calibrate_share, describe_excess
+from adacompute.evaluation.verdict import (
+    calibrate,
+    calibrate_pooled,
+    calibrate_share,
+    describe_excess,
+)
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
@@ -67,12 +72,15 @@ def calibrate_run(
         known: dict[str, Any] = {"accuracy_of": accuracy_of, "share": share, "settings": settings}
         result = {"accuracy_of": accuracy_of, **calibrate_share(score, final, **known)}
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
+    pooled = calibrate_pooled(score, final, settings=settings)
     notes = {
         **trained.notes,
         "calibration": result,
         "earlier_calibrations": keep_calibrations(trained.notes, result),
     }
-    calibrated = replace(trained, frontier=points, max_rounds=max_rounds, notes=notes)
+    calibrated = replace(
+        trained, frontier=points, pooled_frontier=pooled, max_rounds=max_rounds, notes=notes
+    )
     save_bundle(calibrated, bundle)
     return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
 

@@ -26,6 +26,9 @@ from adacompute.storage.decisions import read_decisions
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
 
+NO_QUESTION = "none"
+"""Source of the question of a request in which none was found."""
+
 MIN_REQUESTS = 5
 """Minimum number of requests for an interval."""
 
@@ -40,7 +43,7 @@ def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]
         )
     rows, unanswered = _read_log(log)
     price = bundle.price_for(budget)
-    n_samples, source = decide_again(bundle, rows, [price] * len(rows)), "all"
+    n_samples, source = decide_again(bundle, rows, request_prices(bundle, rows, budget)), "all"
     if (n_samples < 0).any():
         rows, source = [row for row in rows if row["audit"]], "audit"
         if not rows:
@@ -49,7 +52,7 @@ def replay_log(log: Path, bundle_path: Path, *, budget: float) -> dict[str, Any]
                 "audited requests: set audit_share under [serve.models.NAME] in the gateway's "
                 "configuration file and serve again, or replay a smaller budget"
             )
-        n_samples = decide_again(bundle, rows, [price] * len(rows))
+        n_samples = decide_again(bundle, rows, request_prices(bundle, rows, budget))
     served_cost = _served_cost(rows, bundle)
     max_cost = bundle.max_samples * bundle.sample_cost
     cost = np.asarray(n_samples * bundle.sample_cost, dtype=np.float64)
@@ -120,12 +123,18 @@ def _warn_of_model(rows: list[dict[str, Any]], bundle: Bundle) -> str | None:
     )
 
 
+def request_prices(bundle: Bundle, rows: list[dict[str, Any]], budget: float) -> list[float]:
+    """Return the price of each request at a budget."""
+    price, pooled = bundle.price_for(budget), bundle.pooled_price_for(budget)
+    return [pooled if row["question_source"] == NO_QUESTION else price for row in rows]
+
+
 def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]) -> IntArray:
     """Return the number of samples of each request; −1 where more are needed than were drawn."""
-    n_samples = np.full(len(rows), -1, dtype=np.int64)
+    n_samples, pooled = np.full(len(rows), -1, dtype=np.int64), bundle.pooled or bundle
     active = {
         i: Session(
-            bundle,
+            pooled if row["question_source"] == NO_QUESTION else bundle,
             None,
             price=price,
             key=row["key"],
