@@ -87,7 +87,7 @@ for line in sys.stdin:
 def test_a_failure_shows_what_the_program_printed(
     script: Callable[[str], str], source: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.graders.command._EXIT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("adacompute.graders.program._EXIT_TIMEOUT_S", 0.5)
     command = script(source)
     with CommandGrader(command) as grader, pytest.raises(GraderError, match=message) as caught:
         grader.extract("text")
@@ -108,7 +108,7 @@ def test_a_silent_program_times_out(script: Callable[[str], str]) -> None:
 def test_an_endless_line_is_rejected(
     script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.graders.command._MAX_LINE_BYTES", 100_000)
+    monkeypatch.setattr("adacompute.graders.program._MAX_LINE_BYTES", 100_000)
     command = script("while True: print('x' * 1000, end='')")
     with (
         CommandGrader(command) as grader,
@@ -140,8 +140,8 @@ input()
 def test_an_early_exit_is_reported(script: Callable[[str], str]) -> None:
     with CommandGrader(script('input(); print(\'{"answer": "a"}\', flush=True)')) as grader:
         assert grader.extract("x") == "a"
-        assert grader._program is not None
-        grader._program.process.wait(timeout=20)
+        assert grader._program._process is not None
+        grader._program._process.process.wait(timeout=20)
         with pytest.raises(GraderError, match="ended with code 0"):
             grader.extract("y")
 
@@ -176,13 +176,13 @@ def test_threads_wait_for_each_other(asked: CommandGrader) -> None:
 def test_the_program_ends_when_closed_or_garbage_collected(program: str) -> None:
     grader = CommandGrader(program)
     grader.extract("x")
-    assert grader._program is not None
-    process = grader._program.process
+    assert grader._program._process is not None
+    process = grader._program._process.process
     grader.close()
     grader.close()
     assert process.returncode == 0
     assert grader.extract("again") == "again"
-    process = grader._program.process
+    process = grader._program._process.process
     del grader
     gc.collect()
     assert process.returncode == 0
@@ -191,12 +191,12 @@ def test_the_program_ends_when_closed_or_garbage_collected(program: str) -> None
 def test_a_program_that_does_not_end_is_killed(
     script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adacompute.graders.command._EXIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("adacompute.graders.program._EXIT_TIMEOUT_S", 0.2)
     grader = CommandGrader(
         script("input(); print('{\"answer\": null}', flush=True); time.sleep(60)")
     )
     assert grader.extract("x") is None
-    assert grader._program is not None
-    process = grader._program.process
+    assert grader._program._process is not None
+    process = grader._program._process.process
     grader.close()
     assert process.returncode == -9

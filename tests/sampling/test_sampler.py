@@ -264,7 +264,7 @@ def test_a_slow_grader_parses_in_a_thread_and_counts_as_unparsed_if_too_slow(
         def equal(self, left: str, right: str) -> bool:
             return left == right
 
-    monkeypatch.setattr("adacompute.sampling.loop.GRADING_S", 0.1)
+    monkeypatch.setattr("adacompute.sampling.grading.TIMEOUT_S", 0.1)
     model, _ = scripted(["0.001", "0.5", "0.001"])
     found = run(sampler(FixedRule(3), model, grader=Grader()))
     assert (found.answer, found.n_samples, found.agreement) == ("0.001", 3, 1.0)

@@ -40,6 +40,7 @@ from adacompute.gateway.exchange import (
     Send,
     TooLarge,
 )
+from adacompute.gateway.grading_queues import GradingQueues
 from adacompute.gateway.openai_replies import add_models, write_error
 from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
@@ -100,6 +101,7 @@ class Gateway:
         )
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
+        self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
         config = self.config
@@ -126,7 +128,7 @@ class Gateway:
             await self._stack.enter_async_context(upstream)
             if virtual.scorer is not None:
                 await self._stack.enter_async_context(virtual.scorer)
-            engine = Engine(virtual, upstream)
+            engine = Engine(virtual, upstream, self._grading.queue_for(virtual.grader))
             await engine.warm_up()
             self._voting[name] = Voting(engine, self.relay, self.account, config.sse_keepalive_s)
             self.account.register(engine)
@@ -142,6 +144,7 @@ class Gateway:
             drain_s = max(0.0, self.stop_by - time.monotonic())
         drained = (voting.finish(drain_s) for voting in self._voting.values())
         await asyncio.gather(*drained)
+        await self._grading.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
 
@@ -274,12 +277,9 @@ class Gateway:
             and error.reply.status >= BAD_REQUEST
         ):
             document = error.reply.document
-            has_error = isinstance(document, dict) and "error" in document
-            data = (
-                self.relay.redact(json.dumps(document).encode())
-                if has_error
-                else write_error(str(error), "upstream_error")
-            )
+            data = write_error(str(error), "upstream_error")
+            if isinstance(document, dict) and "error" in document:
+                data = self.relay.redact(json.dumps(document).encode())
             if exchange.status == 0:
                 await exchange.reply(error.reply.status, [JSON], data)
                 return

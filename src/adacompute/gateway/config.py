@@ -29,6 +29,7 @@ from adacompute.gateway.logs import FORMATS, LEVELS
 from adacompute.gateway.openai_requests import check_name
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
+from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
 from adacompute.storage.calls import CallFile, default_directory
 
 T = TypeVar("T")
@@ -51,6 +52,8 @@ _POSITIVE = (
     "timeout_s",
     "first_byte_timeout_s",
     "body_timeout_s",
+    "grader_timeout_s",
+    "max_grader_queue",
     "max_attempts",
     "drain_s",
     "sse_keepalive_s",
@@ -173,6 +176,8 @@ class Config:
     timeout_s: float = 600.0
     first_byte_timeout_s: float = 120.0
     body_timeout_s: float = 30.0
+    grader_timeout_s: float = TIMEOUT_S
+    max_grader_queue: int = MAX_QUEUE
     max_attempts: int = 3
     shutdown_delay_s: float = 0.0
     drain_s: float = 30.0

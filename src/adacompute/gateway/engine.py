@@ -33,7 +33,8 @@ from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import Bundle
 from adacompute.sampling.blocks import question_features
-from adacompute.sampling.loop import LARGE, parse_sample, run_session
+from adacompute.sampling.grading import LARGE, Grading
+from adacompute.sampling.loop import run_session
 from adacompute.sampling.session import ParsedAnswer, Session
 from adacompute.spending.token_prices import TokenPriceList
 
@@ -114,19 +115,23 @@ class Outcome:
 class Engine:
     """Serves the requests of one virtual model; many tasks of one loop may use it at once."""
 
-    def __init__(self, virtual: VirtualModel, upstream: Upstream) -> None:
+    def __init__(
+        self, virtual: VirtualModel, upstream: Upstream, grading: Grading | None = None
+    ) -> None:
         if not virtual.bundle.frontier:
             raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
         self.virtual = virtual
         self.upstream = upstream
         self._pooled = virtual.bundle.pooled
         self._price_for = lru_cache(maxsize=256)(self._find_prices)
+        self.grading = grading or Grading(virtual.grader)
         self._price_for(virtual.budget)
         self._round_s = 0.0
         self._large = asyncio.Lock()
 
     async def warm_up(self) -> None:
         """Decide on a made-up question without sampling: libraries are slow the first time."""
+        await self.grading.start()
         body = Body.parse(b'{"messages": [{"role": "user", "content": "What is 7 + 8?"}]}')
         if body is None:
             raise AssertionError
@@ -135,7 +140,7 @@ class Engine:
         session = self.open(request).session
         session.tell([ParsedAnswer("0.5")] * session.n_planned)
         session.ask()
-        await parse_sample(session, Sample("The answer is \\frac{1}{2}."))
+        await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
     async def begin(self, request: VirtualRequest) -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
@@ -218,6 +223,7 @@ class Engine:
         is_complete = await run_session(
             session,
             model,
+            grading=self.grading,
             on_usage=model.calls.append,
             deadline_s=self.virtual.deadline_s,
             on_round=self._note_round,
@@ -231,7 +237,7 @@ class Engine:
     async def record_single_sample(self, decision: Decision, sample: Sample) -> None:
         """Record the only sample of a request, and what the policy would plan after it."""
         session = decision.session
-        parsed = await parse_sample(session, sample)
+        parsed = await self.grading.parse(session, sample)
         answer = -1 if parsed.value is None else 0
         decision.samples_planned = session.n_planned
         if session.n_planned == 1:
@@ -248,7 +254,7 @@ class Engine:
         if missing > 0:
             async with aclosing(model.sample("", missing, on_usage=model.calls.append)) as samples:
                 async for sample in samples:
-                    session.finish([await parse_sample(session, sample)])
+                    session.finish([await self.grading.parse(session, sample)])
         outcome.decision.is_audit = True
 
     def cost(self, calls: Sequence[CallUsage]) -> float | None:

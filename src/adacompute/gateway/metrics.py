@@ -63,6 +63,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Audited requests whose answer agrees with that of the largest level.",
         ("model",),
     ),
+    "grader_failures_total": (
+        "Samples that were not graded, by reason.",
+        ("grader", "reason"),
+    ),
     "scorer_failures_total": ("Requests whose samples the scorer failed to score.", ("model",)),
     "upstream_failures_total": ("Calls that failed after all retries.", ("model",)),
     "retries_total": ("Calls that were retried.", ("model",)),

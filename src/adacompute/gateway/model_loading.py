@@ -6,6 +6,7 @@ served. It opens no connection.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
@@ -28,11 +29,16 @@ from adacompute.spending.token_prices import (
 def load_models(config: Config) -> dict[str, VirtualModel]:
     """Load the policy of every virtual model; raise ConfigError if one does not fit."""
     models: dict[str, VirtualModel] = {}
+    graders: dict[str, Grader] = {}
     for name, model in config.models.items():
         try:
-            models[name] = _load(config, name, model)
+            virtual = _load(config, name, model)
         except (BundleError, ConfigError, InfeasibleBudget) as error:
             raise ConfigError(f"models.{name}: {error}") from None
+        # Models with the same grader share its process.
+        models[name] = replace(
+            virtual, grader=graders.setdefault(virtual.grader.name, virtual.grader)
+        )
     return models
 
 
@@ -76,7 +82,7 @@ def make_model(
         model=model,
         bundle=bundle,
         budget=given.budget,
-        grader=grader or load_grader(str(graded_by)),
+        grader=grader or load_grader(str(graded_by), timeout_s=config.grader_timeout_s),
         max_rounds=bundle.max_rounds,
         deadline_s=given.deadline_s,
         shadow=given.shadow,

@@ -51,17 +51,21 @@ GRADERS: dict[str, Callable[[], Grader]] = {
 _COMMAND = "cmd:"
 
 
-def load_grader(name: str) -> Grader:
+def load_grader(name: str, *, timeout_s: float | None = None) -> Grader:
     """Return a new grader of this name.
 
-    A grader from ``cmd:COMMAND ...`` runs a process. Its method ``close`` ends the process, and so
-    does garbage collection.
+    The graders ``math`` and ``cmd:COMMAND ...`` run a process. Their method ``close`` ends it, and
+    so does garbage collection. The process is killed if one of its replies takes longer than
+    ``timeout_s``, by default 30 seconds.
 
     >>> load_grader("choice").extract("The answer is (B).")
     'B'
     """
+    limit = {} if timeout_s is None else {"timeout_s": timeout_s}
     if name.startswith(_COMMAND):
-        return CommandGrader(name.removeprefix(_COMMAND))
+        return CommandGrader(name.removeprefix(_COMMAND), **limit)
+    if name == MathGrader.name:
+        return MathGrader(**limit)
     if name not in GRADERS:
         known = ", ".join([*GRADERS, f"{_COMMAND}COMMAND"])
         raise ConfigError(f"there is no grader {name!r}; the graders are {known}")

@@ -2,27 +2,25 @@ r"""Math grader: answers that are LaTeX or plain expressions, compared as mathem
 
 The answer is the content of the last ``\boxed{}``, else what is announced ("the answer is",
 "####"), else the whole text if it is short enough to be an answer, else the last formula, else the
-last number. Formatting is normalised. Two answers are equal if their texts are, or if math-verify,
-which only this module imports, finds them equal.
+last number. Formatting is normalised. Two answers are equal if their texts are, or if math-verify
+finds them equal.
 
-math-verify uses SymPy, which may never return. A timeout needs a signal, which only the main thread
-can receive, so other threads have none. Therefore an answer that is long or deeply nested, or
-contains towers of powers, large exponents or factorials, sums, integrals or binomials, is compared
-as text only, in every thread. The grader does not know the question: (1, 2) may be a point, an
-interval or a pair.
+Extracting takes time linear in the length of the text. math-verify may never return, so it runs in
+a process of its own, ``math_program``, which is killed after two seconds of CPU time. It is
+started when two answers are first compared that are not equal as texts. An answer that is long or
+deeply nested, or contains towers of powers, large exponents or factorials, sums, integrals or
+binomials, is compared as text only. The grader does not know the question: (1, 2) may be a point,
+an interval or a pair.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import signal
-import threading
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+import sys
+from collections import OrderedDict
 
-from adacompute.core.errors import needs_extra
+from adacompute.core.errors import GraderError, check_installed
 from adacompute.graders.completion import (
     MAX_NUMBER_CHARS,
     NUMBER,
@@ -31,20 +29,24 @@ from adacompute.graders.completion import (
     find_formula,
     last_match,
 )
+from adacompute.graders.program import Program
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+logger = logging.getLogger(__name__)
 
 MAX_ANSWER_CHARS = 400
 """Longer answers are unparsed."""
+
+TIMEOUT_S = 30.0
+"""Time limit for one comparison, beside that of its CPU time."""
+
+START_TIMEOUT_S = 120.0
+"""Time limit for the start of the program, which imports SymPy."""
 
 MAX_SYMBOLIC_CHARS = 150
 """Longer answers are compared as text only."""
 
 # Normalising shortens an answer, but not by that much, and takes quadratic time at worst.
 _MAX_RAW_CHARS = 4 * MAX_ANSWER_CHARS
-_TIMEOUT_S = 3.0
-_SIGNAL_INTERVAL_S = 0.1
 _MAX_PROSE_WORDS = 5
 _MAX_ROUNDS = 10
 
@@ -59,7 +61,6 @@ _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _SPACE = re.compile(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])")
 _WRAPPED = (("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"))
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ]+")
-_RELATION = re.compile(r"[=<>(\[]|\\(?:[lg]e|in|cup|cap)")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 
@@ -71,23 +72,32 @@ _SLOW = re.compile(
     r"|[0-9]{3}\s*!|[)}!]\s*!|\\(?:sum|prod|i{1,3}nt|oint|lim|binom|choose)(?![A-Za-z])|(?:\|[^|]*){7}"
 )
 _MAX_DEPTH = 8
+_MAX_KNOWN_PAIRS = 4096
+
+# The program imports from where this process does.
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from adacompute.graders import math_program as m; "
 
 
 class MathGrader:
-    """Extracts an expression and compares it with math-verify; needs the extra ``math``."""
+    """Extracts an expression and compares it with math-verify; needs the extra ``math``.
+
+    ``close`` stops the program that compares, and so does garbage collection.
+    """
 
     name: str = "math"
 
-    def __init__(self) -> None:
-        with needs_extra("math"):
-            import math_verify
-
-        self._library = math_verify
-        self._parse = lru_cache(maxsize=4096)(self._parse_once)
-        # Without a handler, Python would print the library's warnings.
-        log = logging.getLogger("math_verify")
-        if not log.handlers:
-            log.addHandler(logging.NullHandler())
+    def __init__(self, *, timeout_s: float = TIMEOUT_S, cpu_limit_s: float | None = None) -> None:
+        check_installed("math_verify", extra="math")
+        limit = "" if cpu_limit_s is None else f"{cpu_limit_s!r}"
+        code = _PROGRAM.format(path=sys.path) + f"m.main({limit})"
+        self._program = Program(
+            self.name,
+            [sys.executable, "-c", code],
+            timeout_s=timeout_s,
+            start_timeout_s=START_TIMEOUT_S,
+        )
+        # None means that the comparison exceeded its CPU time.
+        self._known: OrderedDict[tuple[str, str], bool | None] = OrderedDict()
 
     def extract(self, text: str) -> str | None:
         r"""Return the final expression, normalised; None if there is none.
@@ -105,74 +115,54 @@ class MathGrader:
         return None
 
     def equal(self, left: str, right: str) -> bool:
-        """Whether two answers are equal as text or as mathematics."""
+        """Whether two answers are equal as text or as mathematics; a failure means no."""
+        try:
+            return self.compare(left, right)
+        except GraderError as error:
+            logger.warning("%s and %s are compared as texts: %s", left, right, error)
+            return False
+
+    def compare_quickly(self, left: str, right: str) -> bool | None:
+        """Whether two answers are equal; None if only the program can tell."""
         if left == right:
             return True
         if _INTEGER.fullmatch(left) and _INTEGER.fullmatch(right):
             return int(left) == int(right)
         if _WORDS.fullmatch(left) and _WORDS.fullmatch(right):
             return left.casefold() == right.casefold()
-        return not _is_slow(left) and not _is_slow(right) and self._is_equivalent(left, right)
-
-    def _is_equivalent(self, left: str, right: str) -> bool:
-        """Whether math-verify finds two answers equal."""
-        # Sorted, so that the order of the arguments makes no difference.
-        one, other = (self._parse(answer) for answer in sorted((left, right)))
-        # For equations and sets the result depends on which answer is the reference.
-        return self._verify(one, other) or (
-            _RELATION.search(left + right) is not None and self._verify(other, one)
-        )
-
-    def _parse_once(self, answer: str) -> Any:  # noqa: ANN401 - SymPy's own types
-        # Between dollar signs, words would be products of their letters.
-        is_plain = "$" in answer or ("\\" not in answer and _PROSE_WORD.search(answer))
-        text = answer if is_plain else f"${answer}$"
-        try:
-            with _time_limit(_TIMEOUT_S):
-                return self._library.parse(text, parsing_timeout=None)
-        except _TimeLimitExceeded:
-            return []
-
-    def _verify(self, gold: Any, answer: Any) -> bool:  # noqa: ANN401 - SymPy's own types
-        try:
-            with _time_limit(_TIMEOUT_S):
-                return bool(self._library.verify(gold, answer, timeout_seconds=None))
-        except _TimeLimitExceeded:
+        if _is_slow(left) or _is_slow(right):
             return False
+        return self._known.get(_sort(left, right))
+
+    def compare(self, left: str, right: str) -> bool:
+        """Whether two answers are equal; GraderError if that could not be found out."""
+        quickly = self.compare_quickly(left, right)
+        if quickly is not None:
+            return quickly
+        pair = _sort(left, right)
+        if pair in self._known:
+            is_equal = None
+        else:
+            request = {"left": pair[0], "right": pair[1]}
+            is_equal = self._program.request(request, "equal", (bool, type(None)))
+            self._known[pair] = is_equal
+            if len(self._known) > _MAX_KNOWN_PAIRS:
+                self._known.popitem(last=False)
+        if is_equal is None:
+            raise GraderError("the comparison took too much CPU time or memory, and was stopped")
+        return bool(is_equal)
+
+    def start(self) -> None:
+        """Start the program that compares; it is also started when it is first needed."""
+        self._program.start()
+
+    def close(self) -> None:
+        """Stop the program that compares; safe to call twice."""
+        self._program.close()
 
 
-class _TimeLimitExceeded(BaseException):
-    """Raised by the signal handler; no Exception, because the libraries catch those."""
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise ``_TimeLimitExceeded`` after so many seconds of CPU time, in the main thread only.
-
-    math-verify's own timeout sends one signal, and SymPy may swallow the exception; this one is
-    repeated. It counts CPU time, so that results do not depend on the load of the machine. A timer
-    that was set before is restored.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise _TimeLimitExceeded
-
-    handler = signal.signal(signal.SIGVTALRM, stop)
-    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, _SIGNAL_INTERVAL_S)
-    try:
-        yield
-    finally:
-        while True:
-            try:
-                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-                signal.signal(signal.SIGVTALRM, handler)
-                break
-            except _TimeLimitExceeded:  # a last signal arrived: try again
-                continue
-        signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
+def _sort(left: str, right: str) -> tuple[str, str]:
+    return (left, right) if left <= right else (right, left)
 
 
 def _is_slow(answer: str) -> bool:

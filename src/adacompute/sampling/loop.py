@@ -11,20 +11,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from adacompute.core.errors import GraderError, ModelError
+from adacompute.core.errors import ModelError
 from adacompute.models.messages import Sample
 from adacompute.models.model import Model, OnUsage
 from adacompute.sampling.blocks import QuestionProgress, decide, decide_by_lookup
+from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.session import ParsedAnswer, Request, Session
-
-GRADING_S = 5.0
-"""An answer that takes longer to parse or compare counts as unparsed."""
-
-FAST_GRADERS = frozenset({"numeric", "choice", "exact"})
-"""Graders that answer in microseconds and need no thread."""
-
-LARGE = 50_000
-"""Characters that a fast grader parses within milliseconds; longer texts need a thread."""
 
 
 class Decider:
@@ -51,6 +43,7 @@ async def run_session(
     session: Session,
     model: Model,
     *,
+    grading: Grading,
     on_usage: OnUsage,
     prompt: str | None = None,
     deadline_s: float | None = None,
@@ -63,7 +56,7 @@ async def run_session(
     model, which is raised only if there is no sample at all. ``prompt`` is the question by default;
     ``on_round`` receives the duration of each round of samples.
     """
-    run = _Run(session, model, prompt or session.question or "", on_usage, deadline_s)
+    run = _Run(session, model, grading, prompt or session.question or "", on_usage, deadline_s)
     try:
         while True:
             if decider is not None and session.progress.is_due:
@@ -91,19 +84,19 @@ class _Run:
         self,
         session: Session,
         model: Model,
+        grading: Grading,
         prompt: str,
         on_usage: OnUsage,
         deadline_s: float | None,
     ) -> None:
         self.session = session
         self.model = model
+        self.grading = grading
         self.prompt = prompt
         self.on_usage = on_usage
         self.deadline = None
         if deadline_s is not None:
             self.deadline = asyncio.get_running_loop().time() + deadline_s
-        grader = session.grader
-        self.has_fast_grader = grader is not None and grader.name in FAST_GRADERS
         self.surplus: list[Sample | ParsedAnswer] = []
         self.is_complete = True
 
@@ -147,7 +140,7 @@ class _Run:
         self, samples: AsyncGenerator[Sample, None], limit: asyncio.Timeout | None
     ) -> bool:
         """Tell samples, call by call; return early if the rest can be cancelled."""
-        session, of_call, is_fast = self.session, list[Sample](), self.has_fast_grader
+        session, of_call, is_fast = self.session, list[Sample](), self.grading.is_fast
         async for sample in samples:
             of_call.append(sample)
             is_fast = is_fast and len(sample.text) <= LARGE
@@ -161,7 +154,7 @@ class _Run:
                 return True
             if limit is not None:
                 limit.reschedule(self.deadline)
-            of_call, is_fast = [], self.has_fast_grader
+            of_call, is_fast = [], self.grading.is_fast
         if of_call:
             await self._parse_and_tell(of_call)
         return False
@@ -178,23 +171,4 @@ class _Run:
     async def _parse_and_tell(self, samples: list[Sample]) -> None:
         """Parse samples and tell each at once: what is parsed in time counts."""
         for sample in samples:
-            self._tell([await parse_sample(self.session, sample)])
-
-
-async def parse_sample(session: Session, sample: Sample) -> ParsedAnswer:
-    """Extract the answer of a sample, in a thread where that may be slow.
-
-    An answer that takes longer than ``GRADING_S``, or on which the grader fails, is unparsed.
-    """
-    if _is_fast(session, sample):
-        return session.parse(sample)
-    try:
-        async with asyncio.timeout(GRADING_S):
-            return await asyncio.to_thread(session.parse, sample)
-    except (TimeoutError, GraderError):
-        return ParsedAnswer(None, sample)
-
-
-def _is_fast(session: Session, sample: Sample) -> bool:
-    grader = session.grader
-    return grader is not None and grader.name in FAST_GRADERS and len(sample.text) <= LARGE
+            self._tell([await self.grading.parse(self.session, sample)])

@@ -29,7 +29,8 @@ from adacompute.sampling.adapters import (
     UpstreamModel,
 )
 from adacompute.sampling.blocks import decide
-from adacompute.sampling.loop import LARGE, Decider, run_session
+from adacompute.sampling.grading import LARGE, Grading
+from adacompute.sampling.loop import Decider, run_session
 from adacompute.sampling.session import Session, SupportsBundle, as_bundle, find_grader
 
 BLOCK, BLOCK_CHARS = 256, 100_000
@@ -137,6 +138,7 @@ class Sampler:
         if samples_per_call is not None and samples_per_call < 1:
             raise ConfigError(f"samples_per_call must be 1 or more, not {samples_per_call}")
         self._grader = found
+        self._grading = Grading(found)
         self._max_rounds = max_rounds
         self._deadline_s = deadline_s
         self._stack = AsyncExitStack()
@@ -161,6 +163,7 @@ class Sampler:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+        await asyncio.to_thread(self._grading.close)
 
     async def run(self, question: str) -> SampledAnswer:
         """Answer one question; a model that fails before the first sample raises its error."""
@@ -251,6 +254,7 @@ class Sampler:
         is_complete = await run_session(
             session,
             self._model,
+            grading=self._grading,
             on_usage=calls.append,
             deadline_s=self._deadline_s,
             decider=decider,

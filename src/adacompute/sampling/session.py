@@ -8,7 +8,7 @@ the same samples does. It is pure: it opens no connection, starts no task and wa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -46,12 +46,19 @@ AnySample = str | Sample | ParsedAnswer
 """A sample in any form that a session takes."""
 
 
-def canonical_answer(grader: Grader, text: str, known: Collection[str]) -> str | None:
+Equal = Callable[[str, str], bool]
+"""Compares two answers, as a grader's ``equal`` does."""
+
+
+def canonical_answer(
+    grader: Grader, text: str, known: Collection[str], equal: Equal | None = None
+) -> str | None:
     """Extract the answer of a text, in the spelling of the first known answer that equals it."""
     answer = grader.extract(text)
     if answer is None or answer in known:
         return answer
-    return next((one for one in known if grader.equal(one, answer)), answer)
+    compare = grader.equal if equal is None else equal
+    return next((one for one in known if compare(one, answer)), answer)
 
 
 class SupportsBundle(Protocol):
@@ -190,10 +197,13 @@ class Session:
             self._add(given)
         self.progress.is_active = self.progress.is_due = False
 
-    def parse(self, sample: str | Sample) -> ParsedAnswer:
-        """Extract the answer of a sample without telling it; the session does not change."""
+    def parse(self, sample: str | Sample, *, equal: Equal | None = None) -> ParsedAnswer:
+        """Extract the answer of a sample without telling it; the session does not change.
+
+        ``equal`` compares answers instead of the grader.
+        """
         held = sample if isinstance(sample, Sample) else Sample(sample)
-        return ParsedAnswer(self._extract(held, tuple(self._classes)), held)
+        return ParsedAnswer(self._extract(held, tuple(self._classes), equal), held)
 
     @property
     def question(self) -> str | None:
@@ -320,12 +330,14 @@ class Session:
         self.values += values
         self.samples += samples
 
-    def _extract(self, sample: Sample, known: Collection[str]) -> str | None:
+    def _extract(
+        self, sample: Sample, known: Collection[str], equal: Equal | None = None
+    ) -> str | None:
         if self.grader is None:
             raise ConfigError("the policy names no grader: give one, or tell parsed answers")
         if sample.finish_reason == "length" and sample.ran_out_of_tokens:
-            return canonical_answer(self.grader, "", known)
-        return canonical_answer(self.grader, sample.text, known)
+            return canonical_answer(self.grader, "", known, equal)
+        return canonical_answer(self.grader, sample.text, known, equal)
 
     def _count(self, value: str) -> int:
         """Count a vote, and return the class of its answer."""

@@ -1,0 +1,109 @@
+"""Attacks on the graders of a gateway: nothing that they do may hold it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
+
+from adacompute.testing import gateways
+from adacompute.testing.gateways import GatewayReply
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+
+MODEL = """
+[serve.models.graded]
+bundle = "two"
+budget = 2
+model = "real"
+grader = "{grader}"
+"""
+
+
+def ask(port: int, model: str) -> GatewayReply:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "How much?"}],
+        "adacompute": {"debug": True},
+    }
+    return gateways.send(port, "POST", "/v1/chat/completions", body=json.dumps(body).encode())
+
+
+def reply(text: str) -> ScriptedReply:
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "stop",
+    }
+    data = json.dumps({"choices": [choice], "usage": {"completion_tokens": 1}}).encode()
+    return ScriptedReply(200, [("Content-Type", "application/json")], [data])
+
+
+def answers(found: GatewayReply) -> list[str | None]:
+    assert found.status == 200
+    values: list[str | None] = json.loads(found.values("x-adacompute-debug")[0])["answers"]
+    return values
+
+
+def test_expressions_that_sympy_does_not_finish_hold_nobody(
+    launch: Callable[..., AbstractContextManager[int]], upstream: ScriptedServer
+) -> None:
+    pytest.importorskip("math_verify")
+    hostile: list[list[str | None]] = []
+    with launch(settings=MODEL.format(grader="math")) as port:
+        threads = []
+        for number in range(4):
+            first = f"{95 + number}^{{99!}}"
+            upstream.answer(reply(first), reply("y+1"))
+            thread = threading.Thread(target=lambda: hostile.append(answers(ask(port, "graded"))))
+            thread.start()
+            threads.append(thread)
+            while len(upstream.received) < 2:
+                time.sleep(0.01)
+            time.sleep(0.1)
+        upstream.answer(reply("4"))
+        slowest = 0.0
+        for _ in range(20):
+            begun = time.monotonic()
+            assert answers(ask(port, "thrifty")) == ["4", "4"]
+            assert answers(ask(port, "graded")) == ["4", "4"]  # equal as texts
+            slowest = max(slowest, time.monotonic() - begun)
+        assert slowest < 2
+        for thread in threads:
+            thread.join(timeout=30)
+        assert len(hostile) == 4
+        assert all(values[1] is None for values in hostile)
+        upstream.answer(reply(r"\boxed{\frac{1}{2}}"), reply(r"\boxed{0.5}"))
+        end = time.monotonic() + 40
+        while time.monotonic() < end:
+            upstream.answer(reply(r"\boxed{\frac{1}{2}}"), reply(r"\boxed{0.5}"))
+            if answers(ask(port, "graded")) == [r"\frac{1}{2}"] * 2:
+                break
+            time.sleep(0.2)
+        else:
+            pytest.fail("the grader does not work any more")
+        metrics = gateways.send(port, "GET", "/metrics").body.decode()
+    assert 'adacompute_grader_failures_total{grader="math"' in metrics
+
+
+def test_a_stalled_program_does_not_cost_every_request_its_time_limit(
+    launch: Callable[..., AbstractContextManager[int]], upstream: ScriptedServer, tmp_path: Path
+) -> None:
+    program = tmp_path / "stalled.py"
+    program.write_text("import sys, time\nfor line in sys.stdin:\n    time.sleep(600)\n")
+    upstream.answer(reply("4"))
+    with launch(settings=MODEL.format(grader=f"cmd:{sys.executable} {program}")) as port:
+        ask(port, "graded")
+        begun = time.monotonic()
+        for _ in range(20):
+            assert answers(ask(port, "graded")) == [None, None]
+        assert time.monotonic() - begun < 5
+        metrics = gateways.send(port, "GET", "/metrics").body.decode()
+    assert 'reason="circuit_open"' in metrics
