@@ -33,6 +33,9 @@ STABLE_S = 30.0
 HANG_TIMEOUT_S = 60.0
 """A worker whose serving loop reports nothing for this long is killed and replaced."""
 
+MAX_RESERVE_S, RESERVE_SHARE = 5.0, 0.6
+"""Part of ``drain_s`` that is kept for ending processes: seconds at most, and as a share."""
+
 WATCH_INTERVAL_S = 1.0
 BACKLOG = 4096
 FIXED_SETTINGS = ("host", "port", "admin_host", "admin_port")
@@ -81,9 +84,10 @@ class Generation:
     async def stop(self, drain_s: float) -> None:
         """End all workers within a time; the last part of it is for those that do not end."""
         self._is_ending = True
+        reserve_s = min(MAX_RESERVE_S, drain_s * RESERVE_SHARE)
         for worker in self.workers.values():
-            worker.stop(max(drain_s - 2.0, drain_s / 2))
-        await asyncio.wait([*self._tasks], timeout=max(drain_s - 0.5, 0.9 * drain_s))
+            worker.stop(drain_s - reserve_s)
+        await asyncio.wait([*self._tasks], timeout=drain_s - reserve_s / 2)
         for worker in self.workers.values():
             worker.kill()
         await self.wait_ended()
@@ -170,7 +174,7 @@ class Supervisor:
         self._listener = listener
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._must_stop.set)
+            loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start_task(self.reload()))
         pages = HttpServer(make_admin_pages(self), admin_listener, handles_signals=False)
         serving = asyncio.create_task(pages.run_until_stopped())
@@ -192,6 +196,13 @@ class Supervisor:
             pages.stop(0.1)
             await serving
         self._report(_summarize(self.metrics))
+
+    def _stop(self) -> None:
+        """Begin to stop; the kernel ends this process in time, whatever it is doing then."""
+        if not self._must_stop.is_set():
+            limit_s = self.config.shutdown_delay_s + self.config.drain_s
+            signal.setitimer(signal.ITIMER_REAL, limit_s)
+        self._must_stop.set()
 
     async def reload(self) -> str | None:
         """Replace the workers by ones with a new configuration; return why not, if it is wrong."""
