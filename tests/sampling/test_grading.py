@@ -155,14 +155,14 @@ def test_the_queue_is_bounded() -> None:
 
 def test_a_grader_object_that_never_returns_keeps_neither_the_loop_nor_the_process() -> None:
     never = threading.Event()
-    grading = Grading(Mine(hang=never), timeout_s=0.2)
+    grading = Grading(Mine(hang=never), timeout_s=2.0)
 
     async def main() -> None:
         assert await values(grading, "hang", "a", "hang", "b") == [None, "a", None, "b"]
 
     begun = time.monotonic()
     asyncio.run(main())  # it would wait for the threads of its own executor
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     grading.close()
 
 
