@@ -119,12 +119,13 @@ def read_members(data: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
     >>> read_members(b'{"a": [1, 2], "b": {"c": 1.50}}', ("b", "x"))
     {'b': b'{"c": 1.50}'}
     """
+    decode, empty = _struct_decoder(names)
     try:
-        found = _struct_decoder(names).decode(data)
+        found = decode(data)
     except (ValueError, RecursionError):
         return {}
-    values = zip(names, (bytes(getattr(found, name)) for name in names), strict=True)
-    return {name: value for name, value in values if value}
+    values = {name: getattr(found, name) for name in names}
+    return {name: bytes(value) for name, value in values.items() if value is not empty}
 
 
 def read_object(value: bytes) -> dict[str, Any]:
@@ -137,12 +138,14 @@ def read_object(value: bytes) -> dict[str, Any]:
 
 
 @lru_cache
-def _struct_decoder(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - msgspec's
+def _struct_decoder(names: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return a function that decodes these members, and what it returns for missing ones."""
     with needs_extra("serve"):
         import msgspec
 
-    members = [(name, msgspec.Raw, msgspec.Raw()) for name in names]
-    return msgspec.json.Decoder(msgspec.defstruct("Members", members))
+    empty = msgspec.Raw()
+    members = [(name, msgspec.Raw, empty) for name in names]
+    return msgspec.json.Decoder(msgspec.defstruct("Members", members)).decode, empty
 
 
 @lru_cache

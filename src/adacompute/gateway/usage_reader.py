@@ -42,11 +42,12 @@ class UsageReader:
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], *, keep_body: bool) -> None:
         self._headers = list(headers)
-        coding = content_coding(self._headers)
+        self._coding = content_coding(self._headers)
         self.kept = bytearray()
         self._keep_body = keep_body
-        self._is_readable = coding in {b"identity", *DECOMPRESSED}
-        self._decompressor = zlib.decompressobj(_ANY_ZLIB) if coding in DECOMPRESSED else None
+        is_packed = self._coding in DECOMPRESSED
+        self._is_readable = is_packed or self._coding == b"identity"
+        self._decompressor = zlib.decompressobj(_ANY_ZLIB) if is_packed else None
         self._bytes_left = MAX_DECOMPRESSED
         self._line = b""
         self._is_skipping = False
@@ -56,7 +57,8 @@ class UsageReader:
 
     def read_document(self, data: bytes) -> CallUsage | None:
         """Return the usage of a complete document; None if there is none."""
-        plain = decompress(self._headers, data, MAX_DOCUMENT)
+        is_plain = self._coding == b"identity"
+        plain = data if is_plain else decompress(self._headers, data, MAX_DOCUMENT)
         if plain is None:
             return None
         if self._keep_body:

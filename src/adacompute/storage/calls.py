@@ -56,9 +56,13 @@ class CallFile:
 
     def append(self, row: Mapping[str, Any]) -> bool:
         """Write a row; False if it is lost, because the disk is full or cannot be written."""
+        return self.append_text(_ENCODE(row))
+
+    def append_text(self, row: str) -> bool:
+        """Write a row that is already JSON, which must have no line breaks."""
         if self._descriptor < 0 and time.monotonic() < self._retry_at:
             return False
-        line = (_ENCODE(row) + "\n").encode()
+        line = f"{row}\n".encode()
         line = b"\n" + line if self._is_torn else line  # end the line that a full disk cut off
         try:
             if self._descriptor < 0:
