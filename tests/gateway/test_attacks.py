@@ -19,8 +19,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 import pytest
 
 from adacompute.core.errors import ConfigError, ModelError
-from adacompute.gateway.clients import Clients
+from adacompute.gateway.clients import ClientLimits, Clients
 from adacompute.gateway.config import make_config
+from adacompute.gateway.openai_replies import add_models
 from adacompute.gateway.openai_requests import parse_request, passthrough_reason
 from adacompute.models.messages import RetryPolicy
 from adacompute.models.scorer import HttpScorer
@@ -68,6 +69,7 @@ def keyed(launch: Launch) -> Iterator[int]:
     models = ["thrifty"]
     allowed_paths = ["POST /v1/chat/completions", "POST /v1/embeddings"]
     max_budget = 2
+    max_samples = 3
     max_concurrency = 1
     """
     with launch(settings=settings, all_paths=False) as port:
@@ -516,6 +518,71 @@ def test_a_client_cannot_raise_its_budget_above_its_limit(
 ) -> None:
     assert ask(keyed, LIMITED, **members) == 403
     assert upstream.received == []
+
+
+@pytest.mark.parametrize("budget", [b'"thrifty@1e9"', b'"thrifty@2.01"'])
+def test_no_client_raises_its_budget_above_the_one_that_the_operator_set(
+    budget: bytes, keyed: int, target: int, upstream: ScriptedServer
+) -> None:
+    assert ask(keyed, CLIENT, model=budget) == 403
+    assert ask(target, CLIENT, model=budget) == 403
+    assert upstream.received == []
+
+
+@pytest.mark.parametrize("member", ["n", "best_of", "\\u006e"])
+def test_no_client_asks_for_more_choices_than_one_request_may_draw(
+    member: str, keyed: int, upstream: ScriptedServer
+) -> None:
+    refused = {400} if "u" in member else {403}  # escaped names are refused
+    assert ask(keyed, LIMITED, **{member: b"4"}) in refused
+    assert ask(keyed, CLIENT, model=b'"other"', **{member: b"65"}) in refused
+    assert ask(keyed, CLIENT, **{member: b"1e9"}) in refused
+    assert upstream.received == []
+    assert ask(keyed, LIMITED, **{member.replace("\\u006e", "n"): b"3"}) == 200
+
+
+def test_the_requests_of_a_minute_are_limited_across_workers(
+    launch: Launch, upstream: ScriptedServer
+) -> None:
+    digest = hashlib.sha256(LIMITED.encode()).hexdigest()
+    settings = f"""
+    [serve.client_keys]
+    bob = "{digest}"
+    [serve.client_limits.bob]
+    requests_per_minute = 6
+    """
+    with launch(settings=settings, workers=2) as port:
+        found = [ask(port, LIMITED) for _ in range(20)]
+    assert sorted(found) == [200] * 6 + [429] * 14
+    assert found[-1] == 429
+    assert len(upstream.received) == 12  # two samples each
+
+
+def test_a_client_sees_only_its_models(keyed: int, upstream: ScriptedServer) -> None:
+    listed = b'{"object": "list", "data": [{"id": "real"}, {"id": "secret-model"}]}'
+    upstream.answer(ScriptedReply(200, [JSON], [listed]))
+    clients = Clients({}, {"bob": ClientLimits(models=["thrifty"])})
+    assert clients.allows_model("bob", "thrifty")
+    assert not clients.allows_model("bob", "single")
+    shown = json.loads(add_models(listed, ["thrifty"], ["thrifty"]))["data"]
+    assert [one["id"] for one in shown] == ["thrifty"]
+    reply = send(keyed, "GET", "/v1/models", headers=[("Authorization", f"Bearer {CLIENT}")])
+    names = {one["id"] for one in json.loads(reply.body)["data"]}
+    assert names == {"real", "secret-model", "thrifty", "single"}
+
+
+@pytest.mark.parametrize("stream", [b"true", b"false"])
+@pytest.mark.parametrize("model", [b'"thrifty"', b'"other"'])
+def test_errors_do_not_show_the_address_of_the_upstream(
+    stream: bytes, model: bytes, launch: Launch
+) -> None:
+    with launch(base_url="http://127.0.0.1:9/v1") as port:
+        body = spell({**VIRTUAL, "model": model, "stream": stream})
+        reply = send(port, "POST", CHAT, headers=[JSON], body=body, timeout_s=TIMEOUT_S)
+        listed = send(port, "GET", "/v1/models", timeout_s=TIMEOUT_S)
+    assert b"error" in reply.body
+    assert b"error" in listed.body
+    assert b"127.0.0.1" not in reply.body + listed.body
 
 
 def test_the_requests_in_flight_of_a_client_are_limited(

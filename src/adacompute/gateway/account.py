@@ -19,7 +19,9 @@ import numpy as np
 
 from adacompute.gateway.call_log import CallLog, CallOrigin, CallRecorder, Purpose
 from adacompute.gateway.config import MB, LogConfig
+from adacompute.gateway.logs import LOG, log
 from adacompute.gateway.metrics import Metrics
+from adacompute.gateway.openai_requests import PATHS
 from adacompute.storage.calls import CallFile
 from adacompute.storage.decisions import DecisionLog
 
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from adacompute.policies.bundle import Baseline
     from adacompute.spending.token_prices import TokenPriceList
 
-LOG = logging.getLogger("adacompute.gateway")
+MAX_PATH_CHARS = 200
+SERVER_ERROR = 500
 WINDOW = 1000
 """Requests that means and drifts are taken over."""
 
@@ -91,9 +94,34 @@ class Account:
         def on_event(event: str, fields: Mapping[str, object]) -> None:
             if event in names:
                 self.metrics.count(names[event], model)
-                LOG.info("%s: %s %s", model, event, fields.get("cause"))
+                log(logging.WARNING, f"call {event}", model=model, cause=fields.get("cause"))
 
         return on_event
+
+    def record_request(self, exchange: Exchange) -> None:
+        """Count a request that has ended, and log it."""
+        status = exchange.failed_status or exchange.status
+        path = PATHS.get(exchange.path, "other")
+        self.metrics.count("client_requests_total", exchange.client or "?", str(status))
+        self.metrics.count("requests_total", exchange.model, path, str(status))
+        level = logging.WARNING if status >= SERVER_ERROR else logging.INFO
+        if LOG.isEnabledFor(level):
+            log(
+                level,
+                "request",
+                request_id=exchange.request_id,
+                decision_id=exchange.decision_id,
+                client=exchange.client or None,
+                method=exchange.method,
+                path=exchange.path[:MAX_PATH_CHARS],
+                model=exchange.model,
+                status=status,
+                samples=exchange.n_samples,
+                latency_s=round(time.perf_counter() - exchange.started_at, 4),
+                cost=exchange.cost,
+                code=exchange.error_code,
+                error=exchange.error,
+            )
 
     def recorder(self, exchange: Exchange, purpose: Purpose) -> CallRecorder:
         """Return a recorder of the calls of a request."""
@@ -266,6 +294,7 @@ def _describe(
         "time": decision.started_at,
         "model": decision.model,
         "upstream_model": engine.virtual.model,
+        "client": decision.client,
         "key": session.progress.key,
         "question": session.question if texts else None,
         "features": decision.features.tolist(),

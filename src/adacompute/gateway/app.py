@@ -8,28 +8,24 @@ itself.
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from adacompute.core.errors import (
-    AdaComputeError,
     ConfigError,
-    ModelError,
-    ModelTimeout,
-    RateLimited,
 )
 from adacompute.gateway.account import Account
+from adacompute.gateway.admission import Admission
 from adacompute.gateway.browser_checks import BrowserChecks
 from adacompute.gateway.clients import Clients
 from adacompute.gateway.config import MB, Config
 from adacompute.gateway.connection_limits import ConnectionLimits
 from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.error_replies import EXPECTED, send_error, send_rejection
 from adacompute.gateway.exchange import (
     JSON,
     NO_MODEL,
@@ -38,15 +34,14 @@ from adacompute.gateway.exchange import (
     Receive,
     Scope,
     Send,
-    TooLarge,
 )
 from adacompute.gateway.grading_queues import GradingQueues
-from adacompute.gateway.openai_replies import add_models, write_error
+from adacompute.gateway.openai_replies import add_models
 from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
     PATHS,
     REFUSED_PATHS,
-    BadRequest,
+    VirtualRequest,
     has_dot_segments,
     parse_request,
     passthrough_reason,
@@ -54,18 +49,18 @@ from adacompute.gateway.openai_requests import (
 from adacompute.gateway.operator_pages import METRICS_TYPE, Page, allow_origins, make_pages
 from adacompute.gateway.passthrough import MAX_BUFFERED, forward, redact_error, without_coding
 from adacompute.gateway.probing import needs_probe, probe_upstreams
-from adacompute.gateway.request_checks import Forbidden, check_budget, check_request
-from adacompute.gateway.request_model import UpstreamRejected
+from adacompute.gateway.request_checks import (
+    check_budget,
+    check_choices,
+    check_request,
+    max_samples,
+)
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.usage_reader import decompress
 from adacompute.gateway.voting import Voting
-from adacompute.models.endpoint import Unavailable
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 from adacompute.spending.token_prices import parse_token_prices
-
-EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
-"""Failures that are answered with a message of their own."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
@@ -74,9 +69,15 @@ OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
 class Gateway:
     """Everything that requests share: connections, models, limits and the account."""
 
-    def __init__(self, config: Config, models: Mapping[str, VirtualModel]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        models: Mapping[str, VirtualModel],
+        admission: Admission | None = None,
+    ) -> None:
         self.config = config
         self.models = models
+        self._admission = admission or Admission(config)
         price_lists = {name: virtual.price_list for name, virtual in models.items()}
         price_lists[NO_MODEL] = {}
         if config.token_prices is not None:
@@ -86,6 +87,8 @@ class Gateway:
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
+        upstream = urlsplit(config.base_url)
+        self._addresses = (config.base_url, upstream.netloc, upstream.hostname or upstream.netloc)
         self._names = tuple(models)
         self.clients = Clients(config.client_keys, config.client_limits, config.allowed_paths)
         self.browser_checks = BrowserChecks(
@@ -164,6 +167,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request below /v1."""
         exchange = Exchange(scope, receive, send)
+        exchange.redact = self._hide_upstream
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
         try:
@@ -171,7 +175,8 @@ class Gateway:
         except ClientDisconnected:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except EXPECTED as error:
-            await self._send_error(exchange, error)
+            if (code := await send_error(exchange, error, self.relay.redact)) is not None:
+                self.account.metrics.count("rejected_requests_total", code)
         except BaseException as error:
             if isinstance(error, Exception):  # clients get no traceback
                 await exchange.fail(500, "internal error, see the gateway's log", "server_error")
@@ -179,18 +184,23 @@ class Gateway:
         finally:
             self._n_in_flight -= 1
             self.account.metrics.add_in_flight(-1)
-            self.account.metrics.count(
-                "client_requests_total", exchange.client or "?", str(exchange.status)
-            )
-            path = PATHS.get(exchange.path, "other")
-            self.account.metrics.count("requests_total", exchange.model, path, str(exchange.status))
+            self.account.record_request(exchange)
+
+    def _hide_upstream(self, message: str) -> str:
+        """Remove the address of the upstream from a message for a client."""
+        for address in self._addresses:
+            message = message.replace(address, "the upstream")
+        return message
 
     async def _serve(self, exchange: Exchange) -> None:
         """Authorise a request, and vote on it or forward it."""
         if (rejection := self._rejection(exchange)) is not None:
             await self.reject(exchange, *rejection)
             return
-        with self.clients.in_flight(exchange.client):
+        with self._admission.admit("client", exchange.client) as rejection:
+            if rejection is not None:
+                await self.reject(exchange, *rejection)
+                return
             await self._serve_authorized(exchange)
 
     async def _serve_authorized(self, exchange: Exchange) -> None:
@@ -217,14 +227,23 @@ class Gateway:
                 await self._forward(exchange, body, "model" if exchange.path in PATHS else "path")
                 return
             exchange.model = request.model
-            voting = self._voting[request.model]
-            if reason := passthrough_reason(request, voting.engine.virtual.answer_field):
-                await self._forward(exchange, voting.body_for_upstream(request), reason)
-            else:
-                await voting.serve(exchange, request)
+            with self._admission.admit("model", request.model) as rejection:
+                if rejection is not None:
+                    await self.reject(exchange, *rejection)
+                    return
+                await self._serve_virtual(exchange, request)
+
+    async def _serve_virtual(self, exchange: Exchange, request: VirtualRequest) -> None:
+        voting = self._voting[request.model]
+        if reason := passthrough_reason(request, voting.engine.virtual.answer_field):
+            await self._forward(exchange, voting.body_for_upstream(request), reason)
+        else:
+            exchange.max_samples = max_samples(self.config, exchange.client, request.model)
+            await voting.serve(exchange, request)
 
     async def _forward(self, exchange: Exchange, body: bytes, reason: str) -> None:
         """Forward a request that is not voted on."""
+        check_choices(body, max_samples(self.config, exchange.client, exchange.model))
         recorder = self.account.recorder(exchange, "forward")
         try:
             await forward(exchange, self.relay, body, recorder, reason=reason)
@@ -250,60 +269,12 @@ class Gateway:
         if not self.clients.allows_path(client, exchange.method, exchange.path):
             message = "this method and path are not allowed: see allowed_paths"
             return 403, message, "path_not_allowed"
-        if self.clients.is_busy(client):
-            return 429, "too many requests of this client are in flight", "client_overloaded"
         return None
 
     async def reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:
         """Send an error for a request that is not served, and count it."""
         self.account.metrics.count("rejected_requests_total", code)
-        kind = {401: "authentication_error", 403: "permission_error", 503: "server_error"}.get(
-            status, "invalid_request_error"
-        )
-        headers = {
-            429: [(b"retry-after", b"1")],
-            503: [(b"retry-after", b"1")],
-            # The rest of the body is not read.
-            408: [(b"connection", b"close")],
-            413: [(b"connection", b"close")],
-        }.get(status, [])
-        await exchange.fail(status, message, kind, code=code, headers=headers)
-
-    async def _send_error(self, exchange: Exchange, error: Exception) -> None:
-        """Send a failure with the status of its type."""
-        if (
-            isinstance(error, UpstreamRejected)
-            and error.reply
-            and error.reply.status >= BAD_REQUEST
-        ):
-            document = error.reply.document
-            data = write_error(str(error), "upstream_error")
-            if isinstance(document, dict) and "error" in document:
-                data = self.relay.redact(json.dumps(document).encode())
-            if exchange.status == 0:
-                await exchange.reply(error.reply.status, [JSON], data)
-                return
-        limit = f"{self.config.max_body_mb:g} MB"
-        match error:
-            case Forbidden():
-                await self.reject(exchange, 403, str(error), error.code)
-            case BadRequest():
-                await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
-            case TooLarge():
-                await self.reject(exchange, 413, f"the body is larger than {limit}", "too_large")
-            case TimeoutError():
-                await self.reject(exchange, 408, "the request took too long to arrive", "slow")
-            case RateLimited():
-                after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
-                is_down = isinstance(error, Unavailable)
-                status, kind = (503, "upstream_error") if is_down else (429, "rate_limit_error")
-                await exchange.fail(status, str(error), kind, headers=after)
-            case ModelTimeout():
-                await exchange.fail(504, str(error), "upstream_error", code="timeout")
-            case ModelError():
-                await exchange.fail(502, str(error), "upstream_error")
-            case AdaComputeError():
-                await exchange.fail(500, str(error), "server_error")
+        await send_rejection(exchange, status, message, code)
 
     async def _list_models(self, exchange: Exchange) -> None:
         """Answer with the upstream's models and the virtual ones.
@@ -315,12 +286,14 @@ class Gateway:
         ) as relayed:
             data = await relayed.read(int(self.config.max_reply_mb * MB))
         status, headers = relayed.status, relayed.headers
+        names = [one for one in self._names if self.clients.allows_model(exchange.client, one)]
         if status == NOT_FOUND:
-            status, headers, data = OK, [JSON], add_models(b"{}", self._names)
+            status, headers, data = OK, [JSON], add_models(b"{}", names)
         elif status >= BAD_REQUEST:
             headers, data = redact_error(relayed, headers, data)
         elif status == OK and (plain := decompress(headers, data, MAX_BUFFERED)) is not None:
-            headers, data = without_coding(headers), add_models(plain, self._names)
+            allowed = self.clients.limits_of(exchange.client).models
+            headers, data = without_coding(headers), add_models(plain, names, allowed)
         await exchange.reply(status, headers, data)
 
 
@@ -392,7 +365,11 @@ def _operator_pages(gateway: Gateway) -> dict[str, Callable[[str | None], Awaita
 
 
 def build(
-    config: Config, models: Mapping[str, VirtualModel], *, has_operator_pages: bool = True
+    config: Config,
+    models: Mapping[str, VirtualModel],
+    *,
+    admission: Admission | None = None,
+    has_operator_pages: bool = True,
 ) -> Application:
-    """Make the application from its configuration."""
-    return Application(Gateway(config, models), has_operator_pages=has_operator_pages)
+    """Make the application from its configuration; ``admission`` counts with other workers."""
+    return Application(Gateway(config, models, admission), has_operator_pages=has_operator_pages)

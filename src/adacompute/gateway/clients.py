@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adacompute.core.errors import ConfigError
@@ -62,11 +60,13 @@ class ClientLimits:
     allowed_paths: Sequence[str] = ()
     models: Sequence[str] = ()
     max_budget: float | None = None
+    max_samples: int | None = None
     max_concurrency: int | None = None
+    requests_per_minute: int | None = None
 
     def __post_init__(self) -> None:
         check_paths(self.allowed_paths)
-        for name in ("max_budget", "max_concurrency"):
+        for name in ("max_budget", "max_samples", "max_concurrency", "requests_per_minute"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be a number above 0, not {value}")
@@ -79,7 +79,6 @@ class Clients:
     digests: Mapping[str, str]
     limits: Mapping[str, ClientLimits] = field(default_factory=dict)
     allowed_paths: Sequence[str] = ALLOWED_PATHS
-    _n_in_flight: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._keys = [(name, bytes.fromhex(digest)) for name, digest in self.digests.items()]
@@ -104,19 +103,10 @@ class Clients:
         allowed = self.limits_of(client).allowed_paths or self.allowed_paths
         return any(_matches(one, method, path) for one in allowed)
 
-    def is_busy(self, client: str) -> bool:
-        """Whether a client has as many requests in flight as it may."""
-        limit = self.limits_of(client).max_concurrency
-        return limit is not None and self._n_in_flight[client] >= limit
-
-    @contextmanager
-    def in_flight(self, client: str) -> Iterator[None]:
-        """Count a request of a client while it is served."""
-        self._n_in_flight[client] += 1
-        try:
-            yield
-        finally:
-            self._n_in_flight[client] -= 1
+    def allows_model(self, client: str, model: str) -> bool:
+        """Whether a client may ask for a model."""
+        allowed = self.limits_of(client).models
+        return not allowed or model in allowed
 
 
 def check_digest(client: str, digest: str) -> None:

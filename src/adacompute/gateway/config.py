@@ -49,6 +49,7 @@ _POSITIVE = (
     "max_json_elements",
     "max_reply_mb",
     "max_concurrency",
+    "max_samples",
     "timeout_s",
     "first_byte_timeout_s",
     "body_timeout_s",
@@ -57,6 +58,15 @@ _POSITIVE = (
     "max_attempts",
     "drain_s",
     "sse_keepalive_s",
+)
+
+_MODEL_LIMITS = (
+    "max_rounds",
+    "deadline_s",
+    "max_budget",
+    "max_samples",
+    "max_concurrency",
+    "requests_per_minute",
 )
 
 MB = 1_000_000
@@ -85,6 +95,9 @@ class ModelConfig:
     audit_share: float = 0.0
     audit_max_share: float = 0.05
     max_budget: float | None = None
+    max_samples: int | None = None
+    max_concurrency: int | None = None
+    requests_per_minute: int | None = None
     token_prices: str | None = None
     scorer: str | None = None
     answer_field: str | None = None
@@ -93,7 +106,7 @@ class ModelConfig:
         _check_positive(self.budget, "budget")
         if self.answer_field is not None:
             check_pointer(self.answer_field, "answer_field")
-        for name in ("max_rounds", "deadline_s", "max_budget"):
+        for name in _MODEL_LIMITS:
             if (value := getattr(self, name)) is not None:
                 _check_positive(value, name)
         for name in ("audit_share", "audit_max_share"):
@@ -173,6 +186,7 @@ class Config:
     max_json_elements: int = MAX_ELEMENTS
     max_reply_mb: float = 16.0
     max_concurrency: int = 10_000
+    max_samples: int = 64
     timeout_s: float = 600.0
     first_byte_timeout_s: float = 120.0
     body_timeout_s: float = 30.0

@@ -90,6 +90,7 @@ class Decision:
     is_shadow: bool = False
     scorer_error: str | None = None
     traceparent: str | None = None
+    client: str | None = None
 
     @property
     def decision_s(self) -> float:

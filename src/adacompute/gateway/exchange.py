@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -43,6 +44,9 @@ EVENT_STREAM = [
 class TooLarge(Exception):  # noqa: N818 - it names the state
     """A body that is larger than allowed."""
 
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the body is larger than {max_bytes / 1e6:g} MB")
+
 
 class ClientDisconnected(Exception):  # noqa: N818 - it names what happened
     """The client disconnected before its request was answered."""
@@ -61,6 +65,15 @@ class Exchange:
         self._send = send
         self.model = NO_MODEL
         self.client = ""
+        self.max_samples = 1
+        self.error_code: str | None = None
+        self.error: str | None = None
+        self.failed_status = 0
+        self.decision_id: str | None = None
+        self.n_samples: int | None = None
+        self.cost: float | None = None
+        self.started_at = time.perf_counter()
+        self.redact: Callable[[str], str] = str
         self.status = 0
         self._is_stream = False
         self._is_complete = False
@@ -103,7 +116,7 @@ class Exchange:
         """Read the whole body; raise TimeoutError if it takes too long."""
         length = self.header("content-length")
         if length is not None and length.isdecimal() and int(length) > max_bytes:
-            raise TooLarge
+            raise TooLarge(max_bytes)
         parts: list[bytes] = []
         size, more = 0, True
         async with asyncio.timeout(timeout_s):
@@ -114,7 +127,7 @@ class Exchange:
                 parts.append(message.get("body", b""))
                 size, more = size + len(parts[-1]), message.get("more_body", False)
                 if size > max_bytes:
-                    raise TooLarge
+                    raise TooLarge(max_bytes)
         return b"".join(parts)
 
     @asynccontextmanager
@@ -179,7 +192,9 @@ class Exchange:
         headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         """Send an error, as an event if a stream has begun; any other begun reply is cut off."""
-        data = write_error(message, kind, code=code, param=param)
+        self.failed_status = status
+        self.error = self.error or message
+        data = write_error(self.redact(message), kind, code=code, param=param)
         if self.status == 0:
             await self.reply(status, [JSON, *headers], data)
         elif self._is_stream and not self._is_complete:

@@ -49,11 +49,34 @@ def check_budget(config: Config, client: str, request: VirtualRequest) -> None:
     if request.budget is None:
         return
     model = config.models.get(request.model)
-    limits = (
-        config.client_limits.get(client, NO_LIMITS).max_budget,
-        None if model is None else model.max_budget,
-    )
+    limits = [config.client_limits.get(client, NO_LIMITS).max_budget]
+    if model is not None:  # clients may ask for less than the operator set, not for more
+        limits.append(model.budget if model.max_budget is None else model.max_budget)
     limit = min((one for one in limits if one is not None), default=None)
     if limit is not None and request.budget > limit:
         message = f"the budget must be at most {limit:g}, got {request.budget:g}"
         raise Forbidden(message, "budget_not_allowed")
+
+
+def max_samples(config: Config, client: str, model: str) -> int:
+    """Return how many samples one request may draw."""
+    limits = [config.max_samples, config.client_limits.get(client, NO_LIMITS).max_samples]
+    if (virtual := config.models.get(model)) is not None:
+        limits.append(virtual.max_samples)
+    return min(one for one in limits if one is not None)
+
+
+def check_choices(data: bytes, limit: int) -> None:
+    """Raise Forbidden if a body asks for more choices than one request may draw."""
+    if b'"n"' not in data and b"best_of" not in data and b"\\u" not in data:
+        return
+    try:
+        body = Body.parse(data)
+    except InvalidBody as error:
+        raise BadRequest(str(error)) from None
+    if body is None:
+        return
+    for name in ("n", "best_of"):
+        given = body.read(name, float | None) if name in body.values else None
+        if isinstance(given, float | int) and given > limit:
+            raise Forbidden(f"{name} must be at most {limit}, got {given:g}", "samples_not_allowed")

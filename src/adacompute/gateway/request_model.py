@@ -69,6 +69,7 @@ class RequestModel:
     log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
     a client that did not ask for them does not see them. With ``answer_field``, the text of a
     sample is what this pointer names in its JSON.
+    No more than ``max_samples`` are drawn; a request that wants more gets fewer.
     ``recorder`` records every call. ``calls`` is the usage of all calls so far, and ``n_received``
     the number of samples.
     """
@@ -81,6 +82,7 @@ class RequestModel:
     want_logprobs: bool = False
     want_top_logprobs: bool = False
     answer_field: str | None = None
+    max_samples: int = SEEDS
     recorder: CallRecorder | None = None
     calls: list[CallUsage] = field(default_factory=list)
     n_received: int = 0
@@ -91,6 +93,9 @@ class RequestModel:
     ) -> AsyncGenerator[Sample, None]:
         """Yield samples as they arrive; the prompt is that of the client's body."""
         del prompt
+        n = min(n, self.max_samples - self._n_asked)
+        if n <= 0:
+            return
         body = self.request.body
         temperature = body.read("temperature", float | None)
         native = self.upstream.capabilities.choices(

@@ -15,15 +15,19 @@ import signal
 import socket
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import AdaComputeError, ConfigError, needs_extra
 from adacompute.gateway.admin_pages import make_admin_pages
+from adacompute.gateway.admission import count_throttles
 from adacompute.gateway.config import Config
 from adacompute.gateway.logs import log, set_up_logging
 from adacompute.gateway.metrics import SHARED_DIRECTORY, Metrics, forget_process
+from adacompute.gateway.throttles import make_counts_file
 from adacompute.gateway.worker_process import WorkerProcess
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
@@ -54,6 +58,12 @@ class Generation:
             name: value for name, value in os.environ.items() if name not in secrets
         }
         self._metrics = metrics
+        directory = Path(os.environ[SHARED_DIRECTORY])
+        self._counts = make_counts_file(
+            directory / f"{uuid.uuid4().hex}.counts",
+            n_throttles=count_throttles(config),
+            n_workers=config.workers,
+        )
         self.workers: dict[int, WorkerProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._is_ending = False
@@ -97,7 +107,11 @@ class Generation:
         await asyncio.gather(*self._tasks)
 
     async def _start_worker(self, slot: int) -> WorkerProcess:
-        settings = {"config": asdict(self.config), "slot": slot}
+        settings = {
+            "config": asdict(self.config),
+            "slot": slot,
+            "counts": str(self._counts),
+        }
         return await WorkerProcess.start(self._listener, settings, self._environment)
 
     async def _keep_running(self, slot: int) -> None:

@@ -72,6 +72,7 @@ class Voting:
         """Decide, sample and answer."""
         decision = await self.engine.begin(request)
         decision.traceparent = exchange.header("traceparent")
+        decision.client, exchange.decision_id = exchange.client, decision.id
         if self.engine.virtual.shadow:
             await self._forward(exchange, request, decision, is_shadow=True)
         elif request.stream and self.engine.ends_after_one_sample(decision):
@@ -98,7 +99,9 @@ class Voting:
             if name not in IDEMPOTENCY_HEADERS:
                 headers[name] = f"{headers[name]}, {value}" if name in headers else value
         recorder = self._account.recorder(exchange, "vote")
-        return self.engine.request_model(request, headers, exchange.query, recorder)
+        model = self.engine.request_model(request, headers, exchange.query, recorder)
+        model.max_samples = exchange.max_samples
+        return model
 
     async def _stream(
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
@@ -123,7 +126,7 @@ class Voting:
         except BaseException:
             self._account.record_abandoned(self.engine, decision, model)
             raise
-        self._record(outcome)
+        self._record(exchange, outcome)
         return outcome
 
     async def _with_keepalive(
@@ -166,11 +169,13 @@ class Voting:
         if (pointer := self.engine.answer_field(request)) is not None:
             sample = at_pointer(sample, pointer)
         await self.engine.record_single_sample(decision, sample)
-        self._record(Outcome(sample, decision, model))
+        self._record(exchange, Outcome(sample, decision, model))
 
-    def _record(self, outcome: Outcome) -> None:
+    def _record(self, exchange: Exchange, outcome: Outcome) -> None:
         """Record a decision, and audit the request if it was selected for it."""
         decision, virtual = outcome.decision, self.engine.virtual
+        exchange.n_samples = decision.samples_used
+        exchange.cost = self.engine.cost(outcome.model.calls)
         is_selected = int(decision.id[:8], 16) < virtual.audit_share * _AUDIT_SCALE
         is_audited = is_selected and not decision.is_shadow and self._account.can_audit(virtual)
         self._account.record_decision(self.engine, outcome)

@@ -15,9 +15,11 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import AdaComputeError
+from adacompute.gateway.admission import Admission
 from adacompute.gateway.app import Application, build
 from adacompute.gateway.config import make_config
 from adacompute.gateway.http_server import HttpServer, run_in_fast_loop
@@ -122,7 +124,9 @@ def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[st
     ]
     if config.probe and any(needs_probe(virtual.capabilities) for virtual in models.values()):
         messages.append("probing the upstream in the background: /ready answers 503 until then")
-    return build(config, models, has_operator_pages=False), messages
+    admission = Admission(config, Path(settings["counts"]), settings["slot"])
+    application = build(config, models, admission=admission, has_operator_pages=False)
+    return application, messages
 
 
 async def _run(channel_fd: int, listener_fd: int) -> None:

@@ -62,6 +62,7 @@ DECISIONS = pa.schema(
         ("shadow", pa.bool_()),
         ("scorer_error", pa.string()),
         ("upstream_model", pa.string()),
+        ("client", pa.string()),
     ]
 )
 SAMPLES = pa.schema(

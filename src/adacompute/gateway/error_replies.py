@@ -1,0 +1,96 @@
+"""Error replies: failures as clients see them, in OpenAI's format with the correct status.
+
+It decides nothing and counts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
+from adacompute.gateway.exchange import JSON, Exchange, TooLarge
+from adacompute.gateway.openai_replies import write_error
+from adacompute.gateway.openai_requests import BadRequest
+from adacompute.gateway.request_checks import Forbidden
+from adacompute.gateway.request_model import UpstreamRejected
+from adacompute.models.endpoint import Unavailable
+
+EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
+"""Failures that are answered with a message of their own."""
+
+BAD_REQUEST = 400
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "server_error",
+}
+_HEADERS = {
+    429: [(b"retry-after", b"1")],
+    503: [(b"retry-after", b"1")],
+    # The rest of the body is not read.
+    408: [(b"connection", b"close")],
+    413: [(b"connection", b"close")],
+}
+
+
+async def send_rejection(exchange: Exchange, status: int, message: str, code: str) -> None:
+    """Send an error for a request that the gateway does not serve."""
+    exchange.error_code = code
+    kind = _KINDS.get(status, "invalid_request_error")
+    await exchange.fail(status, message, kind, code=code, headers=_HEADERS.get(status, []))
+
+
+async def send_error(
+    exchange: Exchange, error: Exception, redact: Callable[[bytes], bytes]
+) -> str | None:
+    """Send a failure with the status of its type; return the code of a rejection.
+
+    ``redact`` removes the upstream's key from its messages.
+    """
+    exchange.error = str(error)
+    match error:
+        case UpstreamRejected() if _has_reply(error) and exchange.status == 0:
+            await _send_upstream_error(exchange, error, redact)
+        case Forbidden():
+            await send_rejection(exchange, 403, str(error), error.code)
+        case BadRequest():
+            await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
+        case TooLarge():
+            await send_rejection(exchange, 413, str(error), "too_large")
+        case TimeoutError():
+            await send_rejection(exchange, 408, "the request took too long to arrive", "slow")
+        case RateLimited():
+            after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
+            is_down = isinstance(error, Unavailable)
+            status, kind = (503, "upstream_error") if is_down else (429, "rate_limit_error")
+            await exchange.fail(status, str(error), kind, headers=after)
+        case ModelTimeout():
+            await exchange.fail(504, str(error), "upstream_error", code="timeout")
+        case ModelError():
+            await exchange.fail(502, str(error), "upstream_error")
+        case _:
+            await exchange.fail(500, str(error), "server_error")
+    return exchange.error_code
+
+
+def _has_reply(error: UpstreamRejected) -> bool:
+    return error.reply is not None and error.reply.status >= BAD_REQUEST
+
+
+async def _send_upstream_error(
+    exchange: Exchange, error: UpstreamRejected, redact: Callable[[bytes], bytes]
+) -> None:
+    """Send the error of the upstream as it is, if it has OpenAI's format."""
+    if error.reply is None:
+        raise error
+    document = error.reply.document
+    has_error = isinstance(document, dict) and "error" in document
+    data = (
+        redact(json.dumps(document).encode())
+        if has_error
+        else write_error(exchange.redact(str(error)), "upstream_error")
+    )
+    await exchange.reply(error.reply.status, [JSON], data)
