@@ -24,6 +24,8 @@ from adacompute.testing.gateways import free_port
 from adacompute.testing.scripted import ScriptedServer
 
 Launch = Callable[..., AbstractContextManager[int]]
+START_TIMEOUT_S = 180.0
+"""Patience with a loaded machine."""
 
 CONFIG = """
 [serve]
@@ -39,6 +41,7 @@ sse_keepalive_s = 0.2
 [serve.models.thrifty]
 bundle = "two"
 budget = 2
+max_budget = 100
 model = "real"
 grader = "numeric"
 
@@ -121,7 +124,7 @@ def gateway(launch: Launch) -> Iterator[int]:
 
 
 def wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end and process.poll() is None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port + 1}/ready", timeout=5):

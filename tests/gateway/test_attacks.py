@@ -520,7 +520,7 @@ def test_a_client_cannot_raise_its_budget_above_its_limit(
     assert upstream.received == []
 
 
-@pytest.mark.parametrize("budget", [b'"thrifty@1e9"', b'"thrifty@2.01"'])
+@pytest.mark.parametrize("budget", [b'"single@1e9"', b'"single@1.01"'])
 def test_no_client_raises_its_budget_above_the_one_that_the_operator_set(
     budget: bytes, keyed: int, target: int, upstream: ScriptedServer
 ) -> None:

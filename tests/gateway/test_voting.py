@@ -112,6 +112,7 @@ def serving(policy: Path, **options: Any) -> Iterator[tuple[ScriptedServer, int]
 
 OWN = (
     "budget",
+    "max_budget",
     "max_rounds",
     "deadline_s",
     "shadow",
@@ -186,7 +187,7 @@ def test_a_request_may_set_its_own_budget(
     tmp_path: Path, where: dict[str, Any], drawn: int
 ) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1), FixedRule(2), FixedRule(3), FixedRule(4))
-    with serving(policy) as (upstream, port):
+    with serving(policy, max_budget=4) as (upstream, port):
         upstream.answer(*(reply(str(n)) for n in range(4)))
         assert ask(port, **where).values("x-adacompute-samples") == [str(drawn)]
         assert len(upstream.received) == drawn
