@@ -7,10 +7,12 @@ nothing of requests to models.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from adacompute.gateway.browser_checks import BrowserChecks, is_loopback
 from adacompute.gateway.clients import Clients
+from adacompute.gateway.error_replies import send_rejection
 from adacompute.gateway.exchange import Exchange, Receive, Scope, Send
 from adacompute.gateway.operator_pages import METRICS_TYPE, Page, make_pages
 
@@ -60,15 +62,16 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
             "POST /admin/reload": reload,
         }
     )
-    # A web page must not reach the port of its reader's own machine.
-    checks = BrowserChecks(has_keys=not is_loopback(supervisor.config.admin_host))
+    return _refuse_web_pages(pages, supervisor.config.admin_host)
+
+
+def _refuse_web_pages(pages: Callable[..., Awaitable[None]], host: str) -> Any:  # noqa: ANN401
+    """Return pages that no web page can reach on its reader's own machine."""
+    checks = BrowserChecks(has_keys=not is_loopback(host))
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (rejection := checks.rejection(scope["headers"])):
-            status, message, code = rejection
-            await Exchange(scope, receive, send).fail(
-                status, message, "invalid_request_error", code=code
-            )
+            await send_rejection(Exchange(scope, receive, send), *rejection)
             return
         await pages(scope, receive, send)
 
