@@ -154,9 +154,9 @@ def run(faults: str, n_requests: int, *, voted: bool) -> None:
         config = CONFIG.format(base_url=f"http://127.0.0.1:{upstream}/v1", port=port)
         Path(directory, "gateway.toml").write_text(config)
         gateway = start_module(["adacompute", "serve", "--config", f"{directory}/gateway.toml"])
-        url = f"http://127.0.0.1:{port}"
+        url, admin_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}"
         try:
-            wait_for(f"{url}/metrics")
+            wait_for(f"{admin_url}/ready")
             asyncio.run(send_all(f"{url}/v1", 200, voted=voted))  # warm up
             time.sleep(2)
             before = process_usage(gateway.pid)
@@ -165,7 +165,7 @@ def run(faults: str, n_requests: int, *, voted: bool) -> None:
             elapsed_s = time.perf_counter() - start
             time.sleep(5)
             after = process_usage(gateway.pid)
-            page = asyncio.run(fetch(f"{url}/metrics"))
+            page = asyncio.run(fetch(f"{admin_url}/metrics"))
             served = json.loads(asyncio.run(fetch(f"http://127.0.0.1:{upstream}/stats")))
         finally:
             gateway.terminate()

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
@@ -27,14 +25,12 @@ from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
 from adacompute.gateway.logs import FORMATS, LEVELS
 from adacompute.gateway.openai_requests import check_name
+from adacompute.gateway.settings import as_table, build_settings, expand_variables
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
 from adacompute.storage.calls import CallFile, default_directory
 
-T = TypeVar("T")
-
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
 _MAX_PORT = 65_535
@@ -298,22 +294,17 @@ def read_config(path: Path, given: Mapping[str, Any]) -> Config:
     if not isinstance(table, dict):
         raise ConfigError(f"{path} has no table [serve]")
     try:
-        return make_config({**_expand(table), **given}, beside=path.parent)
+        return make_config({**expand_variables(table), **given}, beside=path.parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def variables_in(path: Path) -> set[str]:
-    """Return the names of the environment variables that a file refers to."""
-    return set(_VARIABLE.findall(path.read_text(encoding="utf-8")))
 
 
 def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
     """Make a configuration from plain values; relative paths start at ``beside``."""
     values = {name.replace("-", "_"): value for name, value in content.items()}
-    models = _table(values.get("models", {}), "models")
+    models = as_table(values.get("models", {}), "models")
     values["models"] = {
-        name: _build(
+        name: build_settings(
             ModelConfig, _resolve_paths(table, where, ("bundle", "token_prices"), beside), where
         )
         for name, table in models.items()
@@ -321,89 +312,33 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
     }
     values["client_keys"] = {
         client: str(digest).lower()
-        for client, digest in _table(values.get("client_keys", {}), "client_keys").items()
+        for client, digest in as_table(values.get("client_keys", {}), "client_keys").items()
     }
-    limits = _table(values.get("client_limits", {}), "client_limits")
+    limits = as_table(values.get("client_limits", {}), "client_limits")
     values["client_limits"] = {
-        client: _build(ClientLimits, _table(table, where), where)
+        client: build_settings(ClientLimits, as_table(table, where), where)
         for client, table in limits.items()
         for where in [f"client_limits.{client}"]
     }
     if values.get("log") is not None:
-        values["log"] = _build(
+        values["log"] = build_settings(
             LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"
         )
     calls = _resolve_paths(values.get("calls", {}), "calls", ("directory",), beside)
-    values["calls"] = _build(CallsConfig, calls, "calls")
-    return _build(Config, _resolve_paths(values, "serve", ("token_prices",), beside), "serve")
+    values["calls"] = build_settings(CallsConfig, calls, "calls")
+    return build_settings(
+        Config, _resolve_paths(values, "serve", ("token_prices",), beside), "serve"
+    )
 
 
 def _resolve_paths(
     table: object, where: str, names: tuple[str, ...], beside: Path
 ) -> dict[str, Any]:
-    found = dict(_table(table, where))
+    found = dict(as_table(table, where))
     for name in names:
         if isinstance(found.get(name), str):
             found[name] = str(beside / found[name])
     return found
-
-
-def _table(value: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} must be a table, not {value!r}")
-    return value
-
-
-def _build(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make a dataclass after checking the names and types of its values."""
-    values = {name.replace("-", "_"): value for name, value in values.items()}
-    types = get_type_hints(kind)
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    if unknown := sorted(set(values) - known):
-        raise ConfigError(f"{where} has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    for name, value in values.items():
-        values = {**values, name: _check(value, types[name], f"{where}.{name}")}
-    try:
-        return kind(**values)
-    except TypeError as error:
-        missing = str(error).partition("argument")[2].strip(" s:")
-        raise ConfigError(f"{where} lacks {missing}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value of any type
-    allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    types = tuple(one for one in allowed if isinstance(one, type))
-    if get_origin(kind) is Sequence:
-        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-            return tuple(value)
-        raise ConfigError(f"{name} must be a list of strings, not {value!r}")
-    if not types:
-        return value  # tables, which were made before
-    if float in types and type(value) is int:
-        return float(value)
-    if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
-        return value
-    expected = " or ".join(one.__name__ for one in types if one is not type(None))
-    shown = type(value).__name__ if name.endswith(".upstream_api_key") else repr(value)
-    raise ConfigError(f"{name} must be {expected}, not {shown}")
-
-
-def _expand(value: Any) -> Any:  # noqa: ANN401 - whatever TOML holds
-    """Replace ``${NAME}`` in every string."""
-    if isinstance(value, dict):
-        return {name: _expand(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_expand(item) for item in value]
-    return _VARIABLE.sub(_variable, value) if isinstance(value, str) else value
-
-
-def _variable(match: re.Match[str]) -> str:
-    name = match.group(1)
-    if name not in os.environ:
-        raise ConfigError(f"the environment variable {name} is not set")
-    return os.environ[name]
 
 
 def _check_positive(value: float, name: str) -> None:

@@ -2,8 +2,9 @@
 
 It receives its configuration over a socket, so that no secret is in its environment, loads the
 policies, and serves on a listening socket that all workers share. Over the same socket it reports
-its state, answers pings from its serving loop, and is told to stop. When the supervisor is gone, it
-stops. It is run as ``python -m adacompute.gateway.worker CHANNEL LISTENER``, two file descriptors.
+its state, answers pings from its serving loop, and receives the command to stop. When the
+supervisor is gone, it stops. It is run as ``python -m adacompute.gateway.worker CHANNEL LISTENER``,
+with two file descriptors.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Worker:
             self._channel.send(event="state", state=self._gateway.state)
 
     async def _obey(self) -> None:
-        """Answer pings, and stop when told so."""
+        """Answer pings, and stop on command."""
         while (message := await self._channel.receive()) is not None:
             match message["command"]:
                 case "ping":

@@ -12,8 +12,9 @@ from typing import Any
 
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
-from adacompute.gateway.config import Config, make_config, read_config, variables_in
+from adacompute.gateway.config import Config, make_config, read_config
 from adacompute.gateway.model_loading import load_models
+from adacompute.gateway.settings import variables_in
 from adacompute.gateway.supervisor import run
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages.inputs import read_api_key
