@@ -98,6 +98,11 @@ class Account:
 
         return on_event
 
+    def record_rejection(self, code: str) -> None:
+        """Count a request that is rejected, and log why."""
+        self.metrics.count("rejected_requests_total", code)
+        log(logging.INFO, "rejected", code=code)
+
     def record_request(self, exchange: Exchange) -> None:
         """Count a request that has ended, and log it."""
         status = exchange.failed_status or exchange.status

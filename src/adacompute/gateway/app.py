@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -41,6 +42,7 @@ from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
     PATHS,
     REFUSED_PATHS,
+    VOTED_PATHS,
     VirtualRequest,
     has_dot_segments,
     parse_request,
@@ -100,7 +102,7 @@ class Gateway:
             max_headers=config.max_headers,
             max_connections_per_address=config.max_connections_per_address,
             trusted_proxies=config.trusted_proxies,
-            on_rejected=lambda code: self.account.metrics.count("rejected_requests_total", code),
+            on_rejected=self.account.record_rejection,
         )
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
@@ -176,7 +178,7 @@ class Gateway:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except EXPECTED as error:
             if (code := await send_error(exchange, error, self.relay.redact)) is not None:
-                self.account.metrics.count("rejected_requests_total", code)
+                self.account.record_rejection(code)
         except BaseException as error:
             if isinstance(error, Exception):  # clients get no traceback
                 await exchange.fail(500, "internal error, see the gateway's log", "server_error")
@@ -204,8 +206,11 @@ class Gateway:
             await self._serve_authorized(exchange)
 
     async def _serve_authorized(self, exchange: Exchange) -> None:
+        is_voted = PATHS.get(exchange.path) in VOTED_PATHS
         body = await exchange.read(
-            max_bytes=int(self.config.max_body_mb * MB), timeout_s=self.config.body_timeout_s
+            max_bytes=int(self.config.max_body_mb * MB),
+            timeout_s=self.config.body_timeout_s,
+            max_elements=self.config.max_json_elements if is_voted else math.inf,
         )
         check_request(self.config, exchange.client, exchange.method, exchange.path, body)
         request = None
@@ -273,7 +278,7 @@ class Gateway:
 
     async def reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:
         """Send an error for a request that is not served, and count it."""
-        self.account.metrics.count("rejected_requests_total", code)
+        self.account.record_rejection(code)
         await send_rejection(exchange, status, message, code)
 
     async def _list_models(self, exchange: Exchange) -> None:

@@ -53,6 +53,11 @@ class _Member(NamedTuple):
     end: int
 
 
+def count_elements(data: bytes) -> int:
+    """Count the brackets and commas of a body or of a part of it, those in texts included."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
 @dataclass(frozen=True, eq=False)
 class Body:
     """A JSON object: its bytes, its values as bytes, and the positions of its members."""
@@ -68,7 +73,7 @@ class Body:
         Raises InvalidBody if it has more brackets and commas than allowed, counted before it is
         parsed and also inside texts, or if a name occurs twice: parsers differ on which one counts.
         """
-        if data.count(b",") + data.count(b"[") + data.count(b"{") > max_elements:
+        if count_elements(data) > max_elements:
             raise InvalidBody(f"the body has more than {max_elements} brackets and commas")
         try:
             data.decode()

@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable
 
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
-from adacompute.gateway.exchange import JSON, Exchange, TooLarge
+from adacompute.gateway.exchange import JSON, Exchange, TooLarge, TooManyElements
 from adacompute.gateway.openai_replies import write_error
 from adacompute.gateway.openai_requests import BadRequest
 from adacompute.gateway.request_checks import Forbidden
 from adacompute.gateway.request_model import UpstreamRejected
 from adacompute.models.endpoint import Unavailable
 
-EXPECTED = (AdaComputeError, BadRequest, TooLarge, TimeoutError)
+EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyElements, TimeoutError)
 """Failures that are answered with a message of their own."""
 
 BAD_REQUEST = 400
@@ -31,6 +31,7 @@ _HEADERS = {
     429: [(b"retry-after", b"1")],
     503: [(b"retry-after", b"1")],
     # The rest of the body is not read.
+    400: [(b"connection", b"close")],
     408: [(b"connection", b"close")],
     413: [(b"connection", b"close")],
 }
@@ -60,6 +61,8 @@ async def send_error(
             await exchange.fail(400, str(error), "invalid_request_error", param=error.param)
         case TooLarge():
             await send_rejection(exchange, 413, str(error), "too_large")
+        case TooManyElements():
+            await send_rejection(exchange, 400, str(error), "too_many_elements")
         case TimeoutError():
             await send_rejection(exchange, 408, "the request took too long to arrive", "slow")
         case RateLimited():

@@ -8,6 +8,7 @@ knows nothing of models except the name that requests are counted under.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -15,6 +16,7 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from adacompute.gateway.body import count_elements
 from adacompute.gateway.openai_replies import write_error
 
 if TYPE_CHECKING:
@@ -46,6 +48,13 @@ class TooLarge(Exception):  # noqa: N818 - it names the state
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"the body is larger than {max_bytes / 1e6:g} MB")
+
+
+class TooManyElements(Exception):  # noqa: N818 - it names the state
+    """A body with more brackets and commas than allowed."""
+
+    def __init__(self, max_elements: int) -> None:
+        super().__init__(f"the body has more than {max_elements:,} brackets and commas")
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - it names what happened
@@ -112,13 +121,18 @@ class Exchange:
                 return value.decode("latin-1")
         return None
 
-    async def read(self, *, max_bytes: int, timeout_s: float) -> bytes:
-        """Read the whole body; raise TimeoutError if it takes too long."""
+    async def read(
+        self, *, max_bytes: int, timeout_s: float, max_elements: float = math.inf
+    ) -> bytes:
+        """Read the whole body; raise TimeoutError if it takes too long.
+
+        Elements are counted as they arrive, so that a body with too many is not read to its end.
+        """
         length = self.header("content-length")
         if length is not None and length.isdecimal() and int(length) > max_bytes:
             raise TooLarge(max_bytes)
         parts: list[bytes] = []
-        size, more = 0, True
+        size, n_elements, more = 0, 0, True
         async with asyncio.timeout(timeout_s):
             while more:
                 message = await self._receive()
@@ -128,6 +142,10 @@ class Exchange:
                 size, more = size + len(parts[-1]), message.get("more_body", False)
                 if size > max_bytes:
                     raise TooLarge(max_bytes)
+                if max_elements < math.inf:
+                    n_elements += count_elements(parts[-1])
+                    if n_elements > max_elements:
+                        raise TooManyElements(int(max_elements))
         return b"".join(parts)
 
     @asynccontextmanager

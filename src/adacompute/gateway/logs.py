@@ -33,6 +33,8 @@ def set_up_logging(log_format: str, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("adacompute").setLevel(level.upper())
+    # It warns of each invalid request: attackers would fill the log, and the gateway counts them.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 class _JsonFormatter(logging.Formatter):
