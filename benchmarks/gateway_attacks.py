@@ -210,7 +210,6 @@ async def hostile_client(attack: Attack, port: int, end: float, found: Counter[s
 
 def run_hostile(port: int, seconds: float) -> None:
     """Run all hostile clients, in a process of their own."""
-
     os.nice(15)  # on two cores, attackers must not take the honest clients' processor time
 
     async def run() -> None:

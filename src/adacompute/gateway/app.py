@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from adacompute.core.errors import (
-    ConfigError,
-)
+from adacompute.core.errors import ConfigError, ModelError
 from adacompute.gateway.account import Account
 from adacompute.gateway.admission import Admission
 from adacompute.gateway.browser_checks import BrowserChecks
@@ -58,6 +56,7 @@ from adacompute.gateway.request_checks import (
     max_samples,
 )
 from adacompute.gateway.tracing import Spans
+from adacompute.gateway.upstream_health import UpstreamHealth
 from adacompute.gateway.usage_reader import decompress
 from adacompute.gateway.voting import Voting
 from adacompute.models.openai import Upstream
@@ -65,6 +64,8 @@ from adacompute.models.relay import Relay
 from adacompute.spending.token_prices import parse_token_prices
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+UPSTREAM_FAILURES = (500, 502, 503, 504)
+UPSTREAM_STATUSES = (200, *UPSTREAM_FAILURES)
 OK, BAD_REQUEST, NOT_FOUND, CLIENT_CLOSED_REQUEST = 200, 400, 404, 499
 
 
@@ -106,6 +107,7 @@ class Gateway:
         )
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
+        self._health = UpstreamHealth(self._upstream_answers)
         self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
@@ -144,6 +146,7 @@ class Gateway:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait({self._probing})
+        await self._health.close()
         drain_s = self.config.drain_s
         if self.stop_by is not None:
             drain_s = max(0.0, self.stop_by - time.monotonic())
@@ -155,7 +158,9 @@ class Gateway:
 
     @property
     def state(self) -> str:
-        """The state that /ready reports: "ready" or "probing"."""
+        """The state that /ready reports: "ready", "probing" or "upstream failing"."""
+        if self._health.is_failing:
+            return "upstream failing"
         return "ready" if self._probing is None or self._probing.done() else "probing"
 
     def _start_probe(self) -> None:
@@ -187,6 +192,17 @@ class Gateway:
             self._n_in_flight -= 1
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
+            status = exchange.failed_status or exchange.status
+            if status in UPSTREAM_STATUSES and exchange.error_code is None:
+                self._health.record(is_failure=status != OK)
+
+    async def _upstream_answers(self) -> bool:
+        """Whether the upstream answers a request that costs nothing."""
+        try:
+            async with self.relay.send("GET", "models", [], b"") as relayed:
+                return relayed.status < min(UPSTREAM_FAILURES)
+        except ModelError:
+            return False
 
     def _hide_upstream(self, message: str) -> str:
         """Remove the address of the upstream from a message for a client."""
