@@ -214,21 +214,21 @@ class Account:
         virtual, model = engine.virtual, decision.model
         costs = self._request_costs.setdefault(model, deque(maxlen=WINDOW))
         costs.append(decision.samples_used * virtual.bundle.sample_cost)
-        self.metrics.set_gauge("request_cost_mean", model, sum(costs) / len(costs))
+        self.metrics.set_mean("request_cost_mean", model, costs)
         baseline = virtual.bundle.baseline
         if baseline is None or decision.question_source == "none":
             return
         distances = self._feature_distances.setdefault(model, deque(maxlen=WINDOW))
         distances.append(_feature_distance(decision.features, baseline))
         if len(distances) >= MIN_DRIFT_REQUESTS:
-            self.metrics.set_gauge("feature_drift", model, sum(distances) / len(distances))
+            self.metrics.set_mean("feature_drift", model, distances)
         first = [answer for answer in decision.session.answers if answer >= 0][:2]
         if len(first) == 2 and baseline.agreement > 0:  # noqa: PLR2004 - a pair
             agree = self._first_pairs_agree.setdefault(model, deque(maxlen=WINDOW))
             agree.append(float(first[0] == first[1]))
             if len(agree) >= MIN_DRIFT_REQUESTS:
-                share = sum(agree) / len(agree)
-                self.metrics.set_gauge("agreement_drift", model, share / baseline.agreement)
+                relative = [one / baseline.agreement for one in agree]
+                self.metrics.set_mean("agreement_drift", model, relative)
 
     def _write(
         self,

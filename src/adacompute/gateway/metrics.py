@@ -8,7 +8,7 @@ numbers through a directory that the server makes. It knows nothing of requests.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from adacompute.core.errors import needs_extra
@@ -88,7 +88,12 @@ GAUGES: Mapping[str, str] = {
     "agreement_drift": "Agreement of two samples, relative to the training questions; 1 is none. "
     "Absent before 200 requests with two samples.",
 }
+MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")
+"""Gauges that are means over the last requests, of all workers together."""
+
 IN_FLIGHT: Final = "requests_in_flight"
+_SUM, _COUNT = "_window_sum", "_window_count"
+"""A mean is stored as a sum and a count in each process: means cannot be added up."""
 
 
 def names() -> list[str]:
@@ -120,6 +125,14 @@ class Metrics:
                 PREFIX + name, text, ("model",), multiprocess_mode="mostrecent", **own
             )
             for name, text in GAUGES.items()
+            if name not in MEANS
+        }
+        self._windows = {
+            name: prometheus.Gauge(
+                PREFIX + name, name, ("model",), multiprocess_mode="livesum", **own
+            )
+            for mean in MEANS
+            for name in (mean + _SUM, mean + _COUNT)
         }
         self._in_flight = prometheus.Gauge(
             PREFIX + IN_FLIGHT, "Requests in flight.", multiprocess_mode="livesum", **own
@@ -144,6 +157,11 @@ class Metrics:
     def set_gauge(self, name: str, model: str, value: float) -> None:
         """Set a gauge."""
         self._gauges[name].labels(model).set(value)
+
+    def set_mean(self, name: str, model: str, values: Collection[float]) -> None:
+        """Set a gauge to the mean of values, and of those of all other processes."""
+        self._windows[name + _SUM].labels(model).set(sum(values))
+        self._windows[name + _COUNT].labels(model).set(len(values))
 
     def add_in_flight(self, by: int) -> None:
         """Change the number of requests in flight."""
@@ -170,11 +188,37 @@ class Metrics:
         from prometheus_client import CollectorRegistry
         from prometheus_client.multiprocess import MultiProcessCollector
 
-        if SHARED_DIRECTORY not in os.environ:
-            return self._registry
         registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        own: Any = self._registry
+        if SHARED_DIRECTORY in os.environ:
+            own = MultiProcessCollector(None)  # type: ignore[no-untyped-call]
+        registry.register(_WithMeans(own))
         return registry
+
+
+class _WithMeans:
+    """Collects what another collector does, with means instead of their sums and counts."""
+
+    def __init__(self, collector: Any) -> None:  # noqa: ANN401 - prometheus-client's
+        self._collector = collector
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all families of metrics."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        windows: dict[str, dict[str, float]] = {}
+        for family in self._collector.collect():
+            if family.name.endswith((_SUM, _COUNT)):
+                windows[family.name] = {one.labels["model"]: one.value for one in family.samples}
+            else:
+                yield family
+        for name in MEANS:
+            family = GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["model"])
+            for model, count in windows.get(PREFIX + name + _COUNT, {}).items():
+                if count:
+                    total = windows[PREFIX + name + _SUM][model]
+                    family.add_metric([model], total / count)
+            yield family
 
 
 def forget_process(pid: int) -> None:
