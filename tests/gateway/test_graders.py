@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +19,8 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 from adacompute.testing import gateways
 from adacompute.testing.gateways import GatewayReply
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 MODEL = """
 [serve.models.graded]
@@ -107,3 +111,18 @@ def test_a_stalled_program_does_not_cost_every_request_its_time_limit(
         assert time.monotonic() - begun < 5
         metrics = gateways.send(port + 1, "GET", "/metrics").body.decode()
     assert 'reason="circuit_open"' in metrics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_ends_everything_in_time(workers: int) -> None:
+    script = str(ROOT / "benchmarks" / "gateway_stop.py")
+    result = subprocess.run(
+        [sys.executable, script, "2", "--workers", str(workers)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -40,6 +40,9 @@ HANG_TIMEOUT_S = 60.0
 MAX_RESERVE_S, RESERVE_SHARE = 5.0, 0.6
 """Part of ``drain_s`` that is kept for ending processes: seconds at most, and as a share."""
 
+KERNEL_SHARE = 0.95
+"""Share of ``drain_s`` after which the kernel ends the supervisor."""
+
 WATCH_INTERVAL_S = 1.0
 BACKLOG = 4096
 FIXED_SETTINGS = ("host", "port", "admin_host", "admin_port")
@@ -214,7 +217,7 @@ class Supervisor:
     def _stop(self) -> None:
         """Begin to stop; the kernel ends this process in time, whatever it is doing then."""
         if not self._must_stop.is_set():
-            limit_s = self.config.shutdown_delay_s + self.config.drain_s
+            limit_s = self.config.shutdown_delay_s + KERNEL_SHARE * self.config.drain_s
             signal.setitimer(signal.ITIMER_REAL, limit_s)
         self._must_stop.set()
 
