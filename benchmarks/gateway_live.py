@@ -39,6 +39,7 @@ from adacompute.core.utility import estimate
 from adacompute.graders.grader import load_grader
 from adacompute.models.templates import Template
 from adacompute.testing.arithmetic import FEW_SHOT, Problem, generate_problems
+from adacompute.testing.gateways import free_port
 from adacompute.testing.llama import LlamaServer, serve_llama
 
 SEED, MAX_QUESTIONS = 20_261_116, 1500
@@ -209,9 +210,7 @@ def start_gateway(
     bundle: Path, llama: LlamaServer, case: Case, out: Path
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Start a gateway for a case and wait until it is ready; return its process and URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = out / f"gateway-{case.name}.toml"
     rounds = "" if case.max_rounds is None else f"max_rounds = {case.max_rounds}\n"
     config.write_text(

@@ -34,6 +34,7 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from adacompute.cli.main import cli
+from adacompute.testing.gateways import free_port
 from adacompute.testing.llama import missing_requirement
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +69,7 @@ class Workspace:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.ports: defaultdict[int, int] = defaultdict(find_port)
+        self.ports: defaultdict[int, int] = defaultdict(free_port)
         self.servers: list[subprocess.Popen[bytes]] = []
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("OPENAI")},
@@ -140,12 +141,6 @@ class Workspace:
                     return
             time.sleep(0.1)
         pytest.fail(f"{line}:\n{output.read_text()}")
-
-
-def find_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
 
 
 def where(example: Example) -> str:

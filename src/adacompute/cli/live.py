@@ -94,6 +94,7 @@ def collect(
 @click.option("--grader", help="Grader that parses answers, if the bundle names none.")
 @click.option("--host", help="Address to listen on (default: 127.0.0.1).")
 @click.option("--port", type=int, help="Port to listen on (default: 8000).")
+@click.option("--admin-port", type=int, help="Port of /ready and /metrics (default: port + 1).")
 @click.option("--workers", type=int, help="Number of processes (default: 1).")
 @click.option("--log", type=RUN, help="Directory of the decision log.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Lines on standard error.")

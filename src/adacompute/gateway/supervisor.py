@@ -279,7 +279,7 @@ def run(
 
     set_up_logging(config.log_format, config.log_level)
     listener = _listen(config.host, config.port, "--port")
-    admin_listener = _listen(config.admin_host, config.admin_port_or_default, "admin_port")
+    admin_listener = _listen(config.admin_host, config.admin_port_or_default, "--admin-port")
     try:
         shared = tempfile.TemporaryDirectory(prefix="adacompute-metrics-")
     except OSError as error:
@@ -303,8 +303,8 @@ def _listen(host: str, port: int, setting: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on port {port} of {host}: {error.strerror}; choose another with "
-            f"{setting}"
+            f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}; choose "
+            f"another with {setting}"
         ) from None
 
 
