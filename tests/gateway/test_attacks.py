@@ -23,6 +23,7 @@ from adacompute.gateway.clients import ClientLimits, Clients
 from adacompute.gateway.config import make_config
 from adacompute.gateway.openai_replies import add_models
 from adacompute.gateway.openai_requests import parse_request, passthrough_reason
+from adacompute.gateway.request_checks import Forbidden, check_choices
 from adacompute.models.messages import RetryPolicy
 from adacompute.models.scorer import HttpScorer
 from adacompute.testing.gateways import process_usage, send
@@ -539,6 +540,12 @@ def test_no_client_asks_for_more_choices_than_one_request_may_draw(
     assert ask(keyed, CLIENT, **{member: b"1e9"}) in refused
     assert upstream.received == []
     assert ask(keyed, LIMITED, **{member.replace("\\u006e", "n"): b"3"}) == 200
+
+
+def test_a_file_that_looks_like_a_large_body_is_forwarded() -> None:
+    check_choices(b'--x\r\n"n"' + b"[,{" * 200_000, 1)
+    with pytest.raises(Forbidden):
+        check_choices(b'{"x": [' + b"1," * 400_000 + b'1], "n": 2}', 1)
 
 
 def test_the_requests_of_a_minute_are_limited_across_workers(

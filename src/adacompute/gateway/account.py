@@ -105,7 +105,7 @@ class Account:
 
     def record_request(self, exchange: Exchange) -> None:
         """Count a request that has ended, and log it."""
-        status = exchange.failed_status or exchange.status
+        status = exchange.final_status
         path = PATHS.get(exchange.path, "other")
         self.metrics.count("client_requests_total", exchange.client or "?", str(status))
         self.metrics.count("requests_total", exchange.model, path, str(status))
@@ -225,10 +225,9 @@ class Account:
         first = [answer for answer in decision.session.answers if answer >= 0][:2]
         if len(first) == 2 and baseline.agreement > 0:  # noqa: PLR2004 - a pair
             agree = self._first_pairs_agree.setdefault(model, deque(maxlen=WINDOW))
-            agree.append(float(first[0] == first[1]))
+            agree.append((first[0] == first[1]) / baseline.agreement)
             if len(agree) >= MIN_DRIFT_REQUESTS:
-                relative = [one / baseline.agreement for one in agree]
-                self.metrics.set_mean("agreement_drift", model, relative)
+                self.metrics.set_mean("agreement_drift", model, agree)
 
     def _write(
         self,

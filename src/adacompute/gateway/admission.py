@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from adacompute.gateway.clients import NO_LIMITS
 from adacompute.gateway.config import Config
 from adacompute.gateway.throttles import SharedCounts, Throttle, ThrottleLimits
 
@@ -29,12 +28,7 @@ class Admission:
     """
 
     def __init__(self, config: Config, counts: Path | None = None, slot: int = 0) -> None:
-        limits: dict[tuple[str, str], ThrottleLimits] = {
-            ("client", name): _limits_of_client(config, name) for name in config.client_keys
-        } | {
-            ("model", name): ThrottleLimits(model.max_concurrency, model.requests_per_minute)
-            for name, model in config.models.items()
-        }
+        limits = _throttle_limits(config)
         shared = SharedCounts(len(limits), counts, slot=slot)
         self._throttles = {
             key: Throttle(one, shared, index) for index, (key, one) in enumerate(limits.items())
@@ -55,9 +49,15 @@ class Admission:
 
 def count_throttles(config: Config) -> int:
     """Return how many throttles a configuration needs."""
-    return len(config.client_keys) + len(config.models)
+    return len(_throttle_limits(config))
 
 
-def _limits_of_client(config: Config, name: str) -> ThrottleLimits:
-    limits = config.client_limits.get(name, NO_LIMITS)
-    return ThrottleLimits(limits.max_concurrency, limits.requests_per_minute)
+def _throttle_limits(config: Config) -> dict[tuple[str, str], ThrottleLimits]:
+    limits = {("client", name): config.client_limits.get(name) for name in config.client_keys}
+    settings = limits | {("model", name): model for name, model in config.models.items()}
+    return {
+        key: ThrottleLimits()
+        if one is None
+        else ThrottleLimits(one.max_concurrency, one.requests_per_minute)
+        for key, one in settings.items()
+    }

@@ -192,7 +192,7 @@ class Gateway:
             self._n_in_flight -= 1
             self.account.metrics.add_in_flight(-1)
             self.account.record_request(exchange)
-            status = exchange.failed_status or exchange.status
+            status = exchange.final_status
             if status in UPSTREAM_STATUSES and exchange.error_code is None:
                 self._health.record(is_failure=status != OK)
 

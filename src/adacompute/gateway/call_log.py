@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -20,13 +19,12 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from adacompute.gateway.body import read_members
+from adacompute.gateway.logs import LOG
 from adacompute.gateway.metrics import Metrics
 from adacompute.models.calls import NO_USAGE
 from adacompute.models.model import UNBOUNDED_TOKENS, CallUsage, OnUsage
 from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices, Usage
 from adacompute.storage.calls import CallFile
-
-LOG = logging.getLogger("adacompute.gateway")
 
 Purpose = Literal["vote", "audit", "forward", "probe", "scorer"]
 """What a call is for: samples of a decision, of an audit, or something else."""

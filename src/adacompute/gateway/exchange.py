@@ -88,6 +88,11 @@ class Exchange:
         self._is_complete = False
 
     @property
+    def final_status(self) -> int:
+        """The status of the reply, or of the failure that a reply which had begun ended with."""
+        return self.failed_status or self.status
+
+    @property
     def target(self) -> str:
         """The path below /v1/ as it was sent, with its query."""
         return self.path.removeprefix("/v1/") + self.query

@@ -67,11 +67,14 @@ def max_samples(config: Config, client: str, model: str) -> int:
 
 
 def check_choices(data: bytes, limit: int) -> None:
-    """Raise Forbidden if a body asks for more choices than one request may draw."""
+    """Raise Forbidden if a body asks for more choices than one request may draw.
+
+    Elements are not limited here: bodies that are no JSON, such as sound files, are forwarded too.
+    """
     if b'"n"' not in data and b"best_of" not in data and b"\\u" not in data:
         return
     try:
-        body = Body.parse(data)
+        body = Body.parse(data, max_elements=len(data))
     except InvalidBody as error:
         raise BadRequest(str(error)) from None
     if body is None:
