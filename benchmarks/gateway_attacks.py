@@ -23,18 +23,23 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from adacompute.testing.gateways import free_port, process_tree, process_usage, save_example_bundle
+from adacompute.testing.gateways import (
+    fetch,
+    free_port,
+    process_tree,
+    process_usage,
+    save_example_bundle,
+    wait_for,
+)
 
 Attack = Callable[[int], Awaitable[None]]
 HONEST, HOSTILE = 32, 64
@@ -86,26 +91,8 @@ def gateway(directory: Path) -> Iterator[tuple[int, int]]:
     fake = ["adacompute.testing.fake_openai", "--port", str(fake_port), "--latency-s", "0.02"]
     serve = ["adacompute", "serve", "--config", str(config)]
     with running(fake, stdout=subprocess.DEVNULL), running(serve) as process:
-        wait_until_ready(port + 1)
+        wait_for(f"http://127.0.0.1:{port + 1}/ready")
         yield port, process.pid
-
-
-def get(port: int, path: str) -> str:
-    """Return a page of the gateway."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as page:
-        text: str = page.read().decode()
-        return text
-
-
-def wait_until_ready(port: int) -> None:
-    """Wait for the admin page /ready."""
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        with suppress(urllib.error.URLError, ConnectionError):
-            get(port, "/ready")
-            return
-        time.sleep(0.1)
-    raise SystemExit("the gateway did not start")
 
 
 async def honest_client(
@@ -278,7 +265,9 @@ def measure_reload(seconds: float) -> None:
             await asyncio.gather(
                 hang_up(), *(honest_client(session, url, end, found) for _ in range(16))
             )
-        shown = (await asyncio.to_thread(get, port + 1, "/metrics")).splitlines()
+        shown = (
+            await asyncio.to_thread(fetch, f"http://127.0.0.1:{port + 1}/metrics")
+        ).splitlines()
         reloads = [line for line in shown if line.startswith("adacompute_reloads_total")]
         print("requests:", dict(found), "reloads:", reloads)
 

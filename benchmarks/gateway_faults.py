@@ -25,7 +25,13 @@ from typing import Any
 
 import aiohttp
 
-from adacompute.testing.gateways import free_port, process_usage, save_example_bundle
+from adacompute.testing.gateways import (
+    fetch,
+    free_port,
+    process_usage,
+    save_example_bundle,
+    wait_for,
+)
 
 CONCURRENCY = 64
 FAULTS = "429=0.03,500=0.03,reset=0.03,half=0.02,garbled=0.02,shape=0.01,stall=0.005,hang=0.005"
@@ -119,26 +125,6 @@ async def send_all(url: str, n_requests: int, *, voted: bool) -> Counter[str]:
     return outcomes
 
 
-async def fetch(url: str) -> str:
-    """Return the text of a URL."""
-    async with aiohttp.ClientSession() as session, session.get(url) as reply:
-        return await reply.text()
-
-
-def wait_for(url: str, timeout_s: float = 60.0) -> None:
-    """Wait until a server answers."""
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            asyncio.run(fetch(url))
-        except aiohttp.ClientError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)
-        else:
-            return
-
-
 def sum_counter(page: str, name: str, kind: str) -> int:
     """Sum a counter of the metrics over models."""
     values = re.findall(rf'^{name}{{[^}}]*kind="{kind}"[^}}]*}} (\S+)$', page, re.MULTILINE)
@@ -165,8 +151,8 @@ def run(faults: str, n_requests: int, *, voted: bool) -> None:
             elapsed_s = time.perf_counter() - start
             time.sleep(5)
             after = process_usage(gateway.pid)
-            page = asyncio.run(fetch(f"{admin_url}/metrics"))
-            served = json.loads(asyncio.run(fetch(f"http://127.0.0.1:{upstream}/stats")))
+            page = fetch(f"{admin_url}/metrics")
+            served = json.loads(fetch(f"http://127.0.0.1:{upstream}/stats"))
         finally:
             gateway.terminate()
             gateway.wait(timeout=60)

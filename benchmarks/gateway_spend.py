@@ -33,7 +33,11 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.storage.calls import FILES, read_calls, sum_calls
-from adacompute.testing.gateways import free_port
+from adacompute.testing.gateways import (
+    fetch,
+    free_port,
+    wait_for,
+)
 from adacompute.testing.spend import SpendComparison, compare_spend
 
 CONCURRENCY = 32
@@ -182,26 +186,6 @@ async def load(
     return outcomes, await killer
 
 
-async def fetch(url: str) -> str:
-    """Return the text of a URL."""
-    async with aiohttp.ClientSession() as session, session.get(url) as reply:
-        return await reply.text()
-
-
-def wait_for(url: str, timeout_s: float = 180.0) -> None:
-    """Wait until a server answers."""
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            asyncio.run(fetch(url))
-        except aiohttp.ClientError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)
-        else:
-            return
-
-
 def start_module(*command: str, **variables: str) -> subprocess.Popen[str]:
     """Start a Python module as a process."""
     full, environment = [sys.executable, "-m", *command], {**os.environ, **variables}
@@ -230,7 +214,7 @@ def run(directory: Path, n_requests: int, every_s: float) -> SpendComparison:
         print(f"{n_requests / (time.perf_counter() - start):.0f}/s", dict(outcomes))
         print(f"{n_killed} workers killed")
         time.sleep(5)  # audits and retries end
-        served = json.loads(asyncio.run(fetch(f"{upstream}/calls")))["calls"]
+        served = json.loads(fetch(f"{upstream}/calls"))["calls"]
     finally:
         gateway.terminate()
         gateway.wait(timeout=60)

@@ -72,8 +72,8 @@ def test_evaluate_samples() -> None:
 def test_gateway_client(tmp_path: Path) -> None:
     gateways.save_example_bundle(tmp_path / "policy")
     with serve_fake() as fake:
-        model = {"bundle": str(tmp_path / "policy"), "budget": 2.0, "grader": "numeric"}
-        model["model"] = "my-model"
+        model = {"bundle": str(tmp_path / "policy"), "budget": 2.0, "max_budget": 4.0}
+        model |= {"model": "my-model", "grader": "numeric"}
         settings = {"base_url": fake.base_url, "probe": False, "models": {"my-model": model}}
         with gateways.serve_gateway(make_config(settings)) as port:
             printed = run_program(

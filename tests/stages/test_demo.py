@@ -21,7 +21,8 @@ from adacompute.stages.demo import BUDGETS, POLICIES, run_demo
 
 Rows = list[dict[str, Any]]
 
-MAX_DURATION_S = 60
+# Of one processor; a demo alone takes half of a minute, beside other tests up to a minute.
+MAX_DURATION_S = 120
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,8 @@ import random
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from adacompute.policies.stopping import AdaptiveConsistencyRule
 
 __all__ = [
     "GatewayReply",
+    "fetch",
     "free_port",
     "open_connection",
     "process_tree",
@@ -40,6 +43,7 @@ __all__ = [
     "send_raw",
     "serve_app",
     "serve_gateway",
+    "wait_for",
 ]
 
 START_TIMEOUT_S = 30.0
@@ -107,6 +111,27 @@ def process_tree(pid: int) -> list[int]:
     except FileNotFoundError:
         return [pid]
     return [pid, *(one for child in children for one in process_tree(int(child)))]
+
+
+def fetch(url: str) -> str:
+    """The text of a page; raises URLError if its status is an error or nothing answers."""
+    with urllib.request.urlopen(url, timeout=START_TIMEOUT_S) as page:  # noqa: S310 - of this machine
+        text: str = page.read().decode()
+        return text
+
+
+def wait_for(url: str, timeout_s: float = 180.0) -> None:
+    """Wait until a page answers without an error, such as /ready of a gateway."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            fetch(url)
+        except (urllib.error.URLError, ConnectionError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 @contextmanager
