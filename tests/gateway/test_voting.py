@@ -76,6 +76,10 @@ def reply(*texts: str, tokens: int = 5) -> ScriptedReply:
     return ScriptedReply(200, JSON, [json.dumps(document).encode()])
 
 
+SLOW = ScriptedReply(200, JSON, [5.0, b"{}"])
+SERVER_ERROR = ScriptedReply(500, JSON, [b'{"error": {}}'])
+
+
 def late(first: ScriptedReply) -> ScriptedReply:
     return ScriptedReply(first.status, first.headers, [0.3, *first.parts])
 
@@ -450,6 +454,46 @@ def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
     assert set(re.findall(r"`(\w+)`", "".join(documented))) == set(once)
 
 
+@pytest.mark.parametrize("is_audited", [False, True])
+@pytest.mark.parametrize(
+    ("replies", "deadline_s", "n_samples"),
+    [
+        ([reply("4"), SLOW, SLOW], 0.3, 1),  # the deadline ends the round
+        ([reply("4"), reply("4"), SLOW], None, 2),  # the third cannot change the answer
+        ([reply("4"), SERVER_ERROR, SERVER_ERROR], None, 1),  # two calls fail
+    ],
+)
+def test_a_request_that_ended_early_is_replayed_as_it_was_served(
+    replies: list[ScriptedReply],
+    deadline_s: float | None,
+    n_samples: int,
+    is_audited: bool,  # noqa: FBT001 - a parameter
+    three: Path,
+    tmp_path: Path,
+) -> None:
+    options = {"deadline_s": deadline_s, "log": {"directory": str(tmp_path / "log")}}
+    if is_audited:
+        options |= {"audit_share": 1.0, "audit_max_share": 1.0}
+    with serving(three, **options) as (upstream, port):
+        upstream.answer(*replies, reply("7"))
+        ask(port)
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert row["samples_used"] == n_samples
+    assert decide_again(load_bundle(three), [row], [row["price"]]).tolist() == [n_samples]
+    assert replay_log(tmp_path / "log", three, budget=1.0)["saved_of_served"] == 0
+
+
+def test_a_request_whose_deadline_passes_between_rounds_is_incomplete(tmp_path: Path) -> None:
+    policy = bundle(tmp_path / "p", AdaptiveConsistencyRule(0.99, 4))
+    log = {"directory": str(tmp_path / "log")}
+    with serving(policy, deadline_s=0.2, log=log) as (upstream, port):
+        upstream.answer(late(reply("4")))
+        ask(port)
+    (row,) = read_decisions(tmp_path / "log").to_pylist()
+    assert (row["samples_used"], row["incomplete"]) == (1, True)
+    assert decide_again(load_bundle(policy), [row], [row["price"]]).tolist() == [1]
+
+
 def test_a_log_of_shadow_requests_cannot_be_replayed(three: Path, tmp_path: Path) -> None:
     log_of(three, tmp_path / "log", ["4", "5"], shadow=True)
     with pytest.raises(DataError, match=r"only 2 of shadow mode.*samples_planned"):
@@ -580,15 +624,35 @@ def test_failures_are_counted_under_the_models_name(three: Path) -> None:
 
 
 def test_after_the_deadline_the_samples_so_far_answer(three: Path) -> None:
-    slow = ScriptedReply(200, JSON, [5.0, b"{}"])
     with serving(three, deadline_s=0.3) as (upstream, port):
-        upstream.answer(reply("4"), slow)
+        upstream.answer(reply("4"), SLOW)
         begun = time.monotonic()
         answer = ask(port, adacompute={"debug": True})
         assert 0.25 < time.monotonic() - begun < 3
     assert texts(answer) == "4"
     told = json.loads(answer.values("x-adacompute-debug")[0])
     assert (told["answers"], told["incomplete"], told["calls"]) == (["4"], True, 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"model": "real"}, {"stream": True}])
+def test_a_request_has_one_deadline_however_many_calls_it_makes(
+    options: dict[str, Any], three: Path
+) -> None:
+    with serving(three, timeout_s=1.0, max_attempts=3) as (upstream, port):
+        upstream.answer(SLOW)
+        begun = time.monotonic()
+        answer = ask(port, **options)
+        assert 0.9 < time.monotonic() - begun < 3
+        assert "not answered within 1 s" in answer.body.decode()
+        assert f'status="{504}"' in metrics(port)
+    assert answer.status == (200 if options.get("stream") else 504)
+
+
+def test_shortly_before_its_deadline_a_request_is_answered_with_what_came(three: Path) -> None:
+    with serving(three, timeout_s=2.0) as (upstream, port):
+        upstream.answer(reply("4"), SLOW)
+        answer = ask(port)
+    assert (answer.status, texts(answer)) == (200, "4")
 
 
 READS = """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import pickle
 import sys
 import time
@@ -25,6 +26,7 @@ from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import ConnectionInterrupted, Relay
+from adacompute.models.retry_budget import RetryBudget
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 
 T = TypeVar("T")
@@ -138,6 +140,34 @@ def test_what_may_pass_is_tried_again(fault: str) -> None:
     assert (stats["calls"], stats["answered"], stats["choices"]) == (3, 1, 1)
     assert [name for name, _ in events] == ["retry", "retry"]
     assert [fields["attempt"] for _, fields in events] == [1, 2]
+
+
+def test_calls_share_a_budget_of_retries() -> None:
+    events: list[str] = []
+    budget = RetryBudget(0.5, reserve=4)
+
+    async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
+        for _ in range(20):
+            with pytest.raises(ModelError):
+                await one(upstream, fake)
+
+    _, stats = ask(
+        FakeSettings(fault_rates={"500": 1.0}),
+        fail,
+        retry_budget=budget,
+        on_event=lambda name, _: events.append(name),
+    )
+    # Four at first, then half as many as calls; without a budget it would be three for each call.
+    assert 12 <= events.count("retry") <= 14
+    assert stats["calls"] == 20 + events.count("retry")
+    assert events.count("failed") == 20
+    assert events.count("retry_refused") >= 15
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
+def test_a_share_of_retries_is_from_0_to_1(share: float) -> None:
+    with pytest.raises(ConfigError, match="share of retries"):
+        RetryBudget(share)
 
 
 @pytest.mark.parametrize("status", ["408 Late", "409 Conflict", "504 Late", "529 Overloaded"])

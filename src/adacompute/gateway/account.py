@@ -89,12 +89,21 @@ class Account:
 
     def event_counter(self, model: str) -> OnEvent:
         """Return a function that counts an upstream's retries and failures."""
-        names = {"retry": "retries_total", "failed": "upstream_failures_total"}
+        names = {
+            "retry": "retries_total",
+            "retry_refused": "refused_retries_total",
+            "failed": "upstream_failures_total",
+        }
 
         def on_event(event: str, fields: Mapping[str, object]) -> None:
             if event in names:
                 self.metrics.count(names[event], model)
-                log(logging.WARNING, f"call {event}", model=model, cause=fields.get("cause"))
+                log(
+                    logging.WARNING,
+                    f"call {event.replace('_', ' ')}",
+                    model=model,
+                    cause=fields.get("cause"),
+                )
 
         return on_event
 
@@ -122,7 +131,7 @@ class Account:
                 model=exchange.model,
                 status=status,
                 samples=exchange.n_samples,
-                latency_s=round(time.perf_counter() - exchange.started_at, 4),
+                latency_s=round(exchange.elapsed_s, 4),
                 cost=exchange.cost,
                 code=exchange.error_code,
                 error=exchange.error,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from adacompute.core.errors import ConfigError, ModelError
+from adacompute.core.errors import ConfigError, ModelError, ModelTimeout
 from adacompute.gateway.account import Account
 from adacompute.gateway.admission import Admission
 from adacompute.gateway.browser_checks import BrowserChecks
@@ -61,6 +61,7 @@ from adacompute.gateway.usage_reader import decompress
 from adacompute.gateway.voting import Voting
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
+from adacompute.models.retry_budget import RetryBudget
 from adacompute.spending.token_prices import parse_token_prices
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -108,6 +109,7 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
         self._health = UpstreamHealth(self._upstream_answers)
+        self._retry_budget = RetryBudget(config.max_retry_share)
         self._grading = GradingQueues(config, self.account.metrics)
 
     async def __aenter__(self) -> Self:
@@ -131,13 +133,14 @@ class Gateway:
                 max_connections=config.max_concurrency,
                 max_reply_bytes=int(config.max_reply_mb * MB),
                 on_event=self.account.event_counter(name),
+                retry_budget=self._retry_budget,
             )
             await self._stack.enter_async_context(upstream)
             if virtual.scorer is not None:
                 await self._stack.enter_async_context(virtual.scorer)
             engine = Engine(virtual, upstream, self._grading.queue_for(virtual.grader))
             await engine.warm_up()
-            self._voting[name] = Voting(engine, self.relay, self.account, config.sse_keepalive_s)
+            self._voting[name] = Voting(engine, self.relay, self.account, config)
             self.account.register(engine)
         self._start_probe()
         return self
@@ -178,7 +181,7 @@ class Gateway:
         self._n_in_flight += 1
         self.account.metrics.add_in_flight(1)
         try:
-            await self._serve(exchange)
+            await self._serve_in_time(exchange)
         except ClientDisconnected:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except EXPECTED as error:
@@ -209,6 +212,17 @@ class Gateway:
         for address in self._addresses:
             message = message.replace(address, "the upstream")
         return message
+
+    async def _serve_in_time(self, exchange: Exchange) -> None:
+        """Serve a request; raise ModelTimeout if it takes longer than any request may."""
+        timeout_s = self.config.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                await self._serve(exchange)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ModelTimeout(f"the request was not answered within {timeout_s:g} s") from None
 
     async def _serve(self, exchange: Exchange) -> None:
         """Authorise a request, and vote on it or forward it."""
@@ -286,10 +300,13 @@ class Gateway:
         return self._client_rejection(exchange, client)
 
     def _client_rejection(self, exchange: Exchange, client: str) -> tuple[int, str, str] | None:
-        """Return why a request is rejected by the limits of its client."""
+        """Return why a request is rejected by its path, or because the upstream fails."""
         if not self.clients.allows_path(client, exchange.method, exchange.path):
             message = "this method and path are not allowed: see allowed_paths"
             return 403, message, "path_not_allowed"
+        if not self._health.admits():
+            message = "the upstream fails repeatedly, so the request was not sent to it"
+            return 503, message, "upstream_failing"
         return None
 
     async def reject(self, exchange: Exchange, status: int, message: str, code: str) -> None:

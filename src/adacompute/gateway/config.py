@@ -189,6 +189,7 @@ class Config:
     grader_timeout_s: float = TIMEOUT_S
     max_grader_queue: int = MAX_QUEUE
     max_attempts: int = 3
+    max_retry_share: float = 0.2
     shutdown_delay_s: float = 0.0
     drain_s: float = 30.0
     sse_keepalive_s: float = 5.0
@@ -213,6 +214,10 @@ class Config:
         if not 0 <= self.shutdown_delay_s < math.inf:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
+            )
+        if not 0 <= self.max_retry_share <= 1:
+            raise ConfigError(
+                f"max_retry_share must be a share from 0 to 1, not {self.max_retry_share}"
             )
         for name in ("port", "admin_port"):
             if (value := getattr(self, name)) is not None and not 0 <= value <= _MAX_PORT:
@@ -257,7 +262,7 @@ class Config:
 
     @property
     def timeouts(self) -> Timeouts:
-        """Time limits of one attempt of a call."""
+        """Time limits of one attempt of a call, which may take as long as a whole request."""
         return Timeouts(first_byte_s=self.first_byte_timeout_s, total_s=self.timeout_s)
 
     @property

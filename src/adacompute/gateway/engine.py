@@ -218,15 +218,18 @@ class Engine:
             return False
         return all(session.planned_after([answer]) is None for answer in (0, -1))
 
-    async def run(self, model: RequestModel, decision: Decision) -> Outcome:
-        """Sample and decide until the policy stops, then choose."""
+    async def run(
+        self, model: RequestModel, decision: Decision, remaining_s: float = math.inf
+    ) -> Outcome:
+        """Sample and decide until the policy stops or no time remains, then choose."""
         start, session = time.perf_counter(), decision.session
+        deadline_s = min(remaining_s, self.virtual.deadline_s or math.inf)
         is_complete = await run_session(
             session,
             model,
             grading=self.grading,
             on_usage=model.calls.append,
-            deadline_s=self.virtual.deadline_s,
+            deadline_s=deadline_s if deadline_s < math.inf else None,
             on_round=self._note_round,
         )
         decision.is_incomplete = not is_complete

@@ -93,6 +93,11 @@ class Exchange:
         return self.failed_status or self.status
 
     @property
+    def elapsed_s(self) -> float:
+        """Time since the request began."""
+        return time.perf_counter() - self.started_at
+
+    @property
     def target(self) -> str:
         """The path below /v1/ as it was sent, with its query."""
         return self.path.removeprefix("/v1/") + self.query

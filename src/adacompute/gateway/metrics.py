@@ -70,6 +70,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "scorer_failures_total": ("Requests whose samples the scorer failed to score.", ("model",)),
     "upstream_failures_total": ("Calls that failed after all retries.", ("model",)),
     "retries_total": ("Calls that were retried.", ("model",)),
+    "refused_retries_total": (
+        "Calls that were not retried because too many others were.",
+        ("model",),
+    ),
     "worker_deaths_total": ("Worker processes that died and were replaced.", ()),
     "reloads_total": ("Configurations read again, by result: applied or rejected.", ("result",)),
 }

@@ -2,13 +2,16 @@
 
 After several failures in a row, without a success between them, the gateway is not ready. The list
 of models is then requested every few seconds, which costs nothing, until the upstream answers.
-Requests are served meanwhile. It knows nothing of models or clients.
+While that fails too, requests are not admitted, except for one every few seconds that finds out
+whether the upstream serves requests but no list. A client whose own requests fail does not keep
+others out, because the list is still answered. It knows nothing of models or clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from adacompute.gateway.logs import log
@@ -17,24 +20,40 @@ MAX_FAILURES = 5
 """Failures in a row after which the gateway is not ready."""
 
 CHECK_INTERVAL_S = 2.0
+"""Seconds between two requests that find out whether the upstream answers again."""
 
 
 class UpstreamHealth:
-    """Counts failures in a row; ``check`` returns whether the upstream answers."""
+    """A circuit breaker; ``check`` returns whether the upstream answers."""
 
     def __init__(self, check: Callable[[], Awaitable[bool]]) -> None:
         self._check = check
         self._n_failures = 0
         self._checking: asyncio.Task[None] | None = None
+        self._has_failed_check = False
+        self._admitted_at = 0.0
 
     @property
     def is_failing(self) -> bool:
         """Whether the upstream has failed repeatedly and not answered since."""
         return self._checking is not None
 
+    def admits(self) -> bool:
+        """Whether a request may be sent to the upstream now."""
+        if not self._has_failed_check:
+            return True
+        now = time.monotonic()
+        if now - self._admitted_at < CHECK_INTERVAL_S:
+            return False
+        self._admitted_at = now
+        return True
+
     def record(self, *, is_failure: bool) -> None:
         """Note how a request to the upstream ended."""
-        self._n_failures = self._n_failures + 1 if is_failure else 0
+        if not is_failure:
+            self._n_failures, self._has_failed_check = 0, False
+            return
+        self._n_failures += 1
         if self._n_failures >= MAX_FAILURES and self._checking is None:
             log(logging.ERROR, "the upstream fails: /ready answers 503", failures=self._n_failures)
             self._checking = asyncio.create_task(self._wait_for_recovery())
@@ -46,9 +65,11 @@ class UpstreamHealth:
             await asyncio.wait({self._checking})
 
     async def _wait_for_recovery(self) -> None:
+        self._admitted_at = time.monotonic()
+        self._has_failed_check = not await self._check()
         while self._n_failures >= MAX_FAILURES:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if await self._check():
                 self._n_failures = 0
-        self._checking = None
+        self._checking, self._has_failed_check = None, False
         log(logging.WARNING, "the upstream answers again: /ready answers 200")

@@ -18,6 +18,7 @@ from typing import Any
 from adacompute.core.errors import ModelError
 from adacompute.gateway.account import Account
 from adacompute.gateway.body import DROP
+from adacompute.gateway.config import Config
 from adacompute.gateway.engine import Decision, Engine, Outcome
 from adacompute.gateway.exchange import EVENT_STREAM, JSON, Exchange, Headers
 from adacompute.gateway.openai_replies import (
@@ -45,6 +46,9 @@ from adacompute.models.streams import parse_stream
 IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 """Headers by which a server recognises a request and repeats its answer."""
 
+SAMPLING_SHARE = 0.95
+"""Share of the time of a request in which samples are drawn; the rest is for the answer."""
+
 _AUDIT_SCALE = 2**32
 _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 
@@ -52,13 +56,12 @@ _PREFIXES = {CHAT: "chatcmpl-", COMPLETIONS: "cmpl-", RESPONSES: "resp_"}
 class Voting:
     """Serves the requests of one virtual model that can be voted on."""
 
-    def __init__(
-        self, engine: Engine, relay: Relay, account: Account, sse_keepalive_s: float
-    ) -> None:
+    def __init__(self, engine: Engine, relay: Relay, account: Account, config: Config) -> None:
         self.engine = engine
         self._relay = relay
         self._account = account
-        self._sse_keepalive_s = sse_keepalive_s
+        self._sse_keepalive_s = config.sse_keepalive_s
+        self._timeout_s = config.timeout_s
         self._audits: set[asyncio.Task[None]] = set()
 
     def body_for_upstream(self, request: VirtualRequest) -> bytes:
@@ -122,7 +125,8 @@ class Voting:
         """Sample and decide; what was spent is recorded even if it comes to nothing."""
         model = self._request_model(exchange, request)
         try:
-            outcome = await self.engine.run(model, decision)
+            remaining_s = self._timeout_s * SAMPLING_SHARE - exchange.elapsed_s
+            outcome = await self.engine.run(model, decision, remaining_s)
         except BaseException:
             self._account.record_abandoned(self.engine, decision, model)
             raise

@@ -26,6 +26,7 @@ from adacompute.models.http_session import (
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.model import CallUsage
 from adacompute.models.openai_format import MalformedReply, check_url, encode, shorten
+from adacompute.models.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
     from typing import Self
@@ -38,7 +39,10 @@ Parse = Callable[[int, Mapping[str, str], bytes], Any]
 UsageOf = Callable[[Any], CallUsage | None]
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
-"""Called with the name of an event (``retry``, ``failed``, ``short``) and its fields."""
+"""Called with the name of an event and its fields.
+
+The events are ``retry``, ``retry_refused``, ``failed`` and ``short``.
+"""
 
 MIN_SECRET_CHARS = 4
 """Shorter keys are placeholders such as "x": they occur in words and are not redacted."""
@@ -54,7 +58,8 @@ class Endpoint(SessionOwner):
     At most `max_connections` requests are in flight; others wait without a time limit. A reply of
     more than `max_reply_bytes`, decompressed, is a failure that is not retried. `on_event` is
     called for retries and failures and must return quickly. `tracker` is notified of the attempts
-    of calls that have no tracker of their own.
+    of calls that have no tracker of their own. `retry_budget`, which several endpoints may share,
+    limits the retries of all calls together.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Endpoint(SessionOwner):
         max_reply_bytes: int = MAX_REPLY_BYTES,
         on_event: OnEvent | None = None,
         tracker: CallTracker | None = None,
+        retry_budget: RetryBudget | None = None,
     ) -> None:
         self.base_url = check_url(base_url)
         self._timeouts = timeouts or Timeouts()
@@ -83,6 +89,7 @@ class Endpoint(SessionOwner):
         self._max_reply_bytes = max_reply_bytes
         self._on_event = on_event
         self._tracker = tracker
+        self._retry_budget = retry_budget
 
     async def __aenter__(self) -> Self:
         self._session = open_json_session(
@@ -131,6 +138,8 @@ class Endpoint(SessionOwner):
 
     async def _with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, fails permanently, or the retries are used up."""
+        if self._retry_budget is not None:
+            self._retry_budget.record_call()
         try:
             # The first attempt bypasses tenacity, which costs as much time as parsing a reply.
             return await attempt()
@@ -165,10 +174,11 @@ class Endpoint(SessionOwner):
 
         def should_retry(state: tenacity.RetryCallState) -> bool:
             failure = _failure(state)
-            return (
-                isinstance(failure, TransientFailure)
-                and (failure.retry_after_s or 0) <= policy.max_wait_s
-            )
+            if not isinstance(failure, TransientFailure):
+                return False
+            if (failure.retry_after_s or 0) > policy.max_wait_s:
+                return False
+            return state.attempt_number >= policy.max_attempts or self._takes_retry(failure)
 
         def report(state: tenacity.RetryCallState) -> None:
             fields = {"attempt": state.attempt_number, "wait_s": state.upcoming_sleep}
@@ -181,6 +191,13 @@ class Endpoint(SessionOwner):
             before_sleep=report,
             reraise=True,
         )
+
+    def _takes_retry(self, failure: TransientFailure) -> bool:
+        """Take a retry from the budget; report it if there is none left."""
+        if self._retry_budget is None or self._retry_budget.take():
+            return True
+        self._report("retry_refused", cause=self._redact(str(failure)))
+        return False
 
     async def _attempt(
         self,

@@ -61,7 +61,10 @@ async def run_session(
         while True:
             if decider is not None and session.progress.is_due:
                 await decider.decide(session)
-            if (deadline_s is not None and run.is_late()) or not (request := session.ask()):
+            if run.is_late():
+                run.is_complete = False
+                break
+            if not (request := session.ask()):
                 break
             start = time.perf_counter()
             goes_on = await run.sample(request)

@@ -146,14 +146,32 @@ def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]
     while active:
         decide(session.progress for session in active.values())  # in blocks, which is fast
         for i, session in list(active.items()):
-            if (request := session.ask()) is None:
+            if session.ask() is None or _ends_early(session, rows[i]):
                 n_samples[i] = active.pop(i).n_samples
             elif session.n_planned > len(rows[i]["answers"]):
                 del active[i]
             else:
-                drawn = rows[i]["answers"][session.n_samples :][: request.n]
-                session.tell(ParsedAnswer(None if one < 0 else str(one)) for one in drawn)
+                _tell(session, rows[i]["answers"], session.n_planned)
     return n_samples
+
+
+def _ends_early(session: Session, row: dict[str, Any]) -> bool:
+    """Whether the open request ends where it ended when it was served, before all samples came.
+
+    There the deadline was over or the upstream failed, or the samples that were still missing
+    could not change the answer. The session is told the samples up to that point.
+    """
+    n_served = row["samples_used"]
+    if n_served is None or not session.n_samples <= n_served < session.n_planned:
+        return False
+    _tell(session, row["answers"], n_served)
+    return bool(row["incomplete"]) or session.can_cancel
+
+
+def _tell(session: Session, answers: list[int], n: int) -> None:
+    """Tell a session its logged answers up to sample ``n``."""
+    drawn = answers[session.n_samples : n]
+    session.tell(ParsedAnswer(None if one < 0 else str(one)) for one in drawn)
 
 
 def _agreements(rows: list[dict[str, Any]], n_samples: IntArray) -> FloatArray:
