@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +25,8 @@ from adacompute.gateway.supervisor import run
 from adacompute.testing import gateways
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
+Launch = Callable[..., AbstractContextManager[int]]
+BASE_URL = "http://127.0.0.1:9/v1"
 ROOT = Path(__file__).resolve().parent.parent.parent
 _NAME = re.compile(rf"{PREFIX}[a-z_]+")
 
@@ -114,6 +118,46 @@ def test_a_port_in_use_is_an_error() -> None:
         with pytest.raises(ConfigError, match=f"port {port}.*in use"):
             run(config, said.append)
     assert said == []
+
+
+def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    log = {"directory": str(tmp_path / "file" / "log")}
+    config = make_config(
+        {"base_url": BASE_URL, "port": gateways.free_port(), "probe": False, "log": log}
+    )
+    with pytest.raises(ConfigError, match=r"file/log cannot be used: Not a directory$"):
+        run(config, print)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"TMPDIR": "/nonexistent"},
+        {"XDG_CACHE_HOME": "/proc/nowhere"},  # no directory can be made there, even by root
+        {"XDG_STATE_HOME": "/proc/nowhere"},
+        {"HOME": "/proc/nowhere"},
+    ],
+)
+def test_a_gateway_serves_without_directories_of_its_own(
+    variables: dict[str, str], launch: Launch, upstream: ScriptedServer
+) -> None:
+    upstream.answer(ScriptedReply(200, [("Content-Type", "application/json")], [b"{}"]))
+    with launch(**variables) as port:
+        body = b'{"model": "other", "messages": [{"role": "user", "content": "2 + 2?"}]}'
+        assert gateways.send(port, "POST", "/v1/chat/completions", body=body).status == 200
+
+
+def test_a_gateway_starts_before_its_upstream(launch: Launch) -> None:
+    port = gateways.free_port()
+    with launch(base_url=f"http://127.0.0.1:{port}/v1") as gateway:
+        body = b'{"model": "other", "messages": [{"role": "user", "content": "2 + 2?"}]}'
+        assert gateways.send(gateway, "POST", "/v1/chat/completions", body=body).status == 502
+        fake = [sys.executable, "-m", "adacompute.testing.fake_openai", "--port", str(port)]
+        with subprocess.Popen(fake, stdout=subprocess.DEVNULL) as process:
+            gateways.wait_for(f"http://127.0.0.1:{port}/stats")
+            assert gateways.send(gateway, "POST", "/v1/chat/completions", body=body).status == 200
+            process.terminate()
 
 
 def test_listing_models_ends_when_the_client_disconnects(

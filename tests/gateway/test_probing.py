@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import time
 from collections.abc import Callable
@@ -143,3 +145,53 @@ def test_processes_that_start_together_probe_once(
 
     assert find(monkeypatch, tmp_path, probe, processes=3) == [NATIVE] * 3
     assert len(calls) == 1
+
+
+def test_a_gateway_that_is_restarted_again_and_again_stops_probing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    async def probe(upstream: Upstream) -> Capabilities:
+        calls.append(upstream)
+        raise asyncio.CancelledError  # the process ends
+
+    for _ in range(6):
+        with contextlib.suppress(asyncio.CancelledError):
+            find(monkeypatch, tmp_path, probe)
+    assert len(calls) == probing.MAX_ATTEMPTS
+    assert "3 probes in 10 minutes found nothing" in caplog.text
+    monkeypatch.setattr(probing, "ATTEMPT_WINDOW_S", 0.0)
+    with contextlib.suppress(asyncio.CancelledError):
+        find(monkeypatch, tmp_path, probe)
+    assert len(calls) == probing.MAX_ATTEMPTS + 1
+
+
+def test_without_a_cache_nothing_is_probed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    async def probe(_: Upstream) -> Capabilities:
+        raise AssertionError
+
+    assert find(monkeypatch, tmp_path, probe) == [Capabilities()]
+    assert "XDG_CACHE_HOME" in caplog.text
+    assert str(tmp_path / "file" / "adacompute") in caplog.text
+
+
+def test_a_lock_that_another_process_holds_is_not_waited_for_forever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probing, "LOCK_TIMEOUT_S", 0.1)
+    place = tmp_path / "cache" / "adacompute"
+    place.mkdir(parents=True)
+
+    async def probe(_: Upstream) -> Capabilities:
+        raise AssertionError
+
+    with (place / "probe.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert find(monkeypatch, tmp_path, probe) == [Capabilities()]
+    assert "another process has been probing" in caplog.text

@@ -1,8 +1,9 @@
 """Probing: find out in the background what the upstream supports, while requests are served.
 
 Until it is known, samples are requested one per call, which every server supports. One process
-probes at a time; the others then find its result in the cache. A failed probe is only logged. It
-knows nothing of requests.
+probes at a time; the others then find its result in the cache. Without a cache there is no probe,
+and few probes are started in a row, so that a gateway that is restarted again and again does not
+pay for each start. A failed probe is only logged. It knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -12,13 +13,20 @@ import fcntl
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TextIO
 
-from adacompute.core.errors import AdaComputeError, ModelError, RequestRejected
+from adacompute.core.errors import AdaComputeError, DataError, ModelError, RequestRejected
 from adacompute.gateway.call_log import CallLog, CallOrigin, CallRecorder
 from adacompute.gateway.config import MB, Config
 from adacompute.gateway.exchange import NO_MODEL
-from adacompute.models.capabilities_cache import cache_path, load_cached, save_cached
+from adacompute.models.capabilities_cache import (
+    cache_path,
+    load_cached,
+    record_attempt,
+    save_cached,
+)
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import probe
@@ -30,7 +38,12 @@ NO_CLIENT = "-"
 LOADING_TIMEOUT_S = 60.0
 """How long a server that fails, for example while it loads its model, is probed again."""
 
-LOCK_WAIT_S = 0.2
+MAX_ATTEMPTS, ATTEMPT_WINDOW_S = 3, 600.0
+"""Probes that may be started in some seconds without a result, for example in a restart loop."""
+
+LOCK_WAIT_S, LOCK_TIMEOUT_S = 0.2, 120.0
+"""How often to look whether another process has ended its probe, and how long to wait for it."""
+
 MIN_WAIT_S, MAX_WAIT_S = 0.5, 8.0
 
 
@@ -65,13 +78,24 @@ async def probe_upstreams(config: Config, upstreams: Iterable[Upstream], calls: 
 
 
 async def _find_capabilities(config: Config, model: str, calls: CallLog) -> Capabilities:
-    async with _one_process_at_a_time():
-        known = load_cached(cache_path(), config.base_url, model)
-        if known is None:
-            known = await _probe_when_loaded(config, model, calls)
-            with suppress(OSError):  # without a cache, each process probes for itself
-                save_cached(cache_path(), config.base_url, model, known)
-        return known
+    directory, url = cache_path(), config.base_url
+    try:
+        async with _one_process_at_a_time(directory):
+            known = load_cached(directory, url, model)
+            if known is None:
+                n_attempts = record_attempt(directory, url, model, window_s=ATTEMPT_WINDOW_S)
+                if n_attempts > MAX_ATTEMPTS:
+                    raise ModelError(
+                        f"{MAX_ATTEMPTS} probes in {ATTEMPT_WINDOW_S / 60:g} minutes found nothing"
+                    )
+                known = await _probe_when_loaded(config, model, calls)
+                save_cached(directory, url, model, known)
+            return known
+    except OSError as error:
+        raise DataError(
+            f"its result cannot be kept in {directory} ({error.strerror}): let XDG_CACHE_HOME name "
+            "a directory that can be written"
+        ) from None
 
 
 async def _probe_when_loaded(config: Config, model: str, calls: CallLog) -> Capabilities:
@@ -98,19 +122,23 @@ async def _probe_when_loaded(config: Config, model: str, calls: CallLog) -> Capa
 
 
 @asynccontextmanager
-async def _one_process_at_a_time() -> AsyncIterator[None]:
-    """Wait until no other process of this user probes; without a cache directory, do not wait."""
-    try:
-        cache_path().mkdir(parents=True, exist_ok=True)
-        file = (cache_path() / "probe.lock").open("w")
-    except OSError:
-        yield
-        return
-    with file:
+async def _one_process_at_a_time(directory: Path) -> AsyncIterator[None]:
+    """Wait until no other process of this user probes; raise ModelError if one does for long."""
+    end = time.monotonic() + LOCK_TIMEOUT_S
+    with _open_lock(directory) as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                if time.monotonic() > end:
+                    raise ModelError(
+                        f"another process has been probing for {LOCK_TIMEOUT_S:g} s"
+                    ) from None
                 await asyncio.sleep(LOCK_WAIT_S)
         yield
+
+
+def _open_lock(directory: Path) -> TextIO:
+    directory.mkdir(parents=True, exist_ok=True)
+    return (directory / "probe.lock").open("w")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import sys
@@ -28,6 +29,7 @@ from adacompute.gateway.logs import set_up_logging
 from adacompute.gateway.model_loading import describe_verdict, load_models
 from adacompute.gateway.probing import needs_probe
 
+LOG = logging.getLogger("adacompute.gateway.worker")
 STATE_INTERVAL_S = 0.5
 MAX_MESSAGE_BYTES = 64_000_000
 """A configuration may have many models and clients."""
@@ -141,8 +143,17 @@ async def _run(channel_fd: int, listener_fd: int) -> None:
         channel.send(event="failed", message=str(error))
         channel.close()
         return
+    except OSError as error:
+        message = f"{error.filename or 'a file'} cannot be used: {error.strerror}"
+        channel.send(event="failed", message=message)
+        channel.close()
+        return
     channel.send(event="loaded", messages=messages)
-    await Worker(channel, application, socket.socket(fileno=listener_fd)).run()
+    try:
+        await Worker(channel, application, socket.socket(fileno=listener_fd)).run()
+    except Exception:  # the supervisor kills the process as soon as the channel is closed
+        LOG.exception("a worker failed")
+        raise
 
 
 def main() -> None:

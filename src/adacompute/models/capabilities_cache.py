@@ -175,7 +175,24 @@ def save_cached(
     ) as file:
         json.dump(document, file, indent=1)
     os.replace(file.name, path)  # noqa: PTH105 - a name, not a path
+    _attempts_path(directory, base_url, model).unlink(missing_ok=True)
     return path
+
+
+def record_attempt(directory: Path, base_url: str, model: str, *, window_s: float) -> int:
+    """Record that a probe starts; return how many started lately and cached nothing, this included.
+
+    ``window_s`` is how long an attempt counts. Raises OSError if the directory cannot be written.
+    """
+    path = _attempts_path(directory, base_url, model)
+    now = time.time()
+    try:
+        before = [float(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        before = []
+    recent = [started_at for started_at in before if now - window_s < started_at <= now]
+    path.write_text("\n".join(map(repr, [*recent, now])), encoding="utf-8")
+    return len(recent) + 1
 
 
 def load_cached(directory: Path, base_url: str, model: str) -> Capabilities | None:
@@ -189,6 +206,10 @@ def load_cached(directory: Path, base_url: str, model: str) -> Capabilities | No
         return Capabilities.from_json(document["capabilities"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError, DataError):
         return None
+
+
+def _attempts_path(directory: Path, base_url: str, model: str) -> Path:
+    return _file_path(directory, base_url, model).with_suffix(".attempts")
 
 
 def _file_path(directory: Path, base_url: str, model: str) -> Path:
