@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -132,6 +133,45 @@ def test_a_full_disk_loses_only_the_truncated_line(
     assert ids(tmp_path) == ["d0", "d2"]
 
 
+def test_a_file_compacted_in_parts_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[pa.Table] = []
+    for size in (1, 7, 10_000):
+        monkeypatch.setattr(decisions, "BATCH_VALUES", size)
+        log = DecisionLog(tmp_path / str(size))
+        for i in [*range(40), *range(5)]:
+            log.append(record(i, price=float(len(tables))))
+        log.rotate()
+        assert log.compact() == 40
+        (samples,) = log.directory.glob("samples-*.parquet")
+        tables.append(pq.read_table(samples).sort_by([("question_id", "ascending")]))
+        assert sorted(ids(log.directory)) == sorted(f"d{i}" for i in range(40))
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+    (numbers,) = {
+        tuple(t.filter(pc.field("question_id") == f"{1:016x}")["sample"].to_pylist())
+        for t in tables
+    }
+    assert sorted(numbers) == list(range(26))
+
+
+def test_compaction_in_a_process(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, keep_days=1.0)
+    log.append(record(0))
+    log.rotate()
+    log.append(record(1))
+    log.compact_in_process()
+    assert len(list(tmp_path.glob("decisions-*.parquet"))) == 1
+    assert len(list(tmp_path.glob("active-*.jsonl"))) == 1
+    assert ids(tmp_path) == ["d0", "d1"]
+    log.rotate()
+    (full,) = tmp_path.glob("full-*.jsonl")
+    full.write_text('{"format": 2, "id": "d9", "key": "no number"}\n')
+    with pytest.raises(OSError, match=r"exited with 1: .*no number"):
+        log.compact_in_process()
+
+
 def test_concurrent_compactions_exclude_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,16 +179,17 @@ def test_concurrent_compactions_exclude_each_other(
     for i in range(6):
         logs[i % 2].append(record(i))
         logs[i % 2].rotate()
-    write, writing, met = decisions._write, [0], []
+    compact, compacting, met = DecisionLog._compact_file, [0], []
 
-    def slow(path: Path, table: pa.Table) -> None:
-        writing[0] += 1
-        met.append(writing[0])
+    def slow(log: DecisionLog, path: Path) -> int:
+        compacting[0] += 1
+        met.append(compacting[0])
         time.sleep(0.01)
-        write(path, table)
-        writing[0] -= 1
+        n_decisions = compact(log, path)
+        compacting[0] -= 1
+        return n_decisions
 
-    monkeypatch.setattr(decisions, "_write", slow)
+    monkeypatch.setattr(DecisionLog, "_compact_file", slow)
     compacted: list[int] = []
     threads = [
         threading.Thread(target=lambda log=log: compacted.append(log.compact())) for log in logs

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +205,7 @@ class Account:
             self._spans.close()
         if self._log is not None:
             self._log.rotate()
-            _compact(self._log)
+            _log_failure(self._log.compact)
 
     def _warn_of_template(self, model: str) -> None:
         """Warn of prompts without a question, at most once per minute and model."""
@@ -253,15 +253,17 @@ class Account:
             is_full = self._log.append({**record, **(given or {})})
             if is_full and (self._compacting is None or self._compacting.done()):
                 self._log.rotate()
-                self._compacting = asyncio.ensure_future(asyncio.to_thread(_compact, self._log))
+                self._compacting = asyncio.ensure_future(
+                    asyncio.to_thread(_log_failure, self._log.compact_in_process)
+                )
         except OSError:
             LOG.exception("a decision could not be logged")
 
 
-def _compact(log: DecisionLog) -> None:
-    """Turn full files of the log into tables; a file that cannot be turned stays as it is."""
+def _log_failure(compact: Callable[[], object]) -> None:
+    """Compact the log; a file that cannot be compacted stays as it is."""
     try:
-        log.compact()
+        compact()
     except (OSError, ValueError):  # Arrow's errors are ValueErrors
         LOG.exception("the decision log could not be compacted")
 

@@ -14,7 +14,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,6 +31,9 @@ from adacompute.core.errors import DataError
 
 FORMAT = 2
 """Version of the log's fields; logs of other versions are rejected."""
+
+BATCH_VALUES = 2_000
+"""Decisions and samples that are held in memory while a file is compacted."""
 
 _FORMAT_KEY = b"adacompute.log_format"
 ACTIVE, FULL = "active-*.jsonl", "full-*.jsonl"
@@ -139,20 +145,41 @@ class DecisionLog:
     def compact(self) -> int:
         """Turn rotated files into tables, apply the retention, and return the decisions compacted.
 
-        This is slow: run it in a thread.
+        This is slow. Where it must not delay anything, use ``compact_in_process``.
         """
         n_decisions = 0
         with self._lock():
             for path in sorted(self.directory.glob(FULL)):
                 if _read_format(path) != FORMAT:
                     continue
-                name = path.stem.removeprefix("full-")
-                records = _records(path)
-                _write(self.directory / f"decisions-{name}.parquet", _decisions(records))
-                _write(self.directory / f"samples-{name}.parquet", _samples(records))
-                path.unlink()
-                n_decisions += len(records)
+                n_decisions += self._compact_file(path)
             self._apply_retention()
+        return n_decisions
+
+    def compact_in_process(self) -> None:
+        """Compact in a process of low priority, and wait for it; raise OSError if it fails."""
+        settings = {"keep_days": self.keep_days, "keep_bytes": self.keep_bytes}
+        command = [sys.executable, "-m", __name__, str(self.directory), json.dumps(settings)]
+        done = subprocess.run(  # noqa: S603 - our own module
+            command, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        if done.returncode != 0:
+            reason = done.stderr.strip().rpartition("\n")[2]
+            raise OSError(f"a process exited with {done.returncode}: {reason}")
+
+    def _compact_file(self, path: Path) -> int:
+        """Turn a file into two tables, part by part, and return its number of decisions."""
+        name, n_decisions = path.stem.removeprefix("full-"), 0
+        n_samples: Counter[str] = Counter()
+        with (
+            _open_table(self.directory / f"samples-{name}.parquet", SAMPLES) as samples,
+            _open_table(self.directory / f"decisions-{name}.parquet", DECISIONS) as decisions,
+        ):
+            for records in _record_batches(path):
+                decisions.write_table(_decisions(records))
+                samples.write_table(_samples(records, n_samples))
+                n_decisions += len(records)
+        path.unlink()
         return n_decisions
 
     @contextmanager
@@ -245,19 +272,36 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return list({record.get("id"): record for record in _lines(path)}.values())
 
 
+def _record_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yield the decisions of a file in batches of limited size; the last record of an id counts."""
+    last = {record.get("id"): number for number, record in enumerate(_lines(path))}
+    batch: list[dict[str, Any]] = []
+    n_values = 0
+    for number, record in enumerate(_lines(path)):
+        if last[record.get("id")] != number:
+            continue
+        batch.append(record)
+        n_values += 1 + len(record.get("samples", ()))
+        if n_values >= BATCH_VALUES:
+            yield batch
+            batch, n_values = [], 0
+    if batch:
+        yield batch
+
+
 def _decisions(records: list[dict[str, Any]]) -> pa.Table:
     rows = [{name: record.get(name) for name in DECISIONS.names} for record in records]
     return pa.Table.from_pylist(rows, schema=DECISIONS)
 
 
-def _samples(records: list[dict[str, Any]]) -> pa.Table:
-    """One row per sample; samples of a repeated question are numbered on."""
+def _samples(records: list[dict[str, Any]], n_samples: Counter[str]) -> pa.Table:
+    """One row per sample; those of a repeated question are numbered on from ``n_samples``."""
     rows: list[dict[str, Any]] = []
-    last_number: dict[str, int] = {}
     for record in records:
         question_id = f"{record['key']:016x}"
         for sample in record.get("samples", ()):
-            number = last_number[question_id] = last_number.get(question_id, -1) + 1
+            number = n_samples[question_id]
+            n_samples[question_id] += 1
             row = {column: sample.get(column) for column in SAMPLES.names}
             rows.append(
                 row
@@ -272,9 +316,16 @@ def _samples(records: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SAMPLES)
 
 
-def _write(path: Path, table: pa.Table) -> None:
-    """Write a table atomically."""
+@contextmanager
+def _open_table(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """Open a table for writing; it gets its name only once it is complete."""
     temporary = path.with_suffix(".part")
-    table = table.replace_schema_metadata({_FORMAT_KEY: str(FORMAT).encode()})
-    pq.write_table(table, temporary, compression="zstd")
+    schema = schema.with_metadata({_FORMAT_KEY: str(FORMAT).encode()})
+    with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        yield writer
     temporary.replace(path)
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    DecisionLog(Path(sys.argv[1]), **json.loads(sys.argv[2])).compact()

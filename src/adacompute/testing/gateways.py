@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,10 +106,10 @@ def process_usage(pid: int) -> dict[str, int]:
 
 def process_tree(pid: int) -> list[int]:
     """A process and all its descendants, parents first."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
-    except FileNotFoundError:
-        return [pid]
+    children: list[str] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):  # by the thread that started them
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children += listed.read_text(encoding="utf-8").split()
     return [pid, *(one for child in children for one in process_tree(int(child)))]
 
 
