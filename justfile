@@ -3,7 +3,7 @@
 python := env("PYTHON", "python")
 
 # Everything that must pass before a commit
-default: lint types layers test docs
+default: lint types layers test slow docs
 
 # The tree in docs/architecture.md, from the modules' docstrings
 tree:
@@ -33,13 +33,17 @@ types:
 layers:
     lint-imports
 
-# All tests, with coverage: every branch of the core, most of the rest
+# Tests of a few seconds, with coverage: every branch of the core, most of the rest
 test *ARGS:
-    {{python}} -m pytest -n 2 --cov --cov-report= {{ARGS}}
+    {{python}} -m pytest -n 2 -m "not slow" --cov --cov-report= {{ARGS}}
     {{python}} -m coverage report --include='*/adacompute/core/*' --fail-under=100
     {{python}} -m coverage report --fail-under=90
 
-# Tests of a few seconds only, without coverage
+# Tests that take longer; without coverage, which would double their time
+slow *ARGS:
+    {{python}} -m pytest -n 2 -m slow {{ARGS}}
+
+# Tests of a few seconds, without coverage
 quick *ARGS:
     {{python}} -m pytest -n 2 -m "not slow" {{ARGS}}
 
