@@ -108,9 +108,13 @@ class Account:
         return on_event
 
     def record_rejection(self, code: str) -> None:
-        """Count a request that is rejected, and log why."""
+        """Count a request that is rejected; its end is logged with the same code."""
         self.metrics.count("rejected_requests_total", code)
-        log(logging.INFO, "rejected", code=code)
+
+    def record_refused_connection(self, code: str) -> None:
+        """Count and log a connection that is refused before its request is complete."""
+        self.record_rejection(code)
+        log(logging.INFO, "refused", code=code)
 
     def record_request(self, exchange: Exchange) -> None:
         """Count a request that has ended, and log it."""

@@ -14,7 +14,7 @@ from adacompute.gateway.browser_checks import BrowserChecks, is_loopback
 from adacompute.gateway.clients import Clients
 from adacompute.gateway.error_replies import send_rejection
 from adacompute.gateway.exchange import Exchange, Receive, Scope, Send
-from adacompute.gateway.operator_pages import METRICS_TYPE, Page, make_pages
+from adacompute.gateway.operator_pages import Page, make_pages, metrics_page, ready_page
 
 if TYPE_CHECKING:
     from adacompute.gateway.supervisor import Supervisor
@@ -32,12 +32,10 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
         return Page(OK if is_healthy else UNAVAILABLE, document)
 
     async def ready(_: object) -> Page:
-        state = supervisor.state
-        document = {"status": state, "models": list(supervisor.config.models)}
-        return Page(OK if state == "ready" else UNAVAILABLE, document)
+        return ready_page(supervisor.state, supervisor.config.models)
 
     async def metrics(_: object) -> Page:
-        return Page(OK, supervisor.metrics.scrape(), METRICS_TYPE)
+        return metrics_page(supervisor.metrics)
 
     async def workers(authorization: str | None) -> Page:
         if (rejection := _rejection(supervisor, authorization)) is not None:

@@ -6,11 +6,12 @@ This is the only module that uses Starlette. It knows nothing of requests to mod
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from adacompute.core.errors import needs_extra
+from adacompute.gateway.metrics import Metrics
 from adacompute.gateway.openai_replies import write_error
 
 EXPOSED_HEADERS = [
@@ -19,7 +20,8 @@ EXPOSED_HEADERS = [
 ]
 """Headers of replies that web pages may read, besides those that they always may."""
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+READY = "ready"
+"""State of a gateway that serves requests."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,16 @@ class Page:
     status: int
     content: Mapping[str, Any] | bytes
     media_type: str = "application/json"
+
+
+def ready_page(state: str, models: Iterable[str]) -> Page:
+    """Say whether requests can be served, and for which models."""
+    return Page(200 if state == READY else 503, {"status": state, "models": list(models)})
+
+
+def metrics_page(metrics: Metrics) -> Page:
+    """Show all numbers to Prometheus."""
+    return Page(200, metrics.scrape(), "text/plain; version=0.0.4; charset=utf-8")
 
 
 def allow_origins(application: Callable[..., Any], origins: Sequence[str]) -> Callable[..., Any]:

@@ -27,6 +27,7 @@ from adacompute.gateway.admission import count_throttles
 from adacompute.gateway.config import Config
 from adacompute.gateway.logs import log, set_up_logging
 from adacompute.gateway.metrics import SHARED_DIRECTORY, Metrics, forget_process
+from adacompute.gateway.operator_pages import READY
 from adacompute.gateway.throttles import make_counts_file
 from adacompute.gateway.worker_process import WorkerProcess
 
@@ -177,7 +178,7 @@ class Supervisor:
         if self._state != "serving":
             return self._state
         states = [worker.state for worker in self.workers]
-        return "ready" if "ready" in states else next(iter(states), "starting")
+        return READY if READY in states else next(iter(states), "starting")
 
     @property
     def workers(self) -> list[WorkerProcess]:

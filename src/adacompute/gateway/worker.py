@@ -151,7 +151,7 @@ async def _run(channel_fd: int, listener_fd: int) -> None:
     channel.send(event="loaded", messages=messages)
     try:
         await Worker(channel, application, socket.socket(fileno=listener_fd)).run()
-    except Exception:  # the supervisor kills the process as soon as the channel is closed
+    except BaseException:  # the supervisor kills the process as soon as the channel is closed
         LOG.exception("a worker failed")
         raise
 

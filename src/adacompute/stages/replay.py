@@ -159,7 +159,7 @@ def _ends_early(session: Session, row: dict[str, Any]) -> bool:
     """Whether the open request ends where it ended when it was served, before all samples came.
 
     There the deadline was over or the upstream failed, or the samples that were still missing
-    could not change the answer. The session is told the samples up to that point.
+    could not change the answer. The session gets the samples up to that point.
     """
     n_served = row["samples_used"]
     if n_served is None or not session.n_samples <= n_served < session.n_planned:
