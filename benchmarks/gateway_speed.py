@@ -1,16 +1,20 @@
 """Gateway speed: our gateway against a bare proxy, nginx and its peers, on one machine.
 
-``python benchmarks/gateway_speed.py [PEERS]``. A fake upstream answers with 50 tokens after 20 ms;
-each proxy has one worker. wrk sends 64 requests in parallel to measure requests per second, and one
-at a time to measure the added latency. PEERS is a directory of virtual environments (``litellm``,
-``optillm``, ``its``); missing ones are skipped. Then one worker serves 5,000 slow streams. It needs
-wrk, and nginx for that row.
+``python benchmarks/gateway_speed.py [PEERS] [--before SRC]``. A fake upstream answers with 50
+tokens after 20 ms; each proxy has one worker. wrk sends 64 requests in parallel to measure requests
+per second, and one at a time to measure the added latency. PEERS is a directory of virtual
+environments (``litellm``, ``optillm``, ``its``); missing ones are skipped. SRC is the folder
+``src`` of another commit, whose gateway is measured too. Calls of voted requests are compared with
+those of a bare loop around aiohttp. Then one worker serves 5,000 slow streams. It needs wrk, and
+nginx for that row.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,9 +27,13 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from adacompute.testing.gateways import free_port, process_usage, save_example_bundle
+from adacompute.testing.gateways import fetch, free_port, process_usage, save_example_bundle
 
-DURATION_S, CONCURRENCY, TURNS, N_STREAMS = 8, 64, 2, 5000
+DURATION_S, CONCURRENCY, TURNS, N_STREAMS = 5, 64, 2, 5000
+OURS, BEFORE = "(c) ours", "(C) ours, another commit"
+SAVE_BUNDLE = (
+    "from pathlib import Path; from adacompute.testing.gateways import save_example_bundle; "
+)
 LUA = """
 wrk.method = "POST"
 wrk.body = '{"model":"%s","messages":[{"role":"user","content":"What is 7 + 6?"}],"max_tokens":50}'
@@ -60,10 +68,10 @@ general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
 
 
 @contextmanager
-def start_process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+def start_process(*command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process until the block ends."""
-    null = subprocess.DEVNULL
-    running = subprocess.Popen(command, stdout=null, stderr=null)  # noqa: S603
+    null, env = subprocess.DEVNULL, {**os.environ, **variables}
+    running = subprocess.Popen(command, stdout=null, stderr=null, env=env)  # noqa: S603
     try:
         yield running
     finally:
@@ -108,14 +116,14 @@ def measure(port: int, script: Path, *, concurrency: int) -> tuple[float, str, s
 
 
 def start_proxies(
-    stack: ExitStack, directory: Path, upstream: int, peers: Path | None
+    stack: ExitStack, directory: Path, upstream: int, peers: Path | None, before: Path | None
 ) -> dict[str, int]:
     """Start every proxy and return their ports by name."""
     python, here = sys.executable, Path(__file__).parent
     ports = {"no proxy": upstream}
 
-    def add(name: str, *command: str, port: int) -> None:
-        stack.enter_context(start_process(*command))
+    def add(name: str, *command: str, port: int, **variables: str) -> None:
+        stack.enter_context(start_process(*command, **variables))
         if wait_for(port):
             ports[name] = port
         else:
@@ -129,19 +137,17 @@ def start_proxies(
     (directory / "nginx.conf").write_text(config)
     if nginx := shutil.which("nginx"):
         add("(b) nginx", nginx, "-c", str(directory / "nginx.conf"), port=port)
-    port = free_port()
-    save_example_bundle(directory / "policy")
-    (directory / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
-    add(
-        "(c) ours",
-        python,
-        "-m",
-        "adacompute",
-        "serve",
-        "--config",
-        str(directory / "gateway.toml"),
-        port=port,
-    )
+    for name, source in ((OURS, None), (BEFORE, before)):
+        if source is None and name == BEFORE:
+            continue
+        port, place = free_port(), directory / name[1]
+        place.mkdir()
+        (place / "gateway.toml").write_text(GATEWAY.format(upstream=upstream, port=port))
+        variables = {} if source is None else {"PYTHONPATH": str(source)}
+        save = f"{SAVE_BUNDLE}save_example_bundle(Path({str(place / 'policy')!r}))"
+        subprocess.run([python, "-c", save], check=True, env={**os.environ, **variables})  # noqa: S603
+        command = (python, "-m", "adacompute", "serve", "--config", str(place / "gateway.toml"))
+        add(name, *command, port=port, **variables)
     if peers is not None:
         add_peers(add, directory, upstream, peers)
     return ports
@@ -179,7 +185,46 @@ async def configure_its(port: int, upstream: int) -> None:
         print("its_hub configured:", reply.status, flush=True)
 
 
-def compare(peers: Path | None) -> None:
+async def call_in_a_loop(port: int) -> float:
+    """Return the calls per second of a bare loop that posts and parses, like one worker does."""
+    end, n_calls = time.monotonic() + DURATION_S, 0
+    body = re.search(r"wrk.body = '(.*)'", LUA % "other")[1].encode()  # type: ignore[index]
+    headers = {"Content-Type": "application/json"}
+
+    async def call(session: aiohttp.ClientSession) -> None:
+        nonlocal n_calls
+        while time.monotonic() < end:
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            async with session.post(url, data=body, headers=headers) as reply:
+                json.loads(await reply.read())
+            n_calls += 1
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        await asyncio.gather(*(call(session) for _ in range(CONCURRENCY)))
+    return n_calls / DURATION_S
+
+
+def count_calls(upstream: int) -> int:
+    """Return the number of calls that the fake upstream has answered."""
+    return int(json.loads(fetch(f"http://127.0.0.1:{upstream}/stats"))["calls"])
+
+
+def compare_calls(ports: dict[str, int], upstream: int, script: Path) -> None:
+    """Print the upstream's calls per second of voted requests, and of a bare loop."""
+    for turn in range(TURNS):
+        bare = asyncio.run(call_in_a_loop(upstream))
+        print(f"{turn} {'bare loop of calls':30s} {bare:8.0f} calls/s", flush=True)
+        for name in (OURS, BEFORE):
+            if name in ports:
+                n_before = count_calls(upstream)
+                measure(ports[name], script, concurrency=CONCURRENCY)
+                rate = (count_calls(upstream) - n_before) / DURATION_S
+                shown = f"{rate:8.0f} calls/s, {rate / bare:.2f} of the bare loop"
+                print(f"{turn} {name + ', voted':30s} {shown}", flush=True)
+
+
+def compare(peers: Path | None, before: Path | None) -> None:
     """Print one row per proxy and turn."""
     with TemporaryDirectory() as temporary, ExitStack() as stack:
         directory = Path(temporary)
@@ -190,9 +235,10 @@ def compare(peers: Path | None) -> None:
         wait_for(upstream)
         for model in ("other", "fake"):
             (directory / f"{model}.lua").write_text(LUA % model)
-        ports = start_proxies(stack, directory, upstream, peers)
+        ports = start_proxies(stack, directory, upstream, peers, before)
+        compare_calls(ports, upstream, directory / "fake.lua")
         cases = [(name, port, "other") for name, port in ports.items()]
-        cases.append(("(d) ours, deciding", ports["(c) ours"], "fake"))
+        cases.append(("(d) ours, deciding", ports[OURS], "fake"))
         for turn in range(TURNS):
             for name, port, model in cases:
                 script = directory / f"{model}.lua"
@@ -249,5 +295,7 @@ def measure_streams() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("peers", type=Path, nargs="?", help="directory of virtual environments")
-    compare(parser.parse_args().peers)
+    parser.add_argument("--before", type=Path, help="the folder src of another commit")
+    given = parser.parse_args()
+    compare(given.peers, given.before)
     measure_streams()

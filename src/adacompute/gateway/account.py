@@ -204,6 +204,7 @@ class Account:
 
     def close(self) -> None:
         """Close the files, compact the log and send the last spans; this is slow."""
+        self.metrics.flush()
         self.calls.close()
         if self._spans is not None:
             self._spans.close()

@@ -19,6 +19,9 @@ from adacompute.gateway.operator_pages import Page, make_pages, metrics_page, re
 if TYPE_CHECKING:
     from adacompute.gateway.supervisor import Supervisor
 
+FLUSH_TIMEOUT_S = 1.0
+"""How long the page of metrics waits for a worker to show what it counted."""
+
 OK, FORBIDDEN, UNAUTHORIZED, CONFLICT, UNAVAILABLE = 200, 403, 401, 409, 503
 
 
@@ -35,6 +38,8 @@ def make_admin_pages(supervisor: Supervisor) -> Any:  # noqa: ANN401 - Starlette
         return ready_page(supervisor.state, supervisor.config.models)
 
     async def metrics(_: object) -> Page:
+        # A worker that answers has shown everything that it counted.
+        await asyncio.gather(*(worker.ping(FLUSH_TIMEOUT_S) for worker in supervisor.workers))
         return metrics_page(supervisor.metrics)
 
     async def workers(authorization: str | None) -> Page:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -54,9 +55,8 @@ class BrowserChecks:
         return None
 
     def _is_allowed_host(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
+        name = _host_name(host)
+        if name is None:
             return False
         return name in self.allowed_hosts or (not self.has_keys and is_loopback(name))
 
@@ -67,6 +67,16 @@ class BrowserChecks:
         return origin in self.allowed_origins or origin.partition("://")[2] == host
 
 
+@lru_cache(maxsize=64)
+def _host_name(host: str) -> str | None:
+    """Return the name in a Host header without its port; None if it cannot be parsed."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine only."""
     if host == "localhost":

@@ -16,19 +16,24 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 FORMATS: tuple[str, ...] = get_args(LogFormat)
 LEVELS: tuple[str, ...] = get_args(LogLevel)
 
+TIME = "%Y-%m-%d %H:%M:%S"
 LOG = logging.getLogger("adacompute.gateway")
 
 
 def log(level: int, message: str, **fields: object) -> None:
     """Write a line with fields; those that are None are left out."""
     if LOG.isEnabledFor(level):
-        LOG.log(level, message, extra={"fields": fields})
+        # Not by LOG.log, which looks for the line of code that logs: there is one per request.
+        record = logging.LogRecord(LOG.name, level, "", 0, message, None, None)
+        record.fields = fields
+        LOG.handle(record)
 
 
 def set_up_logging(log_format: str, level: str) -> None:
     """Send all records of this process to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # not shown
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -58,10 +63,23 @@ class _TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._second, self._shown_second = 0, ""
+
+    def formatTime(  # noqa: N802 - logging's
+        self, record: logging.LogRecord, datefmt: str | None = None
+    ) -> str:
+        del datefmt
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._shown_second = (
+                second,
+                f"{datetime.fromtimestamp(second, UTC):{TIME}}",
+            )
+        return f"{self._shown_second},{int(record.msecs):03d}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
         fields = "".join(f" {name}={_shown(value)}" for name, value in _fields(record).items())
-        return super().formatMessage(record) + fields
+        return f"{record.asctime} {record.levelname} {record.message}{fields}"
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -71,5 +89,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def _shown(value: object) -> str:
     """Write a value so that a client cannot add a line or a field to the log."""
+    if isinstance(value, int):
+        return str(value)
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if text.isascii() and text.isprintable() and " " not in text else json.dumps(text)

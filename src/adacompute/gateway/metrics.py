@@ -2,7 +2,9 @@
 
 This is the only module that uses prometheus-client. Every name is declared in the tables below,
 against which the dashboard and the documentation are checked. Several worker processes share their
-numbers through a directory that the server makes. It knows nothing of requests.
+numbers through a directory that the server makes. Counts are added up in memory and shown to the
+other processes by ``flush``, so a process that is killed loses those since the last one. It knows
+nothing of requests.
 """
 
 from __future__ import annotations
@@ -142,14 +144,23 @@ class Metrics:
             PREFIX + IN_FLIGHT, "Requests in flight.", multiprocess_mode="livesum", **own
         )
         self._children: dict[tuple[str, ...], Any] = {}
+        self._pending: dict[tuple[str, ...], float] = {}
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
-        """Add to a counter."""
-        child = self._children.get((name, *labels))
-        if child is None:
-            counter = self._counters[name]
-            child = self._children[name, *labels] = counter.labels(*labels) if labels else counter
-        child.inc(by)
+        """Add to a counter; others see it after the next ``flush``."""
+        key = (name, *labels)
+        self._pending[key] = self._pending.get(key, 0) + by
+
+    def flush(self) -> None:
+        """Show what was counted to all processes: adding up here first is faster."""
+        pending, self._pending = self._pending, {}
+        for key, value in pending.items():
+            child = self._children.get(key)
+            if child is None:
+                name, *labels = key
+                counter = self._in_flight if name == IN_FLIGHT else self._counters[name]
+                child = self._children[key] = counter.labels(*labels) if labels else counter
+            child.inc(value)
 
     def observe(self, name: str, model: str, value: float) -> None:
         """Add to a histogram."""
@@ -169,7 +180,7 @@ class Metrics:
 
     def add_in_flight(self, by: int) -> None:
         """Change the number of requests in flight."""
-        self._in_flight.inc(by)
+        self.count(IN_FLIGHT, by=by)
 
     def total(self, name: str) -> float | None:
         """Return the sum of a counter over all labels; None if it was never counted."""
@@ -189,6 +200,7 @@ class Metrics:
 
     def _shared_registry(self) -> Any:  # noqa: ANN401 - prometheus-client's
         """Return the numbers of this process, or of all that share a directory."""
+        self.flush()
         from prometheus_client import CollectorRegistry
         from prometheus_client.multiprocess import MultiProcessCollector
 
