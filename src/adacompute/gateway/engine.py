@@ -32,7 +32,7 @@ from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import Bundle
-from adacompute.sampling.blocks import question_features
+from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
 from adacompute.sampling.session import ParsedAnswer, Session
@@ -113,6 +113,15 @@ class Outcome:
         return found
 
 
+@dataclass(eq=False)
+class _Question:
+    """The text of a question, None if there is none, where it was found, and its features."""
+
+    text: str | None
+    source: QuestionSource
+    features: Float32Array | None = None
+
+
 class Engine:
     """Serves the requests of one virtual model; many tasks of one loop may use it at once."""
 
@@ -129,6 +138,7 @@ class Engine:
         self._price_for(virtual.budget)
         self._round_s = 0.0
         self._large = asyncio.Lock()
+        self._waiting: list[_Question] = []
 
     async def warm_up(self) -> None:
         """Decide on a made-up question without sampling: libraries are slow the first time."""
@@ -146,28 +156,43 @@ class Engine:
     async def begin(self, request: VirtualRequest) -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
         if len(request.body.data) <= LARGE:
-            return self.open(request)
+            question = self._find_question(request.prompt)
+            await self._add_features(question)
+            return self.open(request, question)
         async with self._large:
             return await asyncio.to_thread(self.open, request)
 
-    def open(self, request: VirtualRequest) -> Decision:
-        """Find the question and make the first decision."""
+    async def _add_features(self, question: _Question) -> None:
+        """Compute the features of a question together with those of others that arrive with it."""
+        if question.text is None:
+            return
+        self._waiting.append(question)
+        await asyncio.sleep(0)  # until every request that has arrived waits here
+        if question.features is None:  # the first to go on computes for all
+            block, self._waiting = self._waiting, []
+            texts = [one.text or "" for one in block]
+            found = question_block_features(self.virtual.bundle, texts)
+            for one, features in zip(block, found, strict=True):
+                one.features = features[np.newaxis]
+
+    def open(self, request: VirtualRequest, question: _Question | None = None) -> Decision:
+        """Make the first decision; ``question`` is found in the request by default."""
         start = time.perf_counter()
         budget, price, pooled_price = self._price(request)
-        question, source = self._question(request.prompt)
-        bundle = self.virtual.bundle
-        if question is None and self._pooled is not None:
+        question = question or self._find_question(request.prompt)
+        text, bundle = question.text, self.virtual.bundle
+        if text is None and self._pooled is not None:
             bundle, price = self._pooled, pooled_price
-        if question is not None:  # half of a surrogate pair is no text
-            question = question.encode("utf-8", "replace").decode()
         body = hash_text(request.body.data.decode())
         number = hashlib.blake2b(f"{body}{time.time_ns()}".encode(), digest_size=9).hexdigest()
         # Without a question, requests are mixed: the same prompt must not always get the least.
-        key = hash_text(number if question is None else question)
-        features = question_features(self.virtual.bundle, question)
+        key = hash_text(number if text is None else text)
+        features = question.features
+        if features is None:
+            features = question_features(self.virtual.bundle, text)
         session = Session(
             bundle,
-            question,
+            text,
             price=price,
             grader=self.virtual.grader,
             max_rounds=self._max_rounds(),
@@ -179,7 +204,7 @@ class Engine:
             id=number,
             model=self.virtual.name,
             budget=budget,
-            question_source=source,
+            question_source=question.source,
             features=features[0],
             session=session,
             started_at=time.time(),
@@ -316,12 +341,17 @@ class Engine:
         before = taken_s if self._round_s == 0 else self._round_s
         self._round_s = (1 - _SMOOTHING) * before + _SMOOTHING * taken_s
 
-    def _question(self, prompt: Prompt) -> tuple[str | None, QuestionSource]:
+    def _find_question(self, prompt: Prompt) -> _Question:
         template = self.virtual.bundle.template
         if template is not None and (found := template.extract_question(prompt)) is not None:
-            return found, "template"
+            return _Question(_without_surrogates(found), "template")
         if prompt.messages is not None and (text := last_user_text(prompt.messages)):
-            return text, "message"
+            return _Question(_without_surrogates(text), "message")
         if template is None and prompt.text:
-            return prompt.text, "message"
-        return None, "none"
+            return _Question(_without_surrogates(prompt.text), "message")
+        return _Question(None, "none")
+
+
+def _without_surrogates(text: str) -> str:
+    """Replace halves of surrogate pairs, which are no text."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
