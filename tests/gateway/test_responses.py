@@ -20,7 +20,6 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from adacompute.gateway.body import Body
-from adacompute.gateway.config import make_config
 from adacompute.gateway.openai_replies import edit_response_event, one_response
 from adacompute.gateway.openai_requests import VirtualRequest
 from adacompute.gateway.request_model import RequestModel
@@ -149,18 +148,10 @@ def streamed(response: dict[str, Any]) -> ScriptedReply:
 def serving(tmp_path: Path, **options: Any) -> Iterator[tuple[ScriptedServer, int]]:
     """A gateway that draws one sample after another until they agree, at most 4."""
     gateways.save_example_bundle(tmp_path / "policy")
-    model = {"bundle": str(tmp_path / "policy"), "budget": 2, "model": "real", "grader": "numeric"}
-    with scripted.serve_scripted() as upstream:
-        content = {
-            "base_url": upstream.base_url,
-            "models": {"virtual": model},
-            "probe": False,
-            "max_attempts": 1,
-            "log": {"directory": str(tmp_path / "log")},
-            **options,
-        }
-        with gateways.serve_gateway(make_config(content)) as port:
-            yield upstream, port
+    model = {"bundle": str(tmp_path / "policy"), "budget": 2}
+    log = {"directory": str(tmp_path / "log")}
+    with gateways.serve_scripted_gateway(model, log=log, **options) as served:
+        yield served
 
 
 def ask(port: int, path: str = PATH, **options: Any) -> gateways.GatewayReply:

@@ -16,9 +16,8 @@ import openai
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adacompute.gateway.config import make_config
 from adacompute.storage.decisions import read_decisions
-from adacompute.testing import gateways, scripted
+from adacompute.testing import gateways
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
 JSON = [("Content-Type", "application/json")]
@@ -62,17 +61,10 @@ def streamed(drawn: Drawn, number: int = 0) -> ScriptedReply:
 def serving(tmp_path: Path) -> Iterator[tuple[ScriptedServer, int]]:
     """A gateway that draws one sample after another until they agree, at most 4."""
     gateways.save_example_bundle(tmp_path / "policy")
-    model = {"bundle": str(tmp_path / "policy"), "budget": 2, "model": "real", "grader": "numeric"}
-    with scripted.serve_scripted() as upstream:
-        content = {
-            "base_url": upstream.base_url,
-            "models": {"virtual": model},
-            "probe": False,
-            "max_attempts": 1,
-            "log": {"directory": str(tmp_path / "log")},
-        }
-        with gateways.serve_gateway(make_config(content)) as port:
-            yield upstream, port
+    model = {"bundle": str(tmp_path / "policy"), "budget": 2}
+    log = {"directory": str(tmp_path / "log")}
+    with gateways.serve_scripted_gateway(model, log=log) as served:
+        yield served
 
 
 def ask(port: int, **options: Any) -> bytes:

@@ -29,7 +29,6 @@ from adacompute.core.types import Level, UtilityTable, make_levels
 from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
 from adacompute.gateway.body import Body
-from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine
 from adacompute.gateway.openai_requests import VirtualRequest
 from adacompute.gateway.request_model import RequestModel
@@ -100,18 +99,10 @@ def stream(*words: str, usage: bool = True) -> ScriptedReply:
 
 @contextmanager
 def serving(policy: Path, **options: Any) -> Iterator[tuple[ScriptedServer, int]]:
-    model = {"bundle": str(policy), "budget": 1.0, "model": "real", "grader": "numeric"}
     own = {name: options.pop(name) for name in list(options) if name in OWN}
-    with scripted.serve_scripted() as upstream:
-        content = {
-            "base_url": upstream.base_url,
-            "models": {"virtual": {**model, **own}},
-            "probe": False,
-            "max_attempts": 1,
-            **options,
-        }
-        with gateways.serve_gateway(make_config(content)) as port:
-            yield upstream, port
+    model = {"bundle": str(policy), "budget": 1.0, **own}
+    with gateways.serve_scripted_gateway(model, **options) as served:
+        yield served
 
 
 OWN = (

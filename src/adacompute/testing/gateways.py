@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,13 @@ from pathlib import Path
 from adacompute.core.errors import ConfigError, needs_extra
 from adacompute.core.types import make_levels
 from adacompute.gateway.app import build
-from adacompute.gateway.config import Config
+from adacompute.gateway.config import Config, make_config
 from adacompute.gateway.model_loading import load_models
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
+from adacompute.testing.scripted import ScriptedServer, serve_scripted
 
 __all__ = [
     "GatewayReply",
@@ -175,6 +176,27 @@ def serve_app(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     finally:
         server.should_exit = True
         thread.join(timeout=START_TIMEOUT_S)
+
+
+@contextmanager
+def serve_scripted_gateway(
+    model: Mapping[str, object], **settings: object
+) -> Iterator[tuple[ScriptedServer, int]]:
+    """Run a scripted upstream and a gateway in front of it; yield the upstream and the port.
+
+    ``model`` are settings of the one model, which clients call "virtual" and the upstream "real".
+    Nothing is probed or tried again, unless ``settings`` say so.
+    """
+    with serve_scripted() as upstream:
+        content = {
+            "base_url": upstream.base_url,
+            "models": {"virtual": {"model": "real", "grader": "numeric", **model}},
+            "probe": False,
+            "max_attempts": 1,
+            **settings,
+        }
+        with serve_gateway(make_config(content)) as port:
+            yield upstream, port
 
 
 def send(
