@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.upstream_health import CHECK_INTERVAL_S, MAX_FAILURES, UpstreamHealth
+from adacompute.gateway.upstream_health import CHECK_INTERVAL_S, UpstreamHealth
 from adacompute.testing.gateways import send
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
+MAX_FAILURES = 5
 Launch = Callable[..., AbstractContextManager[int]]
 BODY = b'{"model": "%s", "messages": [{"role": "user", "content": "2 + 2?"}]}'
 FAILURE = ScriptedReply(500, [("Content-Type", "application/json")], [b'{"error": {}}'])
@@ -40,7 +41,7 @@ def wait_for(port: int, expected: tuple[int, str]) -> None:
 
 @pytest.mark.parametrize("model", [b"thrifty", b"other"])
 def test_ready_follows_the_upstream(model: bytes, launch: Launch, upstream: ScriptedServer) -> None:
-    with launch() as port:
+    with launch(max_upstream_failures=MAX_FAILURES) as port:
 
         def ask(n: int) -> None:
             for _ in range(n):
@@ -63,7 +64,7 @@ def test_ready_follows_the_upstream(model: bytes, launch: Launch, upstream: Scri
 def test_an_upstream_that_answers_nothing_is_not_asked_for_every_request(
     launch: Launch, upstream: ScriptedServer
 ) -> None:
-    with launch() as port:
+    with launch(max_upstream_failures=MAX_FAILURES) as port:
         upstream.answer(FAILURE)
         for _ in range(MAX_FAILURES):
             send(port, "POST", "/v1/chat/completions", body=BODY % b"other")
@@ -93,7 +94,7 @@ def test_a_client_whose_requests_fail_does_not_keep_others_out() -> None:
             checks.append(True)
             return True
 
-        health = UpstreamHealth(check)
+        health = UpstreamHealth(check, MAX_FAILURES)
         for _ in range(3 * MAX_FAILURES):
             health.record(is_failure=True)
             await asyncio.sleep(0)
@@ -109,7 +110,7 @@ def test_a_request_that_succeeds_admits_all_others() -> None:
         async def check() -> bool:
             return False
 
-        health = UpstreamHealth(check)
+        health = UpstreamHealth(check, MAX_FAILURES)
         for _ in range(MAX_FAILURES):
             health.record(is_failure=True)
         await asyncio.sleep(0)

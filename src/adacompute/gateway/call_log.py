@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from adacompute.gateway.body import read_members
 from adacompute.gateway.logs import LOG
@@ -42,8 +42,7 @@ _MEMBERS = ("model", *_LIMITS, *_COUNTS, "prompt")
 _NO_COMPLETION = frozenset({"embeddings", "moderations"})
 
 
-@dataclass(frozen=True)
-class CallOrigin:
+class CallOrigin(NamedTuple):
     """Whose call it is: the request, the name of the client, the virtual model, the purpose."""
 
     request_id: str
@@ -52,8 +51,7 @@ class CallOrigin:
     purpose: Purpose
 
 
-@dataclass(frozen=True)
-class CallBound:
+class CallBound(NamedTuple):
     """The model that a body asks for, and an upper bound of the tokens that it can use."""
 
     upstream_model: str
@@ -289,4 +287,4 @@ class CallRecorder:
 
     def for_purpose(self, purpose: Purpose, **changes: Any) -> CallRecorder:  # noqa: ANN401
         """Return a recorder of calls with another purpose."""
-        return replace(self, origin=replace(self.origin, purpose=purpose), **changes)
+        return replace(self, origin=self.origin._replace(purpose=purpose), **changes)

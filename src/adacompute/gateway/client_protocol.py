@@ -8,11 +8,13 @@ not receive its reply. Trailers are not headers and are ignored. It knows nothin
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from adacompute.gateway.connection_limits import ConnectionLimits
+from adacompute.gateway.exchange import WATCH_DISCONNECT
 from adacompute.gateway.openai_replies import write_error
 
 HEADERS_TIMEOUT_S = 30.0
@@ -56,10 +58,12 @@ class ClientProtocol(HttpToolsProtocol):
     n_body = 0
     n_discarded = 0
     is_last_request = False
+    is_lost = False
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - uvicorn's
         """Count the connection, and start the timer of the first request."""
         super().connection_made(transport)
+        self.on_disconnect: Callable[[], None] = _ignore
         self.limits: ConnectionLimits = getattr(self.app, "connection_limits", _DEFAULT_LIMITS)
         self.address = self.client[0] if self.client else ""
         if self.limits.add(self.address):
@@ -95,6 +99,7 @@ class ClientProtocol(HttpToolsProtocol):
         """Start the timer of the request's headers."""
         self.is_in_head = self.is_in_message = True
         super().on_message_begin()
+        self.scope[WATCH_DISCONNECT] = self.watch_disconnect  # type: ignore[literal-required]
         self.n_framing, self.n_new = self.n_new, 0
         self.n_head = self.n_body = self.n_discarded = 0
         self._start_headers_timer()
@@ -146,8 +151,20 @@ class ClientProtocol(HttpToolsProtocol):
         if self.is_in_message and not self.is_in_head and not self.transport.is_closing():
             self._start_headers_timer(restart=False)
 
+    def watch_disconnect(self, on_disconnect: Callable[[], None]) -> Callable[[], None]:
+        """Call a function when the client disconnects, until what is returned is called."""
+        if self.is_lost:
+            on_disconnect()
+        self.on_disconnect = on_disconnect
+        return self._stop_watching
+
+    def _stop_watching(self) -> None:
+        self.on_disconnect = _ignore
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timers."""
+        """Stop all timers, and end the request that is being answered."""
+        self.is_lost = True
+        self.on_disconnect()
         self._stop_headers_timer()
         self._stop_send_timer()
         self.limits.remove(self.address)
@@ -226,6 +243,10 @@ class ClientProtocol(HttpToolsProtocol):
         if self.headers_timer is not None:
             self.headers_timer.cancel()
             self.headers_timer = None
+
+
+def _ignore() -> None:
+    """Do nothing when a client disconnects that no request waits for."""
 
 
 _DEFAULT_LIMITS = ConnectionLimits()

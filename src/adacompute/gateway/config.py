@@ -46,6 +46,7 @@ _POSITIVE = (
     "max_reply_mb",
     "max_concurrency",
     "max_samples",
+    "max_upstream_failures",
     "timeout_s",
     "first_byte_timeout_s",
     "body_timeout_s",
@@ -190,6 +191,7 @@ class Config:
     max_grader_queue: int = MAX_QUEUE
     max_attempts: int = 3
     max_retry_share: float = 0.2
+    max_upstream_failures: int = 5
     shutdown_delay_s: float = 0.0
     drain_s: float = 30.0
     sse_keepalive_s: float = 5.0

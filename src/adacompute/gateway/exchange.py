@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.gateway.body import count_elements
 from adacompute.gateway.openai_replies import write_error
+from adacompute.gateway.time_limit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,6 +33,12 @@ NO_MODEL = "-"
 """Model label of other requests: clients must not choose the labels of metrics."""
 
 OWN_HEADERS = b"x-adacompute-"
+
+WATCH_DISCONNECT = "adacompute.watch_disconnect"
+"""Member of the scope of a server that reports a disconnect without a task that waits for it."""
+
+WatchDisconnect = Callable[[Callable[[], None]], Callable[[], object]]
+"""Takes a function to call when the client disconnects; returns one that ends that."""
 
 BODILESS = (204, 304)
 """Statuses of replies without a body and without a length."""
@@ -71,6 +78,7 @@ class Exchange:
         self._query: bytes = scope.get("query_string", b"")
         self._headers: Headers = list(scope["headers"])
         self._receive = receive
+        self._watch_disconnect: WatchDisconnect | None = scope.get(WATCH_DISCONNECT)
         self._send = send
         self.model = NO_MODEL
         self.client = ""
@@ -143,7 +151,7 @@ class Exchange:
             raise TooLarge(max_bytes)
         parts: list[bytes] = []
         size, n_elements, more = 0, 0, True
-        async with asyncio.timeout(timeout_s):
+        with TimeLimit(timeout_s):
             while more:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
@@ -167,15 +175,13 @@ class Exchange:
         task = asyncio.current_task()
         has_left = False
 
-        async def listen() -> None:
+        def cancel() -> None:
             nonlocal has_left
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
             if task is not None and not self._is_complete:
                 has_left = True
                 task.cancel()
 
-        listener = asyncio.ensure_future(listen())
+        stop_watching = self._watch(cancel)
         try:
             yield
         except asyncio.CancelledError:
@@ -185,7 +191,19 @@ class Exchange:
                 task.uncancel()
             raise ClientDisconnected from None
         finally:
-            listener.cancel()
+            stop_watching()
+
+    def _watch(self, on_disconnect: Callable[[], None]) -> Callable[[], object]:
+        """Have a function called when the client disconnects; return what ends that."""
+        if self._watch_disconnect is not None:
+            return self._watch_disconnect(on_disconnect)
+
+        async def listen() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            on_disconnect()
+
+        return asyncio.ensure_future(listen()).cancel
 
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Begin a reply."""

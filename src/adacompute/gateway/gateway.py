@@ -55,6 +55,7 @@ from adacompute.gateway.request_checks import (
     check_request,
     max_samples,
 )
+from adacompute.gateway.time_limit import TimeLimit
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.upstream_health import UpstreamHealth
 from adacompute.gateway.usage_reader import decompress
@@ -108,7 +109,7 @@ class Gateway:
         )
         self._stack = AsyncExitStack()
         self._voting: dict[str, Voting] = {}
-        self._health = UpstreamHealth(self._upstream_answers)
+        self._health = UpstreamHealth(self._upstream_answers, config.max_upstream_failures)
         self._retry_budget = RetryBudget(config.max_retry_share)
         self._grading = GradingQueues(config, self.account.metrics)
 
@@ -217,10 +218,10 @@ class Gateway:
         """Serve a request; raise ModelTimeout if it takes longer than any request may."""
         timeout_s = self.config.timeout_s
         try:
-            async with asyncio.timeout(timeout_s) as limit:
+            with TimeLimit(timeout_s) as limit:
                 await self._serve(exchange)
         except TimeoutError:
-            if not limit.expired():
+            if not limit.has_expired:
                 raise
             raise ModelTimeout(f"the request was not answered within {timeout_s:g} s") from None
 

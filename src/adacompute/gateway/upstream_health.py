@@ -16,18 +16,19 @@ from collections.abc import Awaitable, Callable
 
 from adacompute.gateway.logs import log
 
-MAX_FAILURES = 5
-"""Failures in a row after which the gateway is not ready."""
-
 CHECK_INTERVAL_S = 2.0
 """Seconds between two requests that find out whether the upstream answers again."""
 
 
 class UpstreamHealth:
-    """A circuit breaker; ``check`` returns whether the upstream answers."""
+    """A circuit breaker; ``check`` returns whether the upstream answers.
 
-    def __init__(self, check: Callable[[], Awaitable[bool]]) -> None:
+    It opens after ``max_failures`` failures in a row.
+    """
+
+    def __init__(self, check: Callable[[], Awaitable[bool]], max_failures: int) -> None:
         self._check = check
+        self._max_failures = max_failures
         self._n_failures = 0
         self._checking: asyncio.Task[None] | None = None
         self._has_failed_check = False
@@ -54,7 +55,7 @@ class UpstreamHealth:
             self._n_failures, self._has_failed_check = 0, False
             return
         self._n_failures += 1
-        if self._n_failures >= MAX_FAILURES and self._checking is None:
+        if self._n_failures >= self._max_failures and self._checking is None:
             log(logging.ERROR, "the upstream fails: /ready answers 503", failures=self._n_failures)
             self._checking = asyncio.create_task(self._wait_for_recovery())
 
@@ -67,7 +68,7 @@ class UpstreamHealth:
     async def _wait_for_recovery(self) -> None:
         self._admitted_at = time.monotonic()
         self._has_failed_check = not await self._check()
-        while self._n_failures >= MAX_FAILURES:
+        while self._n_failures >= self._max_failures:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if await self._check():
                 self._n_failures = 0

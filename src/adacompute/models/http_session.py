@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakSet
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import aiohttp
+    import yarl
 
     from adacompute.models.messages import Timeouts
 
@@ -140,13 +142,11 @@ class HttpSession:
         encoded: bool = False,
     ) -> aiohttp.ClientResponse:
         """Send a request and return once the reply begins; ``encoded`` sends the URL unchanged."""
-        import yarl
-
         _CURRENT_CONNECTION.set(connection := _Connection())
         try:
             return await self._session.request(
                 method,
-                yarl.URL(url, encoded=encoded),
+                _parse_url(url, encoded=encoded),
                 data=data,
                 headers=headers,
                 allow_redirects=False,
@@ -181,6 +181,13 @@ class HttpSession:
                 yield chunk
         except self._errors as error:
             raise _translate(error, has_begun=True) from None
+
+
+@lru_cache(maxsize=64)
+def _parse_url(url: str, *, encoded: bool) -> yarl.URL:
+    import yarl
+
+    return yarl.URL(url, encoded=encoded)
 
 
 def open_json_session(
