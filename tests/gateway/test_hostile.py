@@ -863,6 +863,23 @@ def test_a_malformed_reply_is_an_upstream_error(
         assert is_error(answer, 502)
 
 
+def test_a_client_that_leaves_with_requests_waiting_ends_the_one_being_answered(
+    strict: int, upstream: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.answer(ScriptedReply(200, [JSON], [1.0, b"{}"]))
+    body = b'{"model": "other", "messages": []}'
+    request = b"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nContent-Length: %d\r\n"
+    request = request % (CHAT.encode(), BEARER[1].encode(), len(body))
+    request += b"Content-Type: application/json\r\n\r\n" + body
+    with socket.create_connection(("127.0.0.1", strict)) as client:
+        client.sendall(3 * request)
+        time.sleep(0.3)
+    time.sleep(1.0)
+    assert ask(strict, model="other").status == 200
+    assert "ASGI" not in caplog.text
+    assert "exception" not in caplog.text
+
+
 @contextmanager
 def impatient(application: Callable[..., Awaitable[None]]) -> Iterator[int]:
     """A server whose patience ends soon; gives its port."""

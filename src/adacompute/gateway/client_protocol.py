@@ -59,6 +59,7 @@ class ClientProtocol(HttpToolsProtocol):
     n_discarded = 0
     is_last_request = False
     is_lost = False
+    answered: Any = None
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - uvicorn's
         """Count the connection, and start the timer of the first request."""
@@ -161,9 +162,17 @@ class ClientProtocol(HttpToolsProtocol):
     def _stop_watching(self) -> None:
         self.on_disconnect = _ignore
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:  # noqa: ANN401 - uvicorn's
+        """Remember the request that is answered now, which others may follow on the connection."""
+        self.answered = cycle
+        super()._start_asgi_task(cycle, app)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers, and end the request that is being answered."""
         self.is_lost = True
+        if self.answered is not None and not self.answered.response_complete:
+            self.answered.disconnected = True  # uvicorn marks only the last of pipelined requests
+            self.answered.message_event.set()
         self.on_disconnect()
         self._stop_headers_timer()
         self._stop_send_timer()

@@ -1,0 +1,317 @@
+"""A fuzzer of the HTTP path: requests that hypothesis makes up, sent to a real gateway process.
+
+A third of the requests are JSON bodies of every voted path with wrong members, a third are raw
+bytes of a valid request that were cut, repeated or replaced, and a third have broken framing:
+chunks, lengths, trailers, pipelined requests. The upstream answers some calls with errors and
+invalid data. After each request the gateway must answer /health in time. Printed are how
+many requests were sent, how they were answered, and each distinct failure: an internal error, a
+worker that died, a health page that did not answer, or a traceback in the log.
+
+    python benchmarks/gateway_fuzz.py [MINUTES] [SEED]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+
+from adacompute.testing.gateways import fetch, free_port, save_example_bundle, wait_for
+
+HEALTH_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 0.3
+"""A request that is not complete gets no reply for long."""
+
+PAUSE_S = 0.03
+"""A pause after which a reply is taken to be complete."""
+FAULTS = "429=0.02,503=0.02,reset=0.02,half=0.02,garbled=0.02,shape=0.02"
+CONFIG = """
+[serve]
+base_url = "http://127.0.0.1:{fake_port}/v1"
+port = {port}
+probe = false
+max_attempts = 2
+log_level = "warning"
+allowed_paths = ["* /v1/*"]
+max_upstream_failures = 1000000
+body_timeout_s = 2
+first_byte_timeout_s = 5
+
+[serve.models.fake]
+bundle = "policy"
+budget = 2
+max_budget = 4
+grader = "numeric"
+model = "fake"
+accept_verdict = true
+
+[serve.log]
+directory = "log"
+texts = true
+"""
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+MEMBERS = [
+    "messages",
+    "prompt",
+    "input",
+    "instructions",
+    "n",
+    "best_of",
+    "stream",
+    "stream_options",
+    "temperature",
+    "seed",
+    "stop",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "logprobs",
+    "top_logprobs",
+    "response_format",
+    "tools",
+    "tool_choice",
+    "adacompute",
+    "previous_response_id",
+    "background",
+    "conversation",
+    "include",
+    "text",
+    "reasoning",
+]
+messages = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "system", "assistant"]) | values},
+        optional={"content": st.text(max_size=60) | values, "tool_calls": values, "name": values},
+    ),
+    max_size=4,
+)
+bodies = st.fixed_dictionaries(
+    {"model": st.sampled_from(["fake", "fake@3", "fake@x", "other"]) | values},
+    optional={
+        **dict.fromkeys(MEMBERS, values),
+        "messages": messages | values,
+        "stream": st.booleans() | values,
+        "n": st.integers(0, 5) | values,
+    },
+)
+paths = st.sampled_from(
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/embeddings",
+        "/v1/models",
+        "/v1/messages",
+        "/v1/files/x",
+        "/v1/../admin/reload",
+        "/health",
+        "/metrics",
+    ]
+)
+header_text = st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=30)
+headers = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "Host",
+                "Content-Type",
+                "Content-Length",
+                "Transfer-Encoding",
+                "Connection",
+                "Expect",
+                "Accept-Encoding",
+                "Authorization",
+                "Origin",
+                "Trailer",
+                "Upgrade",
+                "Idempotency-Key",
+                "X-Request-Id",
+                "x-adacompute-budget",
+                "traceparent",
+            ]
+        )
+        | st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20),
+        header_text
+        | st.sampled_from(["chunked", "0", "5", "close", "100-continue", "gzip", "1e9"]),
+    ),
+    max_size=4,
+)
+
+
+def write_request(
+    path: str, body: bytes, more: list[tuple[str, str]], method: str = "POST"
+) -> bytes:
+    """Write a valid request, unless the further headers make it invalid."""
+    head = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
+    head += [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in more)]
+    return "\r\n".join(head).encode("latin-1", "replace") + b"\r\n\r\n" + body
+
+
+@st.composite
+def json_requests(draw: st.DrawFn) -> list[bytes]:
+    """Requests with made-up members."""
+    body = json.dumps(draw(bodies)).encode()
+    methods = st.sampled_from(["POST"] * 8 + ["GET", "PUT", "DELETE", "OPTIONS", "HEAD"])
+    return [
+        write_request(
+            draw(paths), body, draw(headers) if draw(st.booleans()) else [], draw(methods)
+        )
+    ]
+
+
+@st.composite
+def mutated_requests(draw: st.DrawFn) -> list[bytes]:
+    """A valid request of which bytes were cut, repeated or replaced."""
+    question = {"role": "user", "content": draw(st.text(max_size=40))}
+    body = {"model": draw(st.sampled_from(["fake", "other"])), "messages": [question]}
+    data = write_request("/v1/chat/completions", json.dumps(body).encode(), [])
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(data)))
+        stop = min(len(data), start + draw(st.integers(0, 40)))
+        inserted = draw(st.binary(max_size=12) | st.just(data[start:stop] * 3))
+        data = data[:start] + inserted + data[stop:]
+    return [data]
+
+
+@st.composite
+def framed_requests(draw: st.DrawFn) -> list[bytes]:
+    """Chunks of right or wrong sizes, trailers, and pipelined requests, in pieces."""
+    body = json.dumps(
+        {"model": "fake", "messages": [{"role": "user", "content": "2 + 2?"}]}
+    ).encode()
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    parts = [head]
+    for _ in range(draw(st.integers(1, 5))):
+        size = draw(st.integers(0, len(body)))
+        named = draw(st.just(size) | st.integers(0, 2**40) | st.just(-1))
+        extension = draw(st.sampled_from([b"", b";x=" + b"y" * 50, b" ", b"\xff"]))
+        parts.append(b"%x" % abs(named) + extension + b"\r\n" + body[:size] + b"\r\n")
+    parts.append(
+        draw(st.sampled_from([b"0\r\n\r\n", b"0\r\nAuthorization: Bearer x\r\n\r\n", b""]))
+    )
+    if draw(st.booleans()):
+        parts += [write_request("/v1/models", b"", [], "GET")] * draw(st.integers(1, 20))
+    return parts
+
+
+requests = st.one_of(json_requests(), mutated_requests(), framed_requests())
+
+
+class Fuzzer:
+    """Sends requests and collects what went wrong."""
+
+    def __init__(self, port: int, end: float) -> None:
+        self.port = port
+        self.end = end
+        self.answers: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.examples: dict[str, bytes] = {}
+
+    def try_one(self, parts: list[bytes]) -> None:
+        """Send a request in its parts, and check the reply and the gateway."""
+        if time.monotonic() > self.end:
+            return
+        received = self._send(parts)
+        statuses = re.findall(rb"^HTTP/1\.1 (\d{3})", received, re.MULTILINE)
+        self.answers[",".join(one.decode() for one in statuses[:1]) or "nothing"] += 1
+        if b"internal error" in received:
+            self._fail("internal error", parts)
+        began = time.monotonic()
+        try:
+            fetch(f"http://127.0.0.1:{self.port + 1}/health")
+        except OSError as error:
+            self._fail(f"/health: {type(error).__name__}", parts)
+        if time.monotonic() - began > HEALTH_TIMEOUT_S:
+            self._fail("/health took too long", parts)
+
+    def _send(self, parts: list[bytes]) -> bytes:
+        received = b""
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)) as client:
+            client.settimeout(REPLY_TIMEOUT_S)
+            for part in parts:
+                client.sendall(part)
+            while data := client.recv(65_536):
+                received += data
+                client.settimeout(PAUSE_S)
+        return received
+
+    def _fail(self, kind: str, parts: list[bytes]) -> None:
+        self.failures[kind] += 1
+        self.examples.setdefault(kind, b"".join(parts)[:2000])
+
+
+def fuzz(port: int, minutes: float, seed: int) -> Fuzzer:
+    """Send made-up requests for a time."""
+    fuzzer = Fuzzer(port, time.monotonic() + 60 * minutes)
+    settings = hypothesis.settings(
+        max_examples=500,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
+    )
+    while time.monotonic() < fuzzer.end:
+        seed += 1
+        run: Any = hypothesis.given(requests)(fuzzer.try_one)
+        hypothesis.seed(seed)(settings(run))()
+    return fuzzer
+
+
+def main() -> None:
+    """Run the gateway and the fuzzer."""
+    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    with TemporaryDirectory() as name:
+        directory, port, fake_port = Path(name), free_port(), free_port()
+        save_example_bundle(directory / "policy")
+        (directory / "gateway.toml").write_text(CONFIG.format(port=port, fake_port=fake_port))
+        fake = [sys.executable, "-m", "adacompute.testing.fake_openai", "--port", str(fake_port)]
+        fake += ["--fault-rates", FAULTS]
+        serve = [sys.executable, "-m", "adacompute", "serve", "--config"]
+        log, null = directory / "gateway.log", subprocess.DEVNULL
+        with (
+            log.open("wb") as said,
+            subprocess.Popen(fake, stdout=null, stderr=null) as upstream,  # noqa: S603 - our own
+            subprocess.Popen([*serve, str(directory / "gateway.toml")], stderr=said) as gateway,  # noqa: S603
+        ):
+            try:
+                wait_for(f"http://127.0.0.1:{port + 1}/ready")
+                fuzzer = fuzz(port, minutes, seed)
+                metrics = fetch(f"http://127.0.0.1:{port + 1}/metrics")
+            finally:
+                gateway.terminate()
+                upstream.terminate()
+        deaths = re.findall(r"^adacompute_worker_deaths_total (\S+)$", metrics, re.MULTILINE)
+        print(f"{fuzzer.answers.total()} requests: {dict(fuzzer.answers.most_common())}")
+        print(f"exit code {gateway.returncode}, workers that died: {deaths or 0}")
+        text = log.read_text(errors="replace")
+        print(f"tracebacks in the log: {text.count('Traceback')}")
+        if "Traceback" in text:
+            print(text[text.index("Traceback") :][:3000])
+        print(f"failures: {dict(fuzzer.failures)}")
+        for kind, example in fuzzer.examples.items():
+            print(f"{kind}: {example!r}")
+
+
+if __name__ == "__main__":
+    main()
