@@ -26,7 +26,6 @@ from adacompute.testing import gateways
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer
 
 Launch = Callable[..., AbstractContextManager[int]]
-BASE_URL = "http://127.0.0.1:9/v1"
 ROOT = Path(__file__).resolve().parent.parent.parent
 _NAME = re.compile(rf"{PREFIX}[a-z_]+")
 
@@ -122,12 +121,16 @@ def test_a_port_in_use_is_an_error() -> None:
 
 def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    log = {"directory": str(tmp_path / "file" / "log")}
-    config = make_config(
-        {"base_url": BASE_URL, "port": gateways.free_port(), "probe": False, "log": log}
+    config = tmp_path / "gateway.toml"
+    config.write_text(
+        f'[serve]\nbase_url = "http://127.0.0.1:9/v1"\nport = {gateways.free_port()}\n'
+        'probe = false\n[serve.log]\ndirectory = "file/log"\n'
     )
-    with pytest.raises(ConfigError, match=r"file/log cannot be used: Not a directory$"):
-        run(config, print)
+    command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line == f"adacompute: {tmp_path}/file/log cannot be used: Not a directory"
 
 
 @pytest.mark.parametrize(
