@@ -71,10 +71,8 @@ class _TextFormatter(logging.Formatter):
         del datefmt
         second = int(record.created)
         if second != self._second:
-            self._second, self._shown_second = (
-                second,
-                f"{datetime.fromtimestamp(second, UTC):{TIME}}",
-            )
+            self._second = second
+            self._shown_second = datetime.fromtimestamp(second, UTC).strftime(TIME)
         return f"{self._shown_second},{int(record.msecs):03d}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's

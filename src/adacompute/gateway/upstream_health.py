@@ -70,7 +70,8 @@ class UpstreamHealth:
         self._has_failed_check = not await self._check()
         while self._n_failures >= self._max_failures:
             await asyncio.sleep(CHECK_INTERVAL_S)
-            if await self._check():
+            self._has_failed_check = not await self._check()
+            if not self._has_failed_check:
                 self._n_failures = 0
         self._checking, self._has_failed_check = None, False
         log(logging.WARNING, "the upstream answers again: /ready answers 200")

@@ -145,13 +145,8 @@ async def _run(channel_fd: int, listener_fd: int) -> None:
         return
     try:
         application, messages = build_application(settings)
-    except AdaComputeError as error:
-        channel.send(event="failed", message=str(error))
-        channel.close()
-        return
-    except OSError as error:
-        message = f"{error.filename or 'a file'} cannot be used: {error.strerror}"
-        channel.send(event="failed", message=message)
+    except (AdaComputeError, OSError) as error:
+        channel.send(event="failed", message=_describe(error))
         channel.close()
         return
     channel.send(event="loaded", messages=messages)
@@ -163,6 +158,13 @@ async def _run(channel_fd: int, listener_fd: int) -> None:
     except BaseException:  # the supervisor kills the process as soon as the channel is closed
         LOG.exception("a worker failed")
         raise
+
+
+def _describe(error: AdaComputeError | OSError) -> str:
+    """Say in one sentence why a worker cannot start."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'} cannot be used: {error.strerror}"
+    return str(error)
 
 
 def main() -> None:
