@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from adacompute import Answers
-from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.pool import Pool
 from adacompute.features.text import extract_features
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import find_factory
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import read_pool
 from adacompute.storage.store import Run

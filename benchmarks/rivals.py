@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.held_out import measure_difference
 from adacompute.evaluation.oracles import cross_fitted_oracle
 from adacompute.evaluation.policy_score import PolicyScore, score_policy

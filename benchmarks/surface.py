@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.held_out import CurvePoint, score_held_out
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool

@@ -27,7 +27,7 @@ from adacompute.core.answers import UNPARSED, order_samples
 from adacompute.core.oracle import solve
 from adacompute.core.types import UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.policies.episode import FIRST_SEEN, TIE_BREAKS
 from adacompute.stages.import_samples import import_samples

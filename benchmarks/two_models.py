@@ -26,7 +26,8 @@ import numpy as np
 
 from adacompute.core.types import Level, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.held_out import replay_splits, split_folds
 from adacompute.evaluation.pool import Pool, Resort, assign_folds
 from adacompute.policies.price_schedule import fit_price_schedule

@@ -38,7 +38,8 @@ from adacompute.core import votes
 from adacompute.core.errors import DataError
 from adacompute.core.oracle import frontier
 from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from adacompute.core.types import IntArray
-    from adacompute.evaluation.factories import FittedPolicy
+    from adacompute.evaluation.experiment import FittedPolicy
     from adacompute.evaluation.replay import ReplayResult
 
 LEVELS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

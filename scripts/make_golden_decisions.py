@@ -32,7 +32,8 @@ from adacompute.core.types import IntArray, Level
 from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.costs import CostModel
-from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment, FittedPolicy
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.gateway.config import make_config
 from adacompute.models.templates import Template

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.pool import Pool
 from adacompute.testing.populations import Population, make_population
 

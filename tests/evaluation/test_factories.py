@@ -9,13 +9,8 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
-from adacompute.evaluation.factories import (
-    POLICY_FACTORIES,
-    ROUTERS,
-    Experiment,
-    FittedPolicy,
-    find_factory,
-)
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, find_factory
 from adacompute.evaluation.held_out import replay_splits, score_held_out
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.evaluation.replay import ReplayResult

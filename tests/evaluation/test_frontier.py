@@ -7,7 +7,8 @@ import pytest
 
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.core.types import FloatArray
-from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, list_frontier
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.verdict import calibrate

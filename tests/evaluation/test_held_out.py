@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.evaluation.factories import (
-    POLICY_FACTORIES,
-    Experiment,
-    FittedPolicy,
-    find_factory,
-)
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import POLICY_FACTORIES, find_factory
 from adacompute.evaluation.held_out import (
     CurvePoint,
     FoldResult,

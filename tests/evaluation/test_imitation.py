@@ -11,7 +11,8 @@ from hypothesis.extra.numpy import arrays
 from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
 from adacompute.core.upgrades import choose
-from adacompute.evaluation.factories import Experiment, make_router
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import make_router
 from adacompute.evaluation.held_out import score_held_out
 from adacompute.evaluation.imitation import measure_imitation, score_imitation
 from adacompute.evaluation.pool import Pool

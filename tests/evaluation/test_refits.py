@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from adacompute.evaluation import refits as refits_module
-from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool

@@ -11,7 +11,8 @@ import pytest
 from adacompute.core.answers import order_samples
 from adacompute.core.errors import DataError
 from adacompute.core.types import IntArray, Level
-from adacompute.evaluation.factories import Experiment, FittedPolicy, make_sequential
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import make_sequential
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.policies.episode import Episode

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.policy_score import PolicyScore, score_policy

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from adacompute.core.types import IntArray
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, Experiment, FittedPolicy
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode

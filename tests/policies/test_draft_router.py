@@ -10,7 +10,8 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import FloatArray
-from adacompute.evaluation.factories import Experiment, make_router
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import make_router
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.draft import ENTROPY, DraftSource, DraftUncertainty

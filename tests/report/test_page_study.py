@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.answers import Answers
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.verdict import calibrate

@@ -17,7 +17,7 @@ import numpy as np
 
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
-from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, price_grid
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.sampling.session import Session

@@ -19,7 +19,8 @@ from adacompute.api.estimator import Estimator
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import MAX_LEVEL
-from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
+from adacompute.evaluation.factories import find_factory
 from adacompute.features.text import feature_names
 from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
 from adacompute.stages.train import check_choice

@@ -7,165 +7,28 @@ which settings are efficient, at which prices they are used, and every model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.state_sums import StateSums
+from adacompute.core.errors import ConfigError
 from adacompute.core.states import MAX_SAMPLES, states
-from adacompute.core.types import (
-    Float32Array,
-    FloatArray,
-    IntArray,
-    Level,
-    UtilityTable,
-    make_levels,
-)
-from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.replay import Replay, ReplayResult
+from adacompute.core.types import Float32Array, IntArray, Level, make_levels
+from adacompute.evaluation.evidence_factories import make_arm_mixture, make_coloured
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.features.text import FEATURES
 from adacompute.policies.draft_router import fit_draft_router
-from adacompute.policies.episode import UNLIMITED_ROUNDS
-from adacompute.policies.policy import Policy
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
-from adacompute.policies.prior import response_profile
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential import PRICE_JITTER, fit_sequential
 from adacompute.policies.stopping import adaptive_grid, early_grid
 from adacompute.policies.uniform import FixedRule, retry_grid
 
-N_PRICES = 48
-"""Prices of a policy that changes smoothly with the price."""
-
-N_PERMUTATIONS = 40
-"""Random orders of the samples of each question."""
-
 STEPS_PER_SETTING = 4
 """Prices from one setting to the next, where it matters which questions change first."""
-
-
-@dataclass(frozen=True, eq=False)
-class Experiment:
-    """What all factories share: the pool, its levels, and the random orders of its samples."""
-
-    pool: Pool
-    levels: tuple[int, ...]
-    budgets: tuple[float, ...] = ()
-    n_permutations: int = N_PERMUTATIONS
-    seed: int = 0
-    classifier: str = "gbm"
-    cost_sensitive: bool = False
-    draft: bool = False
-    max_rounds: int = UNLIMITED_ROUNDS
-    _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def table(self) -> UtilityTable:
-        """Exact utilities of the levels on every question."""
-        return self.pool.table(self.levels)
-
-    @cached_property
-    def dense_table(self) -> UtilityTable:
-        """Exact utilities of every number of samples up to the largest level."""
-        return self.pool.table(tuple(level.n_samples for level in self.dense_levels))
-
-    @cached_property
-    def replay(self) -> Replay:
-        """Random orders of the samples of every question."""
-        return Replay(self.pool, self.n_permutations, max(self.levels), self.seed, self.max_rounds)
-
-    @cached_property
-    def state_sums(self) -> StateSums:
-        """Sums of the vote states of groups of questions."""
-        max_samples = min(MAX_SAMPLES, max(self.levels))
-        ties = None if self.pool.logprob is None else self.replay.tie_gains(max_samples)
-        utility = None if self.pool.resort is None else self.pool.resort.utility
-        return StateSums(self.pool.answers, max_samples, ties, utility)
-
-    @cached_property
-    def response_profile(self) -> FloatArray:
-        """Response profile of each question, as the sequential policy predicts it."""
-        return response_profile(self.pool.answers, min(MAX_SAMPLES, max(self.levels)))
-
-    @property
-    def policy_levels(self) -> tuple[Level, ...]:
-        """The levels as policies take them."""
-        return make_levels(self.levels)
-
-    @property
-    def dense_levels(self) -> tuple[Level, ...]:
-        """One level per sample, for rules that decide after every sample."""
-        return make_levels(tuple(range(1, max(self.levels) + 1)))
-
-    @property
-    def round_limit(self) -> int | None:
-        """Maximum number of rounds per question; None if it is not limited."""
-        return None if self.max_rounds >= UNLIMITED_ROUNDS else self.max_rounds
-
-    def sample_cost(self, rows: IntArray) -> float:
-        """Return the mean cost of a sample of these questions, which must be above 0."""
-        mean = float(self.pool.mean_sample_cost()[rows].mean())
-        if mean <= 0:
-            raise DataError(
-                f"the samples of {len(rows)} questions cost nothing in this unit: use another unit"
-            )
-        return mean
-
-    def round_cost(self, rows: IntArray) -> float:
-        """Return the mean cost of a round of these questions, besides its samples."""
-        return float(self.pool.round_costs[rows].mean())
-
-    def max_cost(self, rows: IntArray) -> float:
-        """Return the mean cost with one round per sample, and then the last resort."""
-        round_cost, resort = self.round_cost(rows), self.pool.resort
-        cost = max(self.levels) * (self.sample_cost(rows) + round_cost)
-        return cost if resort is None else cost + round_cost + float(resort.cost[rows].mean())
-
-    def run_rules(self, rules: Sequence[Rule]) -> ReplayResult:
-        """Return the results of each rule on all questions, (N, rules).
-
-        Rules are not fitted, so their results are computed once and kept.
-        """
-        missing = [rule for rule in rules if rule not in self._rule_results]
-        if missing:
-            parts: list[list[ReplayResult]] = [[] for _ in missing]
-            for _, block in self.replay.blocks():
-                for rule, results in zip(missing, parts, strict=True):
-                    policy = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
-                    features = policy.prepare_features(block.pool.features)
-                    results.append(block.run_block(policy, (1.0,), features, 1.0))
-            for rule, results in zip(missing, parts, strict=True):
-                self._rule_results[rule] = ReplayResult.concatenate(results)
-        return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])
-
-
-@dataclass(frozen=True, eq=False)
-class FittedPolicy:
-    """A policy and the falling prices to score it at.
-
-    A stepped policy has no settings between these prices, so its scores are not interpolated.
-    ``features`` are the features that the policy uses, of all questions of the experiment.
-    ``known`` are the results at the prices on all questions, if they were computed before.
-    """
-
-    policy: Policy
-    prices: tuple[float, ...]
-    features: Float32Array
-    is_stepped: bool = False
-    known: ReplayResult | None = None
-
-    @cached_property
-    def prepared_features(self) -> Float32Array:
-        """The features in the form that the policy decides by."""
-        return self.policy.prepare_features(self.features)
-
-
-PolicyFactory = Callable[[Experiment, IntArray], FittedPolicy]
 
 
 def _fit_rules(
@@ -229,8 +92,20 @@ def _fit_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePoli
 
 
 def make_mixture(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Mix uniform numbers of samples as well as possible: the baseline of every difference."""
+    """Mix uniform numbers of samples as well as possible: the baseline of every difference.
+
+    Where arms or confidence are used, it is the best mixture over all arms, with weighted votes.
+    """
+    if experiment.uses_evidence:
+        return make_arm_mixture(experiment, train, plain=False)
     return _as_fitted(experiment, _fit_mixture("mixture", experiment, train))
+
+
+def make_mixture_votes(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Mix as well as possible where every sample counts once, whatever its confidence."""
+    if experiment.uses_evidence:
+        return make_arm_mixture(experiment, train, plain=True)
+    return make_mixture(experiment, train)
 
 
 def make_longest_first(experiment: Experiment, train: IntArray) -> FittedPolicy:
@@ -310,6 +185,8 @@ def make_sequential(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Decide after every sample, by the text and the votes, whether the next is worth the price."""
     pool = experiment.pool
     features = pool.features if pool.sequential_features is None else pool.sequential_features
+    if experiment.uses_evidence:
+        return make_coloured(experiment, train, features)
     return _make_sequential(experiment, train, features)
 
 
@@ -345,14 +222,10 @@ def _make_sequential(
     return FittedPolicy(policy, price_grid(highest or 1.0 / sample_cost), features)
 
 
-def price_grid(highest: float) -> tuple[float, ...]:
-    """Return falling prices over five orders of magnitude, for policies that change smoothly."""
-    return tuple(np.geomspace(highest, highest * 1e-5, N_PRICES).tolist())
-
-
 POLICY_FACTORIES: dict[str, PolicyFactory] = {
     "fixed": make_fixed,
     "mixture": make_mixture,
+    "mixture-votes": make_mixture_votes,
     "random": make_random,
     "longest-first": make_longest_first,
     "retry": make_retry,

@@ -16,11 +16,13 @@ import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.intervals import CONFIDENCE
+from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.sequential import SequentialPolicy
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
-    from adacompute.evaluation.factories import FittedPolicy
+    from adacompute.evaluation.experiment import FittedPolicy
     from adacompute.evaluation.held_out import CurvePoint
     from adacompute.evaluation.policy_score import PolicyScore
 
@@ -66,6 +68,7 @@ class PriceFrontier:
     @cached_property
     def _final_prices(self) -> FloatArray:
         """Falling prices of the final policy; more where all are replayed at once."""
+        # A policy over arms has a plan for each of its prices and mixes them in between.
         prices, policy = np.asarray(self.final.prices), self.final.policy
         if isinstance(policy, SequentialPolicy) and policy.is_index_rule:
             return np.geomspace(prices[0], prices[-1], N_FINE_PRICES)
@@ -81,6 +84,10 @@ class PriceFrontier:
 
     def _replay(self, prices: FloatArray) -> FloatArray:
         experiment, final = self.score.experiment, self.final
+        policy, known = final.policy, final.known
+        if isinstance(policy, EVIDENCE_POLICIES) and known is not None:
+            places = [policy.schedule.position(price) for price in prices.tolist()]
+            return np.array([float(known.mix(*place).cost.mean()) for place in places])
         sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
         total = np.zeros(len(prices))
         for rows, block in experiment.replay.blocks():
@@ -154,7 +161,13 @@ class PriceFrontier:
     def describe_latency(self, price: float) -> dict[str, float | None]:
         """Return percentiles of the time that a question takes; None if it was not recorded."""
         experiment, final = self.score.experiment, self.final
-        if experiment.pool.latency_s is None or experiment.pool.resort is not None:
+        latency, policy = experiment.pool.latency_s, final.policy
+        if isinstance(policy, ColouredPolicy) and latency is not None:
+            taken = experiment.evidence.measure_latency(policy, price, final.features, latency)
+            p50, p95 = np.percentile(taken, [50, 95])
+            return {"latency_p50_s": float(p50), "latency_p95_s": float(p95)}
+        known_latency = latency is not None and experiment.pool.resort is None
+        if not known_latency or isinstance(policy, EVIDENCE_POLICIES):
             return {"latency_p50_s": None, "latency_p95_s": None}
         sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
         rows, block = next(experiment.replay.blocks())  # enough questions for percentiles

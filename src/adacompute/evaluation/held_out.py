@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import FloatArray, IntArray, KeyArray
-    from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory
+    from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 
 Split = tuple["IntArray", "IntArray"]
 """Rows of the training questions and of the held-out questions."""

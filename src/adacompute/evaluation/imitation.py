@@ -15,7 +15,7 @@ import numpy as np
 
 from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.held_out import HeldOutCurve
 from adacompute.policies.router import max_regret
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.evaluation.factories import Experiment, PolicyFactory, find_factory
+from adacompute.evaluation.experiment import Experiment, PolicyFactory
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.held_out import (
     CurvePoint,
     HeldOutCurve,

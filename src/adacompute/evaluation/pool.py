@@ -91,7 +91,9 @@ class Pool:
     where given, add that of a first sample before it is paid for: only the paper's protocol may use
     them. ``resort`` holds samples of another model. Where
     ``logprob`` (S,) is given, ties go to the likeliest answer. ``latency_s`` (S,) is how long each
-    sample took, if it is known. ``n_excluded`` counts the questions that ``equalise`` left out, and
+    sample took, if it is known. ``arm`` (S,) numbers the ``arms`` if there are several. ``signals``
+    (S, names) are what was recorded about the confidence of each sample, under ``signal_names``;
+    NaN is unknown. ``n_excluded`` counts the questions that ``equalise`` left out, and
     ``n_imputed`` the samples that it added.
     """
 
@@ -108,6 +110,10 @@ class Pool:
     resort: Resort | None = None
     logprob: FloatArray | None = None
     latency_s: FloatArray | None = None
+    arm: IntArray | None = None
+    arms: tuple[str, ...] = ()
+    signal_names: tuple[str, ...] = ()
+    signals: FloatArray | None = None
     n_excluded: int = 0
     n_imputed: int = 0
 
@@ -136,6 +142,8 @@ class Pool:
             sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
             latency_s=None if self.latency_s is None else self.latency_s[kept],
+            arm=None if self.arm is None else self.arm[kept],
+            signals=None if self.signals is None else self.signals[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 
@@ -155,8 +163,8 @@ class Pool:
 
     @property
     def n_samples(self) -> int:
-        """Number of samples that every question has at least."""
-        return int(self.answers.n_samples.min()) if len(self) else 0
+        """Number of samples that every question has at least, of the arm with the most."""
+        return int(self.arm_counts.min(axis=0).max()) if len(self) else 0
 
     def equalise(self, *, drop_unparsed: bool = False) -> Pool:
         """Return a pool in which every question has enough samples to be scored.
@@ -165,6 +173,8 @@ class Pool:
         90th percentile get likely further samples; questions without samples are left out. With
         ``drop_unparsed``, only parsed samples are kept, as by ``trim``.
         """
+        if self.has_arms:
+            return self._equalise_arms(drop_unparsed=drop_unparsed)
         if drop_unparsed:
             return self.trim(drop_unparsed=True)
         counts = self.answers.n_samples
@@ -175,6 +185,50 @@ class Pool:
         pool = replace(pool, n_excluded=len(self) - len(pool))
         wanted = int(np.percentile(counts[sampled], FILLED_PERCENTILE, method="lower"))
         return pool if pool.n_samples >= wanted else pool.fill(wanted)
+
+    def _equalise_arms(self, *, drop_unparsed: bool) -> Pool:
+        """Keep the questions that have enough samples of every arm, and as many of each."""
+        pool = self.keep(self.answers.answer != UNPARSED) if drop_unparsed else self
+        counts = pool.arm_counts
+        wanted = np.array([common_sample_count(column) for column in counts.T])
+        if (wanted < 1).any():
+            name = self.arms[int(wanted.argmin())]
+            raise DataError(
+                f"more than a tenth of the questions have no sample of the arm {name!r}: leave the "
+                "arm out, or collect more"
+            )
+        enough = np.flatnonzero((counts >= wanted).all(axis=1))
+        kept = pool.take(enough)
+        kept = kept.keep(kept.arm_position < wanted[kept.arm])
+        return replace(kept, n_excluded=len(self) - len(enough))
+
+    @property
+    def has_arms(self) -> bool:
+        """Whether there are samples of several arms."""
+        return len(self.arms) > 1
+
+    @property
+    def arm_counts(self) -> IntArray:
+        """Number of samples of each question and arm, (N, arms)."""
+        arm = np.zeros(len(self.answers.answer), dtype=np.int64) if self.arm is None else self.arm
+        size = max(1, len(self.arms))
+        cell = self.answers.question * size + arm
+        return np.bincount(cell, minlength=len(self) * size).reshape(-1, size)
+
+    @property
+    def arm_position(self) -> IntArray:
+        """Position of each sample among those of its question and arm, which are sorted by arm."""
+        before = np.cumsum(self.arm_counts, axis=1) - self.arm_counts
+        first = 0 if self.arm is None else before[self.answers.question, self.arm]
+        return np.asarray(self.answers.position - first)
+
+    def arm_cost(self) -> FloatArray:
+        """Return the mean cost of a sample of each question and arm, (N, arms)."""
+        arm = np.zeros(len(self.answers.answer), dtype=np.int64) if self.arm is None else self.arm
+        counts = self.arm_counts
+        cell = self.answers.question * counts.shape[1] + arm
+        total = np.bincount(cell, self.sample_cost, minlength=counts.size).reshape(counts.shape)
+        return np.asarray(total / np.maximum(counts, 1))
 
     def fill(self, n_samples: int) -> Pool:
         """Give every question at least so many samples; see ``core.imputation``.
@@ -198,6 +252,9 @@ class Pool:
             if self.draft is None
             else replace(self.draft, value=extend(self.draft.value)),
             latency_s=None if self.latency_s is None else extend(self.latency_s),
+            signals=None
+            if self.signals is None
+            else np.stack([extend(column) for column in self.signals.T], axis=1),
             n_imputed=int((~is_recorded).sum()),
         )
 
@@ -229,6 +286,8 @@ class Pool:
             logprob=None if self.logprob is None else self.logprob[samples],
             draft=None if self.draft is None else self.draft.take(samples),
             latency_s=None if self.latency_s is None else self.latency_s[samples],
+            arm=None if self.arm is None else self.arm[samples],
+            signals=None if self.signals is None else self.signals[samples],
         )
 
     def mean_sample_cost(self) -> FloatArray:
@@ -237,7 +296,8 @@ class Pool:
 
     def check_budget(self, budget: float, n_samples: int = 1) -> None:
         """Refuse a budget that does not pay for so many samples of each question."""
-        lowest = float(self.mean_sample_cost().mean()) * n_samples + float(self.round_costs.mean())
+        cheapest = float(self.arm_cost().mean(axis=0).min())
+        lowest = cheapest * n_samples + float(self.round_costs.mean())
         if budget < lowest * (1 - 1e-9):
             noun = "one sample" if n_samples == 1 else f"{n_samples} samples"
             raise InfeasibleBudget(

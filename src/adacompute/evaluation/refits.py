@@ -24,7 +24,7 @@ from adacompute.evaluation.pool import assign_folds
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray, KeyArray
-    from adacompute.evaluation.factories import Experiment, PolicyFactory
+    from adacompute.evaluation.experiment import Experiment, PolicyFactory
     from adacompute.evaluation.held_out import Split
 
 N_PARTS = 3

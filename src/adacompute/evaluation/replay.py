@@ -58,6 +58,10 @@ class ReplayResult:
         """Return these questions."""
         return ReplayResult(*(getattr(self, one.name)[rows] for one in fields(self)))
 
+    def columns(self, settings: IntArray) -> ReplayResult:
+        """Return these settings."""
+        return ReplayResult(*(getattr(self, one.name)[:, settings] for one in fields(self)))
+
     def mix(self, first: int, share: float) -> ReplayResult:
         """Return the mixture of the setting ``first`` and, with probability ``share``, the next.
 

@@ -20,14 +20,8 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
-from adacompute.evaluation.factories import (
-    N_PERMUTATIONS,
-    POLICY_FACTORIES,
-    ROUTERS,
-    Experiment,
-    PolicyFactory,
-    find_factory,
-)
+from adacompute.evaluation.experiment import N_PERMUTATIONS, Experiment, PolicyFactory
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, find_factory
 from adacompute.evaluation.held_out import (
     CurvePoint,
     HeldOutCurve,

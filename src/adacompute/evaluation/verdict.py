@@ -18,7 +18,8 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
-from adacompute.evaluation.factories import Experiment, FittedPolicy, find_factory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
 from adacompute.evaluation.held_out import CurvePoint, measure_difference, score_held_out
 from adacompute.evaluation.intervals import Interval, Mean, betting_test

@@ -15,7 +15,8 @@ import numpy as np
 
 from adacompute.core.oracle import solve
 from adacompute.core.types import FloatArray, IntArray
-from adacompute.evaluation.factories import Experiment, find_factory
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.held_out import score_held_out, split_folds
 from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import cross_fitted_oracle

@@ -28,8 +28,11 @@ from adacompute.features.draft import DraftSource
 from adacompute.features.text import VERSION, feature_names
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
+from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.draft_router import DraftRouterPolicy
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.policy import Policy, answers_alone
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.sequential_tables import TABLES
@@ -122,6 +125,9 @@ class Bundle:
         """Cost of each level from the start, (1, K), in the unit."""
         levels = self.policy.levels
         n_samples = np.array([level.n_samples for level in levels], dtype=np.float64)
+        if isinstance(self.policy, EVIDENCE_POLICIES):
+            arms = [self.policy.arm_of_level(i) for i in range(len(levels))]
+            return np.asarray(n_samples[None, :] * np.array(self.policy.sample_cost)[arms])
         if isinstance(self.policy, SequentialPolicy):
             n_samples = np.where(answers_alone(levels), self.policy.resort_cost, n_samples)
         return n_samples[None, :] * self.sample_cost
@@ -134,11 +140,16 @@ class Bundle:
     @property
     def needs_logprobs(self) -> bool:
         """Whether decisions or votes need the log-probabilities of samples."""
+        policy = self.policy
+        if isinstance(policy, EVIDENCE_POLICIES):
+            return any(name in LIKELIHOODS for name in policy.confidence.signals)
         return self.tie_break == LOGPROB or self.draft is not None
 
     @property
     def max_samples(self) -> int:
-        """Number of samples of the largest level of the first model."""
+        """Number of samples of the largest level of the first model, or of all arms together."""
+        if isinstance(self.policy, ColouredPolicy):
+            return sum(self.policy.colours.max_samples)
         levels = self.policy.levels
         return max(level.n_samples for level in levels if level.model == levels[0].model)
 
@@ -149,7 +160,11 @@ class Bundle:
         It is for questions whose text is not known. None if there is none: then the policy itself
         decides by the votes alone, or it is not calibrated, or it cannot.
         """
-        policy = self.policy.pooled if isinstance(self.policy, SequentialPolicy) else None
+        policy = (
+            self.policy.pooled
+            if isinstance(self.policy, (SequentialPolicy, ColouredPolicy))
+            else None
+        )
         if policy is None or not self.pooled_frontier:
             return None
         return replace(

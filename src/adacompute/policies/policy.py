@@ -11,6 +11,7 @@ come from or which answer is correct.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -49,12 +50,15 @@ class SampleMatrix:
 
     ``answer`` holds answer classes, −1 if the answer could not be parsed. ``logprob`` holds the
     mean log-probability of each sample, if it is known, and ``uncertainty`` that of a draft;
-    unknown entries are NaN.
+    unknown entries are NaN. ``arm`` and ``bin`` are the arm and the confidence bin of each sample,
+    for policies that see them.
     """
 
     answer: IntArray
     logprob: FloatArray | None = None
     uncertainty: FloatArray | None = None
+    arm: IntArray | None = None
+    bin: IntArray | None = None
 
     @cached_property
     def tally(self) -> votes.Tally:
@@ -163,6 +167,45 @@ class Policy(Protocol):
 
     def decide(self, state: State, price: float) -> IntArray:
         """Return the next level of each question; the current level means stop."""
+
+
+class NextLevel(Protocol):
+    """Decides about one question from the arms, classes and confidence bins of its samples."""
+
+    def __call__(
+        self,
+        arm: Sequence[int],
+        answer: Sequence[int],
+        bins: Sequence[int],
+        *,
+        price: float,
+        key: int,
+        cell: int,
+    ) -> tuple[int, int] | None:
+        """Return the level to reach next and the samples it needs in total; None means stop."""
+
+
+def decide_rows(next_level: NextLevel, state: State, price: float) -> IntArray:
+    """Decide about each question of a block by a function for one question."""
+    observed, level = state.observed, state.level.copy()
+    samples = observed.samples
+    none = np.zeros_like(samples.answer)
+    arm = none if samples.arm is None else samples.arm
+    bins = none if samples.bin is None else samples.bin
+    for i, (row, n) in enumerate(
+        zip(observed.row.tolist(), observed.n_samples.tolist(), strict=True)
+    ):
+        found = next_level(
+            arm[row, :n].tolist(),
+            samples.answer[row, :n].tolist(),
+            bins[row, :n].tolist(),
+            price=price,
+            key=int(state.key[i]),
+            cell=int(state.features[i, 0]) if state.features.shape[1] else 0,
+        )
+        if found is not None:
+            level[i] = found[0]
+    return level
 
 
 def mixing_uniform(key: KeyArray) -> FloatArray:

@@ -19,6 +19,7 @@ import numpy as np
 from adacompute.core.errors import BundleError
 from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.core.upgrades import envelope
+from adacompute.policies.policy import mixing_uniform_of
 
 MIN_PRICE_GAP = 1e-9
 """Relative difference between the prices of two settings."""
@@ -53,6 +54,11 @@ class PriceSchedule:
         """Return each question's setting; low numbers get the more expensive of two settings."""
         first, share = self.position(price)
         return np.asarray(first + (uniform < share), dtype=np.int64)
+
+    def select_one(self, price: float, key: int) -> int:
+        """Return the setting of one question, as ``select`` does for many."""
+        first, share = self.position(price)
+        return first + (share > 0 and mixing_uniform_of(key) < share)
 
     def price_at(self, position: float) -> float:
         """Return the price at a position between two settings: the inverse of ``position``."""

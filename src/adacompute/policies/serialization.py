@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from adacompute.core.errors import BundleError
 from adacompute.core.types import Level, make_levels
-from adacompute.policies import draft_router, router, rule_policy, sequential, sequential_tables
+from adacompute.policies import (
+    arm_mixture,
+    coloured,
+    draft_router,
+    evidence_tables,
+    router,
+    rule_policy,
+    sequential,
+    sequential_tables,
+)
 from adacompute.policies.policy import Policy
 from adacompute.policies.spec import PolicySpec, read_entry
 
@@ -20,13 +29,15 @@ from adacompute.policies.spec import PolicySpec, read_entry
 class PolicyKind(NamedTuple):
     """How policies of one class are written and read.
 
-    ``has_resort`` says that levels of another model are allowed.
+    ``has_resort`` says that levels of another model are allowed, and ``has_arms`` that levels are
+    numbers of samples of several arms.
     """
 
     policy: type[Any]
     to_spec: Callable[[Any], PolicySpec]
     from_spec: Callable[[PolicySpec], Policy]
     has_resort: bool = False
+    has_arms: bool = False
 
 
 POLICY_KINDS = {
@@ -42,6 +53,18 @@ POLICY_KINDS = {
         sequential_tables.to_spec,
         sequential_tables.from_spec,
         has_resort=True,
+    ),
+    "coloured": PolicyKind(
+        coloured.ColouredPolicy,
+        evidence_tables.coloured_to_spec,
+        evidence_tables.coloured_from_spec,
+        has_arms=True,
+    ),
+    "arm-mixture": PolicyKind(
+        arm_mixture.ArmMixture,
+        evidence_tables.mixture_to_spec,
+        evidence_tables.mixture_from_spec,
+        has_arms=True,
     ),
     "rules": PolicyKind(rule_policy.RulePolicy, rule_policy.to_spec, rule_policy.from_spec),
 }
@@ -65,6 +88,8 @@ def policy_from_json(content: Mapping[str, Any], files: Mapping[str, bytes]) -> 
     if kind is None:
         raise BundleError(f"policy kind {name!r} is unknown to this version")
     levels = tuple(_read_level(level) for level in read_entry(content, "levels", list))
+    if kind.has_arms:
+        return kind.from_spec(PolicySpec(levels, content, files))
     own = tuple(level for level in levels if level.model == levels[0].model)
     make_levels(tuple(level.n_samples for level in own))
     if own != levels and not kind.has_resort:

@@ -19,7 +19,7 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import InfeasibleBudget
-from adacompute.evaluation.factories import Experiment
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier
 from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval

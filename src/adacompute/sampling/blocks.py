@@ -8,11 +8,13 @@ It knows nothing of texts, samples or models.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +23,9 @@ from adacompute.core.types import Float32Array
 from adacompute.features.text import extract_features, feature_names
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
+from adacompute.policies.confidence import LENGTH
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.kinds import EVIDENCE_POLICIES, EvidencePolicy
 from adacompute.policies.lookup import make_lookup
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix
 
@@ -36,7 +40,8 @@ class QuestionProgress:
     ``features`` are as the policy prepared them, None until they are needed. ``n_decided`` is the
     number of samples that the last decision has seen, ``target`` the number that the next one
     needs. ``answers`` are classes, −1 for unparsed; ``logprobs`` and ``uncertainties`` are empty
-    while none is known.
+    while none is known. ``arms``, ``log_odds`` and ``bins`` are those of each sample, for policies
+    that see arms and confidence, and empty for others.
     ``episode`` is kept after a decision for this question alone, to save building it again.
     """
 
@@ -48,6 +53,9 @@ class QuestionProgress:
     features: Float32Array | None = None
     answers: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    arms: list[int] = field(default_factory=list)
+    log_odds: list[float] = field(default_factory=list)
+    bins: list[int] = field(default_factory=list)
     uncertainties: list[float] = field(default_factory=list)
     level: int = NO_LEVEL
     n_decided: int = 0
@@ -83,17 +91,49 @@ class QuestionProgress:
             if draft is None:
                 return self.bundle.max_samples
             return replace(self, uncertainties=[draft]).planned_after(answers)
+        if isinstance(self.bundle.policy, EVIDENCE_POLICIES):
+            return self._planned_by_evidence(self.bundle.policy, answers)
         if (found := _look_up(self, answers)) is not None:
-            level, is_active = found
-            return self.bundle.policy.levels[level].n_samples if is_active else None
+            return found.target if found.is_active else None
         after = _decide_block([self], [list(answers)])
         return int(after.target[0]) if len(after.active) else None
+
+    def _planned_by_evidence(self, policy: EvidencePolicy, answers: Sequence[int]) -> int | None:
+        """Samples that would be planned, whatever the confidence of the samples that are missing.
+
+        It is the largest number over all bins of those samples, which are of the open request.
+        """
+        missing = len(answers) - len(self.arms)
+        arm = policy.arm_of_level(max(self.level, 0))
+        most: int | None = None
+        for bins in itertools.product(range(policy.confidence.n_bins[arm]), repeat=missing):
+            seen = replace(
+                self, arms=[*self.arms, *[arm] * missing], bins=[*self.bins, *bins], episode=None
+            )
+            found = _look_up(replace(seen, target=len(answers)), answers)
+            if found is not None and found.is_active:
+                most = max(most or 0, found.target)
+        return most
+
+    def add_evidence(self, sample: Sample, answer: str | None) -> None:
+        """Add the arm and the confidence of a sample, if the policy uses them."""
+        policy = self.bundle.policy
+        if isinstance(policy, EVIDENCE_POLICIES):
+            arm = policy.arm_of_level(max(self.level, 0))
+            values = read_signals(policy.confidence.signals, sample, answer)
+            log_odds, own_bin = policy.confidence.measure(arm, values)
+            self.arms.append(arm)
+            self.log_odds.append(log_odds)
+            self.bins.append(own_bin)
 
     def vote(self) -> int:
         """Index of the sample that wins the vote, −1 if none was parsed.
 
         Samples that came since the last decision vote too; those of a last resort vote alone.
         """
+        policy = self.bundle.policy
+        if isinstance(policy, EVIDENCE_POLICIES):
+            return policy.confidence.vote(self.answers, self.log_odds)
         episode = _resume([self], _matrix([self], [self.answers]))
         came = np.array([len(self.answers)])
         return int(episode.winner(tie_break=self.bundle.tie_break, n_samples=came)[0])
@@ -113,9 +153,26 @@ def question_block_features(bundle: Bundle, questions: Sequence[str]) -> Float32
     return extract_features(questions, features=bundle.features)
 
 
+def read_signals(names: Sequence[str], sample: Sample, answer: str | None) -> list[float]:
+    """Return the signals of a sample, NaN where one is not known."""
+    n_tokens = sample.completion_tokens
+    length = len(sample.text) if n_tokens is None or sample.is_estimated else n_tokens
+    known = {
+        "mean_logprob": sample.mean_logprob,
+        "min_logprob_window": sample.min_logprob_window,
+        LENGTH: math.log1p(length),
+    }
+    if "answer_logprob" in names:
+        known["answer_logprob"] = sample.answer_logprob(answer)
+    found = (known[name] for name in names)
+    return [math.nan if value is None else value for value in found]
+
+
 def decide(questions: Iterable[QuestionProgress]) -> None:
     """Make the decisions that are due: by lookup, or in as few blocks as possible."""
     blocks: dict[tuple[int, float, int, bool], list[QuestionProgress]] = {}
+    questions = list(questions)
+    _prepare_evidence(questions)
     for one in questions:
         if one.is_due and not decide_by_lookup(one):
             # A policy may plan a whole block for the fewest rounds that are left in it.
@@ -131,28 +188,48 @@ def decide(questions: Iterable[QuestionProgress]) -> None:
             one.decision_s += taken
 
 
+def _prepare_evidence(questions: Iterable[QuestionProgress]) -> None:
+    """Compute missing features of questions whose policies see evidence, one block per bundle."""
+    missing: dict[int, list[QuestionProgress]] = {}
+    for one in questions:
+        if one.features is None and isinstance(one.bundle.policy, EVIDENCE_POLICIES):
+            missing.setdefault(id(one.bundle), []).append(one)
+    for block in missing.values():
+        _prepare(block)
+
+
 def decide_by_lookup(one: QuestionProgress) -> bool:
     """Make the decision that is due for one question, if that is possible without a block."""
     start = time.perf_counter()
     found = _look_up(one, one.answers)
     if found is None:
         return False
-    level, is_active = found
     if one.level != NO_LEVEL:
         one.rounds_left -= 1
     one.n_decided = one.target
-    if is_active:
-        one.level, one.target = level, one.bundle.policy.levels[level].n_samples
-    one.is_active, one.is_due, one.episode = is_active, False, None
+    if found.is_active:
+        one.level, one.target = found.level, found.target
+    one.is_active, one.is_due, one.episode = found.is_active, False, None
     one.decision_s += time.perf_counter() - start
     return True
 
 
-def _look_up(one: QuestionProgress, answers: Sequence[int]) -> tuple[int, bool] | None:
-    """Return the next level of a question and whether it goes on; None if it needs a block.
+class _Next(NamedTuple):
+    """The next level of a question, the samples that it needs, and whether it goes on."""
+
+    level: int
+    target: int
+    is_active: bool
+
+
+def _look_up(one: QuestionProgress, answers: Sequence[int]) -> _Next | None:
+    """Return what a question does next; None if it needs a block.
 
     It does what ``Episode.feed`` and ``Episode.decide`` do, for one question.
     """
+    policy = one.bundle.policy
+    if isinstance(policy, EVIDENCE_POLICIES):
+        return _look_up_evidence(one, policy, answers)
     tables, n_samples, level = _lookup_tables(one.bundle), one.target, one.level
     if tables.lookup is None or len(answers) < n_samples or one.rounds_left < MANY_ROUNDS:
         return None
@@ -173,7 +250,29 @@ def _look_up(one: QuestionProgress, answers: Sequence[int]) -> tuple[int, bool] 
         feature=feature,
         next_cost=next_cost,
     )
-    return found, found > level
+    return _Next(found, one.bundle.policy.levels[found].n_samples, found > level)
+
+
+def _look_up_evidence(
+    one: QuestionProgress, policy: EvidencePolicy, answers: Sequence[int]
+) -> _Next | None:
+    """Return what a question does next by a policy that sees arms and confidence."""
+    if one.features is None and _uses_features(one.bundle):
+        return None
+    n_samples = one.target
+    rounds = one.rounds_left - (one.level != NO_LEVEL)
+    cell = int(one.features.item(0)) if one.features is not None and one.features.size else 0
+    found = policy.next_level(
+        one.arms[:n_samples],
+        answers[:n_samples],
+        one.bins[:n_samples],
+        price=one.price,
+        key=one.key,
+        cell=cell,
+    )
+    if found is None or rounds <= 0:
+        return _Next(one.level, n_samples, is_active=False)
+    return _Next(*found, is_active=True)
 
 
 class _LookupTables:

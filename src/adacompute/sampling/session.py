@@ -19,13 +19,14 @@ from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.episode import FIRST_SEEN, UNLIMITED_ROUNDS
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.policy import Policy
 from adacompute.sampling.blocks import QuestionProgress, decide
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to sample next: ``n`` samples from the model ``arm``, or from the usual one if None."""
+    """What to sample next: ``n`` samples from the arm, which is None if there is only one."""
 
     n: int
     arm: str | None = None
@@ -222,11 +223,14 @@ class Session:
 
     @property
     def arm(self) -> str | None:
-        """Model that the open request is for; None is the usual one."""
+        """Arm that the open request is for; None if there is only one."""
         level = self.progress.level
+        policy = self.progress.bundle.policy
+        if isinstance(policy, EVIDENCE_POLICIES) and len(policy.arms) > 1:
+            return policy.arms[policy.arm_of_level(max(level, 0))]
         if level <= 0:
             return None
-        levels = self.progress.bundle.policy.levels
+        levels = policy.levels
         model = levels[level].model
         return None if model == levels[0].model else model
 
@@ -257,7 +261,8 @@ class Session:
         if not self._counts:
             return None
         progress = self._decided()
-        if self.arm is None and progress.bundle.tie_break == FIRST_SEEN:
+        is_plain = progress.bundle.tie_break == FIRST_SEEN and not progress.log_odds
+        if self.arm is None and is_plain:
             # Classes are numbered by their first samples.
             return self._first[self._counts.index(max(self._counts))]
         found = progress.vote()
@@ -276,7 +281,8 @@ class Session:
         False when none is missing.
         """
         missing = self.progress.target - len(self.samples)
-        if missing <= 0 or not self._counts or not self.progress.is_active or self.arm is not None:
+        weighted = self.arm is not None or bool(self.progress.log_odds)
+        if missing <= 0 or not self._counts or not self.progress.is_active or weighted:
             return False
         counts = list(enumerate(self._counts))
         leader, leading = max(counts, key=lambda one: one[1])
@@ -321,6 +327,7 @@ class Session:
         progress = self.progress
         for value, sample in zip(values, samples, strict=True):
             number = UNPARSED if value is None else self._count(value)
+            progress.add_evidence(sample, value)
             if progress.bundle.draft is not None:
                 progress.uncertainties.append(progress.measure_draft(sample))
             if sample.mean_logprob is None and not progress.logprobs:

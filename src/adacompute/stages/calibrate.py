@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel, check_budgets
-from adacompute.evaluation.factories import Experiment, FittedPolicy
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy

@@ -22,6 +22,7 @@ from adacompute.evaluation.pool import Pool, Resort
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.policies.bundle import read_settings, read_template
+from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
 from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
@@ -114,9 +115,23 @@ def make_pool(
         resort=resort,
         logprob=likely,
         latency_s=latency if len(latency) and bool(np.isfinite(latency).all()) else None,
+        **_read_signals(recorded),
         length_feature=feature_names(features).index("prompt_length_chars"),
         sequential_features=extract_features(text, features="words"),
     )
+
+
+def _read_signals(recorded: SampleSet) -> dict[str, Any]:
+    """Return what was recorded about the confidence of samples, and their arms if several."""
+    length = recorded.column("completion_tokens")
+    if np.isnan(length).all():
+        length = recorded.column("completion_chars")
+    columns = [recorded.column(name) for name in LIKELIHOODS]
+    known: dict[str, Any] = {
+        "signal_names": SIGNALS,
+        "signals": np.column_stack([*columns, np.log1p(np.maximum(length, 0.0))]),
+    }
+    return known
 
 
 def _logprobs(recorded: SampleSet) -> FloatArray:

@@ -16,7 +16,8 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
-from adacompute.evaluation.factories import POLICY_FACTORIES, Experiment
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.scores import keep_levels
 from adacompute.report.page import render
 from adacompute.report.study import study_policy

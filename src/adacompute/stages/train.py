@@ -15,7 +15,8 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.factories import Experiment, FittedPolicy, PolicyFactory, find_factory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder

@@ -1,0 +1,181 @@
+"""Evidence: policies that see arms and confidence, fitted and replayed on recorded samples.
+
+In each order of the samples, the vote after every number of samples of every arm is tabulated once.
+A static level (a number of samples of one arm) and a plan over coloured states are then replayed by
+looking up where they stop. Votes are weighted as they were learned on the training questions, for
+the mixture and for the policy alike, so a gain over the mixture is due to allocation alone.
+
+This module does not judge policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.coloured_states import Colours
+from adacompute.core.positions import Grid, VoteTable
+from adacompute.evaluation.replay import ReplayResult
+from adacompute.policies.coloured_fit import ArmSamples, FittedVotes, fit_votes, order_votes
+from adacompute.policies.confidence import equal_confidence
+from adacompute.policies.plans import STOP
+
+if TYPE_CHECKING:
+    from adacompute.core.types import Float32Array, FloatArray, IntArray
+    from adacompute.evaluation.pool import Pool
+    from adacompute.policies.coloured import ColouredPolicy
+
+PRICE_BLOCK = 8
+"""Prices that are replayed at once."""
+
+
+def arm_samples(pool: Pool) -> ArmSamples:
+    """Return the samples of a pool with their arms and signals."""
+    size = len(pool.answers.answer)
+    arm = np.zeros(size, dtype=np.int64) if pool.arm is None else pool.arm
+    values = np.empty((size, 0)) if pool.signals is None else pool.signals
+    return ArmSamples(
+        answers=pool.answers,
+        key=pool.key,
+        arm=arm,
+        n_arms=max(1, len(pool.arms)),
+        cost=pool.sample_cost,
+        signals=pool.signal_names,
+        values=values,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Samples of a pool in random orders, and what was learned of votes on training questions.
+
+    ``max_samples`` is the largest number of samples of each arm. Without ``use_confidence`` every
+    sample counts once.
+    """
+
+    samples: ArmSamples
+    max_samples: tuple[int, ...]
+    n_permutations: int
+    seed: int
+    use_confidence: bool
+    _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def order(self) -> list[IntArray]:
+        """Indices of the samples of each arm in each order, (N · permutations, cap)."""
+        return self.samples.order(self.max_samples, self.n_permutations, self.seed)
+
+    def votes(self, train: IntArray) -> FittedVotes:
+        """Return what was learned of votes on training questions; it is computed once."""
+        key = train.tobytes()
+        if key not in self._votes:
+            self._votes[key] = fit_votes(
+                self.samples, train, self.max_samples, seed=self.seed, use=self.use_confidence
+            )
+        return self._votes[key]
+
+    def table(self, votes: FittedVotes) -> VoteTable:
+        """Return the votes of all orders at the positions of the fitted states."""
+        index = [
+            one[:, :cap] for one, cap in zip(self.order, votes.colours.max_samples, strict=True)
+        ]
+        return order_votes(self.samples, index, votes.confidence, votes.colours)
+
+    def totals(self, values: FloatArray, max_samples: Sequence[int]) -> FloatArray:
+        """Return the sum of a value over the samples of every position and order.
+
+        ``values`` is (S,) and the result (N · permutations, P): costs, for example.
+        """
+        grid = Grid(tuple(max_samples))
+        total = np.zeros((len(self.order[0]), len(grid)))
+        for index, counts in zip(self.order, grid.counts.T, strict=True):
+            running = np.cumsum(values[index], axis=1)
+            total += np.pad(running, ((0, 0), (1, 0)))[:, counts]
+        return total
+
+    def measure_latency(
+        self, policy: ColouredPolicy, price: float, features: Float32Array, latency_s: FloatArray
+    ) -> FloatArray:
+        """Return how long each order takes, in seconds: its samples come one after another."""
+        votes = FittedVotes(policy.confidence, policy.colours, 0.0)
+        cell = policy.prepare_features(features)[:, 0].astype(np.int64)
+        first, _ = policy.schedule.position(price)
+        last = follow_plans(
+            self.table(votes).state,
+            policy.action[first : first + 1],
+            np.repeat(cell, self.n_permutations),
+            policy.colours.max_samples,
+        )
+        taken = self.totals(latency_s, policy.colours.max_samples)
+        return np.take_along_axis(taken, last, axis=1)[:, 0]
+
+    def run_levels(self, votes: FittedVotes | None) -> ReplayResult:
+        """Return the results of every number of samples of every arm, (N, levels).
+
+        Levels are those of the first arm, 1, 2, …, then those of the second. Without ``votes``
+        every sample counts once.
+        """
+        parts = []
+        for arm, cap in enumerate(self.max_samples):
+            single = Colours((cap,), (1,))
+            confidence = equal_confidence(1) if votes is None else votes.confidence.of_arm(arm)
+            table = order_votes(self.samples.merged, [self.order[arm]], confidence, single)
+            cost = np.cumsum(self.samples.cost[self.order[arm]], axis=1)
+            n_samples = np.broadcast_to(np.arange(1.0, cap + 1), cost.shape)
+            parts.append(self._summarise(cost, table.correct[:, 1:], n_samples, n_samples * 0 + 1))
+        return ReplayResult.side_by_side(parts)
+
+    def run_plans(
+        self, votes: FittedVotes, action: IntArray, cell: IntArray, table: VoteTable | None = None
+    ) -> ReplayResult:
+        """Return the results of plans (prices, states, cells) on every question, (N, prices)."""
+        table = self.table(votes) if table is None else table
+        caps = votes.colours.max_samples
+        cost = self.totals(self.samples.cost, caps)
+        counts = Grid(caps).counts.sum(axis=1).astype(np.float64)
+        cells = np.repeat(cell, self.n_permutations)
+        parts = []
+        for start in range(0, len(action), PRICE_BLOCK):
+            last = follow_plans(table.state, action[start : start + PRICE_BLOCK], cells, caps)
+            row = np.arange(len(last))[:, None]
+            n_samples = counts[last]
+            parts.append(
+                self._summarise(cost[row, last], table.correct[row, last], n_samples, n_samples)
+            )
+        return ReplayResult.side_by_side(parts)
+
+    def _summarise(
+        self, cost: FloatArray, correct: FloatArray, n_samples: FloatArray, n_rounds: FloatArray
+    ) -> ReplayResult:
+        """Return means and variances over the orders of each question."""
+        shape = (len(self.samples.answers), self.n_permutations, -1)
+        cost, correct, n_samples, n_rounds = (
+            one.reshape(shape) for one in (cost, correct, n_samples, n_rounds)
+        )
+        return ReplayResult(
+            cost=cost.mean(axis=1),
+            accuracy=correct.mean(axis=1),
+            n_samples=n_samples.mean(axis=1),
+            n_rounds=n_rounds.mean(axis=1),
+            cost_variance=cost.var(axis=1),
+            accuracy_variance=correct.var(axis=1),
+            resorted=np.zeros(cost.shape[::2]),
+        )
+
+
+def follow_plans(
+    state: IntArray, action: IntArray, cell: IntArray, max_samples: Sequence[int]
+) -> IntArray:
+    """Return the position at which each plan stops in each order, (M, prices)."""
+    stride = Grid(tuple(max_samples)).stride
+    row, price = np.arange(len(state))[:, None], np.arange(len(action))[None, :]
+    position = np.zeros((len(state), len(action)), dtype=np.int64)
+    while True:
+        step = action[price, state[row, position], cell[:, None]]
+        if not step.any():
+            return position
+        position += np.where(step == STOP, 0, stride[step.astype(np.int64) - 1])

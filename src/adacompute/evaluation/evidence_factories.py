@@ -1,0 +1,129 @@
+"""Evidence factories: how policies that see arms and confidence are fitted to training questions.
+
+They return fitted policies with their results on all questions, because these are looked up in the
+tables of ``evaluation.evidence`` and not replayed decision by decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.types import Level
+from adacompute.evaluation.experiment import N_PRICES, Experiment, FittedPolicy
+from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.coloured_fit import measure_arms, plan_prices, state_values
+from adacompute.policies.confidence import equal_confidence
+from adacompute.policies.learners import single_threaded
+from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
+from adacompute.policies.prior import Prior, pooled_prior
+from adacompute.policies.sequential import choose_prior
+
+if TYPE_CHECKING:
+    from adacompute.core.positions import VoteTable
+    from adacompute.core.types import Float32Array, FloatArray, IntArray
+    from adacompute.evaluation.evidence import Evidence
+
+LOWEST_PRICE = 1e-4
+"""Accuracy that one sample of the most expensive arm must add at the lowest price."""
+
+
+def list_levels(experiment: Experiment) -> list[tuple[int, int]]:
+    """Return arm and number of samples of every level, in the order of ``run_levels``."""
+    caps = experiment.evidence.max_samples
+    return [(arm, n) for arm, cap in enumerate(caps) for n in range(1, cap + 1)]
+
+
+def make_arm_mixture(experiment: Experiment, train: IntArray, *, plain: bool) -> FittedPolicy:
+    """Mix numbers of samples of single arms as well as possible on the training questions.
+
+    Votes are weighted as learned; if ``plain``, every sample counts once.
+    """
+    evidence = experiment.evidence
+    votes = None if plain else evidence.votes(train)
+    result = evidence.run_levels(votes)
+    cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
+    kept, schedule = fit_price_schedule(cost, accuracy)
+    levels, names = list_levels(experiment), experiment.arm_names
+    policy = ArmMixture(
+        arms=names,
+        choices=tuple(levels[i] for i in kept.tolist()),
+        schedule=schedule,
+        confidence=equal_confidence(len(experiment.arm_names))
+        if votes is None
+        else votes.confidence,
+        sample_cost=mean_arm_cost(experiment, train),
+    )
+    return FittedPolicy(
+        policy, schedule.prices, experiment.pool.features, known=result.columns(kept)
+    )
+
+
+def mean_arm_cost(experiment: Experiment, rows: IntArray) -> tuple[float, ...]:
+    """Return the mean cost of a sample of each arm on some questions."""
+    return tuple(experiment.pool.arm_cost()[rows].mean(axis=0).tolist())
+
+
+def make_coloured(experiment: Experiment, train: IntArray, features: Float32Array) -> FittedPolicy:
+    """Decide after every sample, by text, votes and confidence, which arm to sample next."""
+    evidence = experiment.evidence
+    votes = evidence.votes(train)
+    with single_threaded():
+        chosen = choose_prior(
+            features[train],
+            experiment.response_profile[train],
+            experiment.state_sums,
+            rows=train,
+            group=experiment.pool.group[train],
+            seed=experiment.seed,
+        )
+    table = evidence.table(votes)
+    measure = measure_arms(evidence.samples, votes, train)
+    own = _rows_of(table, train, evidence)
+    costs = mean_arm_cost(experiment, train)
+    prices = price_steps(costs)
+
+    def fit(prior: Prior, weight: FloatArray) -> ColouredPolicy:
+        values = state_values(measure, own, chosen.cluster, weight)
+        return ColouredPolicy(
+            arms=experiment.arm_names,
+            levels=arm_levels(experiment.arm_names, votes.colours.max_samples),
+            colours=votes.colours,
+            confidence=votes.confidence,
+            prior=prior,
+            schedule=PriceSchedule(prices),
+            action=plan_prices(measure.states, values, prices),
+            sample_cost=costs,
+        )
+
+    policy = fit(chosen.prior, chosen.weight)
+    if chosen.weight.shape[1] > 1:
+        pooled = fit(pooled_prior(features.shape[1]), chosen.equal_weight)
+        policy = replace(policy, pooled=pooled)
+    cell = policy.prepare_features(features)[:, 0].astype(np.int64)
+    known = evidence.run_plans(votes, policy.action, cell, table)
+    return FittedPolicy(policy, prices, features, known=known)
+
+
+def _rows_of(table: VoteTable, rows: IntArray, evidence: Evidence) -> VoteTable:
+    """Return the votes of the orders of some questions."""
+    orders = (rows[:, None] * evidence.n_permutations + np.arange(evidence.n_permutations)).ravel()
+    return table._replace(state=table.state[orders], correct=table.correct[orders])
+
+
+def price_steps(costs: tuple[float, ...]) -> tuple[float, ...]:
+    """Return falling prices, from one sample of the cheapest arm to nearly free samples."""
+    return tuple(np.geomspace(1.0 / min(costs), LOWEST_PRICE / max(costs), N_PRICES).tolist())
+
+
+def arm_levels(arms: tuple[str, ...], max_samples: tuple[int, ...]) -> tuple[Level, ...]:
+    """Return the numbers of samples of each arm that can be reached."""
+    single = len(arms) == 1
+    return tuple(
+        Level(str(n) if single else f"{arm} × {n}", n, None if single else arm)
+        for arm, cap in zip(arms, max_samples, strict=True)
+        for n in range(1, cap + 1)
+    )

@@ -1,0 +1,217 @@
+"""Experiment: what all factories share, and what a factory returns.
+
+An experiment is a pool of recorded samples with the levels, budgets and random orders that policies
+are fitted and scored with. It does not know any policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from adacompute.core.errors import DataError
+from adacompute.core.state_sums import StateSums
+from adacompute.core.states import MAX_SAMPLES
+from adacompute.core.types import (
+    Float32Array,
+    FloatArray,
+    IntArray,
+    Level,
+    UtilityTable,
+    make_levels,
+)
+from adacompute.evaluation.evidence import Evidence, arm_samples
+from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.replay import Replay, ReplayResult
+from adacompute.policies.confidence import LIKELIHOODS
+from adacompute.policies.episode import UNLIMITED_ROUNDS
+from adacompute.policies.policy import Policy
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.prior import response_profile
+from adacompute.policies.rule_policy import Rule, RulePolicy
+
+N_PRICES = 48
+"""Prices of a policy that changes smoothly with the price."""
+
+N_PERMUTATIONS = 40
+"""Random orders of the samples of each question."""
+
+MIN_ORDERS, MAX_ORDERS = 4, 400_000
+"""Random orders of each question, and of all questions, where arms or confidence are used."""
+
+DEFAULT_ARM = "default"
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What all factories share: the pool, its levels, and the random orders of its samples.
+
+    Without ``use_confidence``, what was recorded about the confidence of samples is ignored.
+    """
+
+    pool: Pool
+    levels: tuple[int, ...]
+    budgets: tuple[float, ...] = ()
+    n_permutations: int = N_PERMUTATIONS
+    seed: int = 0
+    classifier: str = "gbm"
+    cost_sensitive: bool = False
+    draft: bool = False
+    max_rounds: int = UNLIMITED_ROUNDS
+    use_confidence: bool = True
+    _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def table(self) -> UtilityTable:
+        """Exact utilities of the levels on every question."""
+        return self.pool.table(self.levels)
+
+    @cached_property
+    def dense_table(self) -> UtilityTable:
+        """Exact utilities of every number of samples up to the largest level."""
+        return self.pool.table(tuple(level.n_samples for level in self.dense_levels))
+
+    @cached_property
+    def replay(self) -> Replay:
+        """Random orders of the samples of every question."""
+        return Replay(self.pool, self.n_permutations, max(self.levels), self.seed, self.max_rounds)
+
+    @cached_property
+    def state_sums(self) -> StateSums:
+        """Sums of the vote states of groups of questions."""
+        max_samples = min(MAX_SAMPLES, max(self.levels))
+        ties = None if self.pool.logprob is None else self.replay.tie_gains(max_samples)
+        utility = None if self.pool.resort is None else self.pool.resort.utility
+        return StateSums(self.pool.answers, max_samples, ties, utility)
+
+    @property
+    def uses_evidence(self) -> bool:
+        """Whether arms or confidence are part of decisions.
+
+        Confidence needs recorded log-probabilities. Where rounds are limited or cost something, or
+        ties are broken by log-probability, decisions about one arm use the votes alone.
+        """
+        pool = self.pool
+        if pool.has_arms:
+            return True
+        sees_rounds = self.max_rounds < max(self.levels) or bool(pool.round_costs.any())
+        return (
+            self.use_confidence
+            and _has_likelihoods(pool)
+            and not (sees_rounds or pool.logprob is not None or pool.resort is not None)
+        )
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """Names of the arms; a single one has the name ``DEFAULT_ARM`` if it has none."""
+        return self.pool.arms or (DEFAULT_ARM,)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Samples of all arms in random orders."""
+        recorded = self.pool.arm_counts.min(axis=0)
+        cap = min(MAX_SAMPLES, max(self.levels))
+        n_orders = min(self.n_permutations, max(MIN_ORDERS, MAX_ORDERS // max(1, len(self.pool))))
+        return Evidence(
+            samples=arm_samples(self.pool),
+            max_samples=tuple(min(cap, int(n)) for n in recorded),
+            n_permutations=n_orders,
+            seed=self.seed,
+            use_confidence=self.use_confidence,
+        )
+
+    @cached_property
+    def response_profile(self) -> FloatArray:
+        """Response profile of each question, as the sequential policy predicts it."""
+        return response_profile(self.pool.answers, min(MAX_SAMPLES, max(self.levels)))
+
+    @property
+    def policy_levels(self) -> tuple[Level, ...]:
+        """The levels as policies take them."""
+        return make_levels(self.levels)
+
+    @property
+    def dense_levels(self) -> tuple[Level, ...]:
+        """One level per sample, for rules that decide after every sample."""
+        return make_levels(tuple(range(1, max(self.levels) + 1)))
+
+    @property
+    def round_limit(self) -> int | None:
+        """Maximum number of rounds per question; None if it is not limited."""
+        return None if self.max_rounds >= UNLIMITED_ROUNDS else self.max_rounds
+
+    def sample_cost(self, rows: IntArray) -> float:
+        """Return the mean cost of a sample of these questions, which must be above 0."""
+        mean = float(self.pool.mean_sample_cost()[rows].mean())
+        if mean <= 0:
+            raise DataError(
+                f"the samples of {len(rows)} questions cost nothing in this unit: use another unit"
+            )
+        return mean
+
+    def round_cost(self, rows: IntArray) -> float:
+        """Return the mean cost of a round of these questions, besides its samples."""
+        return float(self.pool.round_costs[rows].mean())
+
+    def max_cost(self, rows: IntArray) -> float:
+        """Return the mean cost with one round per sample, and then the last resort."""
+        round_cost, resort = self.round_cost(rows), self.pool.resort
+        cost = max(self.levels) * (self.sample_cost(rows) + round_cost)
+        return cost if resort is None else cost + round_cost + float(resort.cost[rows].mean())
+
+    def run_rules(self, rules: Sequence[Rule]) -> ReplayResult:
+        """Return the results of each rule on all questions, (N, rules).
+
+        Rules are not fitted, so their results are computed once and kept.
+        """
+        missing = [rule for rule in rules if rule not in self._rule_results]
+        if missing:
+            parts: list[list[ReplayResult]] = [[] for _ in missing]
+            for _, block in self.replay.blocks():
+                for rule, results in zip(missing, parts, strict=True):
+                    policy = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
+                    features = policy.prepare_features(block.pool.features)
+                    results.append(block.run_block(policy, (1.0,), features, 1.0))
+            for rule, results in zip(missing, parts, strict=True):
+                self._rule_results[rule] = ReplayResult.concatenate(results)
+        return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])
+
+
+def _has_likelihoods(pool: Pool) -> bool:
+    """Whether some log-probability was recorded with the samples."""
+    return pool.signals is not None and any(
+        name in LIKELIHOODS and not np.isnan(column).all()
+        for name, column in zip(pool.signal_names, pool.signals.T, strict=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPolicy:
+    """A policy and the falling prices to score it at.
+
+    A stepped policy has no settings between these prices, so its scores are not interpolated.
+    ``features`` are the features that the policy uses, of all questions of the experiment.
+    ``known`` are the results at the prices on all questions, if they were computed before.
+    """
+
+    policy: Policy
+    prices: tuple[float, ...]
+    features: Float32Array
+    is_stepped: bool = False
+    known: ReplayResult | None = None
+
+    @cached_property
+    def prepared_features(self) -> Float32Array:
+        """The features in the form that the policy decides by."""
+        return self.policy.prepare_features(self.features)
+
+
+PolicyFactory = Callable[[Experiment, IntArray], FittedPolicy]
+
+
+def price_grid(highest: float) -> tuple[float, ...]:
+    """Return falling prices over five orders of magnitude, for policies that change smoothly."""
+    return tuple(np.geomspace(highest, highest * 1e-5, N_PRICES).tolist())

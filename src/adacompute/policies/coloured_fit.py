@@ -1,0 +1,241 @@
+"""Coloured fit: fit the coloured policy to training questions.
+
+First the confidence of samples is fitted, and the power of their votes is chosen by how often votes
+of training questions are correct. Then states are measured: their probability and the cost of the
+next sample exactly, over all orders of the recorded samples, and the accuracy of weighted votes
+over random orders, because weights are not part of the state. Sparse accuracies are shrunk.
+
+It does not know where samples come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.core.answers import UNPARSED, Answers, order_samples
+from adacompute.core.coloured_measure import (
+    ColouredMeasure,
+    ColouredSamples,
+    measure_samples,
+)
+from adacompute.core.coloured_states import ColouredStates, Colours, count_states
+from adacompute.core.positions import OrderedSamples, VoteTable, tabulate_votes
+from adacompute.policies.confidence import (
+    MIN_ACCURACY_GAIN,
+    Confidence,
+    candidate_signals,
+    fit_confidence,
+    select_power,
+)
+from adacompute.policies.plans import StateValues, make_plan
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray, IntArray, KeyArray
+
+MAX_FIT_STATES = 10_000
+"""States up to which one arm is sampled; more samples of it would need more states."""
+
+N_BINS = 2
+"""Confidence bins of each arm."""
+
+SELECTION_ORDERS = 8
+"""Orders of each question by which the power of votes is chosen."""
+
+SHRINKAGE = 0.25
+"""Questions of prior weight that the accuracy of a state has."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArmSamples:
+    """Recorded samples of N questions from several arms, with everything that is learned from.
+
+    ``arm`` (S,) is the arm of each sample, ``cost`` (S,) its cost, and ``values`` (S, signals) what
+    was recorded about it, under the names in ``signals``; NaN is unknown.
+    """
+
+    answers: Answers
+    key: KeyArray
+    arm: IntArray
+    n_arms: int
+    cost: FloatArray
+    signals: tuple[str, ...]
+    values: FloatArray
+
+    @cached_property
+    def n_recorded(self) -> IntArray:
+        """Samples of each arm that every question has at least, (arms,)."""
+        cell = self.answers.question * self.n_arms + self.arm
+        counts = np.bincount(cell, minlength=len(self.answers) * self.n_arms)
+        return np.asarray(counts.reshape(-1, self.n_arms).min(axis=0))
+
+    def order(self, max_samples: Sequence[int], n_orders: int, seed: int) -> list[IntArray]:
+        """Return random orders of the samples of each arm, one array (N · orders, cap) per arm."""
+        found = []
+        for arm, cap in enumerate(max_samples):
+            rows = np.flatnonzero(self.arm == arm)
+            own = self.answers.keep(self.arm == arm)
+            index = order_samples(own, self.key, n_orders=n_orders, length=cap, seed=seed + arm)
+            found.append(rows[index.reshape(-1, cap)])
+        return found
+
+    def column(self, signals: Sequence[str]) -> FloatArray:
+        """Return the values of some signals, (S, signals)."""
+        return self.values[:, [self.signals.index(name) for name in signals]]
+
+    @property
+    def merged(self) -> ArmSamples:
+        """The samples as if all were of one arm."""
+        return replace(self, arm=np.zeros(len(self.arm), dtype=np.int64), n_arms=1)
+
+    def in_rows(self, rows: IntArray) -> np.ndarray:
+        """Return which samples belong to some questions."""
+        mask = np.zeros(len(self.answers), dtype=np.bool_)
+        mask[rows] = True
+        return np.asarray(mask[self.answers.question])
+
+
+def order_votes(
+    samples: ArmSamples, index: list[IntArray], confidence: Confidence, colours: Colours
+) -> VoteTable:
+    """Return states and accuracies of the votes at every position of orders of the samples."""
+    arm = samples.arm
+    log_odds = confidence.log_odds(arm, samples.column(confidence.signals))
+    colour = colours.first_colour[arm] + confidence.find_bin(arm, log_odds)
+    weight = confidence.weight(log_odds)
+    answers = samples.answers
+    ordered = OrderedSamples(
+        [answers.answer[one] for one in index],
+        [colour[one] for one in index],
+        [weight[one] for one in index],
+        [answers.class_accuracy[one] for one in index],
+    )
+    return tabulate_votes(ordered, colours)
+
+
+def choose_caps(n_samples: Sequence[int], n_bins: Sequence[int]) -> tuple[int, ...]:
+    """Return how many samples of each arm states can count: fewer of the first if need be."""
+    caps = list(n_samples)
+    while count_states(Colours(tuple(caps), tuple(n_bins)), MAX_FIT_STATES) > MAX_FIT_STATES:
+        largest = max(range(len(caps)), key=lambda arm: caps[arm])
+        if caps[largest] == 1:
+            break
+        caps[largest] -= 1
+    return tuple(caps)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedVotes:
+    """Confidence, states and votes that were fitted to training questions."""
+
+    confidence: Confidence
+    colours: Colours
+    accuracy: float
+
+
+def fit_votes(
+    samples: ArmSamples, train: IntArray, max_samples: Sequence[int], *, seed: int, use: bool = True
+) -> FittedVotes:
+    """Fit the confidence of samples, and choose its signals and the power of votes.
+
+    Without ``use`` every sample counts once and has no bin.
+    """
+    n_bins = [N_BINS] * samples.n_arms
+    keep = samples.in_rows(train)
+    training = keep & (samples.answers.answer != UNPARSED)
+    orders = [
+        one.reshape(len(samples.answers), SELECTION_ORDERS, -1)[train].reshape(-1, one.shape[1])
+        for one in samples.order(max_samples, SELECTION_ORDERS, seed)
+    ]
+    candidates = candidate_signals(samples.signals, samples.values[keep]) if use else [()]
+    best: FittedVotes | None = None
+    for signals in candidates:
+        fitted = fit_confidence(
+            samples.arm[training],
+            samples.column(signals)[training],
+            samples.answers.correct[training],
+            signals=signals,
+            n_arms=samples.n_arms,
+            n_bins=n_bins,
+        )
+        power, accuracy = _choose_power(samples, orders, fitted)
+        if best is None or accuracy > best.accuracy + MIN_ACCURACY_GAIN:
+            chosen = replace(fitted, power=power)
+            colours = Colours(choose_caps(max_samples, chosen.n_bins), chosen.n_bins)
+            best = FittedVotes(chosen, colours, accuracy)
+    if best is None:
+        raise AssertionError
+    return best
+
+
+def _choose_power(
+    samples: ArmSamples, orders: list[IntArray], confidence: Confidence
+) -> tuple[float, float]:
+    """Return the power of votes with the best accuracy over all positions, and the accuracy."""
+    one_bin = Colours(tuple(one.shape[1] for one in orders), (1,) * samples.n_arms)
+    plain = replace(confidence, cuts=((),) * samples.n_arms)
+
+    def score(power: float) -> float:
+        voted = order_votes(samples, orders, replace(plain, power=power), one_bin)
+        return float(voted.correct[:, 1:].mean())
+
+    return select_power(score)
+
+
+def measure_arms(samples: ArmSamples, votes: FittedVotes, rows: IntArray) -> ColouredMeasure:
+    """Measure the states of some questions exactly."""
+    kept, answers = samples.in_rows(rows), samples.answers.take(rows)
+    arm, confidence = samples.arm[kept], votes.confidence
+    log_odds = confidence.log_odds(arm, samples.column(confidence.signals)[kept])
+    coloured = ColouredSamples(
+        offsets=answers.offsets,
+        arm=arm,
+        colour=votes.colours.first_colour[arm] + confidence.find_bin(arm, log_odds),
+        answer=answers.answer,
+        accuracy=answers.class_accuracy,
+        cost=samples.cost[kept],
+    )
+    return measure_samples(coloured, votes.colours)
+
+
+def state_values(
+    measure: ColouredMeasure, table: VoteTable, cluster: IntArray, weight: FloatArray
+) -> StateValues:
+    """Return the values of states in mixtures of clusters of the questions that were measured.
+
+    ``cluster`` (N,) is the cluster of each of them, and ``weight`` (clusters, cells) mixes the
+    clusters. ``table`` holds the votes of orders of the same questions.
+    """
+    n_clusters = len(weight)
+    sums = measure.sum(cluster, n_clusters)
+    rate = _accuracy(measure.states, table, cluster, n_clusters)
+    return StateValues(sums.mass @ weight, (sums.mass * rate) @ weight, sums.cost @ weight)
+
+
+def _accuracy(
+    states: ColouredStates, table: VoteTable, cluster: IntArray, n_clusters: int
+) -> FloatArray:
+    """Return the accuracy of votes in each state and cluster, shrunk to that of all clusters."""
+    n_orders = len(table.state) // len(cluster)
+    group = np.repeat(cluster, n_orders)
+    cell = (table.state * n_clusters + group[:, None]).ravel()
+    size = len(states) * n_clusters
+    shape = (len(states), n_clusters)
+    visits = np.bincount(cell, minlength=size).reshape(shape) / n_orders
+    correct = np.bincount(cell, table.correct.ravel(), size).reshape(shape) / n_orders
+    n_samples = states.n_by_arm.sum(axis=1)
+    by_size = np.bincount(n_samples, correct.sum(axis=1)) / np.maximum(
+        np.bincount(n_samples, visits.sum(axis=1)), 1e-12
+    )
+    all_visits, all_correct = visits.sum(axis=1), correct.sum(axis=1)
+    pooled = (all_correct + SHRINKAGE * by_size[n_samples]) / (all_visits + SHRINKAGE)
+    return np.asarray((correct + SHRINKAGE * pooled[:, None]) / (visits + SHRINKAGE))
+
+
+def plan_prices(states: ColouredStates, values: StateValues, prices: Sequence[float]) -> IntArray:
+    """Return the plans of all prices, (prices, S, C)."""
+    return np.stack([make_plan(states, values, price) for price in prices])
