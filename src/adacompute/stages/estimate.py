@@ -22,7 +22,7 @@ from adacompute.stages.inputs import (
     DEFAULT_LEVELS,
     check_levels,
 )
-from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet, encode_samples
+from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def estimate_run(
     finished = store.find_finished("estimate", arguments, inputs)
     if finished:
         return finished.result
-    recorded = encode_samples(store.samples())
+    recorded = store.encoded_samples()
     answers = _with_scores(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
     found = _estimate(answers, levels, method, vote)
     columns: dict[str, Any] = {"question_id": recorded.id}

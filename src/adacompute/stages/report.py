@@ -37,7 +37,7 @@ from adacompute.stages.inputs import (
     read_pool,
 )
 from adacompute.storage.manifest import write_atomically
-from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,7 +197,7 @@ def _document(
 ) -> dict[str, Any]:
     """Compute the content of the page."""
     progress(arguments["policy"])
-    recorded = encode_samples(store.samples())
+    recorded = store.encoded_samples()
     pool = read_pool(store, costs=costs).equalise()
     experiment = Experiment(
         pool,

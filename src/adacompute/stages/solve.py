@@ -18,7 +18,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
 from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
 from adacompute.stages.estimate import UTILITY
-from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def solve_run(
     finished = store.find_finished("solve", arguments, inputs)
     if finished:
         return finished.result
-    recorded = encode_samples(store.samples())
+    recorded = store.encoded_samples()
     names = [name for name in utility.column_names if name.startswith("utility_")]
     levels = tuple(int(name.removeprefix("utility_")) for name in names)
     table = UtilityTable(
