@@ -59,7 +59,7 @@ def test_each_model_has_its_own_token_prices(make_run: Make, rows: Rows) -> None
     mixed = [{**row, "model": "ab"[row["sample"] % 2]} for row in tokens(rows)]
     price_list = {"a": TokenPrices(output=1e6), "b": TokenPrices(output=2e6), "c": TokenPrices()}
     found = sample_costs(recorded(make_run(mixed)), "money", price_list)
-    assert found.tolist() == [30.0, 60.0] * (len(rows) // 2)
+    assert found.tolist() == [30.0, 30.0, 30.0, 30.0, 60.0, 60.0, 60.0, 60.0] * (len(rows) // 8)
     with pytest.raises(ConfigError, match=r"small.*a, b, c"):
         sample_costs(recorded(make_run(tokens(rows))), "money", price_list)
     unnamed = recorded(make_run(tokens(rows, model=None)))

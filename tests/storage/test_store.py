@@ -260,11 +260,17 @@ def test_keys_groups_and_samples_do_not_depend_on_the_order_of_rows(
     assert as_lists(again) == as_lists(found)
 
 
-@given(TABLES, st.sampled_from([None, "small"]), st.sampled_from([None, "m"]), st.booleans())
+@given(
+    cells=TABLES,
+    arm=st.sampled_from([None, "small"]),
+    model=st.sampled_from([None, "m"]),
+    pool_answers=st.booleans(),
+)
 def test_one_arm_is_encoded_as_samples_without_arms(
     cells: list[tuple[tuple[str, int], tuple[str | None, str | None]]],
     arm: str | None,
     model: str | None,
+    *,
     pool_answers: bool,
 ) -> None:
     plain = [sample(q, n, answer, question=text) for (q, n), (answer, text) in cells]
@@ -301,7 +307,7 @@ def test_answers_of_different_arms_differ_without_pooling() -> None:
 
 
 @pytest.mark.parametrize("pool_answers", [True, False])
-def test_a_run_is_encoded_as_it_records(tmp_path: Path, pool_answers: bool) -> None:
+def test_a_run_is_encoded_as_it_records(tmp_path: Path, *, pool_answers: bool) -> None:
     run = Run(tmp_path / "run")
     known: dict[str, Any] = {"arguments": {}, "inputs": {}, "outputs": {SAMPLES: tidy(ARMS)}}
     run.finish("import", **known, result={"pool_answers": pool_answers})

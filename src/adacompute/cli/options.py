@@ -60,6 +60,34 @@ class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
             self.fail(f"{value!r} is not a limit such as latency=3", param, ctx)
 
 
+class NamedPair(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A pair of texts, such as NAME=FILE."""
+
+    def __init__(self, name: str, example: str) -> None:
+        self.name, self.example = name, example
+
+    def convert(
+        self,
+        value: str,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, str]:
+        """Parse ``low=low.parquet``."""
+        name, _, text = value.partition("=")
+        if not name.strip() or not text.strip():
+            self.fail(f"{value!r} is not a pair such as {self.example}", param, ctx)
+        return name.strip(), text.strip()
+
+
+def refuse_repeated(
+    _: click.Context, param: click.Parameter, pairs: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
+    """Return pairs as a dictionary; refuse a name that is given twice."""
+    if len(dict(pairs)) < len(pairs):
+        raise click.UsageError(f"{param.opts[0]} gives one name twice: give every name once")
+    return dict(pairs)
+
+
 class ArmOption(click.ParamType):  # type: ignore[type-arg]  # as above
     """An arm to collect: KEY=VALUE,KEY=VALUE."""
 

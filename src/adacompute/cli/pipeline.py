@@ -29,9 +29,11 @@ from adacompute.cli.options import (
     UNIT,
     WHOLE_NUMBERS,
     Limit,
+    NamedPair,
     collecting,
     common,
     is_given,
+    refuse_repeated,
 )
 from adacompute.cli.output import progress, show, warn
 from adacompute.cli.results import (
@@ -49,8 +51,21 @@ from adacompute.cli.results import (
 
 
 @click.command("import")
-@click.argument("source", type=RUN)
+@click.argument("source", type=RUN, required=False)
 @click.option("--run", required=True, type=RUN, help="Run directory.")
+@click.option(
+    "--arm",
+    "arms",
+    type=NamedPair("NAME=FILE", "low=low.parquet"),
+    multiple=True,
+    callback=refuse_repeated,
+    help="Samples of one arm, instead of SOURCE; may be repeated.",
+)
+@click.option(
+    "--no-pool",
+    is_flag=True,
+    help="Equal answers of different arms are different answers.",
+)
 @MODEL
 @GRADER
 @click.option("--gold", help="Question set with reference answers (default: the column gold).")
@@ -60,11 +75,21 @@ from adacompute.cli.results import (
     help="Accept equal answers with different grades.",
 )
 @common
-def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def import_(
+    *,
+    source: Path | None,
+    run: Path,
+    arms: dict[str, str],
+    no_pool: bool,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - as declared above
+) -> None:
     """Import recorded samples into a run: a file, logs or 'example'."""
     from adacompute.stages.import_samples import import_samples
 
-    show(import_samples(source, run, **options), print_import, as_json=as_json)
+    options |= {"arms": {name: Path(path) for name, path in arms.items()}}
+    result = import_samples(source, run, pool_answers=not no_pool, **options)
+    show(result, print_import, as_json=as_json)
 
 
 @click.command("grade")
