@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,11 @@ def test_a_grader_that_finds_no_answer_at_all_is_refused(tmp_path: Path) -> None
         import_samples(tmp_path / "samples.parquet", tmp_path / "run", grader="numeric")
 
 
-def arm_file(path: Path, answers: dict[str, list[str | None]], **columns: Any) -> Path:
-    """Write samples of one arm; ``gold`` is the first letter of the question unless it is given."""
+AnswersOf = Mapping[str, Sequence[str | None]]
+
+
+def arm_file(path: Path, answers: AnswersOf, **columns: Any) -> Path:
+    """Write samples of one arm, whose gold answers are ``gold``."""
     rows = [
         {"question_id": name, "sample": i, "answer": answer, **columns}
         for name, own in answers.items()
@@ -136,7 +139,7 @@ def arm_file(path: Path, answers: dict[str, list[str | None]], **columns: Any) -
 @pytest.fixture
 def two_arms(tmp_path: Path) -> dict[str, Path]:
     """Return the files of two arms, whose equal answers mean different things."""
-    low = {"a": ["5", "6", None], "b": ["5"]}
+    low: AnswersOf = {"a": ["5", "6", None], "b": ["5"]}
     high = {"a": ["005", "6"], "c": ["6", "6"]}
     return {
         "low": arm_file(tmp_path / "low.parquet", low, gold="5"),

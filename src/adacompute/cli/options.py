@@ -89,7 +89,7 @@ def refuse_repeated(
 
 
 class ArmOption(click.ParamType):  # type: ignore[type-arg]  # as above
-    """An arm to collect: KEY=VALUE,KEY=VALUE."""
+    """An arm to collect: KEY=VALUE,KEY=VALUE, or a table of a TOML file."""
 
     name = "name=NAME,KEY=VALUE,…"
 
@@ -98,7 +98,7 @@ class ArmOption(click.ParamType):  # type: ignore[type-arg]  # as above
         value: Any,  # noqa: ANN401 - as above
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> dict[str, str]:
+    ) -> dict[str, Any]:
         """Parse ``name=big,model=gpt-4o,effort=high``."""
         if isinstance(value, dict):
             return value
@@ -144,8 +144,14 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     ctx.default_map = {**(ctx.default_map or {}), **given}
 
 
-def _write(value: Any, option: click.Option) -> str | bool | list[str] | None:  # noqa: ANN401 - TOML
-    """Return a value as it would be written on the command line; None if that is impossible."""
+def _write(value: Any, option: click.Option) -> str | bool | list[Any] | None:  # noqa: ANN401 - TOML
+    """Return a value as it would be written on the command line; None if that is impossible.
+
+    Arms may also be tables, which hold more than the command line can: they stay as they are.
+    """
+    if isinstance(option.type, ArmOption) and isinstance(value, list):
+        is_valid = all(isinstance(item, str | dict) for item in value)
+        return value if is_valid else None
     if isinstance(value, dict) and option.multiple:
         value = [f"{name}={amount}" for name, amount in value.items()]
     values = value if isinstance(value, list) else [value]
