@@ -8,6 +8,7 @@ datasets of Hugging Face. None of these libraries is a dependency. It knows noth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -24,7 +25,7 @@ from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import SAMPLE_SCHEMA, finish_samples, read_columns, select_columns
 from adacompute.datasets.sources import read_question_source, resolve_source
 from adacompute.datasets.ungraded import UNGRADED, grade_table
-from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel
+from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, select_token_prices
 from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.policies.bundle import load_bundle
@@ -212,6 +213,7 @@ def read_samples(
     model: str | None = None,
     unit: str = "samples",
     token_prices: TokenPriceSource | None = None,
+    price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
     allow_inconsistent_grades: bool = False,
@@ -221,7 +223,8 @@ def read_samples(
 
     ``grader`` grades samples that have no grades, by their column ``gold`` or by the question set
     ``gold``; it also extracts answers when a policy runs. ``columns`` maps column names of the
-    source to ours. Budgets are in ``unit``; ``token_prices`` are for money. Equal answers of a
+    source to ours. Budgets are in ``unit``; ``token_prices`` are for money, and ``price_as`` maps
+    models that a file of them does not list to listed ones. Equal answers of a
     question with different grades are refused unless ``allow_inconsistent_grades`` is set. Without
     ``pool_answers``, answers of different arms are never equal; a run records that itself.
 
@@ -229,12 +232,13 @@ def read_samples(
     300
     """
     judge = load_grader(grader) if isinstance(grader, str) else grader
-    costs = CostModel(unit, _read_prices(token_prices, unit), native_n, round_cost)
+    prices = _read_prices(token_prices, unit, price_as)
+    costs = CostModel(unit, prices, native_n, round_cost)
     known: dict[str, Any] = {"grader": judge, "costs": costs, "pool_answers": pool_answers}
     if isinstance(source, str | PathLike):
         path = resolve_source(Path(source))
         if (path / SAMPLES_FILE).is_file():
-            return _read_run(Run(path), model, known)
+            return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)
         table = _read_path(path, judge, gold, columns, pool_answers=pool_answers)
         if path == find_example():  # its policy records how it was collected
             bundle = load_bundle(locate_bundle(Path(EXAMPLE)))
@@ -244,6 +248,7 @@ def read_samples(
         table = _grade(found, judge, gold, columns, "the table", pool_answers=pool_answers)
     table = pool_arms(table, judge) if pool_answers else table
     samples = Samples(table, model=model or find_model(table), **known)
+    _select_prices(samples, token_prices, price_as)
     if judge is not None:
         check_parsed(samples.encoded)
     if not allow_inconsistent_grades:
@@ -315,12 +320,28 @@ def _grade(
     return grade_table(table, key, grading, source, pool_answers=pool_answers).samples
 
 
-def _read_prices(source: TokenPriceSource | None, unit: str) -> Mapping[str, TokenPrices] | None:
+def _read_prices(
+    source: TokenPriceSource | None, unit: str, price_as: Mapping[str, str] | None
+) -> Mapping[str, TokenPrices] | None:
+    if price_as and (source is None or isinstance(source, Mapping)):
+        raise ConfigError("price_as names a model of a price file: pass the file as token_prices=")
     if source is None:
         return None
     if unit != "money":
         raise ConfigError(f"token prices are for costs in money, not in {unit}: pass unit='money'")
-    return source if isinstance(source, Mapping) else parse_token_prices(Path(source))
+    return source if isinstance(source, Mapping) else parse_token_prices(Path(source), price_as)
+
+
+def _select_prices(
+    samples: Samples, source: TokenPriceSource | None, price_as: Mapping[str, str] | None
+) -> Samples:
+    """Keep only the prices of the samples' models if they are from a public list."""
+    prices = samples.costs.token_prices
+    if prices is not None and isinstance(source, str | PathLike):
+        models = [*samples.to_arrow()["model"].unique().to_pylist(), *(price_as or {})]
+        kept = select_token_prices(prices, Path(source), models)
+        samples.costs = replace(samples.costs, token_prices=kept)
+    return samples
 
 
 def check_samples(value: object) -> Samples:

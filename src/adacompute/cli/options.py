@@ -197,7 +197,16 @@ UNIT = click.option(
     help="Unit of costs and budgets: samples, tokens, characters, money or seconds.",
 )
 TOKEN_PRICES = click.option(
-    "--token-prices", type=RUN, help="TOML file of token prices, for the unit money."
+    "--token-prices",
+    type=RUN,
+    help="File of token prices, for the unit money: TOML, or LiteLLM's list (.json).",
+)
+PRICE_AS = click.option(
+    "--price-as",
+    type=NamedPair("MODEL=LISTED", "gpt-5.2-2025-12-11=gpt-5.2"),
+    multiple=True,
+    callback=refuse_repeated,
+    help="Price a model as one that the file lists; may be repeated.",
 )
 NATIVE_N = click.option(
     "--native-n", is_flag=True, help="One round is one call: its prompt is paid for once."

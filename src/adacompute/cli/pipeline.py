@@ -20,6 +20,7 @@ from adacompute.cli.options import (
     NAMES,
     NATIVE_N,
     NUMBERS,
+    PRICE_AS,
     RESORT,
     ROUND_COST,
     RUN,
@@ -130,6 +131,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @common
 def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Estimate the accuracy of every level on every question."""
@@ -157,6 +159,7 @@ def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @common
 def solve(
     *,
@@ -197,6 +200,7 @@ def solve(
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @ROUND_COST
 @NATIVE_N
 @RESORT
@@ -278,6 +282,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @FEATURES
 @SEED
 @click.option("--rounds", type=int, help="Maximum rounds of samples per question.")
@@ -306,6 +311,7 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @click.option("--levels", type=WHOLE_NUMBERS, help="Levels (default: as evaluated, or 1,2,4,8,16).")
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @SEED
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
@@ -328,6 +334,7 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 @LEVELS
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @TIE_BREAK
 @MODEL
 @GRADER

@@ -16,7 +16,7 @@ from adacompute.collection.prompts import find_form, read_few_shot
 from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
-from adacompute.spending.token_prices import TokenPriceList, TokenPrices, find_token_prices
+from adacompute.spending.token_prices import TokenPrices, find_token_prices, parse_token_prices
 
 API_KEY_ENV = "OPENAI_API_KEY"
 
@@ -72,14 +72,18 @@ def read_arms(
     given: Sequence[Mapping[str, Any]],
     default: ArmSpec,
     grader: str,
-    price_list: TokenPriceList | None = None,
+    token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
 ) -> tuple[ArmSpec, ...]:
     """Return the given arms, or the default one, each with its token prices."""
     specs = [_read_arm(arm, default, grader) for arm in given] or [default]
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise ConfigError(f"arms must have different names, got {names}")
-    if price_list is not None:
+    if price_as and token_prices is None:
+        raise ConfigError("--price-as names a listed model: give the list with --token-prices")
+    if token_prices is not None:
+        price_list = parse_token_prices(token_prices, price_as)
         specs = [
             replace(spec, token_prices=find_token_prices(price_list, spec.model)) for spec in specs
         ]

@@ -23,7 +23,7 @@ from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Prompt, Sample, Settings, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
-from adacompute.spending.token_prices import NANO, TokenPrices, Usage, parse_token_prices
+from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,6 +163,7 @@ def read_plan(
     completion: bool = False,
     seed: int = 0,
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
     concurrency: int = 64,
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
@@ -176,13 +177,11 @@ def read_plan(
 ) -> Plan:
     """Read and choose the questions and check all options, before anything is paid for."""
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
-    examples = () if few_shot is None else read_few_shot(few_shot)
-    template = Template(find_form(prompt, grader), system, examples, chat=not completion)
+    template = Template(find_form(prompt, grader), system, read_few_shot(few_shot), not completion)
     default = ArmSpec("default", model, base_url, api_key_env, samples, settings, template=template)
-    price_list = None if token_prices is None else parse_token_prices(token_prices)
     return Plan(
         questions=choose_questions(read_question_source(source), seed=seed, **choice),
-        arms=read_arms(arms, default, grader, price_list),
+        arms=read_arms(arms, default, grader, token_prices, price_as),
         grader=grader,
         seed=seed,
         concurrency=concurrency,

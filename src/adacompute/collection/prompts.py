@@ -47,8 +47,10 @@ def find_form(prompt: str, grader: str) -> str:
     return COT_FORMS[grader]
 
 
-def read_few_shot(path: Path) -> tuple[tuple[str, str], ...]:
-    """Read few-shot examples: lines of JSON with a question and an answer."""
+def read_few_shot(path: Path | None) -> tuple[tuple[str, str], ...]:
+    """Read few-shot examples, lines of JSON with a question and an answer; none without a file."""
+    if path is None:
+        return ()
     try:
         rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
         return tuple((str(row["question"]), str(row["answer"])) for row in rows)

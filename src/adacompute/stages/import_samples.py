@@ -80,13 +80,8 @@ def import_samples(
     if not allow_inconsistent_grades:
         check_grades(recorded)
     named = {"model": model or find_model(graded.samples), "grader": grader}
-    result = {
-        **_count(recorded),
-        **_count_excluded(graded),
-        **named,
-        "arms": _count_arms(recorded),
-        "pool_answers": pool_answers,
-    }
+    result: dict[str, Any] = {**_count(recorded), **_count_excluded(graded), **named}
+    result |= {"arms": _count_arms(recorded), "pool_answers": pool_answers}
     outputs = {SAMPLES: graded.samples}
     store.finish("import", arguments=arguments, inputs={}, outputs=outputs, result=result)
     return result

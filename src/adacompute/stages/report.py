@@ -40,7 +40,7 @@ from adacompute.storage.manifest import write_atomically
 from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
@@ -68,6 +68,7 @@ def report_run(
     levels: Sequence[int] | None = None,
     unit: str = "samples",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
@@ -75,7 +76,8 @@ def report_run(
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
-    store, costs = Run(run), CostModel(unit, read_token_prices(token_prices, [unit]))
+    prices = read_token_prices(token_prices, [unit], price_as, runs=[run])
+    store, costs = Run(run), CostModel(unit, prices)
     evaluation = _find_evaluation(store, costs)
     arguments = {
         "format": FORMAT,

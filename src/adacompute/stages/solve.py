@@ -34,11 +34,13 @@ def solve_run(
     limits: Mapping[str, float] | None = None,
     method: str = "exact",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Compute the best allocation of a budget, and a bound on what any allocation reaches."""
     if limits and method != "exact":
         raise ConfigError(f"limits need the method 'exact', got {method!r}")
-    store, prices = Run(run), read_token_prices(token_prices, [unit, *(limits or {})])
+    store, units = Run(run), [unit, *(limits or {})]
+    prices = read_token_prices(token_prices, units, price_as, runs=[run])
     arguments = {
         "budget": budget,
         "unit": unit,
