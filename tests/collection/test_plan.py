@@ -11,6 +11,9 @@ import pytest
 
 from adacompute.collection.plan import estimate_cost, read_plan
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.models.messages import Capabilities
+from adacompute.models.openai_format import request_body
+from adacompute.models.templates import Template
 
 ASKED: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "grader": "exact"}
 
@@ -47,6 +50,10 @@ def token_prices(tmp_path: Path) -> Path:
         ({"arms": ({"model": "n"},)}, "needs a name"),
         ({"arms": ({"name": "a", "colour": "red"},)}, "has no 'colour'"),
         ({"arms": ({"name": "a", "temperature": "hot"},)}, "arm 'a': "),
+        ({"arms": ({"name": "a", "request": "x"},)}, "arm 'a': request must be a table"),
+        ({"arms": ({"name": "a", "request": {"max_tokens": 9}},)}, "'max_tokens'"),
+        ({"arms": ({"name": "a", "request.n": "9"},)}, "'n'"),
+        ({"arms": ({"name": "a", "samples": [1]},)}, "arm 'a': "),
         ({"budget": 2.0}, "needs --adaptive"),
         ({"budget": 0.5, "adaptive": True}, "at least 1"),
         ({"scorer_price": 0.1}, "URL with --scorer"),
@@ -57,6 +64,32 @@ def test_invalid_options_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         read_plan(questions, token_prices=token_prices, **ASKED, **options)
+
+
+def test_an_arm_may_set_any_request_field(questions: str) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 16000}
+    arms = (
+        {"name": "low", "request.reasoning_effort": "low", "request.top_p": "0.9"},
+        {"name": "think", "samples": 4, "temperature": 1.0, "request": {"thinking": thinking}},
+    )
+    low, think = read_plan(questions, arms=arms, **ASKED).arms
+    assert low.settings.extra == {"reasoning_effort": "low", "top_p": 0.9}
+    assert (think.n_samples, think.settings.temperature) == (4, 1.0)
+    prompt = think.template.render("1 + 1?")
+    body = request_body(think.model, prompt, think.settings, Capabilities())
+    assert body["thinking"] == thinking
+    assert body["max_tokens"] == 1024
+
+
+def test_an_arm_may_have_its_own_prompt(questions: str, tmp_path: Path) -> None:
+    (tmp_path / "few.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}')
+    own = {"prompt": "Q: {question}", "system": "Be brief.", "few_shot": tmp_path / "few.jsonl"}
+    arms = ({"name": "plain"}, {"name": "own", **own})
+    plain, changed = read_plan(questions, arms=arms, **ASKED).arms
+    assert plain.template == Template()
+    assert changed.template == Template("Q: {question}", "Be brief.", (("2 + 2?", "4"),))
+    rows = estimate_cost(read_plan(questions, arms=arms, **ASKED))["arms"]
+    assert rows[0]["prompt_tokens"] < rows[1]["prompt_tokens"]
 
 
 def test_max_cost_without_prices_is_refused(questions: str) -> None:

@@ -22,7 +22,8 @@ def cot(folder: Path, grader: str) -> Template:
     path = folder / "questions.jsonl"
     path.write_text(json.dumps({"question_id": "a", "question": QUESTION, "gold": "18"}))
     url = "http://127.0.0.1:9/v1"
-    return read_plan(str(path), base_url=url, model="m", grader=grader, prompt="cot").template
+    plan = read_plan(str(path), base_url=url, model="m", grader=grader, prompt="cot")
+    return plan.arms[0].template
 
 
 def sent(template: Template) -> str:

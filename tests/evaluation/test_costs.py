@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import adacompute as ada
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.costs import CostModel, call_costs, level_costs, sample_costs
 from adacompute.policies.bundle import load_bundle
@@ -59,7 +61,7 @@ def test_each_model_has_its_own_token_prices(make_run: Make, rows: Rows) -> None
     mixed = [{**row, "model": "ab"[row["sample"] % 2]} for row in tokens(rows)]
     price_list = {"a": TokenPrices(output=1e6), "b": TokenPrices(output=2e6), "c": TokenPrices()}
     found = sample_costs(recorded(make_run(mixed)), "money", price_list)
-    assert found.tolist() == [30.0, 60.0] * (len(rows) // 2)
+    assert found.tolist() == [30.0, 30.0, 30.0, 30.0, 60.0, 60.0, 60.0, 60.0] * (len(rows) // 8)
     with pytest.raises(ConfigError, match=r"small.*a, b, c"):
         sample_costs(recorded(make_run(tokens(rows))), "money", price_list)
     unnamed = recorded(make_run(tokens(rows, model=None)))
@@ -133,6 +135,31 @@ def test_evaluation_uses_token_prices_and_notices_changes(
     prices.write_text(PRICES.replace("2", "20"))
     with pytest.raises(InfeasibleBudget, match=r"0\.00088"):
         cost(88e-5)
+
+
+def test_only_the_models_of_a_run_are_kept_of_a_public_list(
+    make_run: Make, rows: Rows, tmp_path: Path
+) -> None:
+    run = make_run([{**row, "model": "m-2026"} for row in tokens(rows)])
+    listed = {"input_cost_per_token": 0.0, "output_cost_per_token": 2e-06}
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps({f"m{i}": listed for i in range(99)}))
+    known: dict[str, Any] = {"levels": (1, 2), "unit": "money", "token_prices": path}
+    with pytest.raises(ConfigError, match=r"'m-2026', only for 99 other models"):
+        estimate_run(run, **known)
+    found = estimate_run(run, price_as={"m-2026": "m7"}, **known)
+    assert found["levels"][0]["cost"] == pytest.approx(30 * 2e-06)
+    manifest = Run(run).manifest("estimate")
+    assert manifest is not None
+    assert list(manifest.arguments["prices"]) == ["m-2026"]
+    with pytest.raises(ConfigError, match="--token-prices"):
+        estimate_run(run, levels=(1, 2), price_as={"m-2026": "m7"})
+    with pytest.raises(ConfigError, match="no model"):
+        estimate_run(make_run(rows), **known)
+    priced: dict[str, Any] = {"unit": "money", "token_prices": path, "price_as": {"m-2026": "m7"}}
+    assert list(ada.read_samples(run, **priced).costs.token_prices or ()) == ["m-2026"]
+    with pytest.raises(ConfigError, match="price_as"):
+        ada.read_samples(run, unit="money", price_as={"a": "b"})
 
 
 def test_token_prices_need_the_unit_money(make_run: Make, rows: Rows, prices: Path) -> None:

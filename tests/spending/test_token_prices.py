@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,63 @@ def test_a_wrong_file_is_rejected_in_one_sentence(tmp_path: Path, text: str, say
     path = tmp_path / "prices.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=says) as caught:
+        parse_token_prices(path)
+    assert "\n" not in str(caught.value)
+
+
+PUBLIC = {
+    "sample_spec": {"input_cost_per_token": 0.0, "output_cost_per_token": 0.0, "mode": "one of: …"},
+    "gpt-5.2": {
+        "input_cost_per_token": 1.75e-06,
+        "output_cost_per_token": 1.4e-05,
+        "cache_read_input_token_cost": 1.75e-07,
+        "mode": "chat",
+    },
+    "thinker": {
+        "input_cost_per_token": 1e-06,
+        "output_cost_per_token": 2e-06,
+        "output_cost_per_reasoning_token": 3e-06,
+        "cache_read_input_token_cost": None,
+    },
+    "images": {"output_cost_per_image": 0.04, "mode": "image_generation"},
+    "odd": {"input_cost_per_token": "free", "output_cost_per_token": 0.0},
+    "negative": {"input_cost_per_token": -1.0, "output_cost_per_token": 0.0},
+}
+
+
+@pytest.fixture
+def public_list(tmp_path: Path) -> Path:
+    path = tmp_path / "model_prices.json"
+    path.write_text(json.dumps(PUBLIC))
+    return path
+
+
+def test_a_public_list_is_in_prices_per_token(public_list: Path) -> None:
+    assert parse_token_prices(public_list) == {
+        "gpt-5.2": TokenPrices(input=1.75, output=14.0, cached_input=0.175),
+        "thinker": TokenPrices(input=1.0, output=2.0, reasoning=3.0),
+    }
+
+
+def test_a_model_that_is_not_listed_is_priced_as_one_that_is(public_list: Path) -> None:
+    dated = "gpt-5.2-2025-12-11"
+    listed = parse_token_prices(public_list)
+    with pytest.raises(ConfigError, match=f"--price-as {dated}=LISTED") as caught:
+        find_token_prices(listed, dated)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"'openai/gpt-5\.2'"):
+        find_token_prices(listed, "openai/gpt-5.2")
+    prices = parse_token_prices(public_list, {dated: "gpt-5.2"})
+    assert find_token_prices(prices, dated) == listed["gpt-5.2"]
+    with pytest.raises(ConfigError, match="'gpt-9'"):
+        parse_token_prices(public_list, {dated: "gpt-9"})
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"a": {"mode": "chat"}}', "[" * 99_999])
+def test_a_wrong_list_is_rejected_in_one_sentence(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "list.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"list\.json") as caught:
         parse_token_prices(path)
     assert "\n" not in str(caught.value)
 

@@ -265,7 +265,61 @@ def test_several_arms_are_collected(tmp_path: Path) -> None:
         )
         rows = json.loads(done.stdout)["arms"]
     assert [(row["arm"], row["samples"]) for row in rows] == [("small", 10), ("big", 5)]
-    assert pq.read_table(run / "samples@big.parquet")["arm"].to_pylist() == ["big"] * 5
+    table = pq.read_table(run / "samples.parquet")
+    assert table["arm"].to_pylist() == ["small", "small", "big"] * 5
+    assert table["sample"].to_pylist() == [0, 1, 0] * 5
+    recorded = Run(run).encoded_samples()
+    assert (recorded.arms, len(recorded.id)) == (("small", "big"), 5)
+    manifest = Run(run).manifest("collect")
+    assert manifest is not None
+    assert (manifest.result["model"], manifest.result["samples"]) == ("fake", 15)
+    assert manifest.result["settings"] is None
+    assert [arm["settings"]["effort"] for arm in manifest.result["arms"]] == [None, "high"]
+
+
+def test_arms_are_tables_of_a_file_of_options(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 3), tmp_path / "run"
+    (tmp_path / "arms.toml").write_text(
+        '[[collect.arm]]\nname = "low"\nsamples = 2\nrequest = {reasoning_effort = "low"}\n'
+        '[[collect.arm]]\nname = "think"\nsamples = 1\nprompt = "Think. {question}"\n'
+        "[collect.arm.request.thinking]\nbudget_tokens = 16000\n"
+    )
+    with serve_fake(FakeSettings()) as fake:
+        code, _, error = collect(questions, run, fake, "--config", str(tmp_path / "arms.toml"))
+    assert (code, error) == (0, "")
+    manifest = Run(run).manifest("collect")
+    assert manifest is not None
+    low, think = manifest.result["arms"]
+    assert (low["samples"], low["settings"]["extra"]) == (6, {"reasoning_effort": "low"})
+    assert think["settings"]["extra"] == {"thinking": {"budget_tokens": 16000}}
+    assert (low["template"]["form"], think["template"]["form"]) == (
+        "{question}",
+        "Think. {question}",
+    )
+
+
+@pytest.mark.parametrize("kind", [(), ("--completion",)])
+def test_log_probabilities_of_the_answer_are_recorded(
+    tmp_path: Path, kind: tuple[str, ...]
+) -> None:
+    questions, run = write_questions(tmp_path, 4), tmp_path / "run"
+    with serve_fake(FakeSettings()) as fake:
+        assert collect(questions, run, fake, "--samples", "3", *kind)[0] == 0
+    for row in pq.read_table(run / "samples.parquet").to_pylist():
+        # The fake's tokens are words, such as " 42.", with a log-probability by their length.
+        assert row["answer_logprob"] == pytest.approx(-0.1 * len(f" {row['answer']}."))
+        assert row["min_logprob_window"] <= row["mean_logprob"] + 1e-6
+        assert None not in (row["completion_tokens"], row["reasoning_tokens"], row["latency_s"])
+        assert row["finish_reason"] == "stop"
+
+
+def test_servers_without_log_probabilities_leave_them_null(tmp_path: Path) -> None:
+    questions, run = write_questions(tmp_path, 2), tmp_path / "run"
+    with serve_fake(FakeSettings(logprobs=False)) as fake:
+        assert collect(questions, run, fake, "--samples", "2")[0] == 0
+    table = pq.read_table(run / "samples.parquet")
+    for name in ("mean_logprob", "min_logprob_window", "answer_logprob"):
+        assert table[name].null_count == 4
 
 
 def test_imported_run_is_refused(tmp_path: Path) -> None:

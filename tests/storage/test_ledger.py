@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adacompute.core.errors import DataError
-from adacompute.storage.ledger import Ledger, StoredSample
+from adacompute.storage.ledger import ADDED_COLUMNS, Ledger, StoredSample
 
 ONE = StoredSample("q", 1, 0, "text", "stop", 9, 0, 3, 0, -0.5, False, 0.1, 1, 7)
 
@@ -38,11 +38,18 @@ def test_ledger_without_entropy_columns_keeps_its_paid_samples(tmp_path: Path) -
     ledger.record([sample])
     ledger.close()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
-        for name in ("entropy", "top_logprobs"):
+        for name in ADDED_COLUMNS:
             database.execute(f"ALTER TABLE samples DROP COLUMN {name}")
     database.close()
     ledger, arm_id = opened(tmp_path)
-    other = replace(sample, sample=1, entropy=0.25, top_logprobs=5)
+    other = replace(
+        sample,
+        sample=1,
+        entropy=0.25,
+        top_logprobs=5,
+        min_logprob_window=-0.5,
+        token_logprobs=b"packed",
+    )
     ledger.record([other])
     assert list(ledger.samples(arm_id)) == [sample, other]
     ledger.close()

@@ -260,6 +260,67 @@ def test_keys_groups_and_samples_do_not_depend_on_the_order_of_rows(
     assert as_lists(again) == as_lists(found)
 
 
+@given(
+    cells=TABLES,
+    arm=st.sampled_from([None, "small"]),
+    model=st.sampled_from([None, "m"]),
+    pool_answers=st.booleans(),
+)
+def test_one_arm_is_encoded_as_samples_without_arms(
+    cells: list[tuple[tuple[str, int], tuple[str | None, str | None]]],
+    arm: str | None,
+    model: str | None,
+    *,
+    pool_answers: bool,
+) -> None:
+    plain = [sample(q, n, answer, question=text) for (q, n), (answer, text) in cells]
+    rows = [{**row, "arm": arm, "model": model} for row in plain]
+    found = encode_samples(tidy(rows), pool_answers=pool_answers)
+    assert as_lists(found) == reference(plain)
+    assert found.order.tolist() == encode_samples(tidy(plain)).order.tolist()
+    assert found.arms == (arm or model or "default",)
+    assert found.arm.tolist() == [0] * len(rows)
+
+
+ARMS = [
+    sample("a", 1, "7", arm="big"),
+    sample("a", 0, "8", model="small"),
+    sample("b", 0, "7"),
+    sample("a", 0, "7", arm="big", model="small"),
+    sample("a", 1, "7", model="small"),
+    sample("a", 2, None, model="small"),
+]
+
+
+def test_samples_are_sorted_by_arm_within_a_question() -> None:
+    found = encode_samples(tidy(ARMS))
+    assert found.arms == ("big", "small", "default")
+    assert found.arm.tolist() == [0, 0, 1, 1, 1, 2]
+    assert found.order.tolist() == [3, 0, 1, 4, 5, 2]
+    assert found.answers.answer.tolist() == [0, 0, 1, 0, UNPARSED, 0]
+
+
+def test_answers_of_different_arms_differ_without_pooling() -> None:
+    found = encode_samples(tidy(ARMS), pool_answers=False)
+    assert found.answers.answer.tolist() == [0, 0, 1, 2, UNPARSED, 0]
+    assert found.answers.correct.tolist() == [True, True, False, True, False, True]
+
+
+@pytest.mark.parametrize("pool_answers", [True, False])
+def test_a_run_is_encoded_as_it_records(tmp_path: Path, *, pool_answers: bool) -> None:
+    run = Run(tmp_path / "run")
+    known: dict[str, Any] = {"arguments": {}, "inputs": {}, "outputs": {SAMPLES: tidy(ARMS)}}
+    run.finish("import", **known, result={"pool_answers": pool_answers})
+    expected = encode_samples(tidy(ARMS), pool_answers=pool_answers)
+    assert run.encoded_samples().answers.answer.tolist() == expected.answers.answer.tolist()
+    assert run.pool_answers == pool_answers
+
+
+def test_a_run_that_records_nothing_pools(run: Run) -> None:
+    assert run.encoded_samples().arms == ("default",)
+    assert run.pool_answers
+
+
 def test_copies_of_a_text_share_a_group_and_questions_without_text_share_none() -> None:
     rows = [
         sample("a", 0, "7", question="What?"),

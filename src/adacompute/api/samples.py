@@ -8,6 +8,7 @@ datasets of Hugging Face. None of these libraries is a dependency. It knows noth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -24,12 +25,18 @@ from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import SAMPLE_SCHEMA, finish_samples, read_columns, select_columns
 from adacompute.datasets.sources import read_question_source, resolve_source
 from adacompute.datasets.ungraded import UNGRADED, grade_table
-from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel
+from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, select_token_prices
 from adacompute.features.text import extract_features
 from adacompute.graders.grader import Grader, grade, load_grader
 from adacompute.policies.bundle import load_bundle
 from adacompute.spending.token_prices import TokenPrices, parse_token_prices
-from adacompute.stages.import_samples import check_grades, check_parsed, find_model, read_graded
+from adacompute.stages.import_samples import (
+    check_grades,
+    check_parsed,
+    find_model,
+    pool_arms,
+    read_graded,
+)
 from adacompute.stages.inputs import (
     describe_source,
     find_settings,
@@ -75,7 +82,8 @@ class Samples(Tabular):
 
     `read_samples` makes it. ``len`` is the number of questions. ``grader`` extracts answers when a
     policy runs, ``unit`` is what budgets are in, ``model`` is the model that was sampled,
-    ``template`` and ``settings`` are how, where that is known.
+    ``template`` and ``settings`` are how, where that is known. ``pool_answers`` is whether equal
+    answers of different arms are the same answer.
     """
 
     def __init__(
@@ -88,6 +96,7 @@ class Samples(Tabular):
         template: Template | None = None,
         settings: Settings | None = None,
         data_hash: str | None = None,
+        pool_answers: bool = True,
     ) -> None:
         self._table = table
         self._hash = data_hash
@@ -96,6 +105,7 @@ class Samples(Tabular):
         self.model = model
         self.template = template
         self.settings = settings
+        self.pool_answers = pool_answers
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -113,7 +123,7 @@ class Samples(Tabular):
     @cached_property
     def encoded(self) -> SampleSet:
         """The samples as numbers, sorted by question."""
-        return encode_samples(self._table)
+        return encode_samples(self._table, pool_answers=self.pool_answers)
 
     @property
     def answers(self) -> Answers:
@@ -168,7 +178,8 @@ class Samples(Tabular):
 
     def _replace(self, table: Any) -> Samples:  # noqa: ANN401 - pyarrow has no types
         known: dict[str, Any] = {"grader": self.grader, "costs": self.costs, "model": self.model}
-        return Samples(table, template=self.template, settings=self.settings, **known)
+        known |= {"template": self.template, "settings": self.settings}
+        return Samples(table, pool_answers=self.pool_answers, **known)
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the samples as a pyarrow Table, one row per sample."""
@@ -202,34 +213,42 @@ def read_samples(
     model: str | None = None,
     unit: str = "samples",
     token_prices: TokenPriceSource | None = None,
+    price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
     allow_inconsistent_grades: bool = False,
+    pool_answers: bool = True,
 ) -> Samples:
     """Read recorded samples from a path, the name ``example``, or a table in memory.
 
     ``grader`` grades samples that have no grades, by their column ``gold`` or by the question set
     ``gold``; it also extracts answers when a policy runs. ``columns`` maps column names of the
-    source to ours. Budgets are in ``unit``; ``token_prices`` are for money. Equal answers of a
-    question with different grades are refused unless ``allow_inconsistent_grades`` is set.
+    source to ours. Budgets are in ``unit``; ``token_prices`` are for money, and ``price_as`` maps
+    models that a file of them does not list to listed ones. Equal answers of a
+    question with different grades are refused unless ``allow_inconsistent_grades`` is set. Without
+    ``pool_answers``, answers of different arms are never equal; a run records that itself.
 
     >>> len(read_samples("example", grader="numeric"))
     300
     """
     judge = load_grader(grader) if isinstance(grader, str) else grader
-    costs = CostModel(unit, _read_prices(token_prices, unit), native_n, round_cost)
-    known: dict[str, Any] = {"grader": judge, "costs": costs}
+    prices = _read_prices(token_prices, unit, price_as)
+    costs = CostModel(unit, prices, native_n, round_cost)
+    known: dict[str, Any] = {"grader": judge, "costs": costs, "pool_answers": pool_answers}
     if isinstance(source, str | PathLike):
         path = resolve_source(Path(source))
         if (path / SAMPLES_FILE).is_file():
-            return _read_run(Run(path), model, known)
-        table = _read_path(path, judge, gold, columns)
+            return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)
+        table = _read_path(path, judge, gold, columns, pool_answers=pool_answers)
         if path == find_example():  # its policy records how it was collected
             bundle = load_bundle(locate_bundle(Path(EXAMPLE)))
             known |= {"template": bundle.template, "settings": bundle.settings}
     else:
-        table = _grade(_to_arrow(source), judge, gold, columns, "the table")
+        found = _to_arrow(source)
+        table = _grade(found, judge, gold, columns, "the table", pool_answers=pool_answers)
+    table = pool_arms(table, judge) if pool_answers else table
     samples = Samples(table, model=model or find_model(table), **known)
+    _select_prices(samples, token_prices, price_as)
     if judge is not None:
         check_parsed(samples.encoded)
     if not allow_inconsistent_grades:
@@ -243,6 +262,7 @@ def _read_run(run: Run, model: str | None, known: dict[str, Any]) -> Samples:
     if known["grader"] is None and source.get("grader"):
         known["grader"] = load_grader(source["grader"])
     known |= {"template": find_template(source), "settings": find_settings(source)}
+    known["pool_answers"] = run.pool_answers
     model = model or source.get("model")
     return Samples(run.samples(), model=model, data_hash=hash_run(run), **known)
 
@@ -252,10 +272,14 @@ def _read_path(
     grader: Grader | None,
     gold: str | PathLike[str] | None,
     columns: Mapping[str, str] | None,
+    *,
+    pool_answers: bool,
 ) -> Any:  # noqa: ANN401 - pyarrow has no types
     if columns:
-        return _grade(read_columns(path, UNGRADED, columns), grader, gold, None, path)
-    return read_graded(path, grader, None if gold is None else str(gold))[0]
+        found = read_columns(path, UNGRADED, columns)
+        return _grade(found, grader, gold, None, path, pool_answers=pool_answers)
+    known = None if gold is None else str(gold)
+    return read_graded(path, grader, known, pool_answers=pool_answers).samples
 
 
 def _to_arrow(source: object) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -281,6 +305,8 @@ def _grade(
     gold: str | PathLike[str] | None,
     columns: Mapping[str, str] | None,
     source: object,
+    *,
+    pool_answers: bool,
 ) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return tidy samples of a table, graded where they have no grades."""
     table = select_columns(found, UNGRADED, source, columns)
@@ -290,15 +316,32 @@ def _grade(
     if grader is None:
         raise ConfigError("gold is given and no grader: pass grader= to compare answers with it")
     key = None if gold is None else read_question_source(str(gold))
-    return grade_table(table, key, partial(grade, grader), source).samples
+    grading = partial(grade, grader)
+    return grade_table(table, key, grading, source, pool_answers=pool_answers).samples
 
 
-def _read_prices(source: TokenPriceSource | None, unit: str) -> Mapping[str, TokenPrices] | None:
+def _read_prices(
+    source: TokenPriceSource | None, unit: str, price_as: Mapping[str, str] | None
+) -> Mapping[str, TokenPrices] | None:
+    if price_as and (source is None or isinstance(source, Mapping)):
+        raise ConfigError("price_as names a model of a price file: pass the file as token_prices=")
     if source is None:
         return None
     if unit != "money":
         raise ConfigError(f"token prices are for costs in money, not in {unit}: pass unit='money'")
-    return source if isinstance(source, Mapping) else parse_token_prices(Path(source))
+    return source if isinstance(source, Mapping) else parse_token_prices(Path(source), price_as)
+
+
+def _select_prices(
+    samples: Samples, source: TokenPriceSource | None, price_as: Mapping[str, str] | None
+) -> Samples:
+    """Keep only the prices of the samples' models if they are from a public list."""
+    prices = samples.costs.token_prices
+    if prices is not None and isinstance(source, str | PathLike):
+        models = [*samples.to_arrow()["model"].unique().to_pylist(), *(price_as or {})]
+        kept = select_token_prices(prices, Path(source), models)
+        samples.costs = replace(samples.costs, token_prices=kept)
+    return samples
 
 
 def check_samples(value: object) -> Samples:

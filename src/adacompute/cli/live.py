@@ -14,6 +14,7 @@ import click
 from adacompute.cli.options import (
     API_KEY_ENV,
     BASE_URL,
+    PRICE_AS,
     RUN,
     SEED,
     TOKEN_PRICES,
@@ -59,6 +60,7 @@ def probe(*, base_url: str, model: str, api_key_env: str, as_json: bool) -> None
 @click.option("--budget", type=float, help="Mean samples per question for --adaptive (default: 2).")
 @collecting
 @TOKEN_PRICES
+@PRICE_AS
 @SEED
 @click.option("--dry-run", is_flag=True, help="Print what it would need at most; call nothing.")
 @common

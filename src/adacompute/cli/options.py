@@ -60,8 +60,36 @@ class Limit(click.ParamType):  # type: ignore[type-arg]  # as above
             self.fail(f"{value!r} is not a limit such as latency=3", param, ctx)
 
 
+class NamedPair(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A pair of texts, such as NAME=FILE."""
+
+    def __init__(self, name: str, example: str) -> None:
+        self.name, self.example = name, example
+
+    def convert(
+        self,
+        value: str,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, str]:
+        """Parse ``low=low.parquet``."""
+        name, _, text = value.partition("=")
+        if not name.strip() or not text.strip():
+            self.fail(f"{value!r} is not a pair such as {self.example}", param, ctx)
+        return name.strip(), text.strip()
+
+
+def refuse_repeated(
+    _: click.Context, param: click.Parameter, pairs: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
+    """Return pairs as a dictionary; refuse a name that is given twice."""
+    if len(dict(pairs)) < len(pairs):
+        raise click.UsageError(f"{param.opts[0]} gives one name twice: give every name once")
+    return dict(pairs)
+
+
 class ArmOption(click.ParamType):  # type: ignore[type-arg]  # as above
-    """An arm to collect: KEY=VALUE,KEY=VALUE."""
+    """An arm to collect: KEY=VALUE,KEY=VALUE, or a table of a TOML file."""
 
     name = "name=NAME,KEY=VALUE,…"
 
@@ -70,7 +98,7 @@ class ArmOption(click.ParamType):  # type: ignore[type-arg]  # as above
         value: Any,  # noqa: ANN401 - as above
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> dict[str, str]:
+    ) -> dict[str, Any]:
         """Parse ``name=big,model=gpt-4o,effort=high``."""
         if isinstance(value, dict):
             return value
@@ -116,8 +144,14 @@ def read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
     ctx.default_map = {**(ctx.default_map or {}), **given}
 
 
-def _write(value: Any, option: click.Option) -> str | bool | list[str] | None:  # noqa: ANN401 - TOML
-    """Return a value as it would be written on the command line; None if that is impossible."""
+def _write(value: Any, option: click.Option) -> str | bool | list[Any] | None:  # noqa: ANN401 - TOML
+    """Return a value as it would be written on the command line; None if that is impossible.
+
+    Arms may also be tables, which hold more than the command line can: they stay as they are.
+    """
+    if isinstance(option.type, ArmOption) and isinstance(value, list):
+        is_valid = all(isinstance(item, str | dict) for item in value)
+        return value if is_valid else None
     if isinstance(value, dict) and option.multiple:
         value = [f"{name}={amount}" for name, amount in value.items()]
     values = value if isinstance(value, list) else [value]
@@ -163,7 +197,16 @@ UNIT = click.option(
     help="Unit of costs and budgets: samples, tokens, characters, money or seconds.",
 )
 TOKEN_PRICES = click.option(
-    "--token-prices", type=RUN, help="TOML file of token prices, for the unit money."
+    "--token-prices",
+    type=RUN,
+    help="File of token prices, for the unit money: TOML, or LiteLLM's list (.json).",
+)
+PRICE_AS = click.option(
+    "--price-as",
+    type=NamedPair("MODEL=LISTED", "gpt-5.2-2025-12-11=gpt-5.2"),
+    multiple=True,
+    callback=refuse_repeated,
+    help="Price a model as one that the file lists; may be repeated.",
 )
 NATIVE_N = click.option(
     "--native-n", is_flag=True, help="One round is one call: its prompt is paid for once."

@@ -20,6 +20,7 @@ from adacompute.cli.options import (
     NAMES,
     NATIVE_N,
     NUMBERS,
+    PRICE_AS,
     RESORT,
     ROUND_COST,
     RUN,
@@ -29,9 +30,11 @@ from adacompute.cli.options import (
     UNIT,
     WHOLE_NUMBERS,
     Limit,
+    NamedPair,
     collecting,
     common,
     is_given,
+    refuse_repeated,
 )
 from adacompute.cli.output import progress, show, warn
 from adacompute.cli.results import (
@@ -49,8 +52,21 @@ from adacompute.cli.results import (
 
 
 @click.command("import")
-@click.argument("source", type=RUN)
+@click.argument("source", type=RUN, required=False)
 @click.option("--run", required=True, type=RUN, help="Run directory.")
+@click.option(
+    "--arm",
+    "arms",
+    type=NamedPair("NAME=FILE", "low=low.parquet"),
+    multiple=True,
+    callback=refuse_repeated,
+    help="Samples of one arm, instead of SOURCE; may be repeated.",
+)
+@click.option(
+    "--no-pool",
+    is_flag=True,
+    help="Equal answers of different arms are different answers.",
+)
 @MODEL
 @GRADER
 @click.option("--gold", help="Question set with reference answers (default: the column gold).")
@@ -60,11 +76,21 @@ from adacompute.cli.results import (
     help="Accept equal answers with different grades.",
 )
 @common
-def import_(*, source: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def import_(
+    *,
+    source: Path | None,
+    run: Path,
+    arms: dict[str, str],
+    no_pool: bool,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - as declared above
+) -> None:
     """Import recorded samples into a run: a file, logs or 'example'."""
     from adacompute.stages.import_samples import import_samples
 
-    show(import_samples(source, run, **options), print_import, as_json=as_json)
+    options |= {"arms": {name: Path(path) for name, path in arms.items()}}
+    result = import_samples(source, run, pool_answers=not no_pool, **options)
+    show(result, print_import, as_json=as_json)
 
 
 @click.command("grade")
@@ -105,6 +131,7 @@ def grade(*, run: Path, grader: str, as_json: bool) -> None:
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @common
 def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Estimate the accuracy of every level on every question."""
@@ -132,6 +159,7 @@ def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @common
 def solve(
     *,
@@ -172,6 +200,7 @@ def solve(
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @ROUND_COST
 @NATIVE_N
 @RESORT
@@ -253,6 +282,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 )
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @FEATURES
 @SEED
 @click.option("--rounds", type=int, help="Maximum rounds of samples per question.")
@@ -281,6 +311,7 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @click.option("--levels", type=WHOLE_NUMBERS, help="Levels (default: as evaluated, or 1,2,4,8,16).")
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @SEED
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
@@ -303,6 +334,7 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 @LEVELS
 @UNIT
 @TOKEN_PRICES
+@PRICE_AS
 @TIE_BREAK
 @MODEL
 @GRADER

@@ -65,6 +65,21 @@ def print_import(result: Result) -> None:
             "Grader": result["grader"],
         },
     )
+    arms = result.get("arms", [])
+    if len(arms) > 1:
+        print_rows(
+            "Arms" if result["pool_answers"] else "Arms, whose answers do not pool",
+            [
+                {
+                    "Arm": arm["arm"],
+                    "Questions": arm["questions"],
+                    "Samples": arm["samples"],
+                    "Per question": _format_range(arm["min_samples"], arm["max_samples"]),
+                    "Unparsed": format_share(arm["unparsed"], arm["samples"]),
+                }
+                for arm in arms
+            ],
+        )
     if result["min_samples"] < result["max_samples"]:
         print_text(
             "All samples are used. Where a question has too few, the scores use likely further "

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
 from adacompute.graders.grader import Grader, grade
+from adacompute.models.logprobs import answer_logprob
 from adacompute.spending.token_prices import NANO
 from adacompute.storage.ledger import Ledger, StoredSample
 
@@ -30,21 +31,26 @@ Questions = Mapping[str, Mapping[str, Any]]
 
 
 def export(
-    ledger: Ledger, arm_id: int, questions: Questions, grader: Grader, out: Path
-) -> dict[str, int]:
-    """Write the samples of an arm in the order of the question ids, and return counts."""
-    arm = ledger.arms()[arm_id]
-    counts = {"samples": 0, "correct": 0, "unparsed": 0}
+    ledger: Ledger, arm_ids: Sequence[int], questions: Questions, grader: Grader, out: Path
+) -> dict[int, dict[str, int]]:
+    """Write the samples of arms in the order of the question ids, and return counts by arm id.
+
+    The samples of a question are graded together, so that equal answers of its arms are written
+    alike. Within a question, arms are in the given order.
+    """
+    counts = {arm_id: {"samples": 0, "correct": 0, "unparsed": 0} for arm_id in arm_ids}
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     os.close(handle)
     try:
         with pq.ParquetWriter(name, SAMPLE_SCHEMA, compression="zstd") as writer:
-            rows = _rows(ledger, arm_id, questions, grader, arm)
+            rows = _rows(ledger, arm_ids, questions, grader)
             while group := list(itertools.islice(rows, ROW_GROUP_SIZE)):
-                writer.write_table(pa.Table.from_pylist(group, schema=SAMPLE_SCHEMA))
-                counts["samples"] += len(group)
-                counts["correct"] += sum(row["correct"] for row in group)
-                counts["unparsed"] += sum(row["answer"] is None for row in group)
+                table = pa.Table.from_pylist([row for _, row in group], schema=SAMPLE_SCHEMA)
+                writer.write_table(table)
+                for arm_id, row in group:
+                    counts[arm_id]["samples"] += 1
+                    counts[arm_id]["correct"] += row["correct"]
+                    counts[arm_id]["unparsed"] += row["answer"] is None
         Path(name).chmod(0o644)
         Path(name).replace(out)
     except BaseException:
@@ -54,36 +60,40 @@ def export(
 
 
 def _rows(
-    ledger: Ledger,
-    arm_id: int,
-    questions: Questions,
-    grader: Grader,
-    arm: Mapping[str, str],
-) -> Iterator[dict[str, Any]]:
-    temperature = json.loads(arm["settings"]).get("temperature")
-    by_question = itertools.groupby(ledger.samples(arm_id), key=lambda stored: stored.question)
+    ledger: Ledger, arm_ids: Sequence[int], questions: Questions, grader: Grader
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the arm id and the row of each sample."""
+    known = ledger.arms()
+    arms = {arm_id: known[arm_id] for arm_id in arm_ids}
+    temperatures = {i: json.loads(arm["settings"]).get("temperature") for i, arm in arms.items()}
+    by_question = itertools.groupby(ledger.samples(*arms), key=lambda stored: stored.question)
     for question, group in by_question:
         if question not in questions:  # collected for another question file
             continue
-        samples = list(group)
+        samples = sorted(group, key=lambda stored: arm_ids.index(stored.arm_id))
         columns = questions[question]
         # A completion is empty when hidden reasoning used all of its tokens.
         texts = [stored.text or None for stored in samples]
         graded = grade(grader, texts, columns["gold"])
-        for number, (sample, answer, correct) in enumerate(
-            zip(samples, graded.answer, graded.correct, strict=True)
-        ):
-            yield {
-                **{
-                    name: columns[name]
-                    for name in ("question_id", "question", "gold", "difficulty")
+        numbers = {arm_id: itertools.count() for arm_id in arms}
+        for i, stored in enumerate(samples):
+            yield (
+                stored.arm_id,
+                {
+                    **{
+                        name: columns[name]
+                        for name in ("question_id", "question", "gold", "difficulty")
+                    },
+                    **_columns(stored, arms[stored.arm_id]),
+                    "temperature": temperatures[stored.arm_id],
+                    "sample": next(numbers[stored.arm_id]),
+                    "answer": graded.answer[i],
+                    "correct": graded.correct[i],
+                    "answer_logprob": answer_logprob(
+                        stored.text, graded.extracted[i], stored.token_logprobs
+                    ),
                 },
-                **_columns(sample, arm),
-                "temperature": temperature,
-                "sample": number,
-                "answer": answer,
-                "correct": correct,
-            }
+            )
 
 
 def _columns(stored: StoredSample, arm: Mapping[str, str]) -> dict[str, Any]:
@@ -92,6 +102,7 @@ def _columns(stored: StoredSample, arm: Mapping[str, str]) -> dict[str, Any]:
         "completion_chars": len(stored.text),
         "completion_tokens": stored.completion_tokens,
         "mean_logprob": stored.mean_logprob,
+        "min_logprob_window": stored.min_logprob_window,
         "latency_s": stored.latency_s,
         "model": arm["model"],
         "arm": arm["arm"],

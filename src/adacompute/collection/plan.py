@@ -8,13 +8,13 @@ ledgers.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from adacompute.collection.prompts import find_form
+from adacompute.collection.arms import API_KEY_ENV, ArmSpec, read_arms
+from adacompute.collection.prompts import find_form, read_few_shot
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.core.types import MAX_LEVEL
@@ -23,18 +23,12 @@ from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Prompt, Sample, Settings, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
-from adacompute.spending.token_prices import (
-    NANO,
-    TokenPrices,
-    Usage,
-    find_token_prices,
-    parse_token_prices,
-)
+from adacompute.spending.token_prices import NANO, TokenPrices, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-API_KEY_ENV, SCORER_API_KEY_ENV = "OPENAI_API_KEY", "SCORER_API_KEY"
+SCORER_API_KEY_ENV = "SCORER_API_KEY"
 ADAPTIVE_BUDGET = 2.0
 """Default budget of an adaptive collection, in mean samples per question."""
 
@@ -49,17 +43,6 @@ SEEDS = 2**31
 
 DEFAULT_MAX_TOKENS = 32_768
 """Assumed maximum completion length where no limit is set."""
-
-ARM_KEYS = (
-    "name",
-    "model",
-    "base_url",
-    "api_key_env",
-    "samples",
-    "effort",
-    "max_tokens",
-    "temperature",
-)
 
 
 class SeededModel(Protocol):
@@ -76,19 +59,6 @@ class Scorer(Protocol):
 
     async def score(self, question: str, text: str) -> float:
         """Return the score of a text as an answer to a question."""
-
-
-@dataclass(frozen=True)
-class ArmSpec:
-    """One arm to collect, as given on the command line."""
-
-    name: str
-    model: str
-    base_url: str
-    api_key_env: str = API_KEY_ENV
-    n_samples: int = 48
-    settings: Settings = field(default_factory=Settings)
-    token_prices: TokenPrices = field(default_factory=TokenPrices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,14 +108,13 @@ def prompt_size(prompt: Prompt) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to collect: questions, arms, prompt template and limits.
+    """What to collect: questions, arms and limits.
 
     ``adaptive`` is the budget of an adaptive collection, or None for a full one.
     """
 
     questions: pa.Table
     arms: tuple[ArmSpec, ...]
-    template: Template
     grader: str
     seed: int | None
     concurrency: int
@@ -184,7 +153,7 @@ def read_plan(
     samples: int = 48,
     adaptive: bool = False,
     budget: float | None = None,
-    arms: Sequence[Mapping[str, str]] = (),
+    arms: Sequence[Mapping[str, Any]] = (),
     temperature: float = 0.7,
     max_tokens: int = 1024,
     stop: Sequence[str] = (),
@@ -194,6 +163,7 @@ def read_plan(
     completion: bool = False,
     seed: int = 0,
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
     concurrency: int = 64,
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
@@ -207,12 +177,11 @@ def read_plan(
 ) -> Plan:
     """Read and choose the questions and check all options, before anything is paid for."""
     settings = Settings(temperature=temperature, max_tokens=max_tokens, stop=tuple(stop))
-    first = ArmSpec("default", model, base_url, api_key_env, samples, settings)
-    form, examples = find_form(prompt, grader), _read_few_shot(few_shot)
+    template = Template(find_form(prompt, grader), system, read_few_shot(few_shot), not completion)
+    default = ArmSpec("default", model, base_url, api_key_env, samples, settings, template=template)
     return Plan(
         questions=choose_questions(read_question_source(source), seed=seed, **choice),
-        arms=_read_arms(arms, first, token_prices),
-        template=Template(form, system, examples, chat=not completion),
+        arms=read_arms(arms, default, grader, token_prices, price_as),
         grader=grader,
         seed=seed,
         concurrency=concurrency,
@@ -274,70 +243,12 @@ def _check_money(plan: Plan) -> None:
         raise ConfigError("--max-cost needs prices: give a file of them with --token-prices")
 
 
-def _read_arms(
-    given: Sequence[Mapping[str, str]], first: ArmSpec, token_prices: Path | None
-) -> tuple[ArmSpec, ...]:
-    """Return the given arms, or the default one, each with its token prices."""
-    specs = [_read_arm(spec, first) for spec in given] or [first]
-    names = [spec.name for spec in specs]
-    if len(set(names)) != len(names):
-        raise ConfigError(f"arms must have different names, got {names}")
-    if token_prices is not None:
-        price_list = parse_token_prices(token_prices)
-        specs = [
-            replace(spec, token_prices=find_token_prices(price_list, spec.model)) for spec in specs
-        ]
-    return tuple(specs)
-
-
-def _read_arm(given: Mapping[str, str], first: ArmSpec) -> ArmSpec:
-    """Return one arm of ``--arm``; what it does not set is taken from the default arm."""
-    for key in given:
-        if key not in ARM_KEYS:
-            raise ConfigError(f"an arm has no {key!r}; it has {', '.join(ARM_KEYS)}")
-    if "name" not in given:
-        raise ConfigError("an arm needs a name: name=big,model=…")
-    try:
-        settings = replace(
-            first.settings,
-            effort=given.get("effort"),
-            max_tokens=int(given.get("max_tokens", first.settings.max_tokens or 0)),
-            temperature=float(given.get("temperature", first.settings.temperature)),
-        )
-        samples = int(given.get("samples", first.n_samples))
-    except ValueError as error:
-        raise ConfigError(f"arm {given['name']!r}: {error}") from None
-    return ArmSpec(
-        name=given["name"],
-        model=given.get("model", first.model),
-        base_url=given.get("base_url", first.base_url),
-        api_key_env=given.get("api_key_env", first.api_key_env),
-        n_samples=samples,
-        settings=settings,
-    )
-
-
-def _read_few_shot(path: Path | None) -> tuple[tuple[str, str], ...]:
-    """Read few-shot examples: lines of JSON with a question and an answer."""
-    if path is None:
-        return ()
-    try:
-        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        return tuple((str(row["question"]), str(row["answer"])) for row in rows)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(
-            f'{path} must hold lines such as {{"question": "…", "answer": "…"}}'
-        ) from None
-
-
 def estimate_cost(plan: Plan) -> dict[str, Any]:
     """Return what a collection needs at most, without a single call."""
     asked = plan.question_texts()
-    prompt = sum(prompt_size(plan.template.render(text)) for _, text in asked)
     rows = []
     for spec in plan.arms:
+        prompt = sum(prompt_size(spec.template.render(text)) for _, text in asked)
         n_samples = len(asked) * spec.n_samples
         tokens = n_samples * (spec.settings.max_tokens or 0)
         # Four bytes per token are usual; a prompt is paid for again with every call.

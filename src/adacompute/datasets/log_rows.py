@@ -51,8 +51,8 @@ def make_log_samples(
     models = sorted({row["model"] for row in rows if row["model"] is not None})
     if len(models) > 1:
         raise DataError(
-            f"{source} holds samples of {len(models)} models ({', '.join(models)}), but a run has "
-            "one model: name the logs of one model"
+            f"{source} holds samples of {len(models)} models ({', '.join(models)}): name the logs "
+            "of one model, or import those of each model as an arm (--arm NAME=LOGS)"
         )
     if any(row["correct"] is None for row in rows):
         if grade is None:

@@ -36,6 +36,8 @@ SAMPLE_SCHEMA = pa.schema(
         pa.field("completion_chars", pa.int32()),
         pa.field("completion_tokens", pa.int32()),
         pa.field("mean_logprob", pa.float32()),
+        pa.field("min_logprob_window", pa.float32()),
+        pa.field("answer_logprob", pa.float32()),
         pa.field("temperature", pa.float32()),
         pa.field("latency_s", pa.float32()),
         pa.field("model", pa.string()),
@@ -106,17 +108,20 @@ def make_samples(rows: Sequence[Mapping[str, Any]], source: Path) -> pa.Table:
 def check_samples(table: pa.Table, source: object) -> pa.Table:
     """Return samples with their characters counted; DataError if they are inconsistent.
 
-    A sample number must not occur twice in a question, and an unparsed sample cannot be correct.
+    A sample number must not occur twice in an arm of a question, and an unparsed sample cannot be
+    correct. Samples without an arm belong to the arm of their model.
     """
     if table.num_rows == 0:
         raise DataError(f"{source} holds no samples")
-    duplicates = table.group_by(["question_id", "sample"]).aggregate([([], "count_all")])
+    arm = pc.coalesce(table["arm"], table["model"], pa.scalar("", pa.string()))
+    keys = pa.table({"question_id": table["question_id"], "arm": arm, "sample": table["sample"]})
+    duplicates = keys.group_by(keys.column_names).aggregate([([], "count_all")])
     duplicates = duplicates.filter(pc.greater(duplicates["count_all"], 1))
     if duplicates.num_rows:
         row = duplicates.slice(0, 1).to_pylist()[0]
         raise DataError(
             f"{source} holds sample {row['sample']} of question {row['question_id']!r} "
-            f"{row['count_all']} times: number the samples of each question from 0"
+            f"{row['count_all']} times: number the samples of each question and arm from 0"
         )
     inconsistent = pc.and_(pc.is_null(table["answer"]), table["correct"])
     if pc.any(inconsistent).as_py():

@@ -2,7 +2,8 @@
 
 The gold answers come from a question set, which is matched by question id, by text, or by the id
 that a log without texts gives a text; or from the samples themselves. Questions without a gold
-answer are left out and counted. The function that grades is an argument.
+answer are left out and counted. The samples of a question are graded together, or those of each arm
+where answers do not pool. The function that grades is an argument.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ UNGRADED = SAMPLE_SCHEMA.set(
 
 
 class GradedSamples(NamedTuple):
-    """Graded samples, and the number of questions and samples that have no gold answer."""
+    """Graded samples, and the number of samples of each question that has no gold answer.
+
+    ``excluded`` is None if the samples came with grades.
+    """
 
     samples: pa.Table
-    excluded: int
-    excluded_samples: int
+    excluded: dict[str, int] | None = None
 
 
 def find_log_files(path: Path) -> list[Path]:
@@ -50,34 +53,52 @@ def has_gold_only(path: Path) -> bool:
     return bool(correct.null_count == len(correct) and gold.null_count < len(gold))
 
 
-def read_ungraded(path: Path, key: pa.Table | None, grade: GradeFunction) -> GradedSamples:
+def read_ungraded(
+    path: Path, key: pa.Table | None, grade: GradeFunction, *, pool_answers: bool = True
+) -> GradedSamples:
     """Read samples and grade them with the gold answers of a question set.
 
-    Without a question set, the gold answer of a question is the first one in its samples.
+    Without a question set, the gold answer of a question is the first one in its samples. Without
+    ``pool_answers``, the arms of a question are graded apart, each with its own gold answer.
     """
-    return _grade(_read_questions(path), key, grade, path)
+    rows = [row for samples in _read_questions(path).values() for row in samples]
+    return _grade(_group(rows, pool_answers=pool_answers), key, grade, path)
 
 
 def grade_table(
-    table: pa.Table, key: pa.Table | None, grade: GradeFunction, source: object
+    table: pa.Table,
+    key: pa.Table | None,
+    grade: GradeFunction,
+    source: object,
+    *,
+    pool_answers: bool = True,
 ) -> GradedSamples:
     """Grade a table with the columns of `UNGRADED`, as `read_ungraded` grades a file."""
-    samples: dict[str, list[Row]] = {}
-    for row in table.to_pylist():
-        samples.setdefault(row["question_id"], []).append(row)
-    return _grade(samples, key, grade, source)
+    return _grade(_group(table.to_pylist(), pool_answers=pool_answers), key, grade, source)
+
+
+def _group(rows: Sequence[Row], *, pool_answers: bool) -> list[list[Row]]:
+    """Group rows by question, or by question and arm."""
+    groups: dict[tuple[str, str | None], list[Row]] = {}
+    for row in rows:
+        arm = None if pool_answers else row["arm"] or row["model"]
+        groups.setdefault((row["question_id"], arm), []).append(row)
+    return list(groups.values())
 
 
 def _grade(
-    questions: dict[str, list[Row]], key: pa.Table | None, grade: GradeFunction, source: object
+    groups: list[list[Row]], key: pa.Table | None, grade: GradeFunction, source: object
 ) -> GradedSamples:
-    known = _own_gold(questions) if key is None else _index(key)
+    known = {} if key is None else _index(key)
     rows: list[Row] = []
-    excluded: list[int] = []
-    for name, samples in questions.items():
+    excluded: dict[str, int] = {}
+    for samples in groups:
+        name = samples[0]["question_id"]
         question = known.get(name) or known.get(samples[0]["question"])
+        if key is None:
+            question = next((row for row in samples if row["gold"] is not None), None)
         if question is None:
-            excluded.append(len(samples))
+            excluded[name] = excluded.get(name, 0) + len(samples)
             continue
         texts = [row["completion"] or row["answer"] for row in samples]
         try:
@@ -88,15 +109,9 @@ def _grade(
         for row, answer, correct in zip(samples, grades.answer, grades.correct, strict=True):
             rows.append({**row, **columns, "answer": answer, "correct": correct})
     if not rows:
-        raise DataError(f"none of the {len(questions)} questions of {source} has a gold answer")
+        raise DataError(f"none of the {len(excluded)} questions of {source} has a gold answer")
     table = check_samples(pa.Table.from_pylist(rows, schema=SAMPLE_SCHEMA), source)
-    return GradedSamples(table, len(excluded), sum(excluded))
-
-
-def _own_gold(questions: dict[str, list[Row]]) -> dict[str, Row]:
-    """Find the first sample of each question that has a gold answer."""
-    rows = (row for samples in questions.values() for row in reversed(samples))
-    return {row["question_id"]: row for row in rows if row["gold"] is not None}
+    return GradedSamples(table, excluded)
 
 
 def _index(key: pa.Table) -> dict[str, Row]:

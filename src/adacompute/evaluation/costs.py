@@ -8,7 +8,7 @@ other samples takes their place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
 from pathlib import Path
@@ -19,11 +19,13 @@ import numpy as np
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.core.utility import probability_of_best
 from adacompute.spending.token_prices import (
+    PUBLIC_SUFFIX,
     TokenPriceList,
     TokenPrices,
     find_token_prices,
     parse_token_prices,
 )
+from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
     from adacompute.core.types import BoolArray, FloatArray
@@ -121,13 +123,45 @@ def check_budgets(budgets: Collection[float], *, unit: str | None = None) -> tup
     return tuple(sorted({float(budget) for budget in budgets}))
 
 
-def read_token_prices(path: Path | None, units: Collection[str]) -> TokenPriceList | None:
-    """Read a file of token prices, which at least one of the units must need."""
+def read_token_prices(
+    path: Path | None,
+    units: Collection[str],
+    price_as: Mapping[str, str] | None = None,
+    *,
+    runs: Sequence[Path | None] = (),
+) -> TokenPriceList | None:
+    """Read a file of token prices, which at least one of the units must need.
+
+    ``price_as`` gives models the prices of listed ones. Of a public list, which has thousands of
+    models, only those of the runs are kept.
+    """
+    if path is None and price_as:
+        raise ConfigError("--price-as names a listed model: give the list with --token-prices")
     if path is None:
         return None
     if "money" not in units:
         raise ConfigError("token prices are for costs in money: use the unit money")
-    return parse_token_prices(path)
+    price_list = parse_token_prices(path, price_as)
+    if path.suffix.lower() != PUBLIC_SUFFIX:
+        return price_list
+    tables = [Run(run).recorded_samples() for run in runs if run is not None]
+    models = [model for table in tables for model in table["model"].unique().to_pylist()]
+    return select_token_prices(price_list, path, [*models, *(price_as or {})])
+
+
+def select_token_prices(
+    price_list: TokenPriceList, path: Path, models: Collection[str | None]
+) -> TokenPriceList:
+    """Return the prices of these models if the file is a public list, else all prices."""
+    if path.suffix.lower() != PUBLIC_SUFFIX:
+        return price_list
+    named = sorted({model for model in models if model is not None})
+    if not named:
+        raise ConfigError(
+            f"the samples record no model, so their prices cannot be found in {path}: name the "
+            "listed model that they are from (--price-as MODEL=LISTED)"
+        )
+    return {model: find_token_prices(price_list, model) for model in named}
 
 
 def describe_token_prices(

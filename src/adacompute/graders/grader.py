@@ -8,7 +8,7 @@ votes, questions or models.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from adacompute.core.errors import ConfigError, DataError
@@ -74,10 +74,14 @@ def load_grader(name: str, *, timeout_s: float | None = None) -> Grader:
 
 @dataclass(frozen=True)
 class Grades:
-    """The answer of each sample, None if it is unparsed, and whether it is correct."""
+    """The answer of each sample, None if it is unparsed, and whether it is correct.
+
+    ``extracted`` are the answers as their own texts have them, before equal ones are written alike.
+    """
 
     answer: list[str | None]
     correct: list[bool]
+    extracted: list[str | None] = field(default_factory=list, repr=False, compare=False)
 
 
 def grade(grader: Grader, texts: Sequence[str | None], gold: str | None) -> Grades:
@@ -97,16 +101,36 @@ def grade(grader: Grader, texts: Sequence[str | None], gold: str | None) -> Grad
             f"the {grader.name} grader cannot parse the gold answer {gold[:200]!r}; "
             "use another grader or correct the answer"
         )
-    extracted = {text: grader.extract(text) for text in dict.fromkeys(texts) if text is not None}
+    extracted = _extract(grader, texts)
+    answers = _write_alike(grader, extracted)
+    is_correct = {a: grader.equal(reference, a) for a in dict.fromkeys(answers) if a is not None}
+    correct = [answer is not None and is_correct[answer] for answer in answers]
+    return Grades(answers, correct, extracted)
+
+
+def canonicalise(grader: Grader, texts: Sequence[str | None]) -> list[str | None]:
+    """Return the answer in each text of one question; equal answers are written as the first.
+
+    >>> canonicalise(NumericGrader(), ["005", None, "5", "6"])
+    ['5', None, '5', '6']
+    """
+    return _write_alike(grader, _extract(grader, texts))
+
+
+def _extract(grader: Grader, texts: Sequence[str | None]) -> list[str | None]:
+    """Return the answer in each text; equal texts are parsed once."""
+    found = {text: grader.extract(text) for text in dict.fromkeys(texts) if text is not None}
+    return [None if text is None else found[text] for text in texts]
+
+
+def _write_alike(grader: Grader, answers: Sequence[str | None]) -> list[str | None]:
+    """Replace each answer by the first one that equals it."""
     first_equal: dict[str, str] = {}
-    is_correct: dict[str, bool] = {}
-    for answer in extracted.values():
-        if answer is None or answer in first_equal:
+    firsts: list[str] = []
+    for answer in dict.fromkeys(answers):
+        if answer is None:
             continue
-        first = next((known for known in is_correct if grader.equal(known, answer)), answer)
-        first_equal[answer] = first
-        if first not in is_correct:
-            is_correct[first] = grader.equal(reference, first)
-    by_text = [None if text is None else extracted[text] for text in texts]
-    answers = [None if answer is None else first_equal[answer] for answer in by_text]
-    return Grades(answers, [answer is not None and is_correct[answer] for answer in answers])
+        first_equal[answer] = next((a for a in firsts if grader.equal(a, answer)), answer)
+        if first_equal[answer] == answer:
+            firsts.append(answer)
+    return [None if answer is None else first_equal[answer] for answer in answers]

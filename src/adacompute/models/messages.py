@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args, get_type_hints
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.models.logprobs import answer_logprob
 
 _FIRST_ERROR = 300  # redirects count as errors: they are not followed
 
@@ -96,9 +97,11 @@ class Sample:
     `prompt_tokens` and `cached_tokens` belong to the whole call, which returned `samples_per_call`
     samples; they are None and 0 if the server did not report them. `completion_tokens` are this
     sample's own and include its `reasoning_tokens`; `is_estimated` says that they were not
-    reported. `mean_logprob` is the mean log-probability of the tokens. `entropy` is the mean of
-    their entropies, from 0 to 1, estimated from the `top_logprobs` likeliest tokens in each place.
-    `latency_s` is the duration of the successful attempt, without queueing and earlier attempts.
+    reported. `mean_logprob` is the mean log-probability of the tokens, and `min_logprob_window` the
+    lowest mean over 16 consecutive ones. `entropy` is the mean of their entropies, from 0 to 1,
+    estimated from the `top_logprobs` likeliest tokens in each place. `token_logprobs` holds the
+    tokens of the text in packed form, for `answer_logprob`. `latency_s` is the duration of the
+    successful attempt, without queueing and earlier attempts.
     """
 
     text: str
@@ -113,12 +116,22 @@ class Sample:
     samples_per_call: int = 1
     entropy: float | None = None
     top_logprobs: int | None = None
+    min_logprob_window: float | None = None
+    token_logprobs: bytes | None = field(default=None, repr=False)
     raw: Any = field(default=None, compare=False, repr=False)
 
     @property
     def ran_out_of_tokens(self) -> bool:
         """Whether hidden reasoning used up the token limit, so that there is no text."""
         return self.finish_reason == "length" and not self.text.strip()
+
+    def answer_logprob(self, answer: str | None) -> float | None:
+        """Return the mean log-probability of the tokens that spell an answer in the text.
+
+        The answer is as a grader extracts it; its last occurrence counts. None if it is None, if
+        the text does not contain it, or if the server did not report the tokens of the text.
+        """
+        return answer_logprob(self.text, answer, self.token_logprobs)
 
 
 @dataclass(frozen=True)

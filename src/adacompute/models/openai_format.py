@@ -142,6 +142,8 @@ def parse_samples(
             completion_tokens=n_tokens,
             reasoning_tokens=n_reasoning,
             mean_logprob=choice.mean_logprob,
+            min_logprob_window=choice.min_logprob_window,
+            token_logprobs=choice.token_logprobs,
             entropy=choice.entropy,
             top_logprobs=choice.top_logprobs,
             is_estimated=is_estimated,
@@ -194,6 +196,8 @@ class Choice:
     n_chars: int = 0
     tokens: int | None = None
     mean_logprob: float | None = None
+    min_logprob_window: float | None = None
+    token_logprobs: bytes | None = None
     entropy: float | None = None
     top_logprobs: int | None = None
 
@@ -308,7 +312,7 @@ def _parse_choice(raw: object) -> Choice | None:
     if not isinstance(text, str):
         return None
     finish_reason = choice.get("finish_reason")
-    logprobs = parse_logprobs(choice.get("logprobs"))
+    logprobs = parse_logprobs(choice.get("logprobs"), text)
     return Choice(
         text=text,
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
@@ -316,6 +320,8 @@ def _parse_choice(raw: object) -> Choice | None:
         n_chars=len(text) + n_reasoning_chars,
         tokens=logprobs.n_tokens,
         mean_logprob=logprobs.mean_logprob,
+        min_logprob_window=logprobs.min_logprob_window,
+        token_logprobs=logprobs.packed,
         entropy=logprobs.entropy,
         top_logprobs=logprobs.top_logprobs,
     )

@@ -8,6 +8,7 @@ their own, it replaces the output price. This module counts tokens; it knows not
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -31,6 +32,20 @@ PER_TOKEN = NANO // 1_000_000
 
 REQUIRED = ("input", "output")
 """Prices that every model in a file must have, so that a forgotten one is not taken as free."""
+
+PUBLIC_SUFFIX, PUBLIC_EXAMPLE = ".json", "sample_spec"
+"""Suffix of LiteLLM's public price list, and the entry in it that explains the others."""
+
+PUBLIC_KEYS = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cached_input": "cache_read_input_token_cost",
+    "reasoning": "output_cost_per_reasoning_token",
+}
+"""Our prices, and their names in LiteLLM's public price list."""
+
+MAX_NAMED = 8
+"""Number of models up to which an error names all of them."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +128,65 @@ def split_cost(total: int, parts: int) -> list[int]:
     return [each + (i < rest) for i in range(parts)]
 
 
-def parse_token_prices(path: Path) -> TokenPriceList:
+def parse_token_prices(
+    path: Path, price_as: Mapping[str, str] | None = None
+) -> dict[str, TokenPrices]:
+    """Read a file of token prices: a TOML file of ours, or LiteLLM's public list (``.json``).
+
+    ``price_as`` gives models the prices of listed ones. Names are never guessed: a date or a
+    provider in a name makes it another model.
+    """
+    is_public = path.suffix.lower() == PUBLIC_SUFFIX
+    price_list = _parse_public(path) if is_public else _parse_toml(path)
+    for model, listed in (price_as or {}).items():
+        if listed not in price_list:
+            raise ConfigError(
+                f"{path} lists no {listed!r}, so {model!r} cannot be priced as it: name a model "
+                "exactly as the file does"
+            )
+    return price_list | {model: price_list[listed] for model, listed in (price_as or {}).items()}
+
+
+def _parse_public(path: Path) -> dict[str, TokenPrices]:
+    """Read LiteLLM's list, in prices per token; models without token prices are left out."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
+    price_list: dict[str, TokenPrices] = {}
+    for name, entry in content.items() if isinstance(content, dict) else ():
+        prices = _parse_public_entry(entry) if name != PUBLIC_EXAMPLE else None
+        if prices is not None:
+            price_list[name] = prices
+    if not price_list:
+        raise ConfigError(
+            f'{path} has no model with token prices, such as {{"gpt-4o-mini": '
+            '{"input_cost_per_token": 1.5e-07, "output_cost_per_token": 6e-07}}'
+        )
+    return price_list
+
+
+def _parse_public_entry(entry: object) -> TokenPrices | None:
+    """Return the prices of one model per million tokens; None if they are missing or invalid."""
+    fields = entry if isinstance(entry, dict) else {}
+    found = {name: fields.get(key) for name, key in PUBLIC_KEYS.items() if key in fields}
+    prices = {name: value for name, value in found.items() if value is not None}
+    if not all(key in prices for key in REQUIRED) or not all(map(_is_price, prices.values())):
+        return None
+    # Twelve digits, because 1e6 × 1.75e-06 is not quite 1.75.
+    return TokenPrices(**{name: float(f"{1e6 * value:.12g}") for name, value in prices.items()})
+
+
+def _is_price(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) and value >= 0
+
+
+def _parse_toml(path: Path) -> dict[str, TokenPrices]:
     """Read a TOML file with one table per model, ``[models."name"]``, in prices per million."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
     keys = {field.name for field in fields(TokenPrices)}
@@ -140,9 +210,12 @@ def parse_token_prices(path: Path) -> TokenPriceList:
 
 
 def find_token_prices(price_list: TokenPriceList, model: str) -> TokenPrices:
-    """Return a model's token prices; ConfigError, naming the known models, if it has none."""
+    """Return a model's token prices; ConfigError, saying what to do, if it has none."""
     if model not in price_list:
+        is_short = len(price_list) <= MAX_NAMED
+        known = ", ".join(price_list) if is_short else f"{len(price_list)} other models"
         raise ConfigError(
-            f"there are no token prices for {model!r}, only for {', '.join(price_list)}"
+            f"there are no token prices for {model!r}, only for {known}: add them to the file, or "
+            f"name the listed model whose prices it has (--price-as {model}=LISTED)"
         )
     return price_list[model]

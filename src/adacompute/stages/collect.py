@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.collection.adaptive import RoundSamples, collect_rounds
+from adacompute.collection.arms import ArmSpec
 from adacompute.collection.collector import CollectionProgress, Collector
 from adacompute.collection.export import export
 from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
-from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, ArmSpec, CollectionLevel, Plan
+from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, CollectionLevel, Plan
 from adacompute.core.errors import DataError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
@@ -88,7 +89,7 @@ def describe_missing(result: dict[str, Any]) -> str | None:
 def _check_arms(plan: Plan, run: Path, ledger: Ledger) -> None:
     """Refuse an arm whose samples in the ledger have another model, prompt or settings."""
     for spec in plan.arms:
-        given = _describe_arm(plan, spec)
+        given = _describe_arm(spec)
         for stored in ledger.arms(sampled_only=True).values():
             if stored["arm"] == spec.name and stored != given:
                 names = {"model": "model", "template": "prompt", "settings": "settings"}
@@ -101,11 +102,11 @@ def _check_arms(plan: Plan, run: Path, ledger: Ledger) -> None:
                 )
 
 
-def _describe_arm(plan: Plan, spec: ArmSpec) -> dict[str, str]:
+def _describe_arm(spec: ArmSpec) -> dict[str, str]:
     return {
         "arm": spec.name,
         "model": spec.model,
-        "template": plan.template.name,
+        "template": spec.template.name,
         "settings": spec.settings.canonical(),
     }
 
@@ -186,7 +187,7 @@ async def _collect_arm(plan: Plan, spec: ArmSpec, sampler: _ArmSampler) -> Colle
     ids, gold = (plan.questions[name].to_pylist() for name in ("question_id", "gold"))
     graded = RoundSamples(
         sampler.ledger,
-        sampler.ledger.register_arm(**_describe_arm(plan, spec)),
+        sampler.ledger.register_arm(**_describe_arm(spec)),
         load_grader(plan.grader),
         dict(zip(ids, gold, strict=True)),
     )
@@ -218,7 +219,7 @@ def _make_level(
         arm=spec.name,
         model_name=spec.model,
         model=upstream,
-        template=plan.template,
+        template=spec.template,
         settings=spec.settings,
         token_prices=spec.token_prices,
         n_samples=spec.n_samples,
@@ -264,27 +265,43 @@ class _Interrupts:
 
 
 def _export(plan: Plan, store: Run, ledger: Ledger) -> dict[str, dict[str, int]]:
-    """Write the samples of each arm: the first as the run's own, the others beside it."""
+    """Write the samples of all arms as the run's samples, and return the counts of each arm."""
     questions = {row["question_id"]: row for row in plan.questions.to_pylist()}
-    grader = load_grader(plan.grader)
-    counts = {}
-    outputs = []
-    for i, spec in enumerate(plan.arms):
-        arm_id = ledger.register_arm(**_describe_arm(plan, spec))
-        name = SAMPLES if i == 0 else f"samples@{spec.name}.parquet"
-        counts[spec.name] = export(ledger, arm_id, questions, grader, store.file(name))
-        outputs.append(name)
-    first = plan.arms[0]
+    arm_ids = [ledger.register_arm(**_describe_arm(spec)) for spec in plan.arms]
+    found = export(ledger, arm_ids, questions, load_grader(plan.grader), store.file(SAMPLES))
+    counts = {spec.name: found[arm] for spec, arm in zip(plan.arms, arm_ids, strict=True)}
+    total = {name: sum(own[name] for own in counts.values()) for name in found[arm_ids[0]]}
+    templates = [asdict(spec.template) for spec in plan.arms]
+    settings = [asdict(spec.settings) for spec in plan.arms]
     store.finish_written(
         "collect",
-        arguments={"grader": plan.grader, "template": plan.template.name},
-        names=outputs,
-        result={
-            "model": first.model,
+        arguments={
             "grader": plan.grader,
-            "template": asdict(plan.template),
-            "settings": asdict(first.settings),
-            **counts[first.name],
+            "template": "+".join(dict.fromkeys(spec.template.name for spec in plan.arms)),
+        },
+        names=[SAMPLES],
+        result={
+            "model": _common([spec.model for spec in plan.arms]),
+            "grader": plan.grader,
+            "template": _common(templates),
+            "settings": _common(settings),
+            **total,
+            "arms": [
+                {
+                    "arm": spec.name,
+                    "model": spec.model,
+                    "template": template,
+                    "settings": own,
+                    "token_prices": asdict(spec.token_prices),
+                    **counts[spec.name],
+                }
+                for spec, template, own in zip(plan.arms, templates, settings, strict=True)
+            ],
         },
     )
     return counts
+
+
+def _common(values: Sequence[Any]) -> Any:  # noqa: ANN401 - of the values' type
+    """Return the value that all arms have, or None if they differ."""
+    return values[0] if all(value == values[0] for value in values) else None

@@ -22,10 +22,10 @@ from adacompute.stages.inputs import (
     DEFAULT_LEVELS,
     check_levels,
 )
-from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet, encode_samples
+from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 UTILITY = "utility.parquet"
 
@@ -38,9 +38,10 @@ def estimate_run(
     vote: str = "majority",
     unit: str = "samples",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Estimate the utility of each level on each question, and its mean cost."""
-    store, prices = Run(run), read_token_prices(token_prices, [unit])
+    store, prices = Run(run), read_token_prices(token_prices, [unit], price_as, runs=[run])
     levels = check_levels(levels)
     arguments = {
         "levels": list(levels),
@@ -50,10 +51,9 @@ def estimate_run(
         "prices": describe_token_prices(prices),
     }
     inputs = store.hashes([SAMPLES, GRADES])
-    finished = store.find_finished("estimate", arguments, inputs)
-    if finished:
+    if finished := store.find_finished("estimate", arguments, inputs):
         return finished.result
-    recorded = encode_samples(store.samples())
+    recorded = store.encoded_samples()
     answers = _with_scores(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
     found = _estimate(answers, levels, method, vote)
     columns: dict[str, Any] = {"question_id": recorded.id}

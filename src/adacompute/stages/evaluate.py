@@ -32,7 +32,7 @@ from adacompute.stages.inputs import (
 from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 EVALUATION = "evaluation.json"
@@ -59,6 +59,7 @@ def evaluate_run(
     protocol: str = "held-out",
     unit: str = "samples",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
     resort: Path | None = None,
     tie_break: str = FIRST_SEEN,
@@ -68,12 +69,10 @@ def evaluate_run(
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Score policies on held-out questions, or by the paper's own protocol.
-
-    Each round costs ``round_cost`` and, with ``native_n``, a prompt.
-    """
+    """Score policies on held-out questions, or by the paper's protocol; costs: see `CostModel`."""
     store, features = Run(run), pin_encoder(features)
-    costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
+    prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
+    costs = CostModel(unit, prices, native_n, round_cost)
     names, skipped = _select_policies(policies, protocol, has_texts=_has_texts(store))
     arguments = {
         "format": FORMAT,

@@ -69,6 +69,7 @@ def fit_run(
     levels: Sequence[int] = DEFAULT_LEVELS,
     unit: str = "samples",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
     tie_break: str = FIRST_SEEN,
     model: str | None = None,
     grader: str | None = None,
@@ -88,14 +89,15 @@ def fit_run(
     check_settings(confidence)
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
-    shared: dict[str, Any] = {"unit": unit, "token_prices": token_prices, "seed": check_seed(seed)}
+    prices: dict[str, Any] = {"token_prices": token_prices, "price_as": price_as}
+    shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed)}
     shared |= {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
     names = {"model": model, "grader": grader}
     training = {**shared, **names, "tie_break": check_tie_break(tie_break)}
     if collection is None:
         _import(source, run, steps, gold=gold, **names)
     else:
-        options = {"token_prices": token_prices, "seed": seed, **collection}
+        options = {**prices, "seed": seed, **collection}
         _collect(source, run, steps, options, **names)
     trained = _train(run, out, steps, training, budget)
     result = _calibrate(run, out, steps, trained, {"budget": budget, "confidence": confidence})

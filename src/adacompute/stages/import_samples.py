@@ -1,7 +1,7 @@
 """Import: the stage that brings recorded samples into a run.
 
-Samples come from a file, from logs, or from the example set of the package. Samples without grades
-are graded by a question set, or by their own reference answers.
+Samples come from a file, from logs, or from the example set of the package; or from one of these
+per arm. Samples without grades are graded by a question set, or by their own reference answers.
 """
 
 from __future__ import annotations
@@ -11,71 +11,143 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples
 from adacompute.datasets.sources import (
     is_tidy_file,
     read_question_source,
     read_source,
     resolve_source,
 )
-from adacompute.datasets.ungraded import find_log_files, has_gold_only, read_ungraded
-from adacompute.graders.grader import Grader, grade, load_grader
+from adacompute.datasets.ungraded import (
+    GradedSamples,
+    find_log_files,
+    has_gold_only,
+    read_ungraded,
+)
+from adacompute.graders.grader import Grader, canonicalise, grade, load_grader
 from adacompute.storage.decisions import check_format
 from adacompute.storage.manifest import hash_path
-from adacompute.storage.store import SAMPLES, Run, encode_samples
+from adacompute.storage.store import SAMPLES, Run, encode_samples, name_arms
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Mapping
 
     from adacompute.storage.store import SampleSet
 
 
 def import_samples(
-    source: Path,
+    source: Path | None,
     run: Path,
     *,
+    arms: Mapping[str, Path] | None = None,
     model: str | None = None,
     grader: str | None = None,
     gold: str | None = None,
     allow_inconsistent_grades: bool = False,
+    pool_answers: bool = True,
 ) -> dict[str, Any]:
     """Import recorded samples into a run, and return counts.
 
-    With ``gold`` they are graded by that question set. Otherwise tidy samples without grades are
-    graded by their own reference answers. An answer that is graded both correct and wrong within
-    one question is refused unless ``allow_inconsistent_grades`` is set.
+    They come from ``source``, or from one source for each name in ``arms``. With ``gold`` they are
+    graded by that question set. Otherwise tidy samples without grades are graded by their own
+    reference answers. An answer that is graded both correct and wrong within one question is
+    refused unless ``allow_inconsistent_grades`` is set. Without ``pool_answers``, answers of
+    different arms are never the same, and each arm has its own grades and reference answers.
     """
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
-    store, source = Run(run), resolve_source(source)
+    store, sources = Run(run), _resolve_sources(source, arms)
     loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
-    has_grades = _has_grades(source, loaded, gold)
-    source_hash = (
-        hash_path(source) if has_grades else "+".join(map(hash_path, find_log_files(source)))
-    )
-    table, excluded = read_graded(source, loaded, gold)
+    hashes = {name: _hash_source(path, loaded, gold) for name, path in sources.items()}
+    graded = read_arms(sources, loaded, gold, pool_answers=pool_answers)
     gold_hash = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
-    arguments = {"source": source_hash, "model": model, "grader": grader, "gold": gold_hash}
+    arguments: dict[str, Any] = {"model": model, "grader": grader, "gold": gold_hash}
+    arguments["source"] = hashes if arms else hashes[None]
+    if not pool_answers:
+        arguments["pool_answers"] = False
     finished = store.find_finished("import", arguments, {})
     if finished:
         return finished.result
-    if store.file(SAMPLES).exists() and not store.has_artifact(SAMPLES, table):
-        raise DataError(
-            f"{run} already holds samples of another source, which may have cost money: "
-            "choose another directory, or delete this one if its samples were only imported"
-        )
-    recorded = encode_samples(table)
+    _check_run(store, graded.samples, pool_answers=pool_answers)
+    recorded = encode_samples(graded.samples, pool_answers=pool_answers)
     if grader is not None:
         check_parsed(recorded)
     if not allow_inconsistent_grades:
         check_grades(recorded)
-    named = {"model": model or find_model(table), "grader": grader}
-    result = {**_count(recorded), **excluded, **named}
-    store.finish("import", arguments=arguments, inputs={}, outputs={SAMPLES: table}, result=result)
+    named = {"model": model or find_model(graded.samples), "grader": grader}
+    result: dict[str, Any] = {**_count(recorded), **_count_excluded(graded), **named}
+    result |= {"arms": _count_arms(recorded), "pool_answers": pool_answers}
+    outputs = {SAMPLES: graded.samples}
+    store.finish("import", arguments=arguments, inputs={}, outputs=outputs, result=result)
     return result
+
+
+def _resolve_sources(
+    source: Path | None, arms: Mapping[str, Path] | None
+) -> dict[str | None, Path]:
+    """Return the path of each arm; the one of None is a source of its own."""
+    if (source is None) == (not arms):
+        raise ConfigError(
+            "samples come from one source or from arms: give SOURCE, or --arm NAME=FILE for every "
+            "arm, and not both"
+        )
+    if source is not None:
+        return {None: resolve_source(source)}
+    return {name: resolve_source(path) for name, path in (arms or {}).items()}
+
+
+def _hash_source(source: Path, grader: Grader | None, gold: str | None) -> str:
+    if _has_grades(source, grader, gold):
+        return hash_path(source)
+    return "+".join(map(hash_path, find_log_files(source)))
+
+
+def _check_run(store: Run, table: pa.Table, *, pool_answers: bool) -> None:
+    """Refuse a run that holds other samples, or these with answers that pool otherwise."""
+    if not store.file(SAMPLES).exists():
+        return
+    if not store.has_artifact(SAMPLES, table):
+        raise DataError(
+            f"{store.path} already holds samples of another source, which may have cost money: "
+            "choose another directory, or delete this one if its samples were only imported"
+        )
+    if store.pool_answers != pool_answers:
+        raise DataError(
+            f"{store.path} holds these samples imported {'without' if pool_answers else 'with'} "
+            "pooled answers: choose another directory"
+        )
+
+
+def _count_excluded(graded: GradedSamples) -> dict[str, int]:
+    """Count the questions without a reference answer, if samples were graded by such answers."""
+    if graded.excluded is None:
+        return {}
+    n_samples = sum(graded.excluded.values())
+    return {"excluded": len(graded.excluded), "excluded_samples": n_samples}
+
+
+def _count_arms(recorded: SampleSet) -> list[dict[str, Any]]:
+    """Count the samples of each arm, on the questions that it has."""
+    counts = []
+    for code, name in enumerate(recorded.arms):
+        own = recorded.answers.keep(recorded.arm == code)
+        n_samples = own.n_samples[own.n_samples > 0]
+        counts.append(
+            {
+                "arm": name,
+                "questions": len(n_samples),
+                "samples": int(n_samples.sum()),
+                "min_samples": int(n_samples.min()),
+                "max_samples": int(n_samples.max()),
+                "unparsed": int((own.answer == UNPARSED).sum()),
+            }
+        )
+    return counts
 
 
 def _count(recorded: SampleSet) -> dict[str, int]:
@@ -116,24 +188,87 @@ def check_grades(recorded: SampleSet) -> None:
         )
 
 
+def read_arms(
+    sources: Mapping[str | None, Path],
+    grader: Grader | None,
+    gold: str | None,
+    *,
+    pool_answers: bool = True,
+) -> GradedSamples:
+    """Read the samples of each arm into one table, graded where they have no grades.
+
+    The source of None keeps the arms that it records. Where answers pool, a grader writes equal
+    answers of several arms alike.
+    """
+    tables: list[pa.Table] = []
+    excluded: dict[str, int] | None = None
+    for name, path in sources.items():
+        graded = read_graded(path, grader, gold, pool_answers=pool_answers)
+        tables.append(graded.samples if name is None else _set_arm(graded.samples, name))
+        if graded.excluded is not None:
+            excluded = {} if excluded is None else excluded
+            for question, count in graded.excluded.items():
+                excluded[question] = excluded.get(question, 0) + count
+    table = tables[0]
+    if None not in sources:
+        table = check_samples(pa.concat_tables(tables), " and ".join(map(str, sources.values())))
+    return GradedSamples(pool_arms(table, grader) if pool_answers else table, excluded)
+
+
+def _set_arm(table: pa.Table, name: str) -> pa.Table:
+    """Return samples that all belong to one arm."""
+    index = SAMPLE_SCHEMA.get_field_index("arm")
+    arm = pa.array([name] * table.num_rows, pa.string())
+    return table.set_column(index, SAMPLE_SCHEMA.field(index), arm)
+
+
+def pool_arms(table: pa.Table, grader: Grader | None) -> pa.Table:
+    """Write equal answers of several arms alike, and grade them where there is a gold answer.
+
+    Samples of one arm, and all samples without a grader, are returned unchanged.
+    """
+    if grader is None or len(name_arms(table).unique()) == 1:
+        return table
+    answer, correct = table["answer"].to_pylist(), table["correct"].to_pylist()
+    gold = table["gold"].to_pylist()
+    questions: dict[str, list[int]] = {}
+    for row, name in enumerate(table["question_id"].to_pylist()):
+        questions.setdefault(name, []).append(row)
+    for name, rows in questions.items():
+        own = [answer[row] for row in rows]
+        reference = next((gold[row] for row in rows if gold[row] is not None), None)
+        try:
+            grades = None if reference is None else grade(grader, own, reference)
+        except DataError as error:
+            raise DataError(f"question {name!r}: {error}") from None
+        written = canonicalise(grader, own) if grades is None else grades.answer
+        for i, row in enumerate(rows):
+            is_correct = correct[row] if grades is None else grades.correct[i]
+            answer[row], correct[row] = written[i], is_correct and written[i] is not None
+    for name, values in (("answer", answer), ("correct", correct)):
+        index = SAMPLE_SCHEMA.get_field_index(name)
+        field = SAMPLE_SCHEMA.field(index)
+        table = table.set_column(index, field, pa.array(values, field.type))
+    return table
+
+
 def read_graded(
-    source: Path, grader: Grader | None, gold: str | None
-) -> tuple[pa.Table, dict[str, int]]:
+    source: Path, grader: Grader | None, gold: str | None, *, pool_answers: bool = True
+) -> GradedSamples:
     """Read samples and grade those without grades; count what the question set excludes.
 
     ``gold`` names a question set. Without it, samples are graded by their own reference answers.
     """
     grading = None if grader is None else partial(grade, grader)
     if _has_grades(source, grader, gold):
-        return read_source(source, grade=grading), {}
+        return GradedSamples(read_source(source, grade=grading))
     if grading is None:
         raise ConfigError(
             "reference answers need a grader to compare answers with them: pass grader= or --grader"
         )
     check_format(source)
     reference = None if gold is None else read_question_source(gold)
-    found = read_ungraded(source, reference, grading)
-    return found.samples, {"excluded": found.excluded, "excluded_samples": found.excluded_samples}
+    return read_ungraded(source, reference, grading, pool_answers=pool_answers)
 
 
 def _has_grades(source: Path, grader: Grader | None, gold: str | None) -> bool:

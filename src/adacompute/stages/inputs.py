@@ -25,7 +25,7 @@ from adacompute.policies.bundle import read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
-from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def read_pool(
     draft: bool = False,
 ) -> Pool:
     """Return the samples of a run as a pool, with those of a last resort if it is given."""
-    recorded = encode_samples(store.samples())
+    recorded = store.encoded_samples()
     other = None if resort is None else read_resort(recorded, Run(resort), costs)
     known: dict[str, Any] = {
         "features": features,
@@ -180,7 +180,7 @@ def resolve_budgets(
         return check_budgets(budgets)
     if costs.unit == "samples":
         return DEFAULT_BUDGETS
-    recorded = encode_samples(source.samples()) if isinstance(source, Run) else source
+    recorded = source.encoded_samples() if isinstance(source, Run) else source
     return check_budgets(costs.cost_of(recorded, DEFAULT_BUDGETS))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from adacompute.collection.plan import API_KEY_ENV
+from adacompute.collection.arms import API_KEY_ENV
 from adacompute.models.capabilities_cache import cache_path, describe, load_cached, save_cached
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream

@@ -38,10 +38,10 @@ from adacompute.stages.inputs import (
     read_pool,
 )
 from adacompute.storage.manifest import write_atomically
-from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
@@ -69,6 +69,7 @@ def report_run(
     levels: Sequence[int] | None = None,
     unit: str = "samples",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
@@ -76,7 +77,8 @@ def report_run(
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
-    store, costs = Run(run), CostModel(unit, read_token_prices(token_prices, [unit]))
+    prices = read_token_prices(token_prices, [unit], price_as, runs=[run])
+    store, costs = Run(run), CostModel(unit, prices)
     evaluation = _find_evaluation(store, costs)
     arguments = {
         "format": FORMAT,
@@ -198,7 +200,7 @@ def _document(
 ) -> dict[str, Any]:
     """Compute the content of the page."""
     progress(arguments["policy"])
-    recorded = encode_samples(store.samples())
+    recorded = store.encoded_samples()
     pool = read_pool(store, costs=costs).equalise()
     experiment = Experiment(
         pool,

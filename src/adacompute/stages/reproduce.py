@@ -34,7 +34,7 @@ from adacompute.report.table_files import escape_markdown, save_table, to_csv
 from adacompute.report.wording import format_count
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import no_progress, read_pool
-from adacompute.storage.store import SAMPLES, Run, encode_samples
+from adacompute.storage.store import SAMPLES, Run
 
 if TYPE_CHECKING:
     from adacompute.report.table_files import Row
@@ -151,7 +151,7 @@ def open_run(path: Path) -> Iterator[Run]:
 
 def read_run_data(run: Run, name: str) -> RunData:
     """Read a run for both protocols; costs are samples, as in the paper."""
-    recorded = encode_samples(run.samples())
+    recorded = run.encoded_samples()
     known: dict[str, Any] = {"ids": recorded.id, "difficulty": recorded.difficulty}
     return RunData.from_pool(name, read_pool(run, draft=True), **known)
 

@@ -14,7 +14,6 @@ import numpy as np
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import Level
 from adacompute.evaluation.pool import Resort
-from adacompute.storage.store import encode_samples
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
@@ -31,7 +30,7 @@ def read_resort(recorded: SampleSet, other: Run, costs: CostModel) -> Resort:
         raise ConfigError(
             "samples of two models do not cost the same: use another unit, such as money"
         )
-    strong = encode_samples(other.samples())
+    strong = other.encoded_samples()
     row_of = {name: row for row, name in enumerate(strong.id)}
     missing = [name for name in recorded.id if name not in row_of]
     if missing:

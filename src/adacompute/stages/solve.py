@@ -18,7 +18,7 @@ from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, UtilityTable
 from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
 from adacompute.stages.estimate import UTILITY
-from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
+from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,11 +34,13 @@ def solve_run(
     limits: Mapping[str, float] | None = None,
     method: str = "exact",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Compute the best allocation of a budget, and a bound on what any allocation reaches."""
     if limits and method != "exact":
         raise ConfigError(f"limits need the method 'exact', got {method!r}")
-    store, prices = Run(run), read_token_prices(token_prices, [unit, *(limits or {})])
+    store, units = Run(run), [unit, *(limits or {})]
+    prices = read_token_prices(token_prices, units, price_as, runs=[run])
     arguments = {
         "budget": budget,
         "unit": unit,
@@ -51,7 +53,7 @@ def solve_run(
     finished = store.find_finished("solve", arguments, inputs)
     if finished:
         return finished.result
-    recorded = encode_samples(store.samples())
+    recorded = store.encoded_samples()
     names = [name for name in utility.column_names if name.startswith("utility_")]
     levels = tuple(int(name.removeprefix("utility_")) for name in names)
     table = UtilityTable(

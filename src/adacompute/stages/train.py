@@ -39,7 +39,7 @@ from adacompute.stages.inputs import (
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from adacompute.core.types import Float32Array, Level
 
@@ -53,6 +53,7 @@ def train_run(
     budgets: Sequence[float] | None = None,
     unit: str = "samples",
     token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
     resort: Path | None = None,
@@ -66,12 +67,10 @@ def train_run(
     seed: int = 0,
     min_budget: float = math.inf,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle; ``min_budget`` is checked.
-
-    With ``draft`` the router decides after one sample, by its uncertainty.
-    """
+    """Fit a policy to all questions of a run and write its bundle, if it can hold ``min_budget``."""
     factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
-    costs = CostModel(unit, read_token_prices(token_prices, [unit]), native_n, round_cost)
+    prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
+    costs = CostModel(unit, prices, native_n, round_cost)
     text: dict[str, Any] = {"features": pin_encoder(features)}
     known: dict[str, Any] = {"resort": resort, "tie_break": tie_break, "draft": draft}
     pool = read_pool(store, costs=costs, **text, **known).equalise()

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS samples (
   completion_tokens INTEGER, reasoning_tokens INTEGER NOT NULL, mean_logprob REAL,
   is_estimated INTEGER NOT NULL, latency_s REAL NOT NULL, samples_per_call INTEGER NOT NULL,
   cost INTEGER NOT NULL, score REAL, entropy REAL, top_logprobs INTEGER,
+  min_logprob_window REAL, token_logprobs BLOB,
   PRIMARY KEY (question, arm_id, sample)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owners (
   owner TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, heartbeat REAL NOT NULL)
@@ -45,6 +46,14 @@ CREATE TABLE IF NOT EXISTS claims (
   question TEXT NOT NULL, arm_id INTEGER NOT NULL, owner TEXT NOT NULL,
   PRIMARY KEY (question, arm_id)) WITHOUT ROWID;
 """
+
+ADDED_COLUMNS = {
+    "entropy": "REAL",
+    "top_logprobs": "INTEGER",
+    "min_logprob_window": "REAL",
+    "token_logprobs": "BLOB",
+}
+"""Columns of samples that older ledgers of the same format lack, and their types."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,8 @@ class StoredSample:
     score: float | None = None
     entropy: float | None = None
     top_logprobs: int | None = None
+    min_logprob_window: float | None = None
+    token_logprobs: bytes | None = None
 
 
 _COLUMNS = tuple(f.name for f in fields(StoredSample))
@@ -117,7 +128,7 @@ class Ledger:
     def _add_columns(self) -> None:
         """Add columns that a ledger of the same format may lack: its samples were paid for."""
         known = {row[1] for row in self._db.execute("PRAGMA table_info(samples)")}
-        for name, kind in (("entropy", "REAL"), ("top_logprobs", "INTEGER")):
+        for name, kind in ADDED_COLUMNS.items():
             if name not in known:
                 self._db.execute(f"ALTER TABLE samples ADD COLUMN {name} {kind}")
 
@@ -259,9 +270,11 @@ class Ledger:
         row = self._db.execute(f"SELECT {sums} FROM samples").fetchone()  # noqa: S608
         return dict(zip(names, row, strict=True))
 
-    def samples(self, arm_id: int) -> Iterator[StoredSample]:
-        """All samples of an arm, by question and sample number."""
-        return self._select("arm_id = ? ORDER BY question, sample", arm_id)
+    def samples(self, *arm_ids: int) -> Iterator[StoredSample]:
+        """All samples of these arms, by question, arm id and sample number."""
+        places = ", ".join("?" * len(arm_ids))
+        where = f"arm_id IN ({places}) ORDER BY question, arm_id, sample"
+        return self._select(where, *arm_ids)
 
     def unscored(self, question: str, arm_id: int) -> dict[int, StoredSample]:
         """Samples of a question without a score, by sample number."""

@@ -6,8 +6,9 @@
     allocation.parquet   the oracle's choice of levels
     evaluation.json      scores of the policies
 
-Each artifact has a manifest beside it. Encoding turns question ids into 64-bit keys and answers
-into class numbers within their question. This module knows nothing of how an artifact is made.
+Each artifact has a manifest beside it. Encoding turns question ids into 64-bit keys, answers into
+class numbers within their question, and the names of arms into codes. This module knows nothing of
+how an artifact is made.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from adacompute.core.answers import UNPARSED, Answers, number_classes_by_question
@@ -45,6 +47,9 @@ COMMANDS = {
     "estimate": "estimate {run}",
 }
 """Commands that make the tables that other stages read, for error messages."""
+
+DEFAULT_ARM = "default"
+"""Name of the arm of samples that record neither an arm nor a model."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,16 @@ class Run:
             samples = samples.set_column(index, samples.schema.field(name), grades[name])
         return samples
 
+    @property
+    def pool_answers(self) -> bool:
+        """Whether equal answers of different arms are the same answer, as recorded at import."""
+        manifest = self.manifest(self.source)
+        return manifest is None or bool(manifest.result.get("pool_answers", True))
+
+    def encoded_samples(self) -> SampleSet:
+        """Read the samples, with the latest grades, as arrays; answers pool as the run records."""
+        return encode_samples(self.samples(), pool_answers=self.pool_answers)
+
 
 def hash_table(table: pa.Table) -> str:
     """Hash a table as the file that it would be in a run."""
@@ -197,10 +212,11 @@ def hash_strings(values: Sequence[str]) -> KeyArray:
 
 @dataclass(frozen=True, eq=False)
 class SampleSet:
-    """Recorded samples as arrays: one entry per question, samples sorted by question and number.
+    """Recorded samples as arrays: one entry per question, samples sorted by question, arm, number.
 
     ``group`` is equal for questions with the same text. ``order`` gives the row of ``columns`` for
-    each sample.
+    each sample. ``arms`` are the names of the arms in the order of their first rows, and ``arm`` is
+    the index into them of each sample.
     """
 
     id: list[str]
@@ -211,6 +227,8 @@ class SampleSet:
     answers: Answers
     order: IntArray
     columns: pa.Table
+    arms: tuple[str, ...]
+    arm: IntArray
 
     def column(self, name: str) -> FloatArray:
         """A numeric column in the order of the answers, NaN where it is null or not recorded."""
@@ -224,20 +242,33 @@ class SampleSet:
         return self.answers.offsets[:-1]
 
 
-def encode_samples(table: pa.Table) -> SampleSet:
+def name_arms(table: pa.Table) -> pa.Array:
+    """Return the arm of each sample; a null arm is named by its model, or else "default"."""
+    names = [table[name] for name in ("arm", "model") if name in table.column_names]
+    default = pa.array([DEFAULT_ARM] * table.num_rows, pa.string())
+    return pc.coalesce(*(name.combine_chunks() for name in names), default)
+
+
+def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
     """Encode a table of samples as arrays.
 
     Questions keep the order of their first row. Questions with the same text share a group, so that
-    folds can keep them together; a question without text has a group of its own.
+    folds can keep them together; a question without text has a group of its own. Without
+    ``pool_answers``, equal answers of different arms are different classes.
     """
     encoded = table["question_id"].combine_chunks().dictionary_encode()
     question = np.asarray(encoded.indices, dtype=np.int64)
     ids: list[str] = encoded.dictionary.to_pylist()
     sample = np.asarray(table["sample"], dtype=np.int64)
-    order = np.lexsort((sample, question))
+    arm_names = name_arms(table).dictionary_encode()
+    arm = np.asarray(arm_names.indices, dtype=np.int64)
+    order = np.lexsort((sample, arm, question))
     answer_codes = table["answer"].combine_chunks().dictionary_encode().indices
     answer = np.asarray(answer_codes.fill_null(UNPARSED), dtype=np.int64)[order]
-    question = question[order]
+    question, arm = question[order], arm[order]
+    if not pool_answers:
+        n_codes = int(answer.max(initial=UNPARSED)) + 1
+        answer = np.where(answer == UNPARSED, UNPARSED, answer + arm * n_codes)
     correct = np.asarray(table["correct"], dtype=np.bool_)[order]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(ids)))])
     classes = number_classes_by_question(question, answer)
@@ -255,4 +286,6 @@ def encode_samples(table: pa.Table) -> SampleSet:
         answers=answers,
         order=order,
         columns=table,
+        arms=tuple(arm_names.dictionary.to_pylist()),
+        arm=arm,
     )
