@@ -5,16 +5,18 @@ Each command parses its options, calls one stage and prints the result. It compu
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from adacompute.cli.options import RUN, common
+from adacompute.cli.options import LEVELS, PRICE_AS, RUN, TOKEN_PRICES, UNIT, common
 from adacompute.cli.output import (
     NOTHING,
     format_amount,
     format_percent,
+    format_value,
     print_rows,
     print_text,
     print_values,
@@ -45,6 +47,59 @@ def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
     from adacompute.stages.replay import replay_log
 
     show(replay_log(log, bundle, budget=budget), _print_replay, as_json=as_json)
+
+
+@click.command("arms")
+@click.argument("run", metavar="DIR", type=RUN)
+@LEVELS
+@UNIT
+@TOKEN_PRICES
+@PRICE_AS
+@click.option("--all", "show_all", is_flag=True, help="List dominated levels too.")
+@common
+def arms(*, run: Path, show_all: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Say which models and efforts are efficient, and which are dominated by what."""
+    from adacompute.stages.arms import list_arms
+
+    with progress("Comparing arms") as report:
+        result = list_arms(run, progress=report, **options)
+    show(result, partial(_print_arms, show_all=show_all), as_json=as_json)
+
+
+def _print_arms(result: Result, *, show_all: bool) -> None:
+    """Print efficient levels by rising cost, and the best level of each arm that has none."""
+    rows = sorted(result["rows"], key=lambda row: row["cost"])
+    has_efficient = {row["arm"] for row in rows if row["efficient"]}
+    best: dict[str, Result] = {}
+    for row in rows:
+        if row["arm"] not in has_efficient:
+            held = best.setdefault(row["arm"], row)
+            best[row["arm"]] = row if row["accuracy"] > held["accuracy"] else held
+    shown = [row for row in rows if show_all or row["efficient"] or row is best.get(row["arm"])]
+    title = f"Arms by mean cost in {result['unit']}, {result['questions']} questions"
+    print_rows(title, [_describe_level(row, result["confidence"]) for row in shown])
+    efficient = [_level_name(row) for row in rows if row["efficient"]]
+    print_text(f"Efficient, by rising cost: {', '.join(efficient)}.")
+
+
+def _level_name(row: Result) -> str:
+    """Return the name of a level: its arm, and how many samples if there are several."""
+    return str(row["arm"]) if row["samples"] == 1 else f"{row['arm']} × {row['samples']}"
+
+
+def _describe_level(row: Result, confidence: float) -> Result:
+    """Return a row for people."""
+    low, high = format_percent(row["accuracy_low"]), format_percent(row["accuracy_high"])
+    p50, p95 = row["latency_p50_s"], row["latency_p95_s"]
+    return {
+        "arm": row["arm"],
+        "samples": row["samples"],
+        "cost": format_value(row["cost"]),
+        "accuracy": format_percent(row["accuracy"]),
+        f"{format_percent(confidence, 0)} interval": f"{low} to {high}",
+        "latency p50, p95 (s)": NOTHING if p50 is None else f"{p50:.3g}, {p95:.3g}",
+        "efficient": "yes" if row["efficient"] else f"no: {row['dominated_by']}",
+    }
 
 
 @click.command("spend")

@@ -41,6 +41,7 @@ for command in (
     pipeline.grade,
     pipeline.estimate,
     pipeline.solve,
+    analysis.arms,
     pipeline.train,
     pipeline.calibrate,
     pipeline.evaluate,

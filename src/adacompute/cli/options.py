@@ -228,6 +228,12 @@ TIE_BREAK = click.option(
     show_default=True,
     help="How to break ties of a vote: first (seen first) or logprob (most likely).",
 )
+EVIDENCE = click.option(
+    "--evidence",
+    default="all",
+    show_default=True,
+    help="What decisions and votes use: all that was recorded, or votes (ignore confidence).",
+)
 LEVELS = click.option(
     "--levels",
     type=WHOLE_NUMBERS,

@@ -13,6 +13,7 @@ import click
 
 from adacompute.cli.options import (
     COLLECTING_NAMES,
+    EVIDENCE,
     FEATURES,
     GRADER,
     LEVELS,
@@ -205,6 +206,7 @@ def solve(
 @NATIVE_N
 @RESORT
 @TIE_BREAK
+@EVIDENCE
 @FEATURES
 @MODEL
 @GRADER
@@ -290,6 +292,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @NATIVE_N
 @RESORT
 @TIE_BREAK
+@EVIDENCE
 @common
 def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Score policies on questions they were not fitted to."""
@@ -336,6 +339,7 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 @TOKEN_PRICES
 @PRICE_AS
 @TIE_BREAK
+@EVIDENCE
 @MODEL
 @GRADER
 @click.option("--gold", help="Question set with reference answers (default: the column gold).")

@@ -11,7 +11,7 @@ This module does not judge policies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -63,20 +63,40 @@ class Evidence:
     seed: int
     use_confidence: bool
     _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
+    _selected: dict[tuple[int, ...], Evidence] = field(default_factory=dict, repr=False)
 
     @cached_property
     def order(self) -> list[IntArray]:
         """Indices of the samples of each arm in each order, (N · permutations, cap)."""
         return self.samples.order(self.max_samples, self.n_permutations, self.seed)
 
-    def votes(self, train: IntArray) -> FittedVotes:
-        """Return what was learned of votes on training questions; it is computed once."""
-        key = train.tobytes()
+    def votes(self, train: IntArray, *, joint: bool) -> FittedVotes:
+        """Return what was learned of votes on training questions; it is computed once.
+
+        With several arms it differs whether they vote together (``joint``) or each alone.
+        """
+        joint = joint or self.samples.n_arms == 1
+        key = train.tobytes() + bytes([joint])
         if key not in self._votes:
+            known = {"use": self.use_confidence, "joint": joint}
             self._votes[key] = fit_votes(
-                self.samples, train, self.max_samples, seed=self.seed, use=self.use_confidence
+                self.samples, train, self.max_samples, seed=self.seed, **known
             )
         return self._votes[key]
+
+    def select(self, arms: tuple[int, ...]) -> Evidence:
+        """Return the evidence of some arms, which are numbered in this order."""
+        if arms == tuple(range(self.samples.n_arms)):
+            return self
+        if arms not in self._selected:
+            self._selected[arms] = replace(
+                self,
+                samples=self.samples.select(arms),
+                max_samples=tuple(self.max_samples[arm] for arm in arms),
+                _votes={},
+                _selected={},
+            )
+        return self._selected[arms]
 
     def table(self, votes: FittedVotes) -> VoteTable:
         """Return the votes of all orders at the positions of the fitted states."""
@@ -101,7 +121,7 @@ class Evidence:
         self, policy: ColouredPolicy, price: float, features: Float32Array, latency_s: FloatArray
     ) -> FloatArray:
         """Return how long each order takes, in seconds: its samples come one after another."""
-        votes = FittedVotes(policy.confidence, policy.colours, 0.0)
+        votes = FittedVotes(policy.confidence, policy.colours)
         cell = policy.prepare_features(features)[:, 0].astype(np.int64)
         first, _ = policy.schedule.position(price)
         last = follow_plans(

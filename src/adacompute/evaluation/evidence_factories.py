@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.coloured_states import Colours
 from adacompute.core.types import Level
 from adacompute.evaluation.experiment import N_PRICES, Experiment, FittedPolicy
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.coloured_fit import measure_arms, plan_prices, state_values
+from adacompute.policies.coloured_fit import (
+    FittedVotes,
+    measure_arms,
+    plan_prices,
+    state_values,
+)
 from adacompute.policies.confidence import equal_confidence
 from adacompute.policies.learners import single_threaded
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
@@ -26,6 +32,14 @@ if TYPE_CHECKING:
     from adacompute.core.positions import VoteTable
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.evidence import Evidence
+    from adacompute.evaluation.replay import ReplayResult
+    from adacompute.policies.kinds import EvidencePolicy
+
+MAX_ARMS = 4
+"""Arms that a plan chooses from at most."""
+
+N_COMPARED = 64
+"""Costs at which mixtures without one of the arms are compared."""
 
 LOWEST_PRICE = 1e-4
 """Accuracy that one sample of the most expensive arm must add at the lowest price."""
@@ -43,7 +57,7 @@ def make_arm_mixture(experiment: Experiment, train: IntArray, *, plain: bool) ->
     Votes are weighted as learned; if ``plain``, every sample counts once.
     """
     evidence = experiment.evidence
-    votes = None if plain else evidence.votes(train)
+    votes = None if plain else evidence.votes(train, joint=False)
     result = evidence.run_levels(votes)
     cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
     kept, schedule = fit_price_schedule(cost, accuracy)
@@ -69,8 +83,10 @@ def mean_arm_cost(experiment: Experiment, rows: IntArray) -> tuple[float, ...]:
 
 def make_coloured(experiment: Experiment, train: IntArray, features: Float32Array) -> FittedPolicy:
     """Decide after every sample, by text, votes and confidence, which arm to sample next."""
-    evidence = experiment.evidence
-    votes = evidence.votes(train)
+    arms = choose_arms(experiment, train)
+    evidence = experiment.evidence.select(arms)
+    names = tuple(experiment.arm_names[arm] for arm in arms)
+    votes = evidence.votes(train, joint=True)
     with single_threaded():
         chosen = choose_prior(
             features[train],
@@ -83,14 +99,15 @@ def make_coloured(experiment: Experiment, train: IntArray, features: Float32Arra
     table = evidence.table(votes)
     measure = measure_arms(evidence.samples, votes, train)
     own = _rows_of(table, train, evidence)
-    costs = mean_arm_cost(experiment, train)
+    every = mean_arm_cost(experiment, train)
+    costs = tuple(every[arm] for arm in arms)
     prices = price_steps(costs)
 
     def fit(prior: Prior, weight: FloatArray) -> ColouredPolicy:
         values = state_values(measure, own, chosen.cluster, weight)
         return ColouredPolicy(
-            arms=experiment.arm_names,
-            levels=arm_levels(experiment.arm_names, votes.colours.max_samples),
+            arms=names,
+            levels=arm_levels(names, votes.colours.max_samples),
             colours=votes.colours,
             confidence=votes.confidence,
             prior=prior,
@@ -106,6 +123,51 @@ def make_coloured(experiment: Experiment, train: IntArray, features: Float32Arra
     cell = policy.prepare_features(features)[:, 0].astype(np.int64)
     known = evidence.run_plans(votes, policy.action, cell, table)
     return FittedPolicy(policy, prices, features, known=known)
+
+
+def replay_evidence(
+    experiment: Experiment, policy: EvidencePolicy, features: Float32Array
+) -> ReplayResult:
+    """Return the results of a fitted policy at its prices on all questions."""
+    numbers = [experiment.arm_names.index(name) for name in policy.arms]
+    evidence = experiment.evidence.select(tuple(numbers))
+    if isinstance(policy, ArmMixture):
+        votes = FittedVotes(policy.confidence, Colours(evidence.max_samples, (1,) * len(numbers)))
+        levels = list_levels(experiment)
+        kept = [levels.index((numbers[arm], n)) for arm, n in policy.choices]
+        return experiment.evidence.run_levels(votes).columns(np.array(kept))
+    votes = FittedVotes(policy.confidence, policy.colours)
+    cell = policy.prepare_features(features)[:, 0].astype(np.int64)
+    return evidence.run_plans(votes, policy.action, cell)
+
+
+def choose_arms(experiment: Experiment, train: IntArray) -> tuple[int, ...]:
+    """Return at most four arms that are efficient on the training questions, by rising cost.
+
+    While there are more, the one is left out without which the best mixture loses least.
+    """
+    evidence = experiment.evidence
+    if evidence.samples.n_arms == 1:
+        return (0,)
+    result = evidence.run_levels(None)
+    cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
+    arm = np.array([arm for arm, _ in list_levels(experiment)])
+    kept = set(arm[fit_price_schedule(cost, accuracy)[0]].tolist())
+    limit = np.geomspace(cost.min(), cost.max(), N_COMPARED)
+    while len(kept) > MAX_ARMS:
+        values = {}
+        for one in kept:
+            rows = np.flatnonzero(np.isin(arm, list(kept - {one})))
+            hull = rows[fit_price_schedule(cost[rows], accuracy[rows])[0]]
+            values[one] = float(np.interp(limit, cost[hull], accuracy[hull], left=0.0).mean())
+        kept.discard(max(values, key=lambda one: values[one]))
+    single = mean_arm_cost(experiment, train)
+    return tuple(sorted(kept, key=lambda one: single[one]))
+
+
+def make_coloured_pooled(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Decide by votes and confidence alone, for questions whose text is not known."""
+    return make_coloured(experiment, train, experiment.pool.features[:, :0])
 
 
 def _rows_of(table: VoteTable, rows: IntArray, evidence: Evidence) -> VoteTable:

@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from adacompute.core.coloured_states import Colours
 from adacompute.core.oracle import solve
-from adacompute.core.types import Allocation, FloatArray, UtilityTable
+from adacompute.core.positions import OrderedSamples, tabulate_votes
+from adacompute.core.types import Allocation, FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
-from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.held_out import split_folds
+from adacompute.evaluation.pool import N_FOLDS, Pool, assign_folds
 
 PAPER_LEVELS = (1, 2, 4, 8, 16)
 N_HALVINGS = 10
 """Random halvings of the samples that the scores are averaged over."""
+
+N_UTILITY_ORDERS = 24
+"""Random orders of a half that weighted votes are averaged over."""
 
 OracleScores = dict[float, tuple[float, FloatArray]]
 """Mean cost, and utility of each question (N,), by budget."""
@@ -42,6 +49,85 @@ def cross_fitted_oracle(
                 total_cost[budget] += allocation.mixed_cost
     times = 2 * N_HALVINGS
     return {budget: (total_cost[budget] / times, value / times) for budget, value in total.items()}
+
+
+def evidence_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> OracleScores:
+    """Return the scores of the cross-fitted oracle over arms, with votes weighted as learned.
+
+    The weights of a question's samples are learned on the other folds. Utilities are means over
+    random orders of each half.
+    """
+    pool, evidence = experiment.pool, experiment.evidence
+    weight = _held_out_weights(experiment)
+    rng = np.random.default_rng(experiment.seed)
+    caps = [min(cap, n // 2) for cap, n in zip(evidence.max_samples, _recorded(pool), strict=True)]
+    arm_cost = pool.arm_cost()
+    cost = np.concatenate(
+        [arm_cost[:, [arm]] * np.arange(1, cap + 1) for arm, cap in enumerate(caps)], axis=1
+    )
+    total = {budget: np.zeros(len(pool)) for budget in budgets}
+    total_cost = dict.fromkeys(budgets, 0.0)
+    for _ in range(N_HALVINGS):
+        halves: list[list[FloatArray]] = [[], []]
+        for arm, cap in enumerate(caps):
+            index = _sample_index(pool, arm)
+            index = rng.permuted(index, axis=1)
+            half = index.shape[1] // 2
+            for side, part in enumerate((index[:, :half], index[:, half : 2 * half])):
+                halves[side].append(_weighted_utility(pool, part, weight, cap, rng))
+        utilities = [np.concatenate(parts, axis=1) for parts in halves]
+        for chosen_on, scored_on in (utilities, utilities[::-1]):
+            table = UtilityTable(chosen_on, cost, pool.key)
+            for budget in budgets:
+                allocation = solve(table, budget)
+                total[budget] += allocation_utility(allocation, scored_on)
+                total_cost[budget] += allocation.mixed_cost
+    times = 2 * N_HALVINGS
+    return {budget: (total_cost[budget] / times, value / times) for budget, value in total.items()}
+
+
+def _recorded(pool: Pool) -> list[int]:
+    """Return the samples of each arm that every question has."""
+    found: list[int] = pool.arm_counts.min(axis=0).tolist()
+    return found
+
+
+def _sample_index(pool: Pool, arm: int) -> IntArray:
+    """Return the indices of the first samples of an arm, as many of each question, (N, n)."""
+    n_samples = _recorded(pool)[arm]
+    own = np.ones(len(pool.answers.answer), dtype=np.bool_) if pool.arm is None else pool.arm == arm
+    first = np.flatnonzero(own & (pool.arm_position < n_samples))
+    return first.reshape(len(pool), n_samples)
+
+
+def _held_out_weights(experiment: Experiment) -> FloatArray:
+    """Return the weight of each sample's vote, as learned without its question."""
+    evidence, pool = experiment.evidence, experiment.pool
+    samples = evidence.samples
+    weight = np.ones(len(samples.arm))
+    for train, held_out in split_folds(assign_folds(pool.group, N_FOLDS, seed=experiment.seed)):
+        confidence = evidence.votes(train, joint=False).confidence
+        own = samples.in_rows(held_out)
+        log_odds = confidence.log_odds(samples.arm, samples.column(confidence.signals))
+        weight[own] = confidence.weight(log_odds[own])
+    return weight
+
+
+def _weighted_utility(
+    pool: Pool, index: IntArray, weight: FloatArray, cap: int, rng: np.random.Generator
+) -> FloatArray:
+    """Return the accuracy of the weighted vote of 1, 2, … of some samples, (N, cap)."""
+    repeated = np.repeat(index, N_UTILITY_ORDERS, axis=0)
+    order = rng.permuted(repeated, axis=1)[:, :cap]
+    answers = pool.answers
+    ordered = OrderedSamples(
+        [answers.answer[order]],
+        [np.zeros(order.shape, dtype=np.int64)],
+        [weight[order]],
+        [answers.class_accuracy[order]],
+    )
+    correct = tabulate_votes(ordered, Colours((cap,), (1,))).correct[:, 1:]
+    return np.asarray(correct.reshape(len(index), N_UTILITY_ORDERS, cap).mean(axis=1))
 
 
 def in_sample_oracle(pool: Pool, budgets: tuple[float, ...]) -> OracleScores:

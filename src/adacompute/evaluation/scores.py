@@ -29,7 +29,12 @@ from adacompute.evaluation.held_out import (
     score_held_out,
 )
 from adacompute.evaluation.imitation import score_imitation
-from adacompute.evaluation.oracles import OracleScores, cross_fitted_oracle, in_sample_oracle
+from adacompute.evaluation.oracles import (
+    OracleScores,
+    cross_fitted_oracle,
+    evidence_oracle,
+    in_sample_oracle,
+)
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import ReplayResult
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
 
 ORACLES = ("oracle", "oracle-in-sample")
+ARM_POLICIES = ("mixture-votes", "mixture", "sequential", "oracle")
+"""Policies that are scored where there are several arms."""
 
 MAX_NAMED_LEVELS = 8
 """Levels that an error message lists."""
@@ -73,6 +80,7 @@ def evaluate(
     max_rounds: int | None = None,
     n_permutations: int = N_PERMUTATIONS,
     seed: int = 0,
+    use_confidence: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HeldOutScores:
     """Score policies at mean budgets by the protocol above.
@@ -80,13 +88,14 @@ def evaluate(
     A mapping of policies gives the names of the rows, and can hold other factories than the
     registered ones.
     """
-    chosen = _check_policies(policies)
+    chosen = _check_policies(policies, has_arms=pool.has_arms)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
     kept = keep_levels(equal, levels)
     wanted = check_budgets(budgets)
     equal.check_budget(wanted[0], kept[0])
     rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
-    experiment = Experiment(equal, kept, wanted, n_permutations, seed, max_rounds=rounds)
+    known: dict[str, Any] = {"max_rounds": rounds, "use_confidence": use_confidence}
+    experiment = Experiment(equal, kept, wanted, n_permutations, seed, **known)
     progress("mixture")
     mixture = score_held_out(experiment, find_factory("mixture"))
     progress("oracle")
@@ -189,15 +198,18 @@ def measure_headroom(experiment: Experiment, mixture: HeldOutCurve) -> Headroom:
         experiment = replace(experiment, levels=kept, _rule_results={})
         mixture = score_held_out(experiment, find_factory("mixture"))
     budgets = experiment.budgets if max(kept) <= half else ()
-    scores = cross_fitted_oracle(experiment.pool, kept, budgets, seed=experiment.seed)
+    if experiment.uses_evidence:
+        scores = evidence_oracle(experiment, budgets)
+    else:
+        scores = cross_fitted_oracle(experiment.pool, kept, budgets, seed=experiment.seed)
     return Headroom(experiment, mixture, scores, is_capped)
 
 
 def _check_policies(
-    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None,
+    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None, *, has_arms: bool
 ) -> dict[str, str | PolicyFactory]:
     """Return registered policies, oracles and factories by the names of their rows."""
-    known = [*POLICY_FACTORIES, *ORACLES]
+    known = list(ARM_POLICIES) if has_arms else [*POLICY_FACTORIES, *ORACLES]
     if not isinstance(policies, Mapping):
         policies = {name: name for name in (known if policies is None else policies)}
     for policy in policies.values():
@@ -210,7 +222,7 @@ def keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
     """Return the levels for which there are enough samples, and refuse fewer than two."""
     n_samples, known = pool.n_samples, sorted(set(levels))
     kept = tuple(n for n in known if n <= n_samples)
-    if not kept or (len(kept) == 1 and pool.resort is None):
+    if not kept or (len(kept) == 1 and pool.resort is None and not pool.has_arms):
         named = [*map(str, known[:MAX_NAMED_LEVELS]), *["…"] * (len(known) > MAX_NAMED_LEVELS)]
         raise DataError(
             f"{n_samples} samples per question allow {len(kept)} of the levels "

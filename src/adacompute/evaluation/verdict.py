@@ -18,6 +18,7 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
+from adacompute.evaluation.evidence_factories import make_coloured_pooled, replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
@@ -25,6 +26,7 @@ from adacompute.evaluation.held_out import CurvePoint, measure_difference, score
 from adacompute.evaluation.intervals import Interval, Mean, betting_test
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.policies.bundle import FrontierPoint
+from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.sequential import SequentialPolicy
 
@@ -150,11 +152,16 @@ def calibrate_pooled(
 
     ``score`` and ``final`` are those of the policy for questions with a text.
     """
-    policy = final.policy
-    if not isinstance(policy, SequentialPolicy) or policy.pooled is None:
+    policy, experiment = final.policy, score.experiment
+    if isinstance(policy, ColouredPolicy) and policy.pooled is not None:
+        own = score_policy(experiment, make_coloured_pooled, score.mixture)
+        known = replay_evidence(experiment, policy.pooled, final.features)
+        pooled = replace(final, policy=policy.pooled, known=known)
+    elif isinstance(policy, SequentialPolicy) and policy.pooled is not None:
+        own = score_policy(experiment, "sequential-votes", score.mixture)
+        pooled = replace(final, policy=policy.pooled, known=None)
+    else:
         return ()
-    own = score_policy(score.experiment, "sequential-votes", score.mixture)
-    pooled = replace(final, policy=policy.pooled, known=None)
     frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())
     return tuple(FrontierPoint(**point) for point in list_frontier(frontier))
 
@@ -172,7 +179,7 @@ def describe_excess(budget: float, max_budget: float) -> str | None:
 def measure_retry_gain(score: PolicyScore, point: CurvePoint) -> float:
     """Return what resampling unparsed answers alone gains over the mixture at this cost."""
     experiment = score.experiment
-    if not (experiment.pool.answers.answer == UNPARSED).any():
+    if experiment.pool.has_arms or not (experiment.pool.answers.answer == UNPARSED).any():
         return 0.0
     retry = score_held_out(experiment, find_factory("retry"))
     return measure_difference(score.mixture, retry.read(point.cost))[0]

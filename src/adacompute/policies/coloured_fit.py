@@ -26,7 +26,10 @@ from adacompute.core.coloured_measure import (
 from adacompute.core.coloured_states import ColouredStates, Colours, count_states
 from adacompute.core.positions import OrderedSamples, VoteTable, tabulate_votes
 from adacompute.policies.confidence import (
+    LIKELIHOODS,
     MIN_ACCURACY_GAIN,
+    MIN_STANDARD_ERRORS,
+    MIN_STANDARD_ERRORS_OF_LENGTH,
     Confidence,
     candidate_signals,
     fit_confidence,
@@ -40,8 +43,16 @@ if TYPE_CHECKING:
 MAX_FIT_STATES = 10_000
 """States up to which one arm is sampled; more samples of it would need more states."""
 
+MAX_ARM_STATES = 24_000
+"""States up to which several arms are sampled."""
+
+STATES_PER_QUESTION = 20
+"""States per training question, at most."""
+
 N_BINS = 2
-"""Confidence bins of each arm."""
+"""Confidence bins of an arm; with more than two arms, only the first has bins."""
+
+MAX_BINNED_ARMS = 2
 
 SELECTION_ORDERS = 8
 """Orders of each question by which the power of votes is chosen."""
@@ -87,6 +98,20 @@ class ArmSamples:
         """Return the values of some signals, (S, signals)."""
         return self.values[:, [self.signals.index(name) for name in signals]]
 
+    def select(self, arms: Sequence[int]) -> ArmSamples:
+        """Return the samples of some arms, which are numbered in this order."""
+        number = np.full(self.n_arms, -1)
+        number[list(arms)] = np.arange(len(arms))
+        kept = number[self.arm] >= 0
+        return replace(
+            self,
+            answers=self.answers.keep(kept),
+            arm=number[self.arm[kept]],
+            n_arms=len(arms),
+            cost=self.cost[kept],
+            values=self.values[kept],
+        )
+
     @property
     def merged(self) -> ArmSamples:
         """The samples as if all were of one arm."""
@@ -117,13 +142,19 @@ def order_votes(
     return tabulate_votes(ordered, colours)
 
 
-def choose_caps(n_samples: Sequence[int], n_bins: Sequence[int]) -> tuple[int, ...]:
-    """Return how many samples of each arm states can count: fewer of the first if need be."""
+def choose_caps(
+    n_samples: Sequence[int], n_bins: Sequence[int], n_questions: int
+) -> tuple[int, ...]:
+    """Return how many samples of each arm states can count: fewer of some if need be.
+
+    Few training questions cannot tell many states apart. Of arms with the same number, the later
+    one gets fewer: arms are sorted by their cost.
+    """
     caps = list(n_samples)
-    while count_states(Colours(tuple(caps), tuple(n_bins)), MAX_FIT_STATES) > MAX_FIT_STATES:
-        largest = max(range(len(caps)), key=lambda arm: caps[arm])
-        if caps[largest] == 1:
-            break
+    limit = MAX_FIT_STATES if len(caps) == 1 else MAX_ARM_STATES
+    limit = min(limit, STATES_PER_QUESTION * n_questions)
+    while max(caps) > 1 and count_states(Colours(tuple(caps), tuple(n_bins)), limit) > limit:
+        largest = max(range(len(caps)), key=lambda arm: (caps[arm], arm))
         caps[largest] -= 1
     return tuple(caps)
 
@@ -134,19 +165,29 @@ class FittedVotes:
 
     confidence: Confidence
     colours: Colours
-    accuracy: float
+    accuracy: float = 0.0
 
 
 def fit_votes(
-    samples: ArmSamples, train: IntArray, max_samples: Sequence[int], *, seed: int, use: bool = True
+    samples: ArmSamples,
+    train: IntArray,
+    max_samples: Sequence[int],
+    *,
+    seed: int,
+    use: bool = True,
+    joint: bool = True,
 ) -> FittedVotes:
     """Fit the confidence of samples, and choose its signals and the power of votes.
 
-    Without ``use`` every sample counts once and has no bin.
+    Without ``use`` every sample counts once and has no bin. The power is chosen by votes of all
+    arms together if ``joint``, else by votes of each arm alone, and then there are no states.
     """
-    n_bins = [N_BINS] * samples.n_arms
+    few = samples.n_arms <= MAX_BINNED_ARMS
+    n_bins = [N_BINS if few or arm == 0 else 1 for arm in range(samples.n_arms)]
     keep = samples.in_rows(train)
     training = keep & (samples.answers.answer != UNPARSED)
+    if joint:
+        max_samples = choose_caps(max_samples, (1,) * samples.n_arms, len(train))
     orders = [
         one.reshape(len(samples.answers), SELECTION_ORDERS, -1)[train].reshape(-1, one.shape[1])
         for one in samples.order(max_samples, SELECTION_ORDERS, seed)
@@ -162,28 +203,45 @@ def fit_votes(
             n_arms=samples.n_arms,
             n_bins=n_bins,
         )
-        power, accuracy = _choose_power(samples, orders, fitted)
+        power, accuracy = _choose_power(samples, orders, fitted, joint=joint)
         if best is None or accuracy > best.accuracy + MIN_ACCURACY_GAIN:
             chosen = replace(fitted, power=power)
-            colours = Colours(choose_caps(max_samples, chosen.n_bins), chosen.n_bins)
-            best = FittedVotes(chosen, colours, accuracy)
+            caps = (
+                choose_caps(max_samples, chosen.n_bins, len(train)) if joint else tuple(max_samples)
+            )
+            best = FittedVotes(chosen, Colours(caps, chosen.n_bins), accuracy)
     if best is None:
         raise AssertionError
     return best
 
 
 def _choose_power(
-    samples: ArmSamples, orders: list[IntArray], confidence: Confidence
+    samples: ArmSamples, orders: list[IntArray], confidence: Confidence, *, joint: bool
 ) -> tuple[float, float]:
     """Return the power of votes with the best accuracy over all positions, and the accuracy."""
-    one_bin = Colours(tuple(one.shape[1] for one in orders), (1,) * samples.n_arms)
-    plain = replace(confidence, cuts=((),) * samples.n_arms)
 
-    def score(power: float) -> float:
-        voted = order_votes(samples, orders, replace(plain, power=power), one_bin)
-        return float(voted.correct[:, 1:].mean())
+    def score(power: float) -> FloatArray:
+        weighted = replace(confidence, power=power)
+        if joint:
+            one_bin = Colours(tuple(one.shape[1] for one in orders), (1,) * samples.n_arms)
+            plain = replace(weighted, cuts=((),) * samples.n_arms)
+            return _by_question(order_votes(samples, orders, plain, one_bin))
+        parts = [
+            order_votes(samples.merged, [one], weighted.of_arm(arm), Colours((one.shape[1],), (1,)))
+            for arm, one in enumerate(orders)
+        ]
+        return np.asarray(np.mean([_by_question(part) for part in parts], axis=0))
 
-    return select_power(score)
+    has_likelihood = any(name in LIKELIHOODS for name in confidence.signals)
+    return select_power(
+        score, MIN_STANDARD_ERRORS if has_likelihood else MIN_STANDARD_ERRORS_OF_LENGTH
+    )
+
+
+def _by_question(table: VoteTable) -> FloatArray:
+    """Return the mean accuracy over positions with samples, by question."""
+    by_order = table.correct[:, 1:].mean(axis=1)
+    return np.asarray(by_order.reshape(-1, SELECTION_ORDERS).mean(axis=1))
 
 
 def measure_arms(samples: ArmSamples, votes: FittedVotes, rows: IntArray) -> ColouredMeasure:

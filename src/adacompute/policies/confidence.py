@@ -40,7 +40,13 @@ CLIP = 4.0
 RIDGE = 1.0
 NEWTON_STEPS = 30
 MIN_ACCURACY_GAIN = 2e-3
-"""Gain in the accuracy of votes for which another setting is preferred to a simpler one."""
+"""Gain in the accuracy of votes for which more signals are preferred to fewer."""
+
+MIN_STANDARD_ERRORS, MIN_STANDARD_ERRORS_OF_LENGTH = 0.25, 2.0
+"""Standard errors by which weighted votes must be better than plain ones.
+
+Log-probabilities are known to help; the length of a sample alone has to prove it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,12 +206,20 @@ def candidate_signals(names: Sequence[str], values: FloatArray) -> list[tuple[st
 
 
 def select_power(
-    score: Callable[[float], float], powers: Sequence[float] = POWERS
+    score: Callable[[float], FloatArray], min_standard_errors: float
 ) -> tuple[float, float]:
-    """Return the power with the best score, and the score; larger powers must be clearly better."""
-    best, value = powers[0], score(powers[0])
+    """Return the power with the best mean score, and that mean.
+
+    ``score`` returns one number per training question. A power above 0 is used only if it is better
+    than 0 by more than so many standard errors over questions.
+    """
+    powers = POWERS
+    plain = score(powers[0])
+    best, value, gain = powers[0], plain, np.zeros(len(plain))
     for power in powers[1:]:
         new = score(power)
-        if new > value + MIN_ACCURACY_GAIN / 10:
-            best, value = power, new
-    return best, value
+        if new.mean() > value.mean():
+            best, value, gain = power, new, new - plain
+    if gain.mean() <= min_standard_errors * gain.std() / math.sqrt(max(1, len(gain))):
+        return powers[0], float(plain.mean())
+    return best, float(value.mean())

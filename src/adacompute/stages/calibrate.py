@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel, check_budgets
+from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
@@ -25,6 +26,7 @@ from adacompute.evaluation.verdict import (
 )
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
 from adacompute.storage.store import Run
 
@@ -138,7 +140,11 @@ def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
     if features is None:
         raise BundleError("the questions of this run have no texts: train the policy on this run")
     is_stepped = bundle.notes["policy"] == "fixed"
-    return FittedPolicy(bundle.policy, tuple(prices), features, is_stepped=is_stepped)
+    policy = bundle.policy
+    known = None
+    if isinstance(policy, EVIDENCE_POLICIES):
+        known = replay_evidence(experiment, policy, features)
+    return FittedPolicy(policy, tuple(prices), features, is_stepped=is_stepped, known=known)
 
 
 def _experiment(

@@ -13,13 +13,15 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import ORACLES, evaluate
+from adacompute.evaluation.scores import ARM_POLICIES, ORACLES, evaluate
 from adacompute.features.embedding import pin_encoder
 from adacompute.paper.protocol import evaluate_paper
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.inputs import (
+    ALL_EVIDENCE,
     DEFAULT_LEVELS,
     LEARNED,
+    check_evidence,
     check_levels,
     check_seed,
     check_tie_break,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 4
+FORMAT = 5
 """Version of the scores in the run."""
 
 TEXT_POLICIES = (*ROUTERS, "longest-first")
@@ -66,6 +68,7 @@ def evaluate_run(
     features: str = "paper",
     rounds: int | None = None,
     round_cost: float = 0.0,
+    evidence: str = ALL_EVIDENCE,
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
@@ -73,7 +76,9 @@ def evaluate_run(
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
     costs = CostModel(unit, prices, native_n, round_cost)
-    names, skipped = _select_policies(policies, protocol, has_texts=_has_texts(store))
+    arms = store.encoded_samples().arms
+    has: dict[str, Any] = {"has_texts": _has_texts(store), "has_arms": len(arms) > 1}
+    names, skipped = _select_policies(policies, protocol, **has)
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(store, costs, budgets)),
@@ -87,6 +92,7 @@ def evaluate_run(
         **costs.to_dict(),
         "resort": hash_resort(resort),
         "tie_break": check_tie_break(tie_break),
+        "evidence": check_evidence(evidence),
         "seed": check_seed(seed),
     }
     inputs = store.hashes([SAMPLES, GRADES])
@@ -132,6 +138,7 @@ def _score_held_out(
 ) -> dict[str, Any]:
     names = ("budgets", "levels", "policies", "drop_unparsed", "seed")
     options = {name: arguments[name] for name in names}
+    options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE}
     scores = evaluate(pool, max_rounds=arguments["rounds"], progress=progress, **options)
     return {
         "questions": scores.n_questions,
@@ -160,12 +167,16 @@ def _score_as_paper(
 
 
 def _select_policies(
-    policies: Sequence[str] | None, protocol: str, *, has_texts: bool
+    policies: Sequence[str] | None, protocol: str, *, has_texts: bool, has_arms: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Return the policies to score, and those that are skipped with the reason."""
     if protocol not in PROTOCOLS:
         raise ConfigError(f"protocol must be 'held-out' or 'paper', got {protocol!r}")
     known = PROTOCOLS[protocol]
+    if has_arms and protocol == "paper":
+        raise ConfigError("the paper's protocol scores one model, and the run has several arms")
+    if has_arms:
+        known = ARM_POLICIES
     if policies is not None:
         for name in policies:
             if name not in known:
@@ -177,4 +188,8 @@ def _select_policies(
     skipped = {name: missing for name in LEARNED if missing}
     if not has_texts:
         skipped |= dict.fromkeys(TEXT_POLICIES, "the run has no question texts")
+    if has_arms:
+        others = [name for name in PROTOCOLS[protocol] if name not in known]
+        skipped = {name: skipped[name] for name in skipped if name in known}
+        skipped |= dict.fromkeys(others, "it decides about one arm, and the run has several")
     return [name for name in known if name not in skipped], skipped

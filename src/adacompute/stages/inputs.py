@@ -40,6 +40,7 @@ DEFAULT_LEVELS = (1, 2, 4, 8, 16)
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 """In samples; in another unit, multiples of the cost of a sample."""
 
+N_ARM_BUDGETS = 5
 SEEDS = 2**32
 LEARNED = (*ROUTERS, "sequential", "sequential-votes")
 TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
@@ -47,6 +48,11 @@ TRAINING = ("xgboost", "onnx", "onnxruntime", "sklearn")
 
 BEST_POLICY, BASE_POLICY = "sequential", "adaptive-consistency"
 """The default policy, and the default where the extra `train` is not installed."""
+
+
+ALL_EVIDENCE, VOTES = "all", "votes"
+EVIDENCE = (ALL_EVIDENCE, VOTES)
+"""What decisions and votes use: all that was recorded about samples, or the votes alone."""
 
 
 def no_progress(_: str) -> None:
@@ -122,16 +128,17 @@ def make_pool(
 
 
 def _read_signals(recorded: SampleSet) -> dict[str, Any]:
-    """Return what was recorded about the confidence of samples, and their arms if several."""
+    """Return what was recorded about the confidence of samples, and their arms."""
     length = recorded.column("completion_tokens")
     if np.isnan(length).all():
         length = recorded.column("completion_chars")
     columns = [recorded.column(name) for name in LIKELIHOODS]
-    known: dict[str, Any] = {
+    return {
+        "arm": recorded.arm if len(recorded.arms) > 1 else None,
+        "arms": recorded.arms,
         "signal_names": SIGNALS,
         "signals": np.column_stack([*columns, np.log1p(np.maximum(length, 0.0))]),
     }
-    return known
 
 
 def _logprobs(recorded: SampleSet) -> FloatArray:
@@ -165,6 +172,13 @@ def check_tie_break(tie_break: str) -> str:
     return tie_break
 
 
+def check_evidence(evidence: str) -> str:
+    """Return the evidence, if there is such a one."""
+    if evidence not in EVIDENCE:
+        raise ConfigError(f"evidence must be {' or '.join(EVIDENCE)}, got {evidence!r}")
+    return evidence
+
+
 def check_seed(seed: int) -> int:
     """Return the seed, if every random generator accepts it."""
     if not 0 <= seed < SEEDS:
@@ -178,10 +192,19 @@ def resolve_budgets(
     """Return the given budgets; by default, multiples of the mean cost of a sample."""
     if budgets is not None:
         return check_budgets(budgets)
+    recorded = source.encoded_samples() if isinstance(source, Run) else source
+    if len(recorded.arms) > 1:
+        return _arm_budgets(make_pool(recorded, costs=costs))
     if costs.unit == "samples":
         return DEFAULT_BUDGETS
-    recorded = source.encoded_samples() if isinstance(source, Run) else source
     return check_budgets(costs.cost_of(recorded, DEFAULT_BUDGETS))
+
+
+def _arm_budgets(pool: Pool) -> tuple[float, ...]:
+    """Return budgets from the cost of one sample of the cheapest arm to that of the last."""
+    cost = pool.arm_cost().mean(axis=0)
+    steps = np.geomspace(1.2 * float(cost.min()), 1.2 * float(cost.max()), N_ARM_BUDGETS)
+    return tuple(float(f"{step:.3g}") for step in steps)
 
 
 def describe_source(store: Run) -> dict[str, Any]:

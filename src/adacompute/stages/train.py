@@ -25,7 +25,9 @@ from adacompute.policies.bundle import Baseline, Bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.policies.prior import response_profile
 from adacompute.stages.inputs import (
+    ALL_EVIDENCE,
     DEFAULT_LEVELS,
+    check_evidence,
     check_levels,
     check_seed,
     describe_source,
@@ -58,6 +60,7 @@ def train_run(
     round_cost: float = 0.0,
     resort: Path | None = None,
     tie_break: str = FIRST_SEEN,
+    evidence: str = ALL_EVIDENCE,
     features: str = "paper",
     classifier: str = "gbm",
     cost_sensitive: bool = False,
@@ -67,7 +70,7 @@ def train_run(
     seed: int = 0,
     min_budget: float = math.inf,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle, if it can hold ``min_budget``."""
+    """Fit a policy to all questions of a run and write its bundle; ``min_budget`` is checked."""
     factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
     costs = CostModel(unit, prices, native_n, round_cost)
@@ -82,6 +85,7 @@ def train_run(
         "cost_sensitive": cost_sensitive,
         "draft": draft,
         "seed": check_seed(seed),
+        "use_confidence": check_evidence(evidence) == ALL_EVIDENCE,
     }
     experiment = Experiment(pool, **settings)
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
@@ -145,7 +149,7 @@ def make_bundle(
 
 
 def _label(level: Level) -> int | str:
-    """Return the name of a level: its number of samples, or the model it resorts to."""
+    """Return the name of a level: its number of samples, with its arm if there are several."""
     return level.n_samples if level.model is None else level.name
 
 
