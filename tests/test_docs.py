@@ -58,6 +58,9 @@ SERVERS = {
 }
 """Commands that do not end, and their default ports."""
 
+FILE_NAME = re.compile(r"# ([\w-]+\.\w+)\n")
+"""First line of a block that is written to a file."""
+
 CHECK = "--check"
 BLOCK_TIMEOUT_S = 600
 READY_S = 120
@@ -102,7 +105,7 @@ class Workspace:
 
     def write(self, example: Example) -> bool:
         """Write a block to the file that its first line names, if it does."""
-        named = re.match(r"# ([\w-]+\.\w+)\n", example.parsed)
+        named = FILE_NAME.match(example.parsed)
         if named:
             (self.directory / named[1]).write_text(str(example.parsed))
         return named is not None
@@ -227,8 +230,13 @@ def test_a_skipped_block_says_why(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_can_be_parsed(page: Path) -> None:
+def test_every_command_can_be_parsed(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for language, text in blocks(page):
+        if named := FILE_NAME.match(text):  # files of options are read when a command is parsed
+            Path(named[1]).write_text(text)
         for line in text.replace("\\\n", " ").splitlines() if language == "sh" else ():
             if line.startswith("adacompute "):
                 _, name, *words = shlex.split(line, comments=True)

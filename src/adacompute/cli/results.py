@@ -296,8 +296,11 @@ def print_scores(result: Result) -> None:
             over.setdefault(row["policy"], []).append(f"{row['budget']:g}")
     for name, budgets in over.items():
         print_text(f"Over the budget: {name} at {', '.join(budgets)}")
+    by_reason: dict[str, list[str]] = {}
     for name, reason in result["skipped"].items():
-        print_text(f"Not scored: {name}, because {reason}")
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        print_text(f"Not scored: {', '.join(names)} ({reason})")
 
 
 def _print_by_budget(title: str, rows: list[Result], cell: Callable[[Result], Cell | None]) -> None:

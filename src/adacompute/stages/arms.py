@@ -59,7 +59,7 @@ def _describe_arm(pool: Pool, arm: int, name: str, levels: tuple[int, ...]) -> l
     """Return one row for each number of samples of an arm, as far as samples are recorded."""
     own = np.ones(len(pool.answers.answer), dtype=np.bool_) if pool.arm is None else pool.arm == arm
     one = pool.keep(own)
-    kept = tuple(n for n in levels if n <= int(one.answers.n_samples.min(initial=0)))
+    kept = tuple(n for n in levels if n <= one.n_samples)
     if not kept:
         return []
     utility = estimate(one.answers, kept, standard_errors=False).utility

@@ -191,5 +191,5 @@ def _select_policies(
     if has_arms:
         others = [name for name in PROTOCOLS[protocol] if name not in known]
         skipped = {name: skipped[name] for name in skipped if name in known}
-        skipped |= dict.fromkeys(others, "it decides about one arm, and the run has several")
+        skipped |= dict.fromkeys(others, "for one arm, and the run has several")
     return [name for name in known if name not in skipped], skipped

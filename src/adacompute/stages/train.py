@@ -70,7 +70,7 @@ def train_run(
     seed: int = 0,
     min_budget: float = math.inf,
 ) -> dict[str, Any]:
-    """Fit a policy to all questions of a run and write its bundle; ``min_budget`` is checked."""
+    """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
     costs = CostModel(unit, prices, native_n, round_cost)
