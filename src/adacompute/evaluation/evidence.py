@@ -20,14 +20,24 @@ import numpy as np
 from adacompute.core.coloured_states import Colours
 from adacompute.core.positions import Grid, VoteTable
 from adacompute.evaluation.replay import ReplayResult
-from adacompute.policies.coloured_fit import ArmSamples, FittedVotes, fit_votes, order_votes
+from adacompute.policies.coloured_fit import (
+    ArmSamples,
+    FittedVotes,
+    fit_votes,
+    measure_arms,
+    order_votes,
+)
 from adacompute.policies.confidence import equal_confidence
 from adacompute.policies.plans import STOP
 
 if TYPE_CHECKING:
+    from adacompute.core.coloured_measure import ColouredMeasure
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
     from adacompute.policies.coloured import ColouredPolicy
+
+MAX_MEASURES = 16
+"""Measures of training questions that are kept."""
 
 PRICE_BLOCK = 8
 """Prices that are replayed at once."""
@@ -46,6 +56,7 @@ def arm_samples(pool: Pool) -> ArmSamples:
         cost=pool.sample_cost,
         signals=pool.signal_names,
         values=values,
+        latency_s=pool.latency_s,
     )
 
 
@@ -64,6 +75,7 @@ class Evidence:
     use_confidence: bool
     _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
     _selected: dict[tuple[int, ...], Evidence] = field(default_factory=dict, repr=False)
+    _measures: dict[bytes, ColouredMeasure] = field(default_factory=dict, repr=False)
 
     @cached_property
     def order(self) -> list[IntArray]:
@@ -95,8 +107,18 @@ class Evidence:
                 max_samples=tuple(self.max_samples[arm] for arm in arms),
                 _votes={},
                 _selected={},
+                _measures={},
             )
         return self._selected[arms]
+
+    def measure(self, votes: FittedVotes, train: IntArray) -> ColouredMeasure:
+        """Return the exact measure of the states of training questions; the last ones are kept."""
+        key = train.tobytes()
+        if key not in self._measures:
+            while len(self._measures) >= MAX_MEASURES:
+                self._measures.pop(next(iter(self._measures)))
+            self._measures[key] = measure_arms(self.samples, votes, train)
+        return self._measures[key]
 
     def table(self, votes: FittedVotes) -> VoteTable:
         """Return the votes of all orders at the positions of the fitted states."""
@@ -118,9 +140,15 @@ class Evidence:
         return total
 
     def measure_latency(
-        self, policy: ColouredPolicy, price: float, features: Float32Array, latency_s: FloatArray
-    ) -> FloatArray:
-        """Return how long each order takes, in seconds: its samples come one after another."""
+        self, policy: ColouredPolicy, price: float, features: Float32Array
+    ) -> FloatArray | None:
+        """Return how long each order takes, in seconds: its samples come one after another.
+
+        The arms are those of the policy. None if it was not recorded.
+        """
+        latency_s = self.samples.latency_s
+        if latency_s is None:
+            return None
         votes = FittedVotes(policy.confidence, policy.colours)
         cell = policy.prepare_features(features)[:, 0].astype(np.int64)
         first, _ = policy.schedule.position(price)

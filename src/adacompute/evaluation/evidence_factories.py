@@ -18,7 +18,6 @@ from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.coloured_fit import (
     FittedVotes,
-    measure_arms,
     plan_prices,
     state_values,
 )
@@ -97,7 +96,7 @@ def make_coloured(experiment: Experiment, train: IntArray, features: Float32Arra
             seed=experiment.seed,
         )
     table = evidence.table(votes)
-    measure = measure_arms(evidence.samples, votes, train)
+    measure = evidence.measure(votes, train)
     own = _rows_of(table, train, evidence)
     every = mean_arm_cost(experiment, train)
     costs = tuple(every[arm] for arm in arms)

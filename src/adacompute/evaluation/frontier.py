@@ -16,6 +16,7 @@ import numpy as np
 
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.intervals import CONFIDENCE
+from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.sequential import SequentialPolicy
@@ -160,21 +161,25 @@ class PriceFrontier:
 
     def describe_latency(self, price: float) -> dict[str, float | None]:
         """Return percentiles of the time that a question takes; None if it was not recorded."""
-        experiment, final = self.score.experiment, self.final
-        latency, policy = experiment.pool.latency_s, final.policy
-        if isinstance(policy, ColouredPolicy) and latency is not None:
-            taken = experiment.evidence.measure_latency(policy, price, final.features, latency)
-            p50, p95 = np.percentile(taken, [50, 95])
-            return {"latency_p50_s": float(p50), "latency_p95_s": float(p95)}
-        known_latency = latency is not None and experiment.pool.resort is None
-        if not known_latency or isinstance(policy, EVIDENCE_POLICIES):
+        taken = self._measure_latency(price)
+        if taken is None:
             return {"latency_p50_s": None, "latency_p95_s": None}
-        sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
-        rows, block = next(experiment.replay.blocks())  # enough questions for percentiles
-        features = final.prepared_features[rows]
-        taken = block.measure_latency(final.policy, price, features, sample_cost)
         p50, p95 = np.percentile(taken, [50, 95])
         return {"latency_p50_s": float(p50), "latency_p95_s": float(p95)}
+
+    def _measure_latency(self, price: float) -> FloatArray | None:
+        """Return how long questions take, in seconds; None if it is not known."""
+        experiment, final = self.score.experiment, self.final
+        pool, policy = experiment.pool, final.policy
+        if isinstance(policy, ColouredPolicy):
+            arms = tuple(experiment.arm_names.index(name) for name in policy.arms)
+            return experiment.evidence.select(arms).measure_latency(policy, price, final.features)
+        if pool.latency_s is None or pool.resort is not None or isinstance(policy, ArmMixture):
+            return None
+        sample_cost = experiment.sample_cost(np.arange(len(pool)))
+        rows, block = next(experiment.replay.blocks())  # enough questions for percentiles
+        features = final.prepared_features[rows]
+        return block.measure_latency(policy, price, features, sample_cost)
 
     def describe(self, point: CurvePoint, *, price: float | None = None) -> dict[str, Any]:
         """Return the price, the cost and the accuracy of a point, with two-sided intervals."""

@@ -182,7 +182,10 @@ def measure_retry_gain(score: PolicyScore, point: CurvePoint) -> float:
     if experiment.pool.has_arms or not (experiment.pool.answers.answer == UNPARSED).any():
         return 0.0
     retry = score_held_out(experiment, find_factory("retry"))
-    return measure_difference(score.mixture, retry.read(point.cost))[0]
+    plain = score.mixture
+    if experiment.uses_evidence:  # a retried sample counts once, so it is compared with plain votes
+        plain = score_held_out(experiment, find_factory("mixture-votes"))
+    return measure_difference(plain, retry.read(point.cost))[0]
 
 
 def calibrate_share(

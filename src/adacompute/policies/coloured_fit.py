@@ -66,7 +66,8 @@ class ArmSamples:
     """Recorded samples of N questions from several arms, with everything that is learned from.
 
     ``arm`` (S,) is the arm of each sample, ``cost`` (S,) its cost, and ``values`` (S, signals) what
-    was recorded about it, under the names in ``signals``; NaN is unknown.
+    was recorded about it, under the names in ``signals``; NaN is unknown. ``latency_s`` (S,) is how
+    long it took, if that is known.
     """
 
     answers: Answers
@@ -76,6 +77,7 @@ class ArmSamples:
     cost: FloatArray
     signals: tuple[str, ...]
     values: FloatArray
+    latency_s: FloatArray | None = None
 
     @cached_property
     def n_recorded(self) -> IntArray:
@@ -110,6 +112,7 @@ class ArmSamples:
             n_arms=len(arms),
             cost=self.cost[kept],
             values=self.values[kept],
+            latency_s=None if self.latency_s is None else self.latency_s[kept],
         )
 
     @property
