@@ -25,6 +25,7 @@ CHANGES: dict[str, Any] = {
     "cost_sensitive": True,
     "budgets": (2.0, 3.0),
     "tie_break": "logprob",
+    "evidence": "votes",
     "seed": 3,
 }
 
@@ -165,7 +166,7 @@ def test_fit_refuses_what_are_no_samples() -> None:
 
 
 def test_more_samples_than_recorded_are_capped(small: ada.Samples) -> None:
-    fitted = ada.Mixture(max_samples=16).fit(small)
+    fitted = ada.Mixture(max_samples=16, evidence="votes").fit(small)
     assert fitted.policy_.levels[-1].n_samples == 8
     assert fitted.max_samples == 16
 

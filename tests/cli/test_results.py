@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from adacompute.cli import results
+from adacompute.cli.calibration_output import _expected_cost, print_calibration
 from adacompute.stages import estimate as estimate_stage
 from adacompute.stages.import_samples import import_samples
 
@@ -121,20 +122,20 @@ CALIBRATED = {
 def test_calibration_gives_the_gain_in_points_with_its_interval(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    results.print_calibration(CALIBRATED)
+    print_calibration(CALIBRATED)
     printed = " ".join(capsys.readouterr().out.split())
     assert "+4.2 points (95 % interval +2.8 to +5.6)" in printed
     assert "33.6 %" in printed
     assert "1.759 to 1.981" in printed
     assert "1.87" in printed
     assert "2.25 s" in printed
-    assert "in the long run" in results._expected_cost(CALIBRATED)
+    assert "in the long run" in _expected_cost(CALIBRATED)
     assert "further questions" not in printed.lower()
     small = {**CALIBRATED, "verdict": "no gain", "questions_needed": 467, "horizon": 1000}
-    results.print_calibration(small)
+    print_calibration(small)
     printed = " ".join(capsys.readouterr().out.split())
     assert "467" in printed
-    assert "over 1000 questions" in results._expected_cost(small)
+    assert "over 1000 questions" in _expected_cost(small)
 
 
 def test_kept_share_of_accuracy_is_printed(

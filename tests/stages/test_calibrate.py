@@ -122,7 +122,7 @@ def test_infeasible_budgets_are_refused_before_the_policy_is_refitted(
 ) -> None:
     run, policy = trained
     monkeypatch.setattr(calibrations, "score_policy", None)
-    monkeypatch.setattr(Pool, "mean_sample_cost", lambda pool: np.full(len(pool), 3.0))
+    monkeypatch.setattr(Pool, "arm_cost", lambda pool: np.full((len(pool), 1), 3.0))
     for budget in (0.5, 2.9):
         with pytest.raises(InfeasibleBudget, match=str(budget)):
             calibrate_run(run, bundle=policy, budget=budget)

@@ -105,6 +105,7 @@ def test_scores_match_the_known_truth(all_scores: dict[str, Any]) -> None:
 
 def test_retry_gains_nothing_without_unparsed_samples(run: Path) -> None:
     options = {**QUICK, "budgets": (1.5,), "levels": (1, 2), "policies": ("retry", "mixture")}
+    options |= {"evidence": "votes"}
     retry, mixture = evaluate_run(run, drop_unparsed=True, **options)["rows"]
     assert retry["accuracy"] == pytest.approx(mixture["accuracy"], abs=0.005)
     with_nulls, _ = evaluate_run(run, **options)["rows"]
@@ -152,11 +153,11 @@ def test_policies_of_a_missing_extra_are_skipped(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(errors, "find_spec", lambda _: None)
-        names, skipped = evaluate._select_policies(None, "held-out", has_texts=True)
+        names, skipped = evaluate._select_policies(None, "held-out", has_texts=True, has_arms=False)
     assert set(skipped) == {*ROUTERS, "sequential", "sequential-votes"}
     assert all("adacompute[train]" in sentence for sentence in skipped.values())
     assert set(names) == set(PROTOCOLS["held-out"]) - set(skipped)
-    found = evaluate._select_policies(None, "held-out", has_texts=True)
+    found = evaluate._select_policies(None, "held-out", has_texts=True, has_arms=False)
     assert found == (list(PROTOCOLS["held-out"]), {})
     with pytest.raises(ConfigError, match="psychic"):
         evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
@@ -337,6 +338,7 @@ def _kill_when_it_says(command: list[str], words: bytes) -> None:
 
 def test_rounds_are_limited_and_paid_for(run: Path) -> None:
     options: dict[str, Any] = {**QUICK, "policies": ("mixture", "early-stopping")}
+    options |= {"evidence": "votes"}
     free = evaluate_run(run, **options)
     once = evaluate_run(run, **options, rounds=1)
     paid = evaluate_run(run, **{**options, "budgets": (2.5, 3.0)}, round_cost=1.0)

@@ -20,9 +20,16 @@ from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
-from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.factories import find_factory, sees_evidence
 from adacompute.features.text import feature_names
-from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
+from adacompute.stages.inputs import (
+    ALL_EVIDENCE,
+    DEFAULT_LEVELS,
+    check_evidence,
+    check_levels,
+    check_seed,
+    resolve_budgets,
+)
 from adacompute.stages.train import check_choice
 
 if TYPE_CHECKING:
@@ -39,6 +46,7 @@ class RegisteredEstimator(Estimator):
     budgets: Sequence[float] | None = None
     classifier: str = "gbm"
     cost_sensitive: bool = False
+    evidence: str = ALL_EVIDENCE
 
     @property
     def row_name(self) -> str:
@@ -83,7 +91,13 @@ class RegisteredEstimator(Estimator):
             seed=check_seed(self.seed),
             classifier=self.classifier,
             cost_sensitive=self.cost_sensitive,
+            use_confidence=self.uses_confidence,
         )
+
+    @property
+    def uses_confidence(self) -> bool:
+        """Whether the policy uses the confidence of samples where it is recorded."""
+        return check_evidence(self.evidence) == ALL_EVIDENCE and sees_evidence(self.kind)
 
     def make_factory(self, samples: Samples) -> PolicyFactory:
         """Return the registered factory, with the parameters of this estimator."""
@@ -98,6 +112,7 @@ class RegisteredEstimator(Estimator):
         def refit(experiment: Experiment, train: IntArray) -> FittedPolicy:
             return factory(adapt(experiment), train)
 
+        refit.sees_evidence = self.uses_confidence  # type: ignore[attr-defined]
         return refit
 
     def _adapt(self, experiment: Experiment, samples: Samples) -> Experiment:
@@ -105,6 +120,7 @@ class RegisteredEstimator(Estimator):
         own = {"seed", "classifier", "cost_sensitive"} & set(self.parameter_names())
         wanted: dict[str, Any] = {name: getattr(self, name) for name in own}
         wanted["levels"] = self.levels_of(experiment)
+        wanted["use_confidence"] = experiment.use_confidence and self.uses_confidence
         if self.budgets is not None:
             wanted["budgets"] = resolve_budgets(samples.encoded, samples.costs, self.budgets)
         changed = {
@@ -117,7 +133,8 @@ class RegisteredEstimator(Estimator):
         return replace(experiment, **changed, _rule_results={}) if changed else experiment
 
     def _notes(self, samples: Samples, experiment: Experiment) -> dict[str, Any]:
-        names = ("levels", "budgets", "classifier", "cost_sensitive", "draft", "seed")
+        fitting = ("classifier", "cost_sensitive", "draft", "seed", "use_confidence")
+        names = ("levels", "budgets", *fitting)
         settings = {name: getattr(experiment, name) for name in names}
         return {
             **super()._notes(samples, experiment),
@@ -200,11 +217,16 @@ class Random(LevelsEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Mixture(CappedEstimator):
-    """The best mixture of uniform numbers of samples: the baseline of every difference."""
+    """The best mixture of uniform numbers of samples: the baseline of every difference.
+
+    Samples vote with weights learned from their confidence; with ``evidence="votes"`` each counts
+    once.
+    """
 
     kind: ClassVar[str] = "mixture"
     max_samples: int = MAX_SAMPLES
     tie_break: str = "first"
+    evidence: str = ALL_EVIDENCE
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -273,11 +295,16 @@ class ValueRouter(LevelsEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Sequential(CappedEstimator):
-    """Samples while another sample is worth its price, by the text and the votes so far."""
+    """Samples while another sample is worth its price, by the text and the samples so far.
+
+    Where log-probabilities are recorded, it uses the confidence of each sample; with
+    ``evidence="votes"`` it uses the votes alone.
+    """
 
     kind: ClassVar[str] = "sequential"
     max_samples: int = MAX_SAMPLES
     tie_break: str = "first"
+    evidence: str = ALL_EVIDENCE
     seed: int = 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from adacompute.cli.calibration_output import print_calibration
 from adacompute.cli.options import (
     COLLECTING_NAMES,
     EVIDENCE,
@@ -39,7 +40,6 @@ from adacompute.cli.options import (
 )
 from adacompute.cli.output import progress, show, warn
 from adacompute.cli.results import (
-    print_calibration,
     print_demo,
     print_estimate,
     print_fit,

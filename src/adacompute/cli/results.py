@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from adacompute.cli.calibration_output import print_calibration
 from adacompute.cli.output import (
     NOTHING,
     Cell,
@@ -187,82 +188,6 @@ def print_training(result: Result) -> None:
         for row in result["on_training_questions"]
     ]
     print_rows("On the training questions, so optimistic", rows, max_rows=MAX_PRICES)
-
-
-def print_calibration(result: Result) -> None:
-    """Print the verdict, the gain and the cost of a calibrated bundle."""
-    if "verdict" not in result:
-        _print_kept_accuracy(result)
-        return
-    advice = result["advice"]
-    print_text(f"Verdict: {result['verdict']}. {advice[:1].upper()}{advice[1:]}.", "bold")
-    print_text(describe_gain(result))
-    needed = {}
-    if result["questions_needed"]:
-        needed["Questions that would decide it, about"] = result["questions_needed"]
-    print_values(
-        f"Calibrated {result['policy']}",
-        {
-            "Bundle": result["bundle"],
-            "Budget": f"{format_amount(result['budget'], result['unit'])} per question",
-            "Expected cost": _expected_cost(result),
-            "Rounds per question": f"{result['rounds']:.2f}",
-            "Latency": _format_latency(result),
-            "Accuracy": format_percent(result["accuracy"]),
-            "Price": result["price"],
-            "Gain of only retrying unparsed samples": f"{format_points(result['retry_gain'])}"
-            " points",
-            "Questions": result["questions"],
-            **needed,
-        },
-    )
-
-
-def _format_latency(result: Result) -> str | None:
-    if result["latency_p50_s"] is None:
-        return None
-    p50, p95 = (format_value(result[name]) for name in ("latency_p50_s", "latency_p95_s"))
-    return f"{p50} s per question at the median, {p95} s at the 95th percentile"
-
-
-def describe_gain(result: Result) -> str:
-    """Return the gain with its interval, in one sentence."""
-    return (
-        f"Gain: {format_points(result['gain'])} points "
-        f"({format_percent(result['confidence'], 0)} interval {format_points(result['gain_low'])} "
-        f"to {format_points(result['gain_high'])}) over the best uniform mixture at the same cost."
-    )
-
-
-def _expected_cost(result: Result) -> str:
-    when = f"over {result['horizon']} questions" if result["horizon"] else "in the long run"
-    return (
-        f"{format_amount(result['cost'], result['unit'])} per question "
-        f"({format_percent(result['confidence'], 0)} interval {format_value(result['cost_low'])} "
-        f"to {format_value(result['cost_high'])} {when})"
-    )
-
-
-def _print_kept_accuracy(result: Result) -> None:
-    unit, confidence = result["unit"], format_percent(result["confidence"], 0)
-    print_text(
-        f"Keeps at least {format_percent(result['share'])} of the accuracy of "
-        f"{result['accuracy_of']} samples per question ({confidence} confidence: at least "
-        f"{format_percent(result['share_low'])}).",
-        "bold",
-    )
-    full_cost = format_amount(result["full_cost"], unit)
-    print_values(
-        f"Calibrated {result['policy']}",
-        {
-            "Bundle": result["bundle"],
-            "Expected cost": f"{format_amount(result['cost'], unit)} per question, of {full_cost}",
-            "Accuracy": f"{format_percent(result['accuracy'])}, of "
-            f"{format_percent(result['full_accuracy'])}",
-            "Price": result["price"],
-            "Questions": result["questions"],
-        },
-    )
 
 
 def print_fit(result: Result) -> None:

@@ -169,6 +169,9 @@ def make_coloured_pooled(experiment: Experiment, train: IntArray) -> FittedPolic
     return make_coloured(experiment, train, experiment.pool.features[:, :0])
 
 
+make_coloured_pooled.sees_evidence = True  # type: ignore[attr-defined]
+
+
 def _rows_of(table: VoteTable, rows: IntArray, evidence: Evidence) -> VoteTable:
     """Return the votes of the orders of some questions."""
     orders = (rows[:, None] * evidence.n_permutations + np.arange(evidence.n_permutations)).ravel()

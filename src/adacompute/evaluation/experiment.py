@@ -7,7 +7,7 @@ are fitted and scored with. It does not know any policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -103,6 +103,13 @@ class Experiment:
             and _has_likelihoods(pool)
             and not (sees_rounds or pool.logprob is not None or pool.resort is not None)
         )
+
+    @cached_property
+    def votes_only(self) -> Experiment:
+        """The experiment for policies that see one arm and its votes, and count them alike."""
+        if self.pool.has_arms or not self.uses_evidence:
+            return self
+        return replace(self, use_confidence=False, _rule_results={})
 
     @property
     def arm_names(self) -> tuple[str, ...]:

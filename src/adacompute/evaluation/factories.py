@@ -225,7 +225,6 @@ def _make_sequential(
 POLICY_FACTORIES: dict[str, PolicyFactory] = {
     "fixed": make_fixed,
     "mixture": make_mixture,
-    "mixture-votes": make_mixture_votes,
     "random": make_random,
     "longest-first": make_longest_first,
     "retry": make_retry,
@@ -238,12 +237,26 @@ POLICY_FACTORIES: dict[str, PolicyFactory] = {
 }
 
 ROUTERS = ("router", "value-router")
+BASELINES: dict[str, PolicyFactory] = {"mixture-votes": make_mixture_votes}
+"""Rows of tables that are no policies of their own."""
+
+EVIDENCE_AWARE = ("mixture", "mixture-votes", "sequential")
+"""Policies that use arms and confidence where they are recorded."""
+
+
+def sees_evidence(policy: str | PolicyFactory) -> bool:
+    """Whether a policy uses arms and confidence where they are recorded."""
+    if isinstance(policy, str):
+        return policy in EVIDENCE_AWARE
+    known = {find_factory(name) for name in EVIDENCE_AWARE}
+    return policy in known or bool(getattr(policy, "sees_evidence", False))
 
 
 def find_factory(policy: str | PolicyFactory) -> PolicyFactory:
     """Return the factory that is registered under a name; a factory is returned as it is."""
     if not isinstance(policy, str):
         return policy
-    if policy not in POLICY_FACTORIES:
+    every = POLICY_FACTORIES | BASELINES
+    if policy not in every:
         raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(POLICY_FACTORIES)}")
-    return POLICY_FACTORIES[policy]
+    return every[policy]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adacompute.evaluation.experiment import Experiment, PolicyFactory
-from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.factories import find_factory, sees_evidence
 from adacompute.evaluation.held_out import (
     CurvePoint,
     HeldOutCurve,
@@ -127,9 +127,12 @@ def score_policy(
 ) -> PolicyScore:
     """Score a policy on held-out questions; the mixture is scored too, unless it is given.
 
-    ``progress`` is called with the name of each step.
+    Policy and mixture vote alike: by learned weights if the policy sees the confidence of samples,
+    else by counting each sample once. ``progress`` is called with the name of each step.
     """
     factory = find_factory(policy)
+    if not sees_evidence(policy):
+        experiment = experiment.votes_only
     if mixture is None:
         progress("mixture")
         mixture = score_held_out(experiment, find_factory("mixture"))

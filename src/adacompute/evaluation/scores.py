@@ -21,7 +21,13 @@ import numpy as np
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.experiment import N_PERMUTATIONS, Experiment, PolicyFactory
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS, find_factory
+from adacompute.evaluation.factories import (
+    BASELINES,
+    POLICY_FACTORIES,
+    ROUTERS,
+    find_factory,
+    sees_evidence,
+)
 from adacompute.evaluation.held_out import (
     CurvePoint,
     HeldOutCurve,
@@ -96,30 +102,60 @@ def evaluate(
     rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
     known: dict[str, Any] = {"max_rounds": rounds, "use_confidence": use_confidence}
     experiment = Experiment(equal, kept, wanted, n_permutations, seed, **known)
-    progress("mixture")
-    mixture = score_held_out(experiment, find_factory("mixture"))
-    progress("oracle")
-    headroom = measure_headroom(experiment, mixture)
+    contexts: dict[bool, _Context] = {}
     rows: list[dict[str, Any]] = []
     for name, policy in chosen.items():
+        if policy == "mixture-votes" and not experiment.uses_evidence:
+            continue  # it is the mixture
+        sees = experiment.uses_evidence and (policy in ORACLES or sees_evidence(policy))
+        own = experiment if sees else experiment.votes_only
+        if sees not in contexts:
+            contexts[sees] = _Context.make(own, progress)
         progress(name)
-        if policy in ORACLES:
-            found = headroom.scores if policy == "oracle" else in_sample_oracle(equal, wanted)
-            other = headroom.mixture if policy == "oracle" else mixture
-            rows += [_oracle_row(name, b, found[b], experiment, other) for b in wanted]
-            continue
-        score = score_policy(experiment, policy, mixture)
+        rows += contexts[sees].score(name, policy, wanted)
+    first = next(iter(contexts.values()))
+    excluded = tuple(n for n in kept if n > max(first.headroom.experiment.levels))
+    counts = (len(equal), equal.n_excluded, equal.n_samples, equal.n_imputed)
+    return HeldOutScores(rows, *counts, kept, excluded)
+
+
+@dataclass(frozen=True, eq=False)
+class _Context:
+    """What policies that vote alike are compared with: the mixture and the oracle."""
+
+    experiment: Experiment
+    mixture: HeldOutCurve
+    headroom: Headroom
+
+    @staticmethod
+    def make(experiment: Experiment, progress: Callable[[str], None]) -> _Context:
+        """Score the mixture and the oracle."""
+        progress("mixture")
+        mixture = score_held_out(experiment, find_factory("mixture"))
+        progress("oracle")
+        return _Context(experiment, mixture, measure_headroom(experiment, mixture))
+
+    def score(
+        self, name: str, policy: str | PolicyFactory, budgets: Sequence[float]
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a policy, one per budget."""
+        experiment, headroom = self.experiment, self.headroom
+        if policy == "oracle":
+            found, other = headroom.scores, headroom.mixture
+            return [_oracle_row(name, b, found[b], experiment, other) for b in budgets]
+        if policy == "oracle-in-sample":
+            found = in_sample_oracle(experiment.pool, tuple(budgets))
+            return [_oracle_row(name, b, found[b], experiment, self.mixture) for b in budgets]
+        score, rows = score_policy(experiment, policy, self.mixture), []
         capped = headroom.score(policy, score)
-        for budget in wanted:
+        for budget in budgets:
             point = score.curve.read(budget)
             row = {"policy": name, "budget": budget, **describe_point(score, point)}
             row["headroom"] = headroom.share(capped, budget)
             if policy in ROUTERS:
                 row |= score_imitation(experiment, score.curve, budget)
             rows.append(row)
-    excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
-    counts = (len(equal), equal.n_excluded, equal.n_samples, equal.n_imputed)
-    return HeldOutScores(rows, *counts, kept, excluded)
+        return rows
 
 
 def describe_point(score: PolicyScore, point: CurvePoint) -> dict[str, Any]:
@@ -209,7 +245,7 @@ def _check_policies(
     policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None, *, has_arms: bool
 ) -> dict[str, str | PolicyFactory]:
     """Return registered policies, oracles and factories by the names of their rows."""
-    known = list(ARM_POLICIES) if has_arms else [*POLICY_FACTORIES, *ORACLES]
+    known = list(ARM_POLICIES) if has_arms else [*BASELINES, *POLICY_FACTORIES, *ORACLES]
     if not isinstance(policies, Mapping):
         policies = {name: name for name in (known if policies is None else policies)}
     for policy in policies.values():

@@ -132,6 +132,7 @@ def calibrate(
         "gain_high": gain.high,
         "questions_needed": needed,
         **found,
+        **measure_vote_gain(score, point),
         **frontier.describe_latency(found["price"]),
         "confidence": settings.confidence,
         "cost_confidence": settings.cost_confidence,
@@ -174,6 +175,20 @@ def describe_excess(budget: float, max_budget: float) -> str | None:
         f"a budget of {budget:g} is above {max_budget:.4g}, the most that this policy spends: a "
         "larger budget changes nothing"
     )
+
+
+def measure_vote_gain(score: PolicyScore, point: CurvePoint) -> dict[str, float]:
+    """Return what weighted votes gain over plain ones in the mixture at this cost, if learned.
+
+    The gain of a policy is over the mixture with the same votes, so the two add up.
+    """
+    experiment = score.experiment
+    if not experiment.uses_evidence:
+        return {}
+    plain = score_held_out(experiment, find_factory("mixture-votes"))
+    weighted = PolicyScore(experiment, find_factory("mixture"), score.mixture, plain)
+    gain = weighted.gain(score.mixture.read(point.cost))
+    return {"vote_gain": gain.value, "vote_gain_low": gain.low, "vote_gain_high": gain.high}
 
 
 def measure_retry_gain(score: PolicyScore, point: CurvePoint) -> float:

@@ -40,7 +40,9 @@ class ArmMixture:
     @property
     def levels(self) -> tuple[Level, ...]:
         """The efficient levels."""
-        return tuple(Level(f"{self.arms[arm]} × {n}", n, self.arms[arm]) for arm, n in self.choices)
+        if len(self.arms) == 1:
+            return tuple(Level(str(n), n) for _, n in self.choices)
+        return tuple(Level(f"{self.arms[a]} × {n}", n, self.arms[a]) for a, n in self.choices)
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep nothing: the question does not matter."""

@@ -105,15 +105,15 @@ class QuestionProgress:
         """
         missing = len(answers) - len(self.arms)
         arm = policy.arm_of_level(max(self.level, 0))
-        most: int | None = None
+        largest: int | None = None
         for bins in itertools.product(range(policy.confidence.n_bins[arm]), repeat=missing):
             seen = replace(
                 self, arms=[*self.arms, *[arm] * missing], bins=[*self.bins, *bins], episode=None
             )
             found = _look_up(replace(seen, target=len(answers)), answers)
             if found is not None and found.is_active:
-                most = max(most or 0, found.target)
-        return most
+                largest = max(largest or 0, found.target)
+        return largest
 
     def add_evidence(self, sample: Sample, answer: str | None) -> None:
         """Add the arm and the confidence of a sample, if the policy uses them."""

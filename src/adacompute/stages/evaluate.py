@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
+from adacompute.evaluation.factories import BASELINES, POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ARM_POLICIES, ORACLES, evaluate
 from adacompute.features.embedding import pin_encoder
@@ -45,7 +45,7 @@ TEXT_POLICIES = (*ROUTERS, "longest-first")
 """Policies that decide by the text of a question alone."""
 
 PROTOCOLS = {
-    "held-out": (*POLICY_FACTORIES, *ORACLES),
+    "held-out": (*BASELINES, *POLICY_FACTORIES, *ORACLES),
     "paper": ("fixed", "random", "longest-first", "router", "oracle-in-sample"),
 }
 """Policies that each protocol scores."""
@@ -76,9 +76,7 @@ def evaluate_run(
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
     costs = CostModel(unit, prices, native_n, round_cost)
-    arms = store.encoded_samples().arms
-    has: dict[str, Any] = {"has_texts": _has_texts(store), "has_arms": len(arms) > 1}
-    names, skipped = _select_policies(policies, protocol, **has)
+    names, skipped = _select_policies(policies, protocol, **_describe_run(store))
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(store, costs, budgets)),
@@ -100,16 +98,23 @@ def evaluate_run(
         return finished.result
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
     pool = read_pool(store, costs=costs, draft=protocol == "paper", **known)
-    result = _score(pool, arguments, progress) | {"skipped": skipped}
-    outputs = {EVALUATION: result}
-    store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+    result = {**_score(pool, arguments, progress), "skipped": skipped}
+    _finish(store, arguments, inputs, result)
     return result
 
 
-def _has_texts(store: Run) -> bool:
-    """Whether some question of a run has a text."""
-    texts = store.samples()["question"]
-    return bool(texts.null_count < len(texts))
+def _finish(
+    store: Run, arguments: dict[str, Any], inputs: dict[str, str], result: dict[str, Any]
+) -> None:
+    outputs = {EVALUATION: result}
+    store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+
+
+def _describe_run(store: Run) -> dict[str, bool]:
+    """Return whether some question of a run has a text, and whether there are several arms."""
+    recorded = store.encoded_samples()
+    has_texts = any(text is not None for text in recorded.text)
+    return {"has_texts": has_texts, "has_arms": len(recorded.arms) > 1}
 
 
 def _check_rounds(rounds: int | None, costs: CostModel, protocol: str) -> int | None:

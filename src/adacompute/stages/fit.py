@@ -23,6 +23,7 @@ from adacompute.stages.calibrate import calibrate_run, check_settings
 from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
+    ALL_EVIDENCE,
     BEST_POLICY,
     DEFAULT_LEVELS,
     check_levels,
@@ -71,6 +72,7 @@ def fit_run(
     token_prices: Path | None = None,
     price_as: Mapping[str, str] | None = None,
     tie_break: str = FIRST_SEEN,
+    evidence: str = ALL_EVIDENCE,
     model: str | None = None,
     grader: str | None = None,
     gold: str | None = None,
@@ -93,7 +95,7 @@ def fit_run(
     shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed)}
     shared |= {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
     names = {"model": model, "grader": grader}
-    training = {**shared, **names, "tie_break": check_tie_break(tie_break)}
+    training = {**shared, **names, "tie_break": check_tie_break(tie_break), "evidence": evidence}
     if collection is None:
         _import(source, run, steps, gold=gold, **names)
     else:
