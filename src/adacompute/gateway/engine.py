@@ -24,14 +24,16 @@ from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.body import Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.chat_messages import last_user_text
-from adacompute.gateway.openai_requests import BadRequest, VirtualRequest
+from adacompute.gateway.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
 from adacompute.gateway.request_model import RequestModel, SampledChoice
 from adacompute.graders.grader import Grader
 from adacompute.models.messages import Capabilities, Prompt, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
+from adacompute.policies.arm_settings import edit_request
 from adacompute.policies.bundle import Bundle
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
@@ -217,8 +219,12 @@ class Engine:
         headers: Mapping[str, str],
         query: str = "",
         recorder: CallRecorder | None = None,
+        question: str | None = None,
     ) -> RequestModel:
-        """Return the model as a request samples it; ``recorder`` records its calls."""
+        """Return the model as a request samples it; ``recorder`` records its calls.
+
+        ``question`` is needed where arms have prompts of their own.
+        """
         bundle = self.virtual.bundle
         return RequestModel(
             self.upstream,
@@ -229,8 +235,16 @@ class Engine:
             want_logprobs=bundle.needs_logprobs,
             want_top_logprobs=bundle.draft is not None,
             answer_field=self.answer_field(request),
+            arms=edit_request(bundle.arms, question, is_chat=request.path != COMPLETIONS),
             recorder=recorder,
         )
+
+    @property
+    def lacks_logprobs(self) -> bool:
+        """Whether the policy decides by log-probabilities that the upstream does not return."""
+        bundle, known = self.virtual.bundle, self.upstream.capabilities
+        decides_by_them = isinstance(bundle.policy, EVIDENCE_POLICIES) and bundle.needs_logprobs
+        return decides_by_them and known.logprobs in {"missing", "rejected"}
 
     def answer_field(self, request: VirtualRequest) -> str | None:
         """Return the pointer to what is graded of an answer; None if it is the whole text."""
@@ -239,7 +253,7 @@ class Engine:
     def ends_after_one_sample(self, decision: Decision) -> bool:
         """Whether one sample ends the request, whatever it is: then it can be streamed live."""
         session = decision.session
-        if session.n_planned != 1:
+        if session.n_planned != 1 or self.virtual.bundle.arms:
             return False
         return all(session.planned_after([answer]) is None for answer in (0, -1))
 

@@ -162,9 +162,11 @@ class Gateway:
 
     @property
     def state(self) -> str:
-        """The state that /ready reports: "ready", "probing" or "upstream failing"."""
+        """The state that /ready reports: "ready", or why requests cannot be served."""
         if self._health.is_failing:
             return "upstream failing"
+        if any(voting.engine.lacks_logprobs for voting in self._voting.values()):
+            return "upstream returns no log-probabilities"
         return READY if self._probing is None or self._probing.done() else "probing"
 
     def _start_probe(self) -> None:

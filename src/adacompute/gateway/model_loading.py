@@ -19,6 +19,7 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.spending.token_prices import (
     TokenPriceList,
     find_token_prices,
@@ -58,7 +59,9 @@ def make_model(
 
     ``grader`` is one of the caller's own; otherwise it is made from its name.
     """
-    model, graded_by = given.model or bundle.model, given.grader or bundle.grader
+    check_arms(bundle, given.bundle)
+    first = bundle.arms[0].model if bundle.arms else None
+    model, graded_by = given.model or bundle.model or first, given.grader or bundle.grader
     if model is None:
         raise BundleError(f"{given.bundle} does not say which model it is for: give its name")
     if grader is None and graded_by is None:
@@ -95,6 +98,16 @@ def make_model(
     )
     Engine(virtual, Upstream(config.base_url, model))  # checks the budget
     return virtual
+
+
+def check_arms(bundle: Bundle, path: str) -> None:
+    """Refuse a policy over several arms that does not say how they are sampled."""
+    policy = bundle.policy
+    if isinstance(policy, EVIDENCE_POLICIES) and len(policy.arms) > 1 and not bundle.arms:
+        raise BundleError(
+            f"{path} does not say how its arms {', '.join(policy.arms)} are sampled, because their "
+            "samples were imported: collect them with 'adacompute collect --arm …'"
+        )
 
 
 def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:

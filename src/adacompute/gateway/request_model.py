@@ -29,6 +29,7 @@ from adacompute.models.openai_format import (
 )
 from adacompute.models.relay import Headers, end_to_end_headers
 from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
+from adacompute.policies.arm_settings import ArmEdits
 from adacompute.sampling.fan_out import fan_out
 
 SEEDS = 2**31
@@ -68,7 +69,7 @@ class RequestModel:
     ``headers`` and ``query`` are the client's and go with each call. With ``want_logprobs``,
     log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
     a client that did not ask for them does not see them. With ``answer_field``, the text of a
-    sample is what this pointer names in its JSON.
+    sample is what this pointer names in its JSON. ``arms`` are the edits that make each arm of it.
     No more than ``max_samples`` are drawn; a request that wants more gets fewer.
     ``recorder`` records every call. ``calls`` is the usage of all calls so far, and ``n_received``
     the number of samples.
@@ -82,6 +83,7 @@ class RequestModel:
     want_logprobs: bool = False
     want_top_logprobs: bool = False
     answer_field: str | None = None
+    arms: Mapping[str, ArmEdits] = field(default_factory=dict)
     max_samples: int = SEEDS
     recorder: CallRecorder | None = None
     calls: list[CallUsage] = field(default_factory=list)
@@ -106,7 +108,7 @@ class RequestModel:
 
         async def call(size: int, first: int) -> list[Sample]:
             self._n_asked = max(self._n_asked, first + size)
-            return await self._call(size, first, arm or self.model, on_usage)
+            return await self._call(size, first, arm, on_usage)
 
         is_single = self.request.stream or self.request.path == RESPONSES
         per_call = 1 if is_single else native
@@ -119,9 +121,11 @@ class RequestModel:
         finally:
             await samples.aclose()
 
-    async def _call(self, n: int, first: int, model: str, on_usage: OnUsage) -> list[Sample]:
+    async def _call(self, n: int, first: int, arm: str | None, on_usage: OnUsage) -> list[Sample]:
         """Make one call, and report its usage whatever becomes of it."""
-        payload = self.request.body.edit(self._changes(n, first, model))
+        edits = ArmEdits(self.model, {}) if arm is None else self.arms[arm]
+        changes = self._changes(n, first, edits.model) | dict(edits.fields)
+        payload = self.request.body.edit(changes)
         reply = await self.upstream.post_bytes(
             self.request.path + self.query,
             payload,

@@ -73,6 +73,11 @@ class Voting:
 
     async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:
         """Decide, sample and answer."""
+        if self.engine.lacks_logprobs:
+            raise ModelError(
+                f"the policy of {self.engine.virtual.name} needs log-probabilities, and the "
+                "upstream does not return them: train a policy with --evidence votes"
+            )
         decision = await self.engine.begin(request)
         decision.traceparent = exchange.header("traceparent")
         decision.client, exchange.decision_id = exchange.client, decision.id
@@ -95,14 +100,17 @@ class Voting:
             task.cancel()
         await asyncio.gather(*self._audits, return_exceptions=True)
 
-    def _request_model(self, exchange: Exchange, request: VirtualRequest) -> RequestModel:
+    def _request_model(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
+    ) -> RequestModel:
         """Return the model with the client's headers, except those that make samples equal."""
         headers: dict[str, str] = {}
         for name, value in self._relay.request_headers(exchange.headers_without_compression):
             if name not in IDEMPOTENCY_HEADERS:
                 headers[name] = f"{headers[name]}, {value}" if name in headers else value
         recorder = self._account.recorder(exchange, "vote")
-        model = self.engine.request_model(request, headers, exchange.query, recorder)
+        question = decision.session.question
+        model = self.engine.request_model(request, headers, exchange.query, recorder, question)
         model.max_samples = exchange.max_samples
         return model
 
@@ -123,7 +131,7 @@ class Voting:
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> Outcome:
         """Sample and decide; what was spent is recorded even if it comes to nothing."""
-        model = self._request_model(exchange, request)
+        model = self._request_model(exchange, request, decision)
         try:
             remaining_s = self._timeout_s * SAMPLING_SHARE - exchange.elapsed_s
             outcome = await self.engine.run(model, decision, remaining_s)
@@ -155,7 +163,8 @@ class Voting:
         """Forward one sample live as the answer, and record it."""
         start = time.perf_counter()
         decision.is_shadow = is_shadow
-        model, body = self._request_model(exchange, request), self.body_for_upstream(request)
+        model = self._request_model(exchange, request, decision)
+        body = self.body_for_upstream(request)
         tracker = replace(self._account.recorder(exchange, "vote"), on_usage=model.calls.append)
         headers = _decision_headers(decision)
         try:

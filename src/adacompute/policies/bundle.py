@@ -28,6 +28,8 @@ from adacompute.features.draft import DraftSource
 from adacompute.features.text import VERSION, feature_names
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
+from adacompute.policies import arm_settings
+from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.draft_router import DraftRouterPolicy
@@ -100,7 +102,7 @@ class Bundle:
     ``max_rounds`` is the limit of rounds per question that it was calibrated with, if any.
     ``sample_cost`` is the mean cost of one sample, in the unit. ``data_hash`` is a hash of the
     training data. ``template`` and ``settings`` are what the samples were collected with, None if
-    that is not known.
+    that is not known. ``arms`` says how each arm is sampled, if there are several and it is known.
     """
 
     policy: Policy
@@ -118,6 +120,7 @@ class Bundle:
     pooled_frontier: tuple[FrontierPoint, ...] = ()
     tie_break: str = FIRST_SEEN
     max_rounds: int | None = None
+    arms: tuple[ArmSettings, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -243,6 +246,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "frontier": [asdict(point) for point in bundle.frontier],
         "pooled_frontier": [asdict(point) for point in bundle.pooled_frontier],
         "tie_break": bundle.tie_break,
+        "arms": arm_settings.to_json(bundle.arms),
         "notes": bundle.notes,
     }
     path = path.resolve()
@@ -329,6 +333,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         frontier=_read_frontier(read_entry(content, "frontier", list)),
         pooled_frontier=_read_frontier(read_entry(content, "pooled_frontier", list)),
         tie_break=read_choice(TIE_BREAKS, content["tie_break"]),
+        arms=arm_settings.from_json(content.get("arms", ())),
         notes=read_entry(content, "notes", dict),
     )
 
@@ -337,34 +342,6 @@ def _read_frontier(points: list[Any]) -> tuple[FrontierPoint, ...]:
     return tuple(
         FrontierPoint(**{name: read_number(value) for name, value in point.items()})
         for point in points
-    )
-
-
-def read_template(content: Mapping[str, Any]) -> Template:
-    """Read a template from its JSON object."""
-    if not isinstance(content["chat"], bool):
-        raise TypeError("chat must be true or false")
-    return Template(
-        form=read_entry(content, "form", str),
-        system=read_entry(content, "system", str | None),
-        few_shot=tuple((str(question), str(answer)) for question, answer in content["few_shot"]),
-        chat=content["chat"],
-    )
-
-
-def read_settings(content: Mapping[str, Any]) -> Settings:
-    """Read sampling settings from their JSON object."""
-    if not isinstance(content["logprobs"], bool):
-        raise TypeError("logprobs must be true or false")
-    top_p = content["top_p"]
-    return Settings(
-        temperature=read_number(content["temperature"]),
-        top_p=None if top_p is None else read_number(top_p),
-        max_tokens=read_entry(content, "max_tokens", int | None),
-        stop=tuple(str(text) for text in read_entry(content, "stop", list | tuple)),
-        effort=read_entry(content, "effort", str | None),
-        logprobs=content["logprobs"],
-        extra=read_entry(content, "extra", dict),
     )
 
 

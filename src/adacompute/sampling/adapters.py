@@ -6,7 +6,7 @@ imported, so the ``openai`` package is not a dependency. They know nothing of po
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
@@ -30,6 +30,7 @@ from adacompute.models.openai_format import (
     request_body,
 )
 from adacompute.models.templates import Template
+from adacompute.policies.arm_settings import ArmSettings
 from adacompute.sampling.fan_out import fan_out
 
 SampleFunction = Callable[..., Awaitable[Iterable[str | Sample]]]
@@ -99,8 +100,10 @@ class _PromptedModel:
         template: Template | None = None,
         settings: Settings | None = None,
         samples_per_call: int = 1,
+        arms: Sequence[ArmSettings] = (),
     ) -> None:
         self._model = model
+        self._arms = {arm.name: arm for arm in arms}
         self._template = template or Template()
         self._settings = settings or Settings()
         self._samples_per_call = samples_per_call
@@ -109,10 +112,12 @@ class _PromptedModel:
         self, prompt: str, n: int, *, arm: str | None = None, on_usage: OnUsage
     ) -> AsyncGenerator[Sample, None]:
         """Make concurrent calls and yield their samples as they arrive."""
-        rendered = self._template.render(prompt)
+        one = self._find_arm(arm)
+        rendered = (one.template or self._template).render(prompt)
 
         async def call(size: int, _: int) -> list[Sample]:
-            return await self._call(rendered, size, arm or self._model, on_usage)
+            settings = one.settings or self._settings
+            return await self._call(rendered, size, one.model, settings, on_usage)
 
         samples = fan_out(call, n, per_call=self._samples_per_call)
         try:
@@ -121,7 +126,15 @@ class _PromptedModel:
         finally:
             await samples.aclose()
 
-    async def _call(self, prompt: Prompt, n: int, model: str, on_usage: OnUsage) -> list[Sample]:
+    def _find_arm(self, name: str | None) -> ArmSettings:
+        """Return how an arm is sampled; without a name, the model itself."""
+        if name is None:
+            return ArmSettings("", self._model)
+        return self._arms.get(name) or ArmSettings(name, name)
+
+    async def _call(
+        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
+    ) -> list[Sample]:
         raise NotImplementedError
 
 
@@ -135,8 +148,10 @@ class UpstreamModel(_PromptedModel):
         super().__init__(upstream.model, **options)
         self._upstream = upstream
 
-    async def _call(self, prompt: Prompt, n: int, model: str, on_usage: OnUsage) -> list[Sample]:
-        known, settings = self._upstream.capabilities, self._settings
+    async def _call(
+        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
+    ) -> list[Sample]:
+        known = self._upstream.capabilities
         payload = encode(request_body(model, prompt, settings, known, count=n))
         bound = CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=len(payload))
         tracker = UsageTracker(on_usage, bound)
@@ -161,8 +176,10 @@ class ClientModel(_PromptedModel):
         super().__init__(model, **options)
         self._client = client
 
-    async def _call(self, prompt: Prompt, n: int, model: str, on_usage: OnUsage) -> list[Sample]:
-        settings, size = self._settings, len(str(prompt.messages or prompt.text))
+    async def _call(
+        self, prompt: Prompt, n: int, model: str, settings: Settings, on_usage: OnUsage
+    ) -> list[Sample]:
+        size = len(str(prompt.messages or prompt.text))
         body = request_body(model, prompt, replace(settings, extra={}), Capabilities(), count=n)
         if settings.extra:
             body["extra_body"] = dict(settings.extra)

@@ -151,6 +151,7 @@ class Sampler:
             samples_per_call=samples_per_call,
             template=template or self.bundle.template,
             settings=settings or _collected_settings(self.bundle),
+            arms=self.bundle.arms,
         )
         self.price = Session(
             self.bundle, None, budget=budget, price=price, grader=found, max_rounds=max_rounds

@@ -21,7 +21,7 @@ from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool, Resort
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
-from adacompute.policies.bundle import read_settings, read_template
+from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.stages.resorts import read_resort
@@ -224,6 +224,22 @@ def find_settings(source: dict[str, Any]) -> Settings | None:
     """Return the sampling settings that samples were collected with, if they were."""
     settings = source.get("settings")
     return None if settings is None else read_settings(settings)
+
+
+def find_arms(source: dict[str, Any], names: Sequence[str]) -> tuple[ArmSettings, ...]:
+    """Return how arms were collected, in the order of their names; nothing if it is not known."""
+    known = {arm["arm"]: arm for arm in source.get("arms", ()) if "settings" in arm}
+    if len(names) < 2 or not set(names) <= set(known):  # noqa: PLR2004 - several
+        return ()
+    return tuple(
+        ArmSettings(
+            name,
+            known[name]["model"],
+            read_template(known[name]["template"]),
+            read_settings(known[name]["settings"]),
+        )
+        for name in names
+    )
 
 
 def hash_run(store: Run) -> str:

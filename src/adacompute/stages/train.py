@@ -21,8 +21,10 @@ from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
+from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.prior import response_profile
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
@@ -31,6 +33,7 @@ from adacompute.stages.inputs import (
     check_levels,
     check_seed,
     describe_source,
+    find_arms,
     find_settings,
     find_template,
     hash_resort,
@@ -92,6 +95,7 @@ def train_run(
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, **text, "resort": hash_resort(resort), "experiment": settings}
     notes, source = notes | {"costs": costs.to_dict()}, _describe_samples(store, model, grader)
+    source |= {"arms": _find_arms(store, fitted)}
     bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
     named = {name: source[name] for name in ("model", "grader")}
@@ -114,6 +118,14 @@ def _find_factory(policy: str, *, draft: bool) -> PolicyFactory:
     if draft and policy != "router":
         raise ConfigError(f"only the policy router can use a draft, not {policy}")
     return find_factory(policy)
+
+
+def _find_arms(store: Run, fitted: FittedPolicy) -> tuple[ArmSettings, ...]:
+    """Return how the arms of a policy were collected, if it has several."""
+    policy = fitted.policy
+    if not isinstance(policy, EVIDENCE_POLICIES):
+        return ()
+    return find_arms(describe_source(store), policy.arms)
 
 
 def _describe_samples(store: Run, model: str | None, grader: str | None) -> dict[str, Any]:
