@@ -15,6 +15,7 @@ This module enumerates the states and their transitions. It does not know questi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 MAX_STATES = 60_000
 """Largest number of states that are enumerated."""
+
+MAX_TYPES = 4_000
+"""Largest number of vote vectors that an answer class can have."""
 
 NO_TYPE = -1
 """Type of an answer class without votes."""
@@ -201,6 +205,12 @@ def _keys(
 
 def _list_types(colours: Colours) -> tuple[IntArray, IntArray]:
     """List the vote vectors that a class can have, and the type after one more vote."""
+    pairs = zip(colours.max_samples, colours.n_bins, strict=True)
+    if math.prod(math.comb(cap + bins, bins) for cap, bins in pairs) > MAX_TYPES:
+        raise DataError(
+            f"{colours.max_samples} samples of arms with {colours.n_bins} confidence bins are too "
+            "many to count: use fewer samples or arms"
+        )
     by_arm = [
         [v for v in itertools.product(range(cap + 1), repeat=bins) if sum(v) <= cap]
         for cap, bins in zip(colours.max_samples, colours.n_bins, strict=True)

@@ -21,6 +21,7 @@ from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import VERSION
+from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
 from adacompute.policies.episode import FIRST_SEEN
@@ -178,8 +179,11 @@ def limit_levels(pool: Pool, levels: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> FittedPolicy:
-    """Return a fitted policy, if it has at least two levels to choose from."""
-    if len(fitted.policy.levels) > 1:
+    """Return a fitted policy, if it has at least two levels to choose from.
+
+    A mixture may have one efficient level.
+    """
+    if len(fitted.policy.levels) > 1 or isinstance(fitted.policy, ArmMixture):
         return fitted
     raise DataError(
         f"{pool.n_samples} samples per question leave one of the levels "

@@ -1,0 +1,305 @@
+"""Evidence: policies over arms and confidence, fitted, replayed, saved and run live."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adacompute.core.answers import UNPARSED, Answers
+from adacompute.core.errors import BundleError, DataError
+from adacompute.core.types import IntArray
+from adacompute.evaluation.evidence import follow_plans
+from adacompute.evaluation.evidence_factories import (
+    choose_arms,
+    list_levels,
+    make_arm_mixture,
+    make_coloured,
+    replay_evidence,
+)
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.factories import find_factory, sees_evidence
+from adacompute.evaluation.held_out import score_held_out
+from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.scores import evaluate
+from adacompute.models.messages import Sample
+from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
+from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.confidence import SIGNALS
+from adacompute.sampling.session import ParsedAnswer, Session
+
+pytest.importorskip("sklearn", reason="needs the extra 'train'")
+N_SAMPLES = 8
+
+
+def make_pool(
+    n_questions: int = 80, *, arms: tuple[str, ...] = ("small", "large"), useless: bool = False
+) -> Pool:
+    """Questions of mixed difficulty; the large arm is better, and confidence tells."""
+    rng = np.random.default_rng(5)
+    ease = rng.uniform(0.0, 1.0, n_questions)
+    skill = {"small": 0.6, "large": 1.4, "other": 1.0}
+    rows: list[tuple[int, int, int, bool, float, float]] = []
+    for q in range(n_questions):
+        for a, name in enumerate(arms):
+            for _ in range(N_SAMPLES):
+                right = bool(rng.random() < min(0.98, ease[q] * skill[name]))
+                answer = 0 if right else int(rng.integers(1, 5))
+                answer = UNPARSED if rng.random() < 0.05 else answer
+                logprob = rng.normal(-0.2 if right and not useless else -0.4, 0.08)
+                rows.append((q, a, answer, right and answer == 0, logprob, 1.0 + 4.0 * a))
+    question, arm, answer, correct, logprob, cost = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
+    signals = np.full((len(rows), len(SIGNALS)), np.nan)
+    signals[:, 0] = logprob
+    key = np.arange(1, n_questions + 1, dtype=np.uint64) * np.uint64(7919)
+    counts = np.bincount(question, minlength=n_questions)
+    return Pool(
+        answers=Answers(np.concatenate([[0], np.cumsum(counts)]), answer, correct.astype(bool)),
+        key=key,
+        group=key,
+        features=np.column_stack([ease, rng.random(n_questions)]).astype(np.float32),
+        sample_cost=cost.astype(np.float64),
+        arm=arm if len(arms) > 1 else None,
+        arms=arms,
+        signal_names=SIGNALS,
+        signals=signals,
+        latency_s=np.ones(len(rows)),
+    )
+
+
+@pytest.fixture(scope="module", params=[("small",), ("small", "large")], ids=["one", "two"])
+def experiment(request: pytest.FixtureRequest) -> Experiment:
+    return Experiment(make_pool(arms=request.param), (1, 2, 4, 8), (2.0,), n_permutations=6)
+
+
+@pytest.fixture(scope="module")
+def fitted(experiment: Experiment) -> FittedPolicy:
+    return make_coloured(experiment, np.arange(60), experiment.pool.features)
+
+
+def run_live(
+    bundle: Bundle, experiment: Experiment, question: int, order: list[IntArray], price: float
+) -> tuple[list[int], int | None]:
+    """Run a session on one order of the recorded samples: the samples drawn, and the answer."""
+    pool, policy = experiment.pool, bundle.policy
+    assert isinstance(policy, (ColouredPolicy, ArmMixture))
+    session = Session(
+        bundle,
+        None,
+        price=price,
+        key=int(pool.key[question]),
+        features=pool.features[question : question + 1],
+    )
+    drawn: list[int] = []
+    used = dict.fromkeys(policy.arms, 0)
+    while request := session.ask():
+        name = request.arm or policy.arms[0]
+        arm = policy.arms.index(name)
+        for _ in range(request.n):
+            index = int(order[arm][used[name]])
+            used[name] += 1
+            drawn.append(index)
+            answer = int(pool.answers.answer[index])
+            value = None if answer == UNPARSED else str(answer)
+            assert pool.signals is not None
+            sample = Sample("", mean_logprob=float(pool.signals[index, 0]))
+            session.tell([ParsedAnswer(value, sample)])
+    return drawn, None if session.chosen is None else drawn[session.chosen]
+
+
+def test_replay_decides_as_a_session_does(
+    experiment: Experiment, fitted: FittedPolicy, tmp_path: Path
+) -> None:
+    policy = fitted.policy
+    assert isinstance(policy, ColouredPolicy)
+    evidence = experiment.evidence.select(
+        tuple(experiment.arm_names.index(name) for name in policy.arms)
+    )
+    save_bundle(Bundle(policy), tmp_path / "bundle")
+    bundle = load_bundle(tmp_path / "bundle")
+    cell = policy.prepare_features(experiment.pool.features)[:, 0].astype(np.int64)
+    votes = evidence.table(replace(evidence.votes(np.arange(60), joint=True)))
+    for column in (4, 20, 30, 40, 47):
+        price = policy.schedule.prices[column]
+        last = follow_plans(
+            votes.state,
+            policy.action[column : column + 1],
+            np.repeat(cell, evidence.n_permutations),
+            policy.colours.max_samples,
+        )[:, 0]
+        for question in (0, 7, 33, 61, 79):
+            for number in range(2):
+                row = question * evidence.n_permutations + number
+                order = [
+                    evidence_index(experiment, policy, evidence.order[arm][row], arm)
+                    for arm in range(len(policy.arms))
+                ]
+                drawn, chosen = run_live(bundle, experiment, question, order, price)
+                counts = np.unravel_index(last[row], [c + 1 for c in policy.colours.max_samples])
+                assert len(drawn) == sum(int(n) for n in counts)
+                correct = chosen is not None and bool(experiment.pool.answers.correct[chosen])
+                assert float(correct) == pytest.approx(votes.correct[row, last[row]])
+
+
+def evidence_index(
+    experiment: Experiment, policy: ColouredPolicy, index: IntArray, arm: int
+) -> IntArray:
+    """Return indices among the samples of the policy's arms as indices of the whole pool."""
+    names, pool = experiment.arm_names, experiment.pool
+    if pool.arm is None:
+        return index
+    numbers = [names.index(name) for name in policy.arms]
+    kept = np.flatnonzero(np.isin(pool.arm, numbers))
+    del arm
+    return kept[index]
+
+
+def test_lower_prices_cost_more_and_results_are_of_every_question(
+    experiment: Experiment, fitted: FittedPolicy
+) -> None:
+    known = fitted.known
+    assert known is not None
+    cost = known.cost[:60].mean(axis=0)
+    assert known.cost.shape == (80, len(fitted.prices))
+    assert cost[0] <= cost[-1]
+    assert cost[-1] > 3 * cost[0]
+    again = replay_evidence(experiment, fitted.policy, fitted.features)  # type: ignore[arg-type]
+    assert again.cost == pytest.approx(known.cost)
+    assert again.accuracy == pytest.approx(known.accuracy)
+
+
+def test_saved_policy_decides_alike(fitted: FittedPolicy, tmp_path: Path) -> None:
+    policy = fitted.policy
+    assert isinstance(policy, ColouredPolicy)
+    save_bundle(Bundle(policy), tmp_path / "bundle")
+    again = load_bundle(tmp_path / "bundle").policy
+    assert isinstance(again, ColouredPolicy)
+    assert (again.action == policy.action).all()
+    assert again.schedule == policy.schedule
+    assert again.confidence.cuts == policy.confidence.cuts
+    assert again.levels == policy.levels
+    assert (again.pooled is None) == (policy.pooled is None)
+    assert load_bundle(tmp_path / "bundle").needs_logprobs
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("arms", ["a", "a"]),
+        ("n_bins", [3]),
+        ("max_samples", [40, 40]),
+        ("prices", [0.1, 0.2]),
+        ("arm_cost", [0.0]),
+        ("arm_cost", [1.0, 1.0, 1.0]),
+    ],
+)
+def test_damaged_bundles_are_refused(
+    fitted: FittedPolicy, tmp_path: Path, entry: str, value: Any
+) -> None:
+    import json
+
+    save_bundle(Bundle(fitted.policy), tmp_path / "bundle")
+    path = tmp_path / "bundle" / "bundle.json"
+    content = json.loads(path.read_text())
+    content["policy"][entry] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(BundleError):
+        load_bundle(tmp_path / "bundle")
+
+
+def test_mixture_over_arms_runs_live_and_is_saved(experiment: Experiment, tmp_path: Path) -> None:
+    train = np.arange(60)
+    made = make_arm_mixture(experiment, train, plain=False)
+    policy = made.policy
+    assert isinstance(policy, ArmMixture)
+    save_bundle(Bundle(policy), tmp_path / "bundle")
+    bundle = load_bundle(tmp_path / "bundle")
+    levels = list_levels(experiment)
+    assert made.known is not None
+    order = [one[0] for one in experiment.evidence.order]
+    for column, choice in enumerate(policy.choices):
+        price = policy.schedule.prices[column]
+        drawn, _ = run_live(bundle, experiment, 0, order, price)
+        assert len(drawn) == choice[1]
+        assert choice in levels
+    again = replay_evidence(experiment, policy, made.features)
+    assert again.accuracy == pytest.approx(made.known.accuracy)
+
+
+def test_confidence_makes_votes_better_and_a_useless_signal_does_not_hurt() -> None:
+    accuracy = {}
+    for useless in (False, True):
+        pool = make_pool(120, arms=("small",), useless=useless)
+        shared = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=6)
+        for name in ("mixture", "mixture-votes"):
+            curve = score_held_out(shared, find_factory(name))
+            accuracy[useless, name] = curve.read(3.0).accuracy
+    assert accuracy[False, "mixture"] > accuracy[False, "mixture-votes"] + 0.03
+    assert accuracy[True, "mixture"] > accuracy[True, "mixture-votes"] - 0.02
+
+
+def test_tables_compare_policies_that_vote_alike() -> None:
+    pool = make_pool(60, arms=("small",))
+    known: dict[str, Any] = {"budgets": [2.0], "levels": [1, 2, 4], "n_permutations": 4}
+    names = ["mixture-votes", "mixture", "sequential", "adaptive-consistency", "oracle"]
+    rows = {row["policy"]: row for row in evaluate(pool, policies=names, **known).rows}
+    plain = {
+        row["policy"]: row
+        for row in evaluate(pool, policies=names, use_confidence=False, **known).rows
+    }
+    assert "mixture-votes" not in plain
+    assert rows["mixture"]["difference"] == 0
+    assert rows["mixture-votes"]["difference"] < 0
+    same = "adaptive-consistency"
+    assert rows[same]["accuracy"] == pytest.approx(plain[same]["accuracy"])
+    assert rows[same]["difference"] == pytest.approx(plain[same]["difference"])
+    assert rows["sequential"]["accuracy"] > plain["sequential"]["accuracy"]
+
+
+def test_arms_are_scored_together() -> None:
+    scores = evaluate(make_pool(60), budgets=[2.0, 6.0], levels=[1, 2, 4], n_permutations=4)
+    assert {row["policy"] for row in scores.rows} == {
+        "mixture-votes",
+        "mixture",
+        "sequential",
+        "oracle",
+    }
+
+
+def test_policies_say_whether_they_see_evidence() -> None:
+    assert sees_evidence("sequential")
+    assert sees_evidence(find_factory("mixture"))
+    assert not sees_evidence("adaptive-consistency")
+
+
+def test_at_most_four_arms_are_chosen_by_cost() -> None:
+    pool = make_pool(40, arms=("small", "large", "other"))
+    shared = Experiment(pool, (1, 2), (2.0,), n_permutations=4)
+    arms = choose_arms(shared, np.arange(30))
+    assert set(arms) <= {0, 1, 2}
+    assert list(arms) == sorted(arms)
+
+
+def test_questions_without_enough_samples_of_an_arm_are_excluded() -> None:
+    pool = make_pool(40)
+    kept = np.ones(len(pool.answers.answer), dtype=np.bool_)
+    kept[:3] = False
+    assert pool.keep(kept).equalise().n_excluded == 1
+    assert pool.arm is not None
+    with pytest.raises(DataError, match="'large'"):
+        pool.keep(pool.arm == 0).equalise()
+
+
+def test_rounds_and_ties_by_logprob_use_votes_alone() -> None:
+    pool = make_pool(40, arms=("small",))
+    assert Experiment(pool, (1, 2)).uses_evidence
+    assert not Experiment(pool, (1, 2), max_rounds=1).uses_evidence
+    assert not Experiment(replace(pool, round_cost=1.0), (1, 2)).uses_evidence
+    assert not Experiment(replace(pool, signals=None), (1, 2)).uses_evidence
+    assert not Experiment(pool, (1, 2), use_confidence=False).uses_evidence
