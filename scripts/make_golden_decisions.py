@@ -141,7 +141,8 @@ def make_experiment(recording: str, variant: Variant) -> Experiment:
     pool = load_pool(files.path, variant.round_cost, variant.tie_break)
     if variant.resort and files.resort:
         pool = add_resort(pool, files.resort)
-    return Experiment(pool, LEVELS, BUDGETS, PERMUTATIONS, SEED, max_rounds=variant.max_rounds)
+    known: dict[str, Any] = {"max_rounds": variant.max_rounds, "use_confidence": False}
+    return Experiment(pool, LEVELS, BUDGETS, PERMUTATIONS, SEED, **known)
 
 
 @lru_cache

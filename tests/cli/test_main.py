@@ -67,6 +67,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "grade": (run, "--grader", "numeric"),
         "estimate": (run, "--levels", "1,2"),
         "solve": (run, "--budget", "1.5"),
+        "arms": (run, "--levels", "1,2", "--unit", "samples"),
         "train": (run, "--policy", "mixture", "--out", place / "bundle", "--levels", "1,2"),
         "calibrate": (trained[0], "--bundle", trained[1], "--budget", "1"),
         "evaluate": (run, *EVALUATE),

@@ -56,7 +56,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "75 %" in printed
     assert "1.3" in printed
     assert "12.5 % of the samples" in printed
-    assert "router, because this needs xgboost" in printed
+    assert "router (this needs xgboost)" in printed
     result |= {"protocol": "paper", "entropy_estimate": "left out"}
     results.print_scores({**result, "skipped": {}})
     printed = " ".join(capsys.readouterr().out.split())

@@ -52,9 +52,8 @@ def make_pool(
                 answer = UNPARSED if rng.random() < 0.05 else answer
                 logprob = rng.normal(-0.2 if right and not useless else -0.4, 0.08)
                 rows.append((q, a, answer, right and answer == 0, logprob, 1.0 + 4.0 * a))
-    question, arm, answer, correct, logprob, cost = (
-        np.array(column) for column in zip(*rows, strict=True)
-    )
+    columns: list[Any] = [np.array(column) for column in zip(*rows, strict=True)]
+    question, arm, answer, correct, logprob, cost = columns
     signals = np.full((len(rows), len(SIGNALS)), np.nan)
     signals[:, 0] = logprob
     key = np.arange(1, n_questions + 1, dtype=np.uint64) * np.uint64(7919)
@@ -281,8 +280,9 @@ def test_policies_say_whether_they_see_evidence() -> None:
 def test_at_most_four_arms_are_chosen_by_cost() -> None:
     pool = make_pool(40, arms=("small", "large", "other"))
     shared = Experiment(pool, (1, 2), (2.0,), n_permutations=4)
-    arms = choose_arms(shared, np.arange(30))
+    arms, needed = choose_arms(shared, np.arange(30))
     assert set(arms) <= {0, 1, 2}
+    assert len(needed) == len(arms)
     assert list(arms) == sorted(arms)
 
 

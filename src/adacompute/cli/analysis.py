@@ -58,7 +58,7 @@ def replay(*, log: Path, bundle: Path, budget: float, as_json: bool) -> None:
 @click.option("--all", "show_all", is_flag=True, help="List dominated levels too.")
 @common
 def arms(*, run: Path, show_all: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Say which models and efforts are efficient, and which are dominated by what."""
+    """Compare arms: which models and efforts are efficient."""
     from adacompute.stages.arms import list_arms
 
     with progress("Comparing arms") as report:

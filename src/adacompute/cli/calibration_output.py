@@ -58,10 +58,11 @@ def describe_gain(result: Result) -> str:
 
 def describe_vote_gain(result: Result) -> str:
     """Return what weighted votes gain, in one sentence."""
-    low, high = (format_points(result[f"vote_gain_{side}"]) for side in ("low", "high"))
+    names = ("vote_gain", "vote_gain_low", "vote_gain_high")
+    gain, lower, upper = (format_points(result[name]) for name in names)
     return (
-        f"Weighted votes: {format_points(result['vote_gain'])} points ({low} to {high}) over "
-        "counting each sample once, in the mixture; the gain above is in addition."
+        f"Weighted votes: {gain} points ({lower} to {upper}) over counting each sample once, in "
+        "the mixture; the gain above is in addition."
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,8 +64,8 @@ def arm_samples(pool: Pool) -> ArmSamples:
 class Evidence:
     """Samples of a pool in random orders, and what was learned of votes on training questions.
 
-    ``max_samples`` is the largest number of samples of each arm. Without ``use_confidence`` every
-    sample counts once.
+    ``max_samples`` is the largest number of samples of each arm, and ``needed`` the number that
+    states should count at least. Without ``use_confidence`` every sample counts once.
     """
 
     samples: ArmSamples
@@ -73,8 +73,9 @@ class Evidence:
     n_permutations: int
     seed: int
     use_confidence: bool
+    needed: tuple[int, ...] | None = None
     _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
-    _selected: dict[tuple[int, ...], Evidence] = field(default_factory=dict, repr=False)
+    _selected: dict[Any, Evidence] = field(default_factory=dict, repr=False)
     _measures: dict[bytes, ColouredMeasure] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -90,26 +91,30 @@ class Evidence:
         joint = joint or self.samples.n_arms == 1
         key = train.tobytes() + bytes([joint])
         if key not in self._votes:
-            known = {"use": self.use_confidence, "joint": joint}
-            self._votes[key] = fit_votes(
-                self.samples, train, self.max_samples, seed=self.seed, **known
-            )
+            known: dict[str, Any] = {"use": self.use_confidence, "joint": joint}
+            known |= {"needed": self.needed, "seed": self.seed}
+            self._votes[key] = fit_votes(self.samples, train, self.max_samples, **known)
         return self._votes[key]
 
-    def select(self, arms: tuple[int, ...]) -> Evidence:
-        """Return the evidence of some arms, which are numbered in this order."""
-        if arms == tuple(range(self.samples.n_arms)):
+    def select(self, arms: tuple[int, ...], needed: tuple[int, ...] | None = None) -> Evidence:
+        """Return the evidence of some arms, which are numbered in this order.
+
+        ``needed`` are the samples of each arm that states must count, if there are not too many.
+        """
+        if arms == tuple(range(self.samples.n_arms)) and needed in (None, self.max_samples):
             return self
-        if arms not in self._selected:
-            self._selected[arms] = replace(
+        key = (arms, needed)
+        if key not in self._selected:
+            self._selected[key] = replace(
                 self,
                 samples=self.samples.select(arms),
                 max_samples=tuple(self.max_samples[arm] for arm in arms),
+                needed=needed,
                 _votes={},
                 _selected={},
                 _measures={},
             )
-        return self._selected[arms]
+        return self._selected[key]
 
     def measure(self, votes: FittedVotes, train: IntArray) -> ColouredMeasure:
         """Return the exact measure of the states of training questions; the last ones are kept."""

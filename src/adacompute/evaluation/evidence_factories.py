@@ -82,8 +82,8 @@ def mean_arm_cost(experiment: Experiment, rows: IntArray) -> tuple[float, ...]:
 
 def make_coloured(experiment: Experiment, train: IntArray, features: Float32Array) -> FittedPolicy:
     """Decide after every sample, by text, votes and confidence, which arm to sample next."""
-    arms = choose_arms(experiment, train)
-    evidence = experiment.evidence.select(arms)
+    arms, wanted = choose_arms(experiment, train)
+    evidence = experiment.evidence.select(arms, wanted)
     names = tuple(experiment.arm_names[arm] for arm in arms)
     votes = evidence.votes(train, joint=True)
     with single_threaded():
@@ -140,14 +140,15 @@ def replay_evidence(
     return evidence.run_plans(votes, policy.action, cell)
 
 
-def choose_arms(experiment: Experiment, train: IntArray) -> tuple[int, ...]:
+def choose_arms(experiment: Experiment, train: IntArray) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return at most four arms that are efficient on the training questions, by rising cost.
 
-    While there are more, the one is left out without which the best mixture loses least.
+    While there are more, the one is left out without which the best mixture loses least. With each
+    arm goes the largest number of its samples that is efficient.
     """
     evidence = experiment.evidence
     if evidence.samples.n_arms == 1:
-        return (0,)
+        return (0,), evidence.max_samples
     result = evidence.run_levels(None)
     cost, accuracy = result.cost[train].mean(axis=0), result.accuracy[train].mean(axis=0)
     arm = np.array([arm for arm, _ in list_levels(experiment)])
@@ -161,7 +162,12 @@ def choose_arms(experiment: Experiment, train: IntArray) -> tuple[int, ...]:
             values[one] = float(np.interp(limit, cost[hull], accuracy[hull], left=0.0).mean())
         kept.discard(max(values, key=lambda one: values[one]))
     single = mean_arm_cost(experiment, train)
-    return tuple(sorted(kept, key=lambda one: single[one]))
+    arms = tuple(sorted(kept, key=lambda one: single[one]))
+    rows = np.flatnonzero(np.isin(arm, arms))
+    hull = rows[fit_price_schedule(cost[rows], accuracy[rows])[0]]
+    count = np.array([n for _, n in list_levels(experiment)])
+    needed = [int(count[hull][arm[hull] == one].max(initial=1)) for one in arms]
+    return arms, tuple(needed)
 
 
 def make_coloured_pooled(experiment: Experiment, train: IntArray) -> FittedPolicy:

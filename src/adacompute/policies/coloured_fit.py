@@ -10,7 +10,7 @@ It does not know where samples come from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -146,19 +146,43 @@ def order_votes(
 
 
 def choose_caps(
-    n_samples: Sequence[int], n_bins: Sequence[int], n_questions: int
+    n_samples: Sequence[int],
+    n_bins: Sequence[int],
+    n_questions: int,
+    needed: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """Return how many samples of each arm states can count: fewer of some if need be.
 
     Few training questions cannot tell many states apart. Of arms with the same number, the later
-    one gets fewer: arms are sorted by their cost.
+    one gets fewer: arms are sorted by their cost. Where ``needed`` is given, these numbers come
+    first, and grow while there are not too many states, the cheapest arm first.
     """
-    caps = list(n_samples)
-    limit = MAX_FIT_STATES if len(caps) == 1 else MAX_ARM_STATES
+    limit = MAX_FIT_STATES if len(n_samples) == 1 else MAX_ARM_STATES
     limit = min(limit, STATES_PER_QUESTION * n_questions)
-    while max(caps) > 1 and count_states(Colours(tuple(caps), tuple(n_bins)), limit) > limit:
+
+    def fits(caps: Sequence[int]) -> bool:
+        return count_states(Colours(tuple(caps), tuple(n_bins)), limit) <= limit
+
+    if needed is not None and fits(needed):
+        return _grow_caps(list(needed), n_samples, fits)
+    caps = list(n_samples if needed is None else needed)
+    while max(caps) > 1 and not fits(caps):
         largest = max(range(len(caps)), key=lambda arm: (caps[arm], arm))
         caps[largest] -= 1
+    return tuple(caps)
+
+
+def _grow_caps(
+    caps: list[int], n_samples: Sequence[int], fits: Callable[[Sequence[int]], bool]
+) -> tuple[int, ...]:
+    """Add samples of the arms in turn, the cheapest first, while there are not too many states."""
+    is_grown = True
+    while is_grown:
+        is_grown = False
+        for arm in range(len(caps)):
+            more = [*caps[:arm], caps[arm] + 1, *caps[arm + 1 :]]
+            if more[arm] <= n_samples[arm] and fits(more):
+                caps, is_grown = more, True
     return tuple(caps)
 
 
@@ -179,6 +203,7 @@ def fit_votes(
     seed: int,
     use: bool = True,
     joint: bool = True,
+    needed: Sequence[int] | None = None,
 ) -> FittedVotes:
     """Fit the confidence of samples, and choose its signals and the power of votes.
 
@@ -190,7 +215,7 @@ def fit_votes(
     keep = samples.in_rows(train)
     training = keep & (samples.answers.answer != UNPARSED)
     if joint:
-        max_samples = choose_caps(max_samples, (1,) * samples.n_arms, len(train))
+        max_samples = choose_caps(max_samples, (1,) * samples.n_arms, len(train), needed)
     orders = [
         one.reshape(len(samples.answers), SELECTION_ORDERS, -1)[train].reshape(-1, one.shape[1])
         for one in samples.order(max_samples, SELECTION_ORDERS, seed)
@@ -209,9 +234,10 @@ def fit_votes(
         power, accuracy = _choose_power(samples, orders, fitted, joint=joint)
         if best is None or accuracy > best.accuracy + MIN_ACCURACY_GAIN:
             chosen = replace(fitted, power=power)
-            caps = (
-                choose_caps(max_samples, chosen.n_bins, len(train)) if joint else tuple(max_samples)
-            )
+            caps = tuple(max_samples)
+            if joint:
+                at_least = None if needed is None else np.minimum(needed, max_samples).tolist()
+                caps = choose_caps(max_samples, chosen.n_bins, len(train), at_least)
             best = FittedVotes(chosen, Colours(caps, chosen.n_bins), accuracy)
     if best is None:
         raise AssertionError

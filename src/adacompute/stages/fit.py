@@ -99,8 +99,7 @@ def fit_run(
     if collection is None:
         _import(source, run, steps, gold=gold, **names)
     else:
-        options = {**prices, "seed": seed, **collection}
-        _collect(source, run, steps, options, **names)
+        _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
     trained = _train(run, out, steps, training, budget)
     result = _calibrate(run, out, steps, trained, {"budget": budget, "confidence": confidence})
     page = _report(run, steps, budget=budget, **shared)

@@ -78,9 +78,9 @@ def train_run(
     factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
     costs = CostModel(unit, prices, native_n, round_cost)
-    text: dict[str, Any] = {"features": pin_encoder(features)}
-    known: dict[str, Any] = {"resort": resort, "tie_break": tie_break, "draft": draft}
-    pool = read_pool(store, costs=costs, **text, **known).equalise()
+    text = {"features": pin_encoder(features)}
+    known: dict[str, Any] = {**text, "resort": resort, "tie_break": tie_break, "draft": draft}
+    pool = read_pool(store, costs=costs, **known).equalise()
     pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
@@ -95,12 +95,14 @@ def train_run(
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     notes = {**about, **text, "resort": hash_resort(resort), "experiment": settings}
-    notes, source = notes | {"costs": costs.to_dict()}, _describe_samples(store, model, grader)
-    source |= {"arms": _find_arms(store, fitted)}
+    notes, source = (
+        notes | {"costs": costs.to_dict()},
+        _describe_samples(store, fitted, model, grader),
+    )
     bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
-    named = {name: source[name] for name in ("model", "grader")}
-    return {**about, "out": str(out), **named, "unit": unit, **_describe(experiment, fitted)}
+    about |= {"out": str(out), **{name: source[name] for name in ("model", "grader")}}
+    return {**about, "unit": unit, **_describe(experiment, fitted)}
 
 
 def _describe(experiment: Experiment, fitted: FittedPolicy) -> dict[str, Any]:
@@ -121,15 +123,17 @@ def _find_factory(policy: str, *, draft: bool) -> PolicyFactory:
     return find_factory(policy)
 
 
-def _find_arms(store: Run, fitted: FittedPolicy) -> tuple[ArmSettings, ...]:
+def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSettings, ...]:
     """Return how the arms of a policy were collected, if it has several."""
     policy = fitted.policy
     if not isinstance(policy, EVIDENCE_POLICIES):
         return ()
-    return find_arms(describe_source(store), policy.arms)
+    return find_arms(source, policy.arms)
 
 
-def _describe_samples(store: Run, model: str | None, grader: str | None) -> dict[str, Any]:
+def _describe_samples(
+    store: Run, fitted: FittedPolicy, model: str | None, grader: str | None
+) -> dict[str, Any]:
     """Return what a bundle records of where its samples come from."""
     source = describe_source(store)
     return {
@@ -138,6 +142,7 @@ def _describe_samples(store: Run, model: str | None, grader: str | None) -> dict
         "template": find_template(source),
         "settings": find_settings(source),
         "data_hash": hash_run(store),
+        "arms": _find_arms(source, fitted),
     }
 
 
