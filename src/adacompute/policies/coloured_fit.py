@@ -46,8 +46,8 @@ MAX_FIT_STATES = 10_000
 MAX_ARM_STATES = 24_000
 """States up to which several arms are sampled."""
 
-STATES_PER_QUESTION = 20
-"""States per training question, at most."""
+STATES_PER_QUESTION, ARM_STATES_PER_QUESTION = 20, 5
+"""States per training question, at most: of one arm, and of several."""
 
 N_BINS = 2
 """Confidence bins of an arm; with more than two arms, only the first has bins."""
@@ -157,8 +157,9 @@ def choose_caps(
     one gets fewer: arms are sorted by their cost. Where ``needed`` is given, these numbers come
     first, and grow while there are not too many states, the cheapest arm first.
     """
-    limit = MAX_FIT_STATES if len(n_samples) == 1 else MAX_ARM_STATES
-    limit = min(limit, STATES_PER_QUESTION * n_questions)
+    limit = min(MAX_ARM_STATES, ARM_STATES_PER_QUESTION * n_questions)
+    if len(n_samples) == 1:
+        limit = min(MAX_FIT_STATES, STATES_PER_QUESTION * n_questions)
 
     def fits(caps: Sequence[int]) -> bool:
         return count_states(Colours(tuple(caps), tuple(n_bins)), limit) <= limit

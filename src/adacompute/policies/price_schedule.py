@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -45,10 +46,7 @@ class PriceSchedule:
 
     def position(self, price: float) -> tuple[int, float]:
         """Return the setting at a price, and the share of questions that take the next one."""
-        logs = -np.log(self.prices)
-        at = float(np.interp(-np.log(max(price, 1e-300)), logs, np.arange(len(logs))))
-        first = min(int(at), len(logs) - 1)
-        return first, at - first
+        return _position(self.prices, price)
 
     def select(self, price: float, uniform: FloatArray) -> IntArray:
         """Return each question's setting; low numbers get the more expensive of two settings."""
@@ -63,6 +61,14 @@ class PriceSchedule:
     def price_at(self, position: float) -> float:
         """Return the price at a position between two settings: the inverse of ``position``."""
         return float(np.exp(np.interp(position, np.arange(len(self.prices)), np.log(self.prices))))
+
+
+@lru_cache(maxsize=1024)  # a gateway asks for the same prices again and again
+def _position(prices: tuple[float, ...], price: float) -> tuple[int, float]:
+    logs = -np.log(prices)
+    at = float(np.interp(-np.log(max(price, 1e-300)), logs, np.arange(len(logs))))
+    first = min(int(at), len(logs) - 1)
+    return first, at - first
 
 
 def fit_price_schedule(cost: FloatArray, utility: FloatArray) -> tuple[IntArray, PriceSchedule]:

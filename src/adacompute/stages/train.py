@@ -78,9 +78,9 @@ def train_run(
     factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
     costs = CostModel(unit, prices, native_n, round_cost)
-    text = {"features": pin_encoder(features)}
-    known: dict[str, Any] = {**text, "resort": resort, "tie_break": tie_break, "draft": draft}
-    pool = read_pool(store, costs=costs, **known).equalise()
+    text: dict[str, Any] = {"features": pin_encoder(features)}
+    options: dict[str, Any] = {"resort": resort, "tie_break": tie_break, "draft": draft}
+    pool = read_pool(store, costs=costs, **text, **options).equalise()
     pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
@@ -94,12 +94,9 @@ def train_run(
     experiment = Experiment(pool, **settings)
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
-    notes = {**about, **text, "resort": hash_resort(resort), "experiment": settings}
-    notes, source = (
-        notes | {"costs": costs.to_dict()},
-        _describe_samples(store, fitted, model, grader),
-    )
-    bundle = make_bundle(experiment, fitted, notes, unit=unit, tie_break=tie_break, **source)
+    text |= {"experiment": settings, "costs": costs.to_dict(), "resort": hash_resort(resort)}
+    source = _describe_samples(store, fitted, model, grader)
+    bundle = make_bundle(experiment, fitted, about | text, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
     about |= {"out": str(out), **{name: source[name] for name in ("model", "grader")}}
     return {**about, "unit": unit, **_describe(experiment, fitted)}
@@ -186,9 +183,11 @@ def limit_levels(pool: Pool, levels: tuple[int, ...]) -> tuple[int, ...]:
 def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> FittedPolicy:
     """Return a fitted policy, if it has at least two levels to choose from.
 
-    A mixture may have one efficient level.
+    A mixture may have one efficient level, if there are others.
     """
-    if len(fitted.policy.levels) > 1 or isinstance(fitted.policy, ArmMixture):
+    can_choose = pool.has_arms or sum(n <= pool.n_samples for n in levels) > 1
+    is_mixture = isinstance(fitted.policy, ArmMixture) and can_choose
+    if len(fitted.policy.levels) > 1 or is_mixture:
         return fitted
     raise DataError(
         f"{pool.n_samples} samples per question leave one of the levels "
