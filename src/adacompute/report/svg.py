@@ -52,7 +52,7 @@ def _convert_style(element: ET.Element) -> None:
             element.set("font-size", size[1] if size else "10")
             if "bold" in value or "700" in value:
                 element.set("font-weight", "bold")
-        elif key.startswith(("stroke", "fill", "font-size")) or key in OTHER_ATTRIBUTES:
+        elif key.startswith(("stroke", "fill", "font-")) or key in OTHER_ATTRIBUTES:
             element.set(key, value)
     classes = []
     for key, letter in (("stroke", "s"), ("fill", "f")):
