@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.report.lines import CURRENT_POINT, choose_lines
-from adacompute.report.plot_style import COLOURS, GREY, panels, round_ticks, to_svg
+from adacompute.report.plot_style import COLOURS, GREY, panels, round_ticks, spread, to_svg
 from adacompute.report.svg import inline_svg
 from adacompute.report.wording import (
     format_budget,
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 ACCENT = COLOURS[0]
 DASHES = ("--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (2, 2)))
+LABEL_DISTANCE = 8.0
+"""Points of accuracy between two labels beside an axis from 0 to 100 %."""
+
 LOG_RANGE = 10
 """Costs of several arms that differ by more than this factor get a logarithmic axis."""
 
@@ -244,13 +247,14 @@ def draw_types(document: dict[str, Any]) -> Drawing:
 
     def draw(axes: list[Axes]) -> None:
         left, right = axes
+        heights = spread([100 * one["curve"][-1] for one in types], LABEL_DISTANCE)
         for i, one in enumerate(types):
             curve = [100 * value for value in one["curve"]]
             style = DASHES[i % len(DASHES)] if i else "-"
             left.plot(levels, curve, color=COLOURS[i], linestyle=style, linewidth=2)
             left.annotate(
                 one["name"],
-                (levels[-1], curve[-1]),
+                (levels[-1], heights[i]),
                 xytext=(5, 0),
                 textcoords="offset points",
                 va="center",

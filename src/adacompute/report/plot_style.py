@@ -56,6 +56,19 @@ def round_ticks(lowest: float, highest: float) -> list[float]:
     return [tick for tick in ticks if lowest <= tick <= highest]
 
 
+def spread(values: list[float], distance: float) -> list[float]:
+    """Return values at least a distance apart, lower ones moved down.
+
+    >>> spread([100.0, 98.0, 20.0], 8.0)
+    [100.0, 92.0, 20.0]
+    """
+    found, limit = list(values), float("inf")
+    for i in sorted(range(len(values)), key=lambda i: -values[i]):
+        found[i] = min(values[i], limit)
+        limit = found[i] - distance
+    return found
+
+
 @contextmanager
 def panels(
     rows: int = 1, columns: int = 1, *, width: float = 6.4, height: float = 3.8

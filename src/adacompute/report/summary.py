@@ -114,15 +114,9 @@ def summarise(
         **data.run,
         "policy": study.name,
         "levels": list(study.experiment.levels),
-        "arms": [clean_text(name, MAX_NAME) for name in _arm_names(study)],
-        "response_levels": [clean_text(name, MAX_NAME) for name in study.response_curves[0]],
+        **_describe_data(study),
         "permutations": study.experiment.n_permutations,
         "confidence": CONFIDENCE,
-        "questions": len(study.experiment.pool),
-        "different_questions": study.score.n_groups,
-        "excluded": study.experiment.pool.n_excluded,
-        "samples": study.experiment.pool.n_samples,
-        "recorded_samples": len(study.experiment.pool.answers.answer),
         "budget": budget,
         "selected": selected,
         **study.frontier.describe_latency(point.price),
@@ -143,9 +137,19 @@ def summarise(
     }
 
 
-def _arm_names(study: Study) -> Sequence[str]:
-    """Return the names of the arms if there are several."""
-    return study.experiment.pool.arms if study.experiment.pool.has_arms else ()
+def _describe_data(study: Study) -> dict[str, Any]:
+    """Return the counts of questions and samples, and the names of arms if there are several."""
+    pool = study.experiment.pool
+    arms = pool.arms if pool.has_arms else ()
+    return {
+        "arms": [clean_text(name, MAX_NAME) for name in arms],
+        "response_levels": [clean_text(name, MAX_NAME) for name in study.response_curves[0]],
+        "questions": len(pool),
+        "different_questions": study.score.n_groups,
+        "excluded": pool.n_excluded,
+        "samples": pool.n_samples,
+        "recorded_samples": len(pool.answers.answer),
+    }
 
 
 def _describe_point(study: Study, data: QuestionData, point: OperatingPoint) -> dict[str, Any]:

@@ -17,7 +17,12 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import fit_posterior
 from adacompute.core.utility import DIGITS, Estimate, estimate
-from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
+from adacompute.evaluation.costs import (
+    CostModel,
+    describe_token_prices,
+    level_costs,
+    read_token_prices,
+)
 from adacompute.evaluation.pool import common_sample_count
 from adacompute.stages.inputs import (
     DEFAULT_LEVELS,
@@ -57,24 +62,8 @@ def estimate_run(
     if finished := store.find_finished("estimate", arguments, inputs):
         return finished.result
     recorded = store.encoded_samples()
-    kept = common_questions(recorded)
-    columns: dict[str, Any] = {"question_id": [recorded.id[q] for q in kept]}
-    rows: list[dict[str, Any]] = []
-    for one, own_levels in split_arms(recorded, kept, levels):
-        found = _estimate(_find_answers(one, vote), own_levels, method, vote)
-        cost = np.broadcast_to(level_costs(one, unit, own_levels, prices), found.utility.shape)
-        for k, n in enumerate(own_levels):
-            named = _name_level(one, n) if len(recorded.arms) > 1 else {"level": n}
-            columns[f"utility_{named['level']}"] = found.utility[:, k]
-            columns[f"error_{named['level']}"] = found.standard_error[:, k]
-            rows.append(
-                {
-                    **named,
-                    "cost": float(cost[:, k].mean()),
-                    "utility": float(found.utility[:, k].mean()),
-                    "standard_error": _standard_error(found.utility[:, k], one.group),
-                }
-            )
+    columns, rows = _tabulate(recorded, levels, method, vote, CostModel(unit, prices))
+    kept = columns["question_id"]
     result: dict[str, Any] = {"questions": len(kept), "method": method, "vote": vote, "unit": unit}
     if len(recorded.arms) > 1:
         result["excluded"] = len(recorded.id) - len(kept)
@@ -87,6 +76,32 @@ def estimate_run(
         result=result,
     )
     return result
+
+
+def _tabulate(
+    recorded: SampleSet, levels: tuple[int, ...], method: str, vote: str, costs: CostModel
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the columns of the utility table, and one row for each level."""
+    kept = common_questions(recorded)
+    columns: dict[str, Any] = {"question_id": [recorded.id[q] for q in kept]}
+    rows: list[dict[str, Any]] = []
+    for one, own_levels in split_arms(recorded, kept, levels):
+        found = _estimate(_find_answers(one, vote), own_levels, method, vote)
+        cost = level_costs(one, costs.unit, own_levels, costs.token_prices)
+        cost = np.broadcast_to(cost, found.utility.shape)
+        for k, n in enumerate(own_levels):
+            named = _name_level(one, n) if len(recorded.arms) > 1 else {"level": n}
+            columns[f"utility_{named['level']}"] = found.utility[:, k]
+            columns[f"error_{named['level']}"] = found.standard_error[:, k]
+            rows.append(
+                {
+                    **named,
+                    "cost": float(cost[:, k].mean()),
+                    "utility": float(found.utility[:, k].mean()),
+                    "standard_error": _standard_error(found.utility[:, k], one.group),
+                }
+            )
+    return columns, rows
 
 
 def common_questions(recorded: SampleSet) -> IntArray:

@@ -80,24 +80,19 @@ def report_run(
     all_policies: bool = False,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Write a page on what a policy gains at a budget, with the evidence.
-
-    The main chart shows the policy, the mixture, the best rival and the static oracle;
-    ``all_policies`` draws the others too.
-    """
+    """Write a page on what a policy gains at a budget; ``all_policies`` draws all in its chart."""
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run])
     store, costs = Run(run), CostModel(unit, prices)
     evaluation = _find_evaluation(store, costs)
-    choose = _choose_for_arms if len(store.encoded_samples().arms) > 1 else _choose
     arguments = {
         "format": FORMAT,
         "version": version("adacompute"),
         "path": str(run),
         "budget": _check_budget(budget),
-        **choose(policy, policies, evaluation),
+        **_find_choice(store)(policy, policies, evaluation),
         "levels": _resolve_levels(levels, evaluation),
         "unit": unit,
         **costs.to_dict(),
@@ -178,6 +173,11 @@ def _resolve_levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | N
     if levels is None:
         levels = DEFAULT_LEVELS if evaluation is None else evaluation["levels"]
     return list(check_levels(levels))
+
+
+def _find_choice(store: Run) -> Callable[..., dict[str, Any]]:
+    """Return how the policies of a page are chosen, which differs for a run with several arms."""
+    return _choose_for_arms if len(store.encoded_samples().arms) > 1 else _choose
 
 
 def _choose(
