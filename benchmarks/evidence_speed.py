@@ -74,7 +74,7 @@ def main() -> None:
         for arm, cap in zip(ARMS, COLOURS.max_samples, strict=True)
         for n in range(1, cap + 1)
     )
-    action = np.stack([plan[:, :1] for plan in plans])
+    action: Any = np.stack([plan[:, :1] for plan in plans])
     policy = ColouredPolicy(
         ARMS, levels, COLOURS, equal_confidence(4), action=action, sample_cost=COSTS, **known
     )

@@ -32,6 +32,7 @@ def document(accuracy: float = 0.5, *, half: float = 0.3, budget: float = 2.0) -
         "policy": "sequential",
         "unit": "samples",
         "levels": [1, 2, 4],
+        "arms": [],
         "selected": 1,
         "operating_points": points,
         "curves": [{"policy": name, "points": narrow} for name in ("mixture", "sequential")],

@@ -29,6 +29,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "path": "my run",
         "has_token_prices": False,
         "custom_levels": None,
+        "arms": [],
         "model": None,
         "grader": None,
         "different_questions": 80,

@@ -312,6 +312,7 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     "--policies", type=NAMES, help="Policies to compare with (default: a fast selection)."
 )
 @click.option("--levels", type=WHOLE_NUMBERS, help="Levels (default: as evaluated, or 1,2,4,8,16).")
+@click.option("--all-policies", is_flag=True, help="Draw all policies in the main chart.")
 @UNIT
 @TOKEN_PRICES
 @PRICE_AS

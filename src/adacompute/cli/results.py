@@ -118,7 +118,7 @@ def print_estimate(result: Result) -> None:
     print_text(f"{questions}, vote: {result['vote']}, {METHODS[result['method']]}.")
     rows = [
         {
-            "Samples per question": row["level"],
+            "Level" if "arm" in row else "Samples per question": row["level"],
             f"Mean cost ({result['unit']})": row["cost"],
             "Accuracy": format_percent(row["utility"]),
             "Standard error (points)": NOTHING
@@ -132,8 +132,8 @@ def print_estimate(result: Result) -> None:
 
 def print_solution(result: Result, budget: float) -> None:
     """Print an allocation and the bound on what any allocation can reach."""
-    unit = result["unit"]
-    gap = f"{100 * result['gap']:.2f} points above this allocation"
+    unit, gap = result["unit"], f"{100 * result['gap']:.2f} points above this allocation"
+    noun = " samples" if next(iter(result["shares"])).isdigit() else ""  # none: levels of arms
     print_values(
         f"Best allocation of {format_amount(budget, unit)} per question",
         {
@@ -144,13 +144,13 @@ def print_solution(result: Result, budget: float) -> None:
         },
     )
     shares = [
-        {"Samples per question": level, "Questions": format_percent(share)}
+        {"Samples per question" if noun else "Level": level, "Questions": format_percent(share)}
         for level, share in result["shares"].items()
     ]
     print_rows("Levels", shares)
     for split in result["split"]:
         print_text(
-            f"Question {format_value(split['question'])} takes {split['level']} samples with "
+            f"Question {format_value(split['question'])} takes {split['level']}{noun} with "
             f"probability {format_value(split['probability'])}: this spends the whole budget, "
             f"{format_amount(result['mixed_cost'], unit)}, for an accuracy of "
             f"{format_percent(result['mixed_utility'])}."

@@ -18,7 +18,11 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
-from adacompute.evaluation.evidence_factories import make_coloured_pooled, replay_evidence
+from adacompute.evaluation.evidence_factories import (
+    list_levels,
+    make_coloured_pooled,
+    replay_evidence,
+)
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
@@ -85,7 +89,9 @@ def judge(gain: Interval, n_groups: int, *, margin: float = MARGIN) -> tuple[str
 
 
 def advise_mixture(experiment: Experiment, budget: float) -> str:
-    """Describe the best mixture of uniform numbers of samples at a budget."""
+    """Describe the best mixture of numbers of samples, or of levels of arms, at a budget."""
+    if experiment.pool.has_arms:
+        return _advise_arm_mixture(experiment, budget)
     table = experiment.dense_table
     cost = table.costs.mean(axis=0)
     kept, _ = fit_price_schedule(cost, table.utility.mean(axis=0))
@@ -98,6 +104,21 @@ def advise_mixture(experiment: Experiment, budget: float) -> str:
         f"use {_format_samples(levels[first])} per question, and {levels[first + 1]} for {share} % "
         "of the questions"
     )
+
+
+def _advise_arm_mixture(experiment: Experiment, budget: float) -> str:
+    """Describe the best mixture of levels of single arms at a budget."""
+    evidence, levels = experiment.evidence, list_levels(experiment)
+    result = evidence.run_levels(evidence.votes(np.arange(len(experiment.pool)), joint=False))
+    cost = result.cost.mean(axis=0)
+    kept, _ = fit_price_schedule(cost, result.accuracy.mean(axis=0))
+    choices = [levels[k] for k in kept.tolist()]
+    names = [f"{_format_samples(n)} of {experiment.arm_names[arm]}" for arm, n in choices]
+    position = float(np.interp(budget, cost[kept], np.arange(len(names))))
+    first, share = divmod(round(100 * position), 100)
+    if not share:
+        return f"use {names[first]} per question"
+    return f"use {names[first]} per question, and {names[first + 1]} for {share} % of the questions"
 
 
 def _format_samples(count: int) -> str:

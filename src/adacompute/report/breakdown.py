@@ -1,8 +1,8 @@
 """Breakdown: which questions the budget goes to, by level, difficulty and type, with examples.
 
-The type of a question comes from its utility curve, from one sample to the largest level. It is
-estimated from the same samples that are scored, so a few questions get the wrong type. Nothing is
-formatted here.
+The type of a question comes from its utility curve, from one sample to the largest level, or, with
+several arms, from the cheapest efficient level to the most expensive one. It is estimated from the
+same samples that are scored, so a few questions get the wrong type. Nothing is formatted here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ QUESTION_TYPES = {
     "diminishing": "sometimes correct, and more samples add little or make it worse",
     "hopeless": "correct at most 10 % of the time, even with the most samples",
 }
+ARM_QUESTION_TYPES = {
+    "easy": "correct at least 90 % of the time with the cheapest level",
+    "responsive": "more expensive levels add at least 10 points",
+    "diminishing": "sometimes correct, and more expensive levels add little or make it worse",
+    "hopeless": "correct at most 10 % of the time, even with the most expensive level",
+}
+"""Meanings of the types where levels are those of several arms."""
+
 N_EXAMPLES = 6
 MAX_DIFFICULTIES = 12
 """With more distinct values, the column does not hold difficulties but numbers or names."""
@@ -34,7 +42,7 @@ MAX_DIFFICULTIES = 12
 
 def classify_questions(study: Study) -> IntArray:
     """Return the type of each question, as an index into QUESTION_TYPES."""
-    utility = study.experiment.table.utility
+    utility = study.response_curves[1]
     first, last = utility[:, 0], utility[:, -1]
     kind = np.full(len(utility), 2)
     kind[last - first >= MIN_RESPONSE] = 1
@@ -107,7 +115,7 @@ def _interval(
 
 def by_type(study: Study, point: OperatingPoint) -> list[dict[str, Any]]:
     """Break down by question type, with the mean utility of each level."""
-    kind, utility = classify_questions(study), study.experiment.table.utility
+    kind, utility = classify_questions(study), study.response_curves[1]
     rows = {name: kind == k for k, name in enumerate(QUESTION_TYPES)}
     groups = describe_groups(study, point, rows)
     return [
@@ -138,7 +146,7 @@ def _sort_key(name: str) -> tuple[float, str]:
 def pick_examples(study: Study, point: OperatingPoint) -> dict[str, list[dict[str, Any]]]:
     """Return the questions with the largest gain and loss, and the most expensive hopeless ones."""
     gain = point.accuracy - study.uniform_accuracy(point)
-    utility, kind = study.experiment.table.utility, classify_questions(study)
+    utility, kind = study.response_curves[1], classify_questions(study)
     hopeless = np.flatnonzero(kind == list(QUESTION_TYPES).index("hopeless"))
     order = np.argsort(-gain, kind="stable")
     rows: dict[str, list[int] | IntArray] = {

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from adacompute.report.plot_style import COLOURS, GREY, panels, to_svg
+from adacompute.report.lines import CURRENT_POINT, choose_lines
+from adacompute.report.plot_style import COLOURS, GREY, panels, round_ticks, spread, to_svg
 from adacompute.report.svg import inline_svg
 from adacompute.report.wording import (
     format_budget,
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
     from adacompute.report.plot_style import Axes, Figure
 
 ACCENT = COLOURS[0]
-OTHER_COLOURS = COLOURS[1:]
 DASHES = ("--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (2, 2)))
+LABEL_DISTANCE = 8.0
+"""Points of accuracy between two labels beside an axis from 0 to 100 %."""
+
+LOG_RANGE = 10
+"""Costs of several arms that differ by more than this factor get a logarithmic axis."""
+
 DOT_RADIUS = 4.5
 MAX_LEGEND_INSIDE = 7
 """Number of policies whose legend fits inside the figure."""
@@ -72,23 +78,28 @@ class Marker:
         }
 
 
-def _svg(name: str, rows: int, columns: int, size: Size, draw: Draw, overlay: Overlay) -> str:
+def draw_svg(name: str, rows: int, columns: int, size: Size, draw: Draw, overlay: Overlay) -> str:
     """Draw a figure in one layout, which is fixed before the overlay is placed."""
     with panels(rows, columns, width=size[0], height=size[1]) as (figure, axes):
         figure.set_dpi(72)
         draw(axes)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        return inline_svg(to_svg(figure), name=name, extra=overlay(figure, axes))
+        extra = overlay(figure, axes)
+        return inline_svg(to_svg(figure), name=name, extra=extra)
 
 
-def _no_overlay(_figure: Figure, _axes: list[Axes]) -> str:
+def no_overlay(_figure: Figure, _axes: list[Axes]) -> str:
+    """Add nothing to a figure."""
     return ""
 
 
-def draw_curves(document: dict[str, Any]) -> tuple[Drawing, dict[str, list[Marker]]]:
+def draw_curves(
+    document: dict[str, Any], *, all_policies: bool = False
+) -> tuple[Drawing, dict[str, list[Marker]]]:
     """Draw accuracy against cost, and return the markers of the operating points by layout."""
     markers: dict[str, list[Marker]] = {}
+    n_lines = len(choose_lines(document, all_policies=all_policies))
 
     def overlay(layout: str) -> Overlay:
         def place(figure: Figure, axes: list[Axes]) -> str:
@@ -98,21 +109,21 @@ def draw_curves(document: dict[str, Any]) -> tuple[Drawing, dict[str, list[Marke
         return place
 
     def draw(axes: list[Axes]) -> None:
-        _curves(document, axes[0])
-        if len(document["curves"]) <= MAX_LEGEND_INSIDE:
+        _curves(document, axes[0], all_policies=all_policies)
+        if n_lines <= MAX_LEGEND_INSIDE and not document["arms"]:
             axes[0].legend(loc="lower right", handlelength=2.6)
         else:
             axes[0].figure.legend(loc="outside lower left", handlelength=2.6, ncols=3)
 
     def draw_narrow(axes: list[Axes]) -> None:
-        _curves(document, axes[0])
+        _curves(document, axes[0], all_policies=all_policies)
         axes[0].figure.legend(loc="outside lower left", handlelength=2.6)
 
-    wide = _svg("curves-w", 1, 1, (6.6, 4.3), draw, overlay("wide"))
-    narrow = _svg("curves-n", 1, 1, (3.9, 5.0), draw_narrow, overlay("narrow"))
+    wide = draw_svg("curves-w", 1, 1, (6.6, 4.3), draw, overlay("wide"))
+    narrow = draw_svg("curves-n", 1, 1, (3.9, 5.0), draw_narrow, overlay("narrow"))
     point = document["operating_points"][document["selected"]]
     description = (
-        f"Accuracy against mean cost of {len(document['curves'])} policies. At "
+        f"Accuracy against mean cost of {n_lines} policies. At "
         f"{format_budget(document['budget'], document['unit'])}, {document['policy']} is correct "
         f"on {format_percent(point['accuracy'])} of {document['questions']:,} questions: "
         f"{format_gain(point)} compared with the best uniform mixture. The numbers are in the "
@@ -133,30 +144,36 @@ def _marker_svg(marker: Marker) -> str:
     return "".join(elements)
 
 
-def _curves(document: dict[str, Any], axes: Axes) -> None:
-    """Draw the curves: the policy in colour and the mixture in grey with intervals, others thin."""
-    n_others = 0
-    for curve in document["curves"]:
-        points, name = curve["points"], curve["policy"]
+def _curves(document: dict[str, Any], axes: Axes, *, all_policies: bool = False) -> None:
+    """Draw the curves, those of the policy and of the mixture with intervals."""
+    for curve, style in choose_lines(document, all_policies=all_policies):
+        points = curve["points"]
         x = [point["cost"] for point in points]
         y, low, high = (
             [100 * point[key] for point in points]
             for key in ("accuracy", "accuracy_low", "accuracy_high")
         )
-        label = name_policy(name)
-        if name in (document["policy"], "mixture"):
-            is_mixture = name == "mixture"
-            colour = GREY if is_mixture else ACCENT
-            axes.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
-            width, zorder = (2, 3) if is_mixture else (2.4, 4)
-            axes.plot(x, y, color=colour, linewidth=width, label=label, zorder=zorder)
-        elif name == "oracle":
-            axes.plot(x, y, color=GREY, linewidth=1.3, linestyle=":", label=label)
-        else:
-            colour = OTHER_COLOURS[n_others % len(OTHER_COLOURS)]
-            dashes = DASHES[n_others % len(DASHES)]
-            axes.plot(x, y, color=colour, linewidth=1.3, linestyle=dashes, label=label)
-            n_others += 1
+        if style.is_banded:
+            axes.fill_between(x, low, high, color=style.colour, alpha=0.14, linewidth=0)
+        axes.plot(
+            x,
+            y,
+            color=style.colour,
+            linewidth=style.width,
+            linestyle=style.dashes,
+            zorder=style.zorder,
+            label=name_policy(curve["policy"]),
+        )
+    axes.plot(
+        [],
+        [],
+        "o",
+        color=CURRENT_POINT.colour,
+        markerfacecolor="none",
+        markersize=6,
+        markeredgewidth=2,
+        label="your budget",
+    )
     ends = ("accuracy_low", "accuracy_high")
     points = document["operating_points"]
     # The intervals of the operating points are drawn later, but must fit into the axes.
@@ -165,11 +182,12 @@ def _curves(document: dict[str, Any], axes: Axes) -> None:
     extra = max(0.0, MIN_SPAN - (top - bottom)) / 2
     axes.set_ylim(max(-MARGIN, bottom - extra), min(100 + MARGIN, top + extra))
     _scale_cost_axis(axes, document)
-    axes.set_xlabel(_cost_label(document))
+    axes.set_xlabel(cost_label(document))
     axes.set_ylabel(ACCURACY_LABEL)
 
 
-def _cost_label(document: dict[str, Any]) -> str:
+def cost_label(document: dict[str, Any]) -> str:
+    """Return the label of an axis of costs."""
     return f"mean {document['unit']} per question"
 
 
@@ -178,12 +196,28 @@ def _scale_cost_axis(axes: Axes, document: dict[str, Any]) -> None:
     costs = [point["cost"] for curve in document["curves"] for point in curve["points"]]
     lowest = min(costs)
     highest = max(*costs, *(point["cost"] for point in document["operating_points"]))
+    if document["arms"]:
+        scale_arm_costs(axes, lowest, highest)
+        return
     axes.set_xscale("log", base=2)
     axes.set_xlim(lowest / 1.03, highest * 1.03)
     scale = lowest / document["levels"][0]
     ticks = [scale * level for level in document["levels"]]
     axes.set_xticks(ticks, [format_number(tick) for tick in ticks])
     axes.minorticks_off()
+
+
+def scale_arm_costs(axes: Axes, lowest: float, highest: float) -> None:
+    """Set the range of an axis of costs; it is logarithmic if they differ more than tenfold."""
+    if highest > LOG_RANGE * lowest:
+        axes.set_xscale("log")
+        axes.set_xlim(lowest / 1.15, highest * 1.15)
+        ticks = round_ticks(lowest / 1.15, highest * 1.15)
+        axes.set_xticks(ticks, [format_number(tick) for tick in ticks])
+        axes.minorticks_off()
+        return
+    margin = 0.05 * (highest - lowest) or 0.05 * highest
+    axes.set_xlim(lowest - margin, highest + margin)
 
 
 def _markers(document: dict[str, Any], figure: Figure, axes: Axes) -> list[Marker]:
@@ -207,40 +241,54 @@ def _markers(document: dict[str, Any], figure: Figure, axes: Axes) -> list[Marke
 
 def draw_types(document: dict[str, Any]) -> Drawing:
     """Draw the utility curve of each question type, and its share of the budget."""
-    types, levels = document["question_types"], document["levels"]
+    types, names = document["question_types"], document["response_levels"]
+    has_arms = bool(document["arms"])
+    levels = list(range(len(names))) if has_arms else document["levels"]
 
     def draw(axes: list[Axes]) -> None:
         left, right = axes
+        heights = spread([100 * one["curve"][-1] for one in types], LABEL_DISTANCE)
         for i, one in enumerate(types):
             curve = [100 * value for value in one["curve"]]
             style = DASHES[i % len(DASHES)] if i else "-"
             left.plot(levels, curve, color=COLOURS[i], linestyle=style, linewidth=2)
             left.annotate(
                 one["name"],
-                (levels[-1], curve[-1]),
+                (levels[-1], heights[i]),
                 xytext=(5, 0),
                 textcoords="offset points",
                 va="center",
                 color=COLOURS[i],
                 annotation_clip=False,
             )
-        left.set_xscale("log", base=2)
-        left.set_xticks(levels, [str(level) for level in levels])
-        left.minorticks_off()
+        _scale_levels(left, levels, names, has_arms=has_arms)
         left.set_ylim(-3, 103)
-        left.set_xlabel("samples")
         left.set_ylabel(ACCURACY_LABEL)
-        left.set_title("Response to more samples")
         _bars(right, types)
 
-    wide = _svg("types-w", 1, 2, (5.6, 3.4), draw, _no_overlay)
-    narrow = _svg("types-n", 2, 1, (3.9, 3.0), draw, _no_overlay)
+    wide = draw_svg("types-w", 1, 2, (5.6, 3.4), draw, no_overlay)
+    narrow = draw_svg("types-n", 2, 1, (3.9, 3.0), draw, no_overlay)
     shares = "; ".join(
         f"{one['name']}: {format_percent(one['share'], 0)} of the questions take "
         f"{format_percent(one['budget_share'], 0)} of the budget"
         for one in types
     )
     return Drawing("types", wide, narrow, f"Types of questions. {shares}.")
+
+
+def _scale_levels(axes: Axes, levels: list[int], names: list[str], *, has_arms: bool) -> None:
+    """Label the levels of an axis: numbers of samples, or efficient levels of several arms."""
+    if has_arms:
+        axes.set_xticks(levels)
+        axes.set_xticklabels(names, rotation=30, ha="right", parse_math=False)
+        axes.set_xlabel("efficient levels by rising cost")
+        axes.set_title("Response to more expensive levels")
+        return
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(levels, names)
+    axes.minorticks_off()
+    axes.set_xlabel("samples")
+    axes.set_title("Response to more samples")
 
 
 def _bars(axes: Axes, types: list[dict[str, Any]]) -> None:
@@ -272,7 +320,7 @@ def draw_frontier(document: dict[str, Any]) -> Drawing:
     price = min(max(point["price"], prices[-1]), prices[0])  # beyond these nothing changes
 
     def draw(axes: list[Axes]) -> None:
-        columns = (("cost", 1.0, _cost_label(document)), ("accuracy", 100.0, ACCURACY_LABEL))
+        columns = (("cost", 1.0, cost_label(document)), ("accuracy", 100.0, ACCURACY_LABEL))
         for one, (key, scale, label) in zip(axes, columns, strict=True):
             low, high, value = (
                 [scale * row[name] for row in frontier]
@@ -287,8 +335,8 @@ def draw_frontier(document: dict[str, Any]) -> Drawing:
             one.set_xlabel("price (decreasing)")
             one.set_ylabel(label)
 
-    wide = _svg("frontier-w", 1, 2, (5.6, 3.3), draw, _no_overlay)
-    narrow = _svg("frontier-n", 2, 1, (3.9, 2.7), draw, _no_overlay)
+    wide = draw_svg("frontier-w", 1, 2, (5.6, 3.3), draw, no_overlay)
+    narrow = draw_svg("frontier-n", 2, 1, (3.9, 2.7), draw, no_overlay)
     description = (
         f"Cost and accuracy of {document['policy']} at {len(frontier)} decreasing prices, with "
         f"95 % intervals. At a price of {format_number(point['price'])} it costs "
@@ -329,8 +377,8 @@ def draw_sensitivity(document: dict[str, Any]) -> Drawing:
         one.set_xlabel("different questions")
         one.set_ylabel("gain (points)")
 
-    wide = _svg("sensitivity-w", 1, 1, (7.8, 3.0), draw, _no_overlay)
-    narrow = _svg("sensitivity-n", 1, 1, (3.9, 3.0), draw, _no_overlay)
+    wide = draw_svg("sensitivity-w", 1, 1, (7.8, 3.0), draw, no_overlay)
+    narrow = draw_svg("sensitivity-n", 1, 1, (3.9, 3.0), draw, no_overlay)
     intervals = "; ".join(
         f"{row['questions']:,}: {format_interval(row['gain_low'], row['gain_high'])}"
         for row in rows

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from adacompute.core.errors import needs_extra
-from adacompute.report.breakdown import QUESTION_TYPES
+from adacompute.report.breakdown import ARM_QUESTION_TYPES, QUESTION_TYPES
 from adacompute.report.figures import (
     Drawing,
     Marker,
@@ -23,6 +23,8 @@ from adacompute.report.figures import (
     draw_sensitivity,
     draw_types,
 )
+from adacompute.report.lines import choose_lines
+from adacompute.report.plane import draw_plane, name_level
 from adacompute.report.wording import (
     UNIT_NOUNS,
     describe_next,
@@ -52,13 +54,14 @@ FILTERS = {
     "points": format_points,
     "count": format_count,
     "policy": name_policy,
+    "level": name_level,
 }
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 """Characters that could end a script or start markup, and how JSON can write them."""
 
 
-def render(document: dict[str, Any]) -> str:
-    """Return the page of a document."""
+def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
+    """Return the page of a document; ``all_policies`` draws all of them in the main chart."""
     with needs_extra("report"):
         import jinja2
 
@@ -73,8 +76,9 @@ def render(document: dict[str, Any]) -> str:
     environment.globals["interval"] = format_interval
     markup = environment.filters["safe"]
     style, script = _read(STYLE), _read(SCRIPT)
-    curves, markers = draw_curves(document)
+    curves, markers = draw_curves(document, all_policies=all_policies)
     drawings = [curves, draw_types(document), draw_frontier(document), draw_sensitivity(document)]
+    drawings += [draw_plane(document)] if document["arms"] else []
     page: str = environment.from_string(_read(TEMPLATE)).render(
         report=document,
         point=document["operating_points"][document["selected"]],
@@ -88,7 +92,9 @@ def render(document: dict[str, Any]) -> str:
         unit=name_unit(document["unit"]),
         retry=explain_retry(document),
         rows=_thin(document),
-        types=QUESTION_TYPES,
+        all_shown=all_policies or len(choose_lines(document)) == len(document["curves"]),
+        types=ARM_QUESTION_TYPES if document["arms"] else QUESTION_TYPES,
+        skipped=_group_skipped(document),
         panels=[format_panel(document, one) for one in document["operating_points"]],
         figures={drawing.name: _markup(drawing, markup) for drawing in drawings},
         security=markup(_security_policy(style, script)),
@@ -97,6 +103,14 @@ def render(document: dict[str, Any]) -> str:
         data=markup(_slider_data(document, markers)),
     )
     return page
+
+
+def _group_skipped(document: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the policies that were skipped by reason."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in document["skipped"].items():
+        groups.setdefault(reason, []).append(name)
+    return groups
 
 
 def _thin(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ same bytes. It knows nothing about what is drawn.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,30 @@ SETTINGS: dict[Any, Any] = {
     "legend.fontsize": 9,
     "figure.constrained_layout.use": True,
 }
+
+
+def round_ticks(lowest: float, highest: float) -> list[float]:
+    """Return round numbers between two positive ones, for a logarithmic axis.
+
+    >>> round_ticks(900, 12000)
+    [1000.0, 2000.0, 5000.0, 10000.0]
+    """
+    powers = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return [tick for tick in ticks if lowest <= tick <= highest]
+
+
+def spread(values: list[float], distance: float) -> list[float]:
+    """Return values at least a distance apart, lower ones moved down.
+
+    >>> spread([100.0, 98.0, 20.0], 8.0)
+    [100.0, 92.0, 20.0]
+    """
+    found, limit = list(values), float("inf")
+    for i in sorted(range(len(values)), key=lambda i: -values[i]):
+        found[i] = min(values[i], limit)
+        limit = found[i] - distance
+    return found
 
 
 @contextmanager

@@ -19,14 +19,16 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import InfeasibleBudget
+from adacompute.evaluation.evidence_factories import list_levels
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier
 from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval
-from adacompute.evaluation.oracles import cross_fitted_oracle
+from adacompute.evaluation.oracles import cross_fitted_oracle, evidence_oracle
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.scores import oracle_point
 from adacompute.evaluation.verdict import MIN_QUESTIONS
+from adacompute.policies.price_schedule import fit_price_schedule
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
@@ -74,10 +76,29 @@ class Study:
 
     @cached_property
     def retry(self) -> PolicyScore | None:
-        """The policy that only resamples unparsed answers; None if all samples were parsed."""
-        if not (self.experiment.pool.answers.answer == UNPARSED).any():
+        """The policy that only resamples unparsed answers.
+
+        None if all samples were parsed, or if there are several arms.
+        """
+        pool = self.experiment.pool
+        if pool.has_arms or not (pool.answers.answer == UNPARSED).any():
             return None
         return score_policy(self.experiment, "retry", self.score.mixture)
+
+    @cached_property
+    def response_curves(self) -> tuple[list[str], FloatArray]:
+        """Names of levels by rising cost, and the utility of each on every question, (N, K).
+
+        With several arms these are the efficient levels, where every sample counts once.
+        """
+        experiment = self.experiment
+        if not experiment.pool.has_arms:
+            return [str(level) for level in experiment.levels], experiment.table.utility
+        result = experiment.evidence.run_levels(None)
+        kept, _ = fit_price_schedule(result.cost.mean(axis=0), result.accuracy.mean(axis=0))
+        levels = [list_levels(experiment)[k] for k in kept.tolist()]
+        names = [f"{experiment.arm_names[arm]} × {n}" for arm, n in levels]
+        return names, result.accuracy[:, kept]
 
     @property
     def has_enough_questions(self) -> bool:
@@ -172,9 +193,12 @@ def _read_curve(name: str, score: PolicyScore, budgets: Sequence[float]) -> Poli
 def _read_oracle(uniform: PolicyScore, budgets: Sequence[float]) -> PolicyCurve:
     """Return the cross-fitted oracle, which knows the curve of each question, at budgets."""
     experiment = uniform.experiment
-    half = experiment.pool.n_samples // 2
-    levels = tuple(n for n in experiment.levels if n <= half) or experiment.levels[:1]
-    scores = cross_fitted_oracle(experiment.pool, levels, tuple(budgets), seed=experiment.seed)
+    if experiment.pool.has_arms:
+        scores = evidence_oracle(experiment, tuple(budgets))
+    else:
+        half = experiment.pool.n_samples // 2
+        levels = tuple(n for n in experiment.levels if n <= half) or experiment.levels[:1]
+        scores = cross_fitted_oracle(experiment.pool, levels, tuple(budgets), seed=experiment.seed)
     # Beyond the cost of the largest levels a larger budget buys nothing: keep each cost once.
     _, first = np.unique([round(cost, 12) for cost, _ in scores.values()], return_index=True)
     points = [oracle_point(scores[budgets[i]]) for i in first.tolist()]

@@ -43,6 +43,9 @@ SLIDER_STEPS = ((2.0, 0.1), (4.0, 0.2), (8.0, 0.5), (16.0, 1.0), (np.inf, 4.0))
 N_COMPARED = 12
 """Approximate number of budgets at which the other policies are scored."""
 
+N_ARM_BUDGETS = 25
+"""Approximate number of budgets of the slider where there are several arms."""
+
 MAX_NAME = 80
 
 
@@ -51,6 +54,7 @@ class QuestionData:
     """What the report knows about the questions besides their samples, in their order.
 
     ``rates`` are the mean amounts per sample of each question: samples, tokens, money and so on.
+    With several arms only samples have a rate, because those of different arms cost differently.
     ``run`` describes the run, and becomes part of the document.
     """
 
@@ -64,6 +68,8 @@ class QuestionData:
 def slider_budgets(study: Study, budget: float) -> list[float]:
     """Return the budgets of the slider, in small steps where they are small, and the given one."""
     experiment = study.experiment
+    if experiment.pool.has_arms:
+        return _arm_budgets(study, budget)
     sample_cost = experiment.sample_cost(np.arange(len(experiment.pool)))
     largest, size, found = experiment.levels[-1], float(experiment.levels[0]), []
     while size < largest:
@@ -74,6 +80,13 @@ def slider_budgets(study: Study, budget: float) -> list[float]:
         b for b in [*found, largest * sample_cost] if b > lowest and abs(b - budget) > tolerance
     ]
     return sorted([*kept, budget])
+
+
+def _arm_budgets(study: Study, budget: float) -> list[float]:
+    """Return budgets by equal factors from the lowest to the highest cost, and the given one."""
+    lowest, highest = study.lowest_cost, float(study.score.curve.cost[-1])
+    steps = {float(f"{step:.3g}") for step in np.geomspace(lowest, highest, N_ARM_BUDGETS)}
+    return sorted({step for step in steps if step > lowest} | {budget})
 
 
 def summarise(
@@ -101,12 +114,9 @@ def summarise(
         **data.run,
         "policy": study.name,
         "levels": list(study.experiment.levels),
+        **_describe_data(study),
         "permutations": study.experiment.n_permutations,
         "confidence": CONFIDENCE,
-        "questions": len(study.experiment.pool),
-        "different_questions": study.score.n_groups,
-        "excluded": study.experiment.pool.n_excluded,
-        "samples": study.experiment.pool.n_samples,
         "budget": budget,
         "selected": selected,
         **study.frontier.describe_latency(point.price),
@@ -127,9 +137,26 @@ def summarise(
     }
 
 
+def _describe_data(study: Study) -> dict[str, Any]:
+    """Return the counts of questions and samples, and the names of arms if there are several."""
+    pool = study.experiment.pool
+    arms = pool.arms if pool.has_arms else ()
+    return {
+        "arms": [clean_text(name, MAX_NAME) for name in arms],
+        "response_levels": [clean_text(name, MAX_NAME) for name in study.response_curves[0]],
+        "questions": len(pool),
+        "different_questions": study.score.n_groups,
+        "excluded": pool.n_excluded,
+        "samples": pool.n_samples,
+        "recorded_samples": len(pool.answers.answer),
+    }
+
+
 def _describe_point(study: Study, data: QuestionData, point: OperatingPoint) -> dict[str, Any]:
     gain, accuracy = study.score.gain(point.point), study.score.accuracy(point.point)
     means = {name: float((point.n_samples * rate).mean()) for name, rate in data.rates.items()}
+    if study.experiment.pool.has_arms:
+        means[data.run["unit"]] = point.point.cost
     return {
         "budget": point.budget,
         "price": point.price,
@@ -152,7 +179,7 @@ def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, An
     verdict, needed = judge(study.score.gain(point.point), n_groups)
     advice = "use this policy"
     if verdict != GAIN:
-        advice = advise_mixture(study.experiment, point.budget)
+        advice = clean_text(advise_mixture(study.experiment, point.budget))
     found = {"verdict": verdict, "advice": advice, "questions_needed": needed, "reason": None}
     if not study.has_enough_questions:
         reason = f"{n_groups} different questions are too few, at least {MIN_QUESTIONS} are needed"

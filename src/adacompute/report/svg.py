@@ -19,8 +19,8 @@ CLASSES = {colour: str(i) for i, colour in enumerate(COLOURS)} | {GREY: "q", "#b
 """Class of each colour of the palette, and of the grid."""
 
 TEXT_COLOURS = {"#000000", "#262626", "black"}
-OTHER_ATTRIBUTES = {"text-anchor", "fill", "stroke", "opacity", "display"}
-"""Style properties that are also SVG attributes, besides those of strokes and fonts."""
+OTHER_ATTRIBUTES = {"text-anchor", "font-size", "font-weight", "opacity", "display"}
+"""Style properties that are also SVG attributes, besides those of strokes and fills."""
 
 
 def inline_svg(svg: str, *, name: str, extra: str = "") -> str:
@@ -52,7 +52,7 @@ def _convert_style(element: ET.Element) -> None:
             element.set("font-size", size[1] if size else "10")
             if "bold" in value or "700" in value:
                 element.set("font-weight", "bold")
-        elif key.startswith(("stroke", "fill", "font-size")) or key in OTHER_ATTRIBUTES:
+        elif key.startswith(("stroke", "fill")) or key in OTHER_ATTRIBUTES:
             element.set(key, value)
     classes = []
     for key, letter in (("stroke", "s"), ("fill", "f")):

@@ -188,10 +188,14 @@ def explain_headline(document: dict[str, Any]) -> str:
             f"Of this gain, {format_gain(unparsed)} come from resampling answers that could not "
             "be parsed. "
         )
+    mixture, samples = "uniform numbers of samples", f"{document['samples']:,} recorded samples"
+    if document["arms"]:
+        mixture = "levels of single arms"
+        samples = f"up to {samples} of each of {len(document['arms'])} arms"
     return (
         f"{first}The gain is the accuracy of the policy “{document['policy']}” minus that of the "
-        f"best mixture of uniform numbers of samples at equal cost, on {document['questions']:,} "
-        f"held-out questions × {document['samples']:,} recorded samples{model}. Brackets are "
+        f"best mixture of {mixture} at equal cost, on {document['questions']:,} "
+        f"held-out questions × {samples}{model}. Brackets are "
         f"95\u00a0% intervals. {_describe_rounds(document)}{_explain_unspent(document)}"
     )
 
@@ -201,8 +205,8 @@ def _describe_rounds(document: dict[str, Any]) -> str:
     rounds = f"A question takes {_selected(document)['rounds']:.1f} rounds of samples on average"
     if document["latency_p50_s"] is None:
         return f"{rounds}."
-    p50, p95 = document["latency_p50_s"], document["latency_p95_s"]
-    return f"{rounds}, and {p50:.2g} s at the median ({p95:.2g} s at the 95th percentile)."
+    p50, p95 = (format_number(document[f"latency_{name}_s"]) for name in ("p50", "p95"))
+    return f"{rounds}, and {p50} s at the median ({p95} s at the 95th percentile)."
 
 
 def _explain_unspent(document: dict[str, Any]) -> str:
@@ -256,6 +260,7 @@ def describe_next(document: dict[str, Any]) -> str:
     return "collect and grade more questions first."
 
 
+ROUTERS_TOO = "Compare all policies, including the routers."
 EXAMPLE_URL = "http://127.0.0.1:8080/v1"
 """Where many model servers listen by default."""
 
@@ -290,7 +295,8 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
         more = f"For a clear verdict, grade about {needed:,} questions like these in total."
         steps.append((more, None))
     evaluate = ("adacompute", "evaluate", run, *options)
-    return [*steps, ("Compare all policies, including the routers.", shlex.join(evaluate))]
+    others = "Compare all policies." if document["arms"] else ROUTERS_TOO
+    return [*steps, (others, shlex.join(evaluate))]
 
 
 def _options(document: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.core.errors import DataError
 from adacompute.core.types import UtilityTable
 from adacompute.core.upgrades import envelope
 from adacompute.core.utility import estimate, probability_of_best
@@ -41,18 +42,33 @@ def list_arms(
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run])
     recorded = Run(run).encoded_samples()
     pool = make_pool(recorded, costs=CostModel(unit, prices)).equalise()
-    rows: list[dict[str, Any]] = []
-    for arm, name in enumerate(recorded.arms):
-        progress(name)
-        rows += _describe_arm(pool, arm, name, check_levels(levels))
-    mark_efficient(rows)
     return {
         "unit": unit,
         "questions": len(pool),
         "excluded": pool.n_excluded,
         "confidence": CONFIDENCE,
-        "rows": rows,
+        "rows": describe_levels(pool, recorded.arms, levels, progress),
     }
+
+
+def describe_levels(
+    pool: Pool,
+    names: Sequence[str],
+    levels: Sequence[int],
+    progress: Callable[[str], None] = no_progress,
+) -> list[dict[str, Any]]:
+    """Return one row for each level of each arm of an equalised pool."""
+    rows: list[dict[str, Any]] = []
+    for arm, name in enumerate(names):
+        progress(name)
+        rows += _describe_arm(pool, arm, name, check_levels(levels))
+    if not rows:
+        raise DataError(
+            f"no arm has the {min(levels)} samples per question that the lowest level needs: "
+            "give lower levels, or collect more samples"
+        )
+    mark_efficient(rows)
+    return rows
 
 
 def _describe_arm(pool: Pool, arm: int, name: str, levels: tuple[int, ...]) -> list[dict[str, Any]]:

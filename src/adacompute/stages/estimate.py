@@ -1,7 +1,7 @@
 """Estimate: the stage that computes the utility of every level on every question.
 
-It reads graded samples and writes the utility table, with standard errors and mean costs. It does
-not choose levels.
+It reads graded samples and writes the utility table, with standard errors and mean costs. With
+several arms, a level is a number of samples of one arm. It does not choose levels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.posterior import fit_posterior
 from adacompute.core.utility import DIGITS, Estimate, estimate
-from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
+from adacompute.evaluation.costs import (
+    CostModel,
+    describe_token_prices,
+    level_costs,
+    read_token_prices,
+)
+from adacompute.evaluation.pool import common_sample_count
 from adacompute.stages.inputs import (
     DEFAULT_LEVELS,
     check_levels,
@@ -26,6 +32,8 @@ from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from adacompute.core.types import IntArray
 
 UTILITY = "utility.parquet"
 
@@ -54,23 +62,11 @@ def estimate_run(
     if finished := store.find_finished("estimate", arguments, inputs):
         return finished.result
     recorded = store.encoded_samples()
-    answers = _with_scores(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
-    found = _estimate(answers, levels, method, vote)
-    columns: dict[str, Any] = {"question_id": recorded.id}
-    for k, level in enumerate(levels):
-        columns[f"utility_{level}"] = found.utility[:, k]
-        columns[f"error_{level}"] = found.standard_error[:, k]
-    cost = np.broadcast_to(level_costs(recorded, unit, levels, prices), found.utility.shape)
-    rows = [
-        {
-            "level": level,
-            "cost": float(cost[:, k].mean()),
-            "utility": float(found.utility[:, k].mean()),
-            "standard_error": _standard_error(found.utility[:, k], recorded.group),
-        }
-        for k, level in enumerate(levels)
-    ]
-    result = {"questions": len(answers), "method": method, "vote": vote, "unit": unit}
+    columns, rows = _tabulate(recorded, levels, method, vote, CostModel(unit, prices))
+    kept = columns["question_id"]
+    result: dict[str, Any] = {"questions": len(kept), "method": method, "vote": vote, "unit": unit}
+    if len(recorded.arms) > 1:
+        result["excluded"] = len(recorded.id) - len(kept)
     result["levels"] = rows
     store.finish(
         "estimate",
@@ -80,6 +76,91 @@ def estimate_run(
         result=result,
     )
     return result
+
+
+def _tabulate(
+    recorded: SampleSet, levels: tuple[int, ...], method: str, vote: str, costs: CostModel
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the columns of the utility table, and one row for each level."""
+    kept = common_questions(recorded)
+    columns: dict[str, Any] = {"question_id": [recorded.id[q] for q in kept]}
+    rows: list[dict[str, Any]] = []
+    for one, own_levels in split_arms(recorded, kept, levels):
+        found = _estimate(_find_answers(one, vote), own_levels, method, vote)
+        cost = level_costs(one, costs.unit, own_levels, costs.token_prices)
+        cost = np.broadcast_to(cost, found.utility.shape)
+        for k, n in enumerate(own_levels):
+            named = _name_level(one, n) if len(recorded.arms) > 1 else {"level": n}
+            columns[f"utility_{named['level']}"] = found.utility[:, k]
+            columns[f"error_{named['level']}"] = found.standard_error[:, k]
+            rows.append(
+                {
+                    **named,
+                    "cost": float(cost[:, k].mean()),
+                    "utility": float(found.utility[:, k].mean()),
+                    "standard_error": _standard_error(found.utility[:, k], one.group),
+                }
+            )
+    return columns, rows
+
+
+def common_questions(recorded: SampleSet) -> IntArray:
+    """Return the rows of the questions that have enough samples of every arm.
+
+    For each arm that is the number of samples that nine out of ten questions have. With one arm all
+    questions are returned.
+    """
+    if len(recorded.arms) == 1:
+        return np.arange(len(recorded.id))
+    counts = _count_samples(recorded)
+    wanted = np.array([common_sample_count(column) for column in counts.T])
+    if (wanted < 1).any():
+        name = recorded.arms[int(wanted.argmin())]
+        raise DataError(
+            f"more than a tenth of the questions have no sample of the arm {name!r}: leave the arm "
+            "out, or collect more"
+        )
+    return np.flatnonzero((counts >= wanted).all(axis=1))
+
+
+def _count_samples(recorded: SampleSet) -> IntArray:
+    """Return the number of samples of each question and arm, (N, arms)."""
+    size = len(recorded.arms)
+    cell = recorded.answers.question * size + recorded.arm
+    return np.bincount(cell, minlength=len(recorded.id) * size).reshape(-1, size)
+
+
+def split_arms(
+    recorded: SampleSet, rows: IntArray, levels: tuple[int, ...]
+) -> list[tuple[SampleSet, tuple[int, ...]]]:
+    """Return the samples of each arm on some questions, and the levels that they are enough for.
+
+    A single arm is returned with all levels.
+    """
+    if len(recorded.arms) == 1:
+        return [(recorded, levels)]
+    fewest = _count_samples(recorded)[rows].min(axis=0)
+    found = [
+        (recorded.select_arm(arm, rows), tuple(n for n in levels if n <= fewest[arm]))
+        for arm in range(len(recorded.arms))
+    ]
+    if not any(own for _, own in found):
+        raise DataError(
+            f"no arm has {levels[0]} samples of every question, the lowest level: lower the levels "
+            "or collect more samples"
+        )
+    return [(one, own) for one, own in found if own]
+
+
+def _name_level(recorded: SampleSet, n_samples: int) -> dict[str, Any]:
+    """Return the name, the arm and the number of samples of a level of one arm."""
+    (arm,) = recorded.arms
+    return {"level": f"{arm} × {n_samples}", "arm": arm, "samples": n_samples}
+
+
+def _find_answers(recorded: SampleSet, vote: str) -> Answers:
+    """Return the answers, with scores if the vote needs them."""
+    return _with_scores(recorded, vote) if vote in ("weighted", "best-of") else recorded.answers
 
 
 def _estimate(answers: Answers, levels: tuple[int, ...], method: str, vote: str) -> Estimate:

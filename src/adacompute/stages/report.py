@@ -18,11 +18,12 @@ from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES
-from adacompute.evaluation.scores import keep_levels
+from adacompute.evaluation.scores import ARM_POLICIES, ORACLES, keep_levels
 from adacompute.report.page import render
 from adacompute.report.study import study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
 from adacompute.report.wording import clean_text, headline
+from adacompute.stages.arms import describe_levels
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.inputs import (
     BASE_POLICY,
@@ -30,12 +31,14 @@ from adacompute.stages.inputs import (
     DEFAULT_BUDGETS,
     DEFAULT_LEVELS,
     LEARNED,
+    TRAINING,
     check_levels,
     check_seed,
     describe_source,
     missing_extra,
     no_progress,
     read_pool,
+    resolve_budgets,
 )
 from adacompute.storage.manifest import write_atomically
 from adacompute.storage.store import GRADES, SAMPLES, Run
@@ -48,15 +51,18 @@ if TYPE_CHECKING:
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
-FORMAT = 6
+FORMAT = 7
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
 UNIFORM = ("fixed", "mixture", "random")
 """Policies that a page cannot be about, because they are the comparison."""
 
+ONE_ARM_ONLY = "for one arm, and the run has several"
+"""Why a policy is skipped in a run with several arms."""
+
 DEFAULT_SAMPLES = 2.0
-"""Default budget, in samples per question."""
+"""Default budget, in samples per question, of a run with one arm."""
 
 
 def report_run(
@@ -71,9 +77,10 @@ def report_run(
     token_prices: Path | None = None,
     price_as: Mapping[str, str] | None = None,
     seed: int = 0,
+    all_policies: bool = False,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Write a page on what a policy gains at a budget, with the evidence."""
+    """Write a page on what a policy gains at a budget; ``all_policies`` draws all in its chart."""
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
@@ -85,7 +92,7 @@ def report_run(
         "version": version("adacompute"),
         "path": str(run),
         "budget": _check_budget(budget),
-        **_choose(policy, policies, evaluation),
+        **_find_choice(store)(policy, policies, evaluation),
         "levels": _resolve_levels(levels, evaluation),
         "unit": unit,
         **costs.to_dict(),
@@ -101,7 +108,9 @@ def report_run(
         outputs = {REPORT: document}
         store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     progress("page")
-    page = render(document).encode(errors="replace")  # a path may not be valid text
+    page = render(document, all_policies=all_policies).encode(
+        errors="replace"
+    )  # a path may not be valid text
     write_atomically(out, page)
     return {"out": str(out), "bytes": len(page), **result}
 
@@ -166,6 +175,11 @@ def _resolve_levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | N
     return list(check_levels(levels))
 
 
+def _find_choice(store: Run) -> Callable[..., dict[str, Any]]:
+    """Return how the policies of a page are chosen, which differs for a run with several arms."""
+    return _choose_for_arms if len(store.encoded_samples().arms) > 1 else _choose
+
+
 def _choose(
     policy: str | None, policies: Sequence[str] | None, evaluation: dict[str, Any] | None
 ) -> dict[str, Any]:
@@ -191,6 +205,32 @@ def _choose(
     }
 
 
+def _choose_for_arms(
+    policy: str | None, policies: Sequence[str] | None, evaluation: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Choose the policies of a page on several arms, for which few policies are scored."""
+    if policy is None:
+        check_installed(*TRAINING, extra="train")
+    main = [name for name in ARM_POLICIES if name not in (*UNIFORM, "mixture-votes", "oracle")]
+    policy = policy or main[-1]
+    if policy not in main:
+        raise ConfigError(
+            f"policy must be {' or '.join(main)} for a run with several arms, got {policy!r}"
+        )
+    for name in policies or ():
+        if name not in ARM_POLICIES:
+            known = ", ".join(ARM_POLICIES)
+            raise ConfigError(f"for several arms there is no policy {name!r}; there are {known}")
+    others = dict.fromkeys([*POLICY_FACTORIES, *ORACLES])
+    skipped = {name: ONE_ARM_ONLY for name in others if name not in ARM_POLICIES}
+    compared = list(dict.fromkeys(("oracle",) if policies is None else policies))
+    return {
+        "policy": policy,
+        "policies": [name for name in compared if name not in (policy, "mixture")],
+        "skipped": evaluation["skipped"] if evaluation else skipped,
+    }
+
+
 def _document(
     store: Run,
     costs: CostModel,
@@ -209,10 +249,16 @@ def _document(
         seed=arguments["seed"],
     )
     budget = arguments["budget"]
+    if budget is None and pool.has_arms:
+        budgets = resolve_budgets(recorded, costs, None)
+        budget = budgets[len(budgets) // 2]
     if budget is None:
         budget = DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(pool)))
     study = study_policy(experiment, arguments["policy"])
-    return summarise(
+    rows = describe_levels(pool, recorded.arms, experiment.levels) if pool.has_arms else []
+    for row in rows:
+        row["arm"] = clean_text(row["arm"], MAX_NAME)
+    return {"arm_levels": rows} | summarise(
         study,
         _question_data(store, recorded, pool, arguments),
         budget=float(budget),
@@ -226,7 +272,10 @@ def _question_data(
     store: Run, recorded: SampleSet, pool: Pool, arguments: dict[str, Any]
 ) -> QuestionData:
     """Return what is known about the scored questions and about the run."""
-    rows = np.flatnonzero(np.isin(recorded.key, pool.key))
+    rows, unit = np.flatnonzero(np.isin(recorded.key, pool.key)), arguments["unit"]
+    rates = {"samples": np.ones(len(rows))}
+    if not pool.has_arms:
+        rates |= _rates(recorded, pool, unit, rows)
     known = describe_source(store)
     run = {name: arguments[name] for name in ("version", "path", "unit", "skipped")}
     run["has_token_prices"] = arguments["token_prices"] is not None
@@ -239,7 +288,7 @@ def _question_data(
         id=[recorded.id[q] for q in rows],
         text=[recorded.text[q] for q in rows],
         difficulty=[recorded.difficulty[q] for q in rows],
-        rates={"samples": np.ones(len(rows)), **_rates(recorded, pool, arguments["unit"], rows)},
+        rates=rates,
         run=run,
     )
 

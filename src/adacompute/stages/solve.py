@@ -1,11 +1,12 @@
 """Solve: the stage that computes the best allocation of a budget, with a bound on its utility.
 
 It reads the utility table of the run. The allocation uses the reference answers, so it is a bound
-for policies and not a policy itself.
+for policies and not a policy itself. With several arms, it chooses among all levels of all arms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ import pyarrow as pa
 from adacompute.core.errors import ConfigError
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
-from adacompute.core.types import Allocation, UtilityTable
+from adacompute.core.types import Allocation, FloatArray, KeyArray, UtilityTable
 from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
+from adacompute.spending.token_prices import TokenPriceList
 from adacompute.stages.estimate import UTILITY
-from adacompute.storage.store import GRADES, SAMPLES, Run
+from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,26 +57,68 @@ def solve_run(
         return finished.result
     recorded = store.encoded_samples()
     names = [name for name in utility.column_names if name.startswith("utility_")]
-    levels = tuple(int(name.removeprefix("utility_")) for name in names)
+    read = _read_arm_levels if len(recorded.arms) > 1 else _read_levels
+    levels, key, costs = read(store, recorded, utility, names)
     table = UtilityTable(
         np.stack([np.asarray(utility[name]) for name in names], axis=1),
-        level_costs(recorded, unit, levels, prices),
-        recorded.key,
-        extra_costs={name: level_costs(recorded, name, levels, prices) for name in limits or {}},
+        costs(unit, prices),
+        key,
+        extra_costs={name: costs(name, prices) for name in limits or {}},
     )
     allocation = (
         solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
     )
-    result = {**_describe(allocation, recorded.id, levels), "unit": unit}
+    ids = utility["question_id"].to_pylist()
+    result = {**_describe(allocation, ids, levels), "unit": unit}
     if limits:
         result["limits"] = _describe_limits(allocation, limits)
-    chosen = pa.table(
-        {"question_id": recorded.id, "level": np.asarray(levels, dtype=np.int64)[allocation.choice]}
-    )
+    chosen = pa.table({"question_id": ids, "level": np.asarray(levels)[allocation.choice]})
     store.finish(
         "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
     )
     return result
+
+
+Costs = Callable[[str, TokenPriceList | None], FloatArray]
+"""The cost of each level in a unit: (K,), or (N, K) where questions cost differently."""
+
+Levels = tuple[int, ...] | tuple[str, ...]
+
+
+def _read_levels(
+    _store: Run, recorded: SampleSet, _utility: pa.Table, names: list[str]
+) -> tuple[Levels, KeyArray, Costs]:
+    """Return the numbers of samples of the utility table, the questions and the costs."""
+    levels = tuple(int(name.removeprefix("utility_")) for name in names)
+    return levels, recorded.key, lambda unit, prices: level_costs(recorded, unit, levels, prices)
+
+
+def _read_arm_levels(
+    store: Run, recorded: SampleSet, utility: pa.Table, names: list[str]
+) -> tuple[Levels, KeyArray, Costs]:
+    """Return the levels of the utility table that are those of several arms, as ``_read_levels``.
+
+    The table leaves out questions that have too few samples of some arm.
+    """
+    manifest = store.manifest("estimate")
+    described = manifest.result["levels"] if manifest else []
+    rows = np.flatnonzero(np.isin(recorded.id, utility["question_id"].to_pylist()))
+    by_arm: dict[str, list[int]] = {}
+    for row in described:
+        by_arm.setdefault(row["arm"], []).append(row["samples"])
+    parts = [
+        (recorded.select_arm(recorded.arms.index(arm), rows), tuple(sizes))
+        for arm, sizes in by_arm.items()
+    ]
+
+    def costs(unit: str, prices: TokenPriceList | None) -> FloatArray:
+        shapes = [(len(rows), len(sizes)) for _, sizes in parts]
+        found = [level_costs(one, unit, sizes, prices) for one, sizes in parts]
+        return np.concatenate(
+            [np.broadcast_to(c, shape) for c, shape in zip(found, shapes, strict=True)], axis=1
+        )
+
+    return tuple(name.removeprefix("utility_") for name in names), recorded.key[rows], costs
 
 
 def _describe_limits(
@@ -86,7 +130,7 @@ def _describe_limits(
     }
 
 
-def _describe(allocation: Allocation, ids: list[str], levels: tuple[int, ...]) -> dict[str, Any]:
+def _describe(allocation: Allocation, ids: list[str], levels: Levels) -> dict[str, Any]:
     """Return an allocation as JSON, with the names of its levels and questions."""
     shares, split = allocation.shares(len(levels)), allocation.split
     return {

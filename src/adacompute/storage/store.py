@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,6 +236,22 @@ class SampleSet:
             return np.full(len(self.order), np.nan)
         column = self.columns[name].to_numpy(zero_copy_only=False)
         return np.asarray(column, dtype=np.float64)[self.order]
+
+    def select_arm(self, arm: int, rows: IntArray) -> SampleSet:
+        """Return the samples of one arm on some questions, given as rising row numbers."""
+        own = (self.arm == arm) & np.isin(self.answers.question, rows)
+        return replace(
+            self,
+            id=[self.id[q] for q in rows],
+            text=[self.text[q] for q in rows],
+            difficulty=[self.difficulty[q] for q in rows],
+            key=self.key[rows],
+            group=self.group[rows],
+            answers=self.answers.keep(own).take(rows),
+            order=self.order[own],
+            arms=(self.arms[arm],),
+            arm=np.zeros(int(own.sum()), dtype=np.int64),
+        )
 
     def first_samples(self) -> IntArray:
         """Index of each question's first sample, in the order of the answers."""

@@ -1,0 +1,245 @@
+"""Levels of several arms: which are efficient, what they cost, and what the best allocation is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from adacompute.cli.main import cli
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.stages.arms import level_name, list_arms, mark_efficient
+from adacompute.stages.estimate import estimate_run
+from adacompute.stages.import_samples import import_samples
+from adacompute.stages.report import report_run
+from adacompute.stages.solve import solve_run
+
+DATA = Path(__file__).parents[2] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
+ARMS = DATA / "samples" / "arms"
+recorded_arms = pytest.mark.skipif(
+    not ARMS.is_dir(), reason="recorded samples of several arms are not there: ADACOMPUTE_DATA"
+)
+QUESTIONS, SAMPLES = 60, 4
+RIGHT = {"low": (0.5, 10), "medium": (0.75, 20), "poor": (0.4, 30), "high": (0.9, 200)}
+"""Share of correct answers and tokens per sample of each arm."""
+
+
+def arm_file(path: Path, share: float, tokens: int, *, seed: int, **columns: Any) -> Path:
+    """Write samples of one arm; a right answer is 7."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for q in range(QUESTIONS):
+        is_easy = q < share * QUESTIONS
+        for sample in range(SAMPLES):
+            right = bool(rng.random() < (0.97 if is_easy else 0.03))
+            rows.append(
+                {
+                    "question_id": f"q{q}",
+                    "question": f"What is {q}?",
+                    "sample": sample,
+                    "answer": "7" if right else str(rng.integers(8, 20)),
+                    "correct": right,
+                    "completion_tokens": tokens,
+                    "latency_s": tokens / 10 + sample,
+                    **columns,
+                }
+            )
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with four arms, of which one costs more than a better one."""
+    root = tmp_path_factory.mktemp("arms")
+    files = {
+        name: arm_file(root / f"{name}.parquet", share, tokens, seed=i)
+        for i, (name, (share, tokens)) in enumerate(RIGHT.items())
+    }
+    import_samples(None, root / "run", arms=files)
+    return root / "run"
+
+
+def rows_of(*levels: tuple[str, int, float, float]) -> list[dict[str, Any]]:
+    names = ("arm", "samples", "cost", "accuracy")
+    rows = [dict(zip(names, level, strict=True)) for level in levels]
+    mark_efficient(rows)
+    return rows
+
+
+def test_a_level_is_dominated_by_a_cheaper_one_that_is_as_accurate() -> None:
+    rows = rows_of(("a", 1, 1.0, 0.6), ("b", 1, 2.0, 0.5), ("c", 1, 4.0, 0.8))
+    assert [row["efficient"] for row in rows] == [True, False, True]
+    assert [row["dominated_by"] for row in rows] == [None, "a", None]
+
+
+def test_a_mixture_dominates_a_level_below_the_line_between_two_others() -> None:
+    rows = rows_of(("a", 1, 1.0, 0.5), ("b", 2, 2.0, 0.55), ("c", 4, 3.0, 0.9))
+    assert [row["efficient"] for row in rows] == [True, False, True]
+    assert rows[1]["dominated_by"] == "a + c × 4"
+
+
+def test_the_cheapest_of_several_dominating_levels_is_named() -> None:
+    rows = rows_of(("a", 1, 1.0, 0.5), ("b", 1, 2.0, 0.7), ("c", 1, 9.0, 0.8), ("d", 1, 10.0, 0.6))
+    assert rows[3]["dominated_by"] == "b"
+
+
+def test_a_level_is_named_by_its_arm_and_its_number_of_samples() -> None:
+    assert level_name({"arm": "low", "samples": 1}) == "low"
+    assert level_name({"arm": "low", "samples": 3}) == "low × 3"
+
+
+def test_levels_of_a_run_have_the_costs_and_accuracies_of_their_arms(run: Path) -> None:
+    result = list_arms(run, levels=(1, 2, 4, 8))
+    assert (result["questions"], result["excluded"], len(result["rows"])) == (60, 0, 12)
+    first = {row["arm"]: row for row in result["rows"] if row["samples"] == 1}
+    assert {name: row["cost"] for name, row in first.items()} == {
+        name: tokens for name, (_, tokens) in RIGHT.items()
+    }
+    for name, (share, _) in RIGHT.items():
+        assert first[name]["accuracy"] == pytest.approx(share, abs=0.06)
+        assert first[name]["accuracy_low"] < first[name]["accuracy"] < first[name]["accuracy_high"]
+    assert first["low"]["efficient"]
+    assert first["medium"]["efficient"]
+    assert not any(row["efficient"] for row in result["rows"] if row["arm"] == "poor")
+    assert first["poor"]["dominated_by"] == "low"
+
+
+def test_latency_is_that_of_the_slowest_of_the_samples(run: Path) -> None:
+    rows = list_arms(run, levels=(1, 4))["rows"]
+    low = [row["latency_p50_s"] for row in rows if row["arm"] == "low"]
+    assert low == pytest.approx([1 + 1.5, 1 + 3])  # the mean of 0 to 3, and the largest
+
+
+def test_latency_is_none_where_it_was_not_recorded(tmp_path: Path) -> None:
+    file = arm_file(tmp_path / "low.parquet", 0.5, 10, seed=0, latency_s=None)
+    import_samples(None, tmp_path / "run", arms={"low": file, "again": file})
+    rows = list_arms(tmp_path / "run", levels=(1,))["rows"]
+    assert [row["latency_p95_s"] for row in rows] == [None, None]
+
+
+def test_one_arm_alone_has_levels_too(tmp_path: Path) -> None:
+    import_samples(arm_file(tmp_path / "one.parquet", 0.5, 10, seed=0), tmp_path / "run")
+    rows = list_arms(tmp_path / "run", levels=(1, 2))["rows"]
+    assert [(row["arm"], row["samples"], row["cost"]) for row in rows] == [
+        ("default", 1, 10.0),
+        ("default", 2, 20.0),
+    ]
+
+
+def test_levels_above_all_samples_are_refused(run: Path) -> None:
+    with pytest.raises(DataError, match="no arm has the 8 samples"):
+        list_arms(run, levels=(8, 16))
+
+
+def test_the_command_prints_efficient_levels_and_the_best_of_other_arms(run: Path) -> None:
+    arguments = ["arms", str(run), "--levels", "1,2,4", "--unit", "tokens"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0
+    assert re.search(r"poor.*no: low", done.output)
+    shown = done.output.count("│")
+    everything = CliRunner().invoke(cli, [*arguments, "--all"])
+    assert everything.output.count("│") > shown
+    found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
+    assert found == list_arms(run, levels=(1, 2, 4))
+
+
+def test_estimate_has_a_row_for_each_level_of_each_arm(run: Path) -> None:
+    result = estimate_run(run, levels=(1, 4, 16), unit="tokens")
+    assert [(row["level"], row["arm"], row["samples"]) for row in result["levels"]] == [
+        (f"{arm} × {n}", arm, n) for arm in RIGHT for n in (1, 4)
+    ]
+    described = {level_name(row): row for row in list_arms(run, levels=(1, 4))["rows"]}
+    for row in result["levels"]:
+        known = described[level_name(row)]
+        assert (row["cost"], row["utility"]) == pytest.approx((known["cost"], known["accuracy"]))
+    table = pq.read_table(run / "utility.parquet")
+    assert "utility_medium × 4" in table.column_names
+
+
+def test_solve_chooses_among_the_levels_of_all_arms(run: Path) -> None:
+    estimate_run(run, levels=(1, 4), unit="tokens")
+    result = solve_run(run, budget=40.0, unit="tokens")
+    assert list(result["shares"]) == [f"{arm} × {n}" for arm in RIGHT for n in (1, 4)]
+    assert sum(result["shares"].values()) == pytest.approx(1.0)
+    assert result["cost"] <= 40.0
+    best = max(row["accuracy"] for row in list_arms(run, levels=(1, 4))["rows"] if row["cost"] < 40)
+    assert result["bound"] >= result["utility"] > best
+    chosen = pq.read_table(run / "allocation.parquet")["level"].to_pylist()
+    assert result["shares"]["low × 1"] == chosen.count("low × 1") / QUESTIONS
+    pairs = [level.split(" × ") for level in chosen]
+    assert result["cost"] == pytest.approx(np.mean([RIGHT[arm][1] * int(n) for arm, n in pairs]))
+    limited = solve_run(run, budget=40.0, unit="tokens", limits={"latency": 4.0})
+    assert limited["limits"]["latency"]["cost"] <= 4.0
+    assert limited["utility"] <= result["utility"]
+
+
+def test_questions_without_samples_of_an_arm_are_left_out(tmp_path: Path) -> None:
+    whole = arm_file(tmp_path / "low.parquet", 0.5, 10, seed=0)
+    table = pq.read_table(whole)
+    pq.write_table(table.slice(2 * SAMPLES), tmp_path / "high.parquet")
+    files = {"low": whole, "high": tmp_path / "high.parquet"}
+    import_samples(None, tmp_path / "run", arms=files)
+    result = estimate_run(tmp_path / "run", levels=(1, 2))
+    assert (result["questions"], result["excluded"]) == (QUESTIONS - 2, 2)
+    assert solve_run(tmp_path / "run", budget=1.5)["cost"] <= 1.5
+    pq.write_table(table.slice(20 * SAMPLES), tmp_path / "high.parquet")
+    import_samples(None, tmp_path / "few", arms=files)
+    with pytest.raises(DataError, match="arm 'high'"):
+        estimate_run(tmp_path / "few", levels=(1, 2))
+
+
+def test_one_arm_keeps_its_rows_and_files(tmp_path: Path) -> None:
+    import_samples(arm_file(tmp_path / "one.parquet", 0.5, 10, seed=0), tmp_path / "run")
+    result = estimate_run(tmp_path / "run", levels=(1, 2))
+    assert result.keys() == {"questions", "method", "vote", "unit", "levels"}
+    assert [row["level"] for row in result["levels"]] == [1, 2]
+    assert result["levels"][0].keys() == {"level", "cost", "utility", "standard_error"}
+    table = pq.read_table(tmp_path / "run" / "utility.parquet")
+    names = ["question_id", "utility_1", "error_1", "utility_2", "error_2"]
+    assert table.column_names == names
+    assert list(solve_run(tmp_path / "run", budget=1.5)["shares"]) == ["1", "2"]
+    chosen = pq.read_table(tmp_path / "run" / "allocation.parquet")
+    assert chosen.schema.field("level").type == pa.int64()
+
+
+@pytest.mark.slow
+def test_a_report_on_several_arms_shows_the_plane(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    out = tmp_path / "page.html"
+    known: dict[str, Any] = {"unit": "tokens", "levels": (1, 2)}
+    result = report_run(run, out=out, policies=(), **known)
+    assert result["policy"] == "sequential"
+    page = out.read_text()
+    assert "Models and efforts" in page
+    assert page.count(">efficient frontier<") == 2  # in the wide and in the narrow layout
+    document = json.loads((run / "report.json").read_text())
+    assert {row["arm"] for row in document["arm_levels"]} == set(RIGHT)
+    assert set(result["skipped"]) >= {"fixed", "router", "early-stopping"}
+    assert [curve["policy"] for curve in document["curves"]] == ["mixture", "sequential"]
+    costs = [point["bill"]["tokens"] / 1000 for point in document["operating_points"]]
+    assert costs == pytest.approx([point["cost"] for point in document["operating_points"]])
+    with pytest.raises(ConfigError, match="early-stopping"):
+        report_run(run, out=out, policy="early-stopping", **known)
+    with pytest.raises(ConfigError, match="router"):
+        report_run(run, out=out, policies=("router",), **known)
+
+
+@recorded_arms
+def test_one_medium_sample_beats_eight_low_ones(tmp_path: Path) -> None:
+    name = "gpqa-diamond__gpt-5.2-2025-12-11"
+    files = {effort: ARMS / f"{name}@{effort}.parquet" for effort in ("low", "medium", "high")}
+    import_samples(None, tmp_path / "run", arms=files, pool_answers=False)
+    rows = {level_name(row): row for row in list_arms(tmp_path / "run", levels=(1, 8))["rows"]}
+    assert rows["medium"]["efficient"]
+    assert rows["medium"]["accuracy"] == pytest.approx(0.879, abs=0.001)
+    assert rows["low × 8"]["dominated_by"] == "medium"
