@@ -123,7 +123,7 @@ class RequestModel:
 
     async def _call(self, n: int, first: int, arm: str | None, on_usage: OnUsage) -> list[Sample]:
         """Make one call, and report its usage whatever becomes of it."""
-        edits = ArmEdits(self.model, {}) if arm is None else self.arms[arm]
+        edits = self.arms.get(arm or "") or ArmEdits(arm or self.model, {})
         changes = self._changes(n, first, edits.model) | dict(edits.fields)
         payload = self.request.body.edit(changes)
         reply = await self.upstream.post_bytes(

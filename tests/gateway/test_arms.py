@@ -1,0 +1,170 @@
+"""Arms in the gateway: which edits each arm makes to a request, and what the policy needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adacompute.core.coloured_states import Colours, coloured_states
+from adacompute.core.errors import ConfigError
+from adacompute.core.types import Level
+from adacompute.gateway.config import make_config
+from adacompute.gateway.engine import Engine
+from adacompute.gateway.model_loading import load_models
+from adacompute.models.messages import Capabilities, Settings
+from adacompute.models.openai import Upstream
+from adacompute.models.templates import Template
+from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.arm_settings import ArmSettings, edit_request
+from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.confidence import Confidence, equal_confidence
+from adacompute.policies.price_schedule import PriceSchedule
+from adacompute.policies.prior import pooled_prior
+from adacompute.testing.gateways import send, serve_scripted_gateway
+from adacompute.testing.scripted import ScriptedReply
+
+for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
+    pytest.importorskip(library, reason="needs the extra 'serve'")
+
+JSON = [("Content-Type", "application/json")]
+FRONTIER = (FrontierPoint(2.0, 0.1, 2.0, 2.0, 2.0, 0.5, 0.4, 0.6, 1.0),)
+QUICK = ArmSettings("quick", "small", Template("{question}"), Settings(effort="low"))
+CAREFUL = ArmSettings(
+    "careful",
+    "large",
+    Template("Think step by step. {question}"),
+    Settings(effort="high", extra={"verbosity": "high"}),
+)
+
+
+def reply(text: str) -> ScriptedReply:
+    message = {"role": "assistant", "content": text}
+    document = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    return ScriptedReply(200, JSON, [json.dumps(document).encode()])
+
+
+def escalating_policy() -> ColouredPolicy:
+    """Sample the first arm once, and then the second."""
+    colours = Colours((1, 1), (1, 1))
+    states = coloured_states(colours)
+    action: Any = np.zeros((1, len(states), 1), dtype=np.int8)
+    action[0, states.n_by_arm.sum(axis=1) == 0] = 1
+    only_first = (states.n_by_arm == [1, 0]).all(axis=1)
+    action[0, only_first] = 2
+    return ColouredPolicy(
+        arms=("quick", "careful"),
+        levels=(Level("quick × 1", 1, "quick"), Level("careful × 1", 1, "careful")),
+        colours=colours,
+        confidence=Confidence(
+            (),
+            *(np.zeros((2, 0)),) * 3,
+            intercept=np.array([0.0, 2.0]),
+            cuts=((), ()),
+            power=4.0,
+        ),
+        prior=pooled_prior(0),
+        schedule=PriceSchedule((0.1,)),
+        action=action,
+        sample_cost=(1.0, 5.0),
+    )
+
+
+def save(policy: Any, path: Path, **fields: Any) -> Path:
+    known: dict[str, Any] = {"frontier": FRONTIER, "notes": {"policy": "mixture"}, **fields}
+    save_bundle(Bundle(policy, **known), path)
+    return path
+
+
+def test_each_arm_edits_the_request_and_nothing_else(tmp_path: Path) -> None:
+    template = Template("{question}")
+    path = save(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL), template=template)
+    with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
+        upstream.answer(reply("It is 4."), reply("It is 5."))
+        body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}],"user":"me"}'
+        answered = send(port, "POST", "/v1/chat/completions", body=body)
+        sent = [json.loads(one.body) for one in upstream.received]
+    assert answered.status == 200
+    assert json.loads(answered.body)["choices"][0]["message"]["content"] == "It is 5."
+    quick, careful = sent
+    assert (quick["model"], quick["reasoning_effort"]) == ("small", "low")
+    assert quick["messages"] == [{"role": "user", "content": "2 + 2?"}]
+    assert "verbosity" not in quick
+    assert (careful["model"], careful["reasoning_effort"]) == ("large", "high")
+    assert careful["messages"][0]["content"] == "Think step by step. 2 + 2?"
+    assert careful["verbosity"] == "high"
+    assert quick["user"] == careful["user"] == "me"
+    assert "temperature" not in quick
+
+
+def test_arms_with_one_prompt_keep_that_of_the_client() -> None:
+    same = [ArmSettings(name, name, Template("{question}"), Settings()) for name in ("a", "b")]
+    edits = edit_request(same, "2 + 2?", is_chat=True)
+    assert edits["a"].fields == edits["b"].fields == {}
+    other = [same[0], ArmSettings("b", "b", Template("{question}"), Settings(temperature=0.0))]
+    edits = edit_request(other, None, is_chat=True)
+    assert edits["a"].fields == {"temperature": 0.7}
+    assert edits["b"].fields == {"temperature": 0.0}
+    texts = [ArmSettings(n, n, Template(f"{n}: {{question}}", chat=False)) for n in ("a", "b")]
+    assert edit_request(texts, "2?", is_chat=False)["b"].fields == {"prompt": "b: 2?"}
+    assert edit_request(texts, "2?", is_chat=True)["b"].fields == {}
+
+
+def test_arms_are_saved_with_the_bundle(tmp_path: Path) -> None:
+    path = save(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL))
+    assert load_bundle(path).arms == (QUICK, CAREFUL)
+
+
+def test_policy_over_imported_arms_is_refused(tmp_path: Path) -> None:
+    path = save(escalating_policy(), tmp_path / "b")
+    config = make_config(
+        {
+            "base_url": "http://127.0.0.1:9/v1",
+            "models": {"m": {"bundle": str(path), "budget": 2, "grader": "numeric"}},
+        }
+    )
+    with pytest.raises(ConfigError, match="quick, careful"):
+        load_models(config)
+
+
+def test_mixture_of_one_arm_draws_its_samples_at_once(tmp_path: Path) -> None:
+    mixture = ArmMixture(("one",), ((0, 2),), PriceSchedule((0.1,)), equal_confidence(1), (1.0,))
+    path = save(mixture, tmp_path / "b")
+    with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
+        upstream.answer(reply("It is 4."))
+        body = b'{"model":"virtual","messages":[{"role":"user","content":"2 + 2?"}]}'
+        assert send(port, "POST", "/v1/chat/completions", body=body).status == 200
+        assert [json.loads(one.body)["model"] for one in upstream.received] == ["real", "real"]
+
+
+def confident_bundle() -> Bundle:
+    one = np.ones((1, 1))
+    confidence = Confidence(("mean_logprob",), -one, one, one, np.zeros(1), ((),), 1.0)
+    mixture = ArmMixture(("one",), ((0, 2),), PriceSchedule((0.1,)), confidence, (1.0,))
+    return Bundle(mixture, frontier=FRONTIER, notes={"policy": "mixture"})
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "lacks"), [("returned", False), ("unknown", False), ("missing", True)]
+)
+def test_policy_that_needs_log_probabilities_is_refused_without_them(
+    tmp_path: Path, logprobs: Any, *, lacks: bool
+) -> None:
+    save_bundle(confident_bundle(), tmp_path / "b")
+    config = make_config(
+        {
+            "base_url": "http://127.0.0.1:9/v1",
+            "models": {
+                "m": {"bundle": str(tmp_path / "b"), "model": "m", "budget": 2, "grader": "numeric"}
+            },
+        }
+    )
+    virtual = load_models(config)["m"]
+    known = Capabilities(logprobs=logprobs)
+    engine = Engine(virtual, Upstream("http://127.0.0.1:9/v1", "m", capabilities=known))
+    assert engine.lacks_logprobs is lacks
+    assert virtual.bundle.needs_logprobs
