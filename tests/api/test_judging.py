@@ -234,7 +234,8 @@ def test_progress_is_reported(hundred: ada.Samples, capsys: pytest.CaptureFixtur
     assert steps == ["mixture", "folds"]
     steps.clear()
     ada.evaluate([policy, "fixed"], hundred, budgets=[2.0], progress=steps.append)
-    assert steps[-2:] == ["mixture", "fixed"]
+    assert steps[-1] == "fixed"
+    assert "mixture" in steps
     ada.evaluate("fixed", hundred, budgets=[2.0], progress=False)
     assert capsys.readouterr() == ("", "")
     ada.evaluate("fixed", hundred, budgets=[2.0], progress=True)

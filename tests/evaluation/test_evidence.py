@@ -29,6 +29,7 @@ from adacompute.models.messages import Sample
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.coloured_fit import FittedVotes
 from adacompute.policies.confidence import SIGNALS
 from adacompute.sampling.session import ParsedAnswer, Session
 
@@ -123,7 +124,7 @@ def test_replay_decides_as_a_session_does(
     save_bundle(Bundle(policy), tmp_path / "bundle")
     bundle = load_bundle(tmp_path / "bundle")
     cell = policy.prepare_features(experiment.pool.features)[:, 0].astype(np.int64)
-    votes = evidence.table(replace(evidence.votes(np.arange(60), joint=True)))
+    votes = evidence.table(FittedVotes(policy.confidence, policy.colours))
     for column in (4, 20, 30, 40, 47):
         price = policy.schedule.prices[column]
         last = follow_plans(

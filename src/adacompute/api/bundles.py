@@ -11,6 +11,7 @@ from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.stages.inputs import ALL_EVIDENCE, VOTES
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -46,8 +47,10 @@ def _find_parameters(kind: type[RegisteredEstimator], bundle: Bundle) -> dict[st
     notes = bundle.notes
     known = notes.get("parameters")
     if known is None:  # `adacompute train` fitted it
+        sees_all = notes["experiment"].get("use_confidence", False)
         known = {
             **notes["experiment"],
+            "evidence": ALL_EVIDENCE if sees_all else VOTES,
             "max_samples": notes["experiment"]["levels"][-1],
             "features": notes["features"],
             "tie_break": bundle.tie_break,

@@ -46,6 +46,8 @@ class Calibration(Tabular):
     ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
     warns of it.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
+    ``vote_gain`` is what weighted votes gain over plain ones in the mixture, to which ``gain`` is
+    in addition; None if votes are not weighted.
     """
 
     policy: str
@@ -76,6 +78,9 @@ class Calibration(Tabular):
     retry_gain: float
     max_budget: float
     frontier: tuple[FrontierPoint, ...]
+    vote_gain: float | None = None
+    vote_gain_low: float | None = None
+    vote_gain_high: float | None = None
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the frontier as a pyarrow Table, one row per price."""

@@ -155,6 +155,7 @@ def _experiment(
     try:
         settings, name = dict(bundle.notes["experiment"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("levels", "budgets")}
+        settings.setdefault("use_confidence", False)
         features = str(bundle.notes["features"])
         costs = CostModel.from_dict(bundle.unit, bundle.notes["costs"])
     except (KeyError, TypeError, ValueError):
