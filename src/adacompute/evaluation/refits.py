@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from adacompute.core.types import hash_keys
+from adacompute.evaluation.factories import sees_evidence
 from adacompute.evaluation.held_out import FoldResult, HeldOutCurve, replay_splits
 from adacompute.evaluation.intervals import Mean
 from adacompute.evaluation.pool import assign_folds
@@ -31,8 +32,8 @@ N_PARTS = 3
 N_SPLITS = 3
 """Random splits into three parts; each gives three fits and three comparisons."""
 
-N_SPLITS_WITH_ROUNDS = 1
-"""The same where rounds matter: every price then needs a plan of its own, which is slow."""
+N_SPLITS_WITH_PLANS = 1
+"""The same where rounds, arms or confidence matter: each price then needs a plan, which is slow."""
 
 MAX_QUESTIONS = 6000
 """Questions that are split at most; the variance is scaled to the number of all."""
@@ -104,7 +105,7 @@ def score_refits(
 ) -> Refits:
     """Fit a policy to thirds of the questions and replay it on the others.
 
-    ``n_splits`` is three by default, and one where rounds matter.
+    ``n_splits`` is three by default, and one where plans are made.
     """
     n_groups = len(np.unique(experiment.pool.group))
     if len(experiment.pool) > MAX_QUESTIONS:
@@ -113,7 +114,8 @@ def score_refits(
         experiment = replace(experiment, pool=experiment.pool.take(rows), _rule_results={})
     group, splits = experiment.pool.group, []
     has_rounds = bool(experiment.pool.round_costs.any()) or experiment.round_limit is not None
-    n_splits = n_splits or (N_SPLITS_WITH_ROUNDS if has_rounds else N_SPLITS)
+    has_plans = has_rounds or (experiment.uses_evidence and sees_evidence(factory))
+    n_splits = n_splits or (N_SPLITS_WITH_PLANS if has_plans else N_SPLITS)
     part = np.stack(
         [assign_folds(group, N_PARTS, seed=experiment.seed + 1 + i) for i in range(n_splits)]
     )

@@ -40,7 +40,7 @@ from adacompute.policies.plans import StateValues, make_plan
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray, KeyArray
 
-MAX_FIT_STATES = 10_000
+MAX_FIT_STATES = 2_500
 """States up to which one arm is sampled; more samples of it would need more states."""
 
 MAX_ARM_STATES = 24_000
@@ -54,7 +54,7 @@ N_BINS = 2
 
 MAX_BINNED_ARMS = 2
 
-SELECTION_ORDERS = 8
+SELECTION_ORDERS = 4
 """Orders of each question by which the power of votes is chosen."""
 
 SHRINKAGE = 0.25
