@@ -237,8 +237,8 @@ def fit_votes(
             chosen = replace(fitted, power=power)
             caps = tuple(max_samples)
             if joint:
-                at_least = None if needed is None else np.minimum(needed, max_samples).tolist()
-                caps = choose_caps(max_samples, chosen.n_bins, len(train), at_least)
+                wanted = None if needed is None else np.minimum(needed, max_samples).tolist()
+                caps = choose_caps(max_samples, chosen.n_bins, len(train), wanted)
             best = FittedVotes(chosen, Colours(caps, chosen.n_bins), accuracy)
     if best is None:
         raise AssertionError
