@@ -224,5 +224,6 @@ def test_incomplete_collection_is_reported(tmp_path: Path, monkeypatch: pytest.M
 def test_example_has_a_gain(tmp_path: Path) -> None:
     result = fit_run("example", budget=2.0, out=tmp_path / "bundle", grader="numeric")
     assert (result["policy"], result["verdict"]) == ("sequential", "gain")
-    assert result["gain_low"] > 0.02
+    assert result["gain_low"] > 0.01
+    assert result["vote_gain_low"] > 0.03
     assert result["next"].startswith("adacompute serve --bundle ")
