@@ -23,7 +23,7 @@ PAPER_LEVELS = (1, 2, 4, 8, 16)
 N_HALVINGS = 10
 """Random halvings of the samples that the scores are averaged over."""
 
-N_UTILITY_ORDERS = 8
+N_UTILITY_ORDERS = 24
 """Random orders of a half that weighted votes are averaged over."""
 
 OracleScores = dict[float, tuple[float, FloatArray]]
