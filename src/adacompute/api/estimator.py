@@ -17,8 +17,10 @@ import numpy as np
 
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
+from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
 from adacompute.policies.bundle import Bundle, save_bundle
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.sampling.session import Session
 from adacompute.stages.calibrate import keep_calibrations
@@ -154,7 +156,12 @@ class Estimator:
         rows = samples.positions(experiment.pool.key)
         features = samples.features(self.to_bundle().features)[rows]
         is_stepped = isinstance(self.policy_, RulePolicy) and self.policy_.mix_by == "none"
-        return FittedPolicy(self.policy_, tuple(prices), features, is_stepped=is_stepped)
+        known = None
+        if isinstance(self.policy_, EVIDENCE_POLICIES):
+            known = replay_evidence(experiment, self.policy_, features)
+        return FittedPolicy(
+            self.policy_, tuple(prices), features, is_stepped=is_stepped, known=known
+        )
 
     def _check_levels(self, limit: int) -> tuple[int, ...]:
         """Return the levels of the fitted policy, or refuse those that cannot be replayed."""

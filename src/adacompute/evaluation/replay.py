@@ -22,6 +22,7 @@ from adacompute.core.state_sums import TieGains
 from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.policy import Policy, SampleMatrix, answers_alone
 from adacompute.policies.sequential import SequentialPolicy
 
@@ -162,6 +163,8 @@ class Replay:
         self, policy: Policy, prices: Sequence[float], features: Float32Array, sample_cost: float
     ) -> ReplayResult:
         """Run a policy at falling prices on the questions of a block."""
+        if isinstance(policy, EVIDENCE_POLICIES):
+            raise DataError("a policy that sees arms and confidence is replayed by its evidence")
         free_rounds = self.max_rounds >= self.length and not self.pool.round_costs.any()
         if isinstance(policy, SequentialPolicy) and policy.is_index_rule and free_rounds:
             return self._run_index(policy, np.asarray(prices), features, sample_cost)
