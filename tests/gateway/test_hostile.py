@@ -303,6 +303,10 @@ def test_hostile_bodies_are_parsed_quickly(name: str) -> None:
     assert time.process_time() - begun < 0.15
 
 
+MAX_SHARE = 0.75
+"""Of the time of a long request, what a small one beside it may take; 1 where it blocks them."""
+
+
 def beside(port: int, work: Callable[[], GatewayReply]) -> tuple[GatewayReply, float]:
     """Do something, and tell the longest that a small request took beside it."""
     longest, done = 0.0, threading.Event()
@@ -331,7 +335,7 @@ def test_a_long_question_does_not_block_other_requests(
     begun = time.monotonic()
     answer, longest = beside(gateway, lambda: ask(gateway, text))
     assert answer.status == 200
-    assert longest < 0.5 * (time.monotonic() - begun)
+    assert longest < MAX_SHARE * (time.monotonic() - begun)
 
 
 def test_a_long_answer_does_not_block_other_requests(
@@ -343,7 +347,7 @@ def test_a_long_answer_does_not_block_other_requests(
     begun = time.monotonic()
     answer, longest = beside(gateway, lambda: ask(gateway))
     assert answer.status == 200
-    assert longest < 0.5 * (time.monotonic() - begun)
+    assert longest < MAX_SHARE * (time.monotonic() - begun)
 
 
 # What is said to a socket.
