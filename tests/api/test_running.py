@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,3 +188,45 @@ def test_a_sampler_takes_the_estimators_grader(hundred: ada.Samples) -> None:
     assert asyncio.run(sampler.run(QUESTION)).answer == "yes"
     with pytest.raises(ada.AdaComputeError, match="calibrate"):
         ada.Sampler(fitted.fit(samples), model=model, budget=2.0)
+
+
+@pytest.fixture(scope="module")
+def weighted(hundred: ada.Samples) -> tuple[ada.Estimator, ada.Calibration]:
+    """Return a policy that weighs votes by log-probability, calibrated for 2 samples."""
+    fitted = ada.Sequential(max_samples=8).fit(hundred)
+    return fitted, ada.calibrate(fitted, hundred, budget=2.0)
+
+
+@pytest.mark.slow
+def test_policies_of_confidence_cost_what_calibrate_says(
+    weighted: tuple[ada.Estimator, ada.Calibration], hundred: ada.Samples
+) -> None:
+    policy, result = weighted
+    rows = hundred.to_arrow().to_pylist()
+    counts = []
+    for start in range(0, len(rows), 48):
+        recorded = iter(rows[start : start + 48])
+        session = policy.start(rows[start]["question"], budget=2.0)
+        while request := session.ask():
+            session.tell(
+                ada.Sample(
+                    row["completion"],
+                    mean_logprob=row["mean_logprob"],
+                    completion_tokens=row["completion_tokens"],
+                )
+                for row, _ in zip(recorded, range(request.n), strict=False)
+            )
+        counts.append(session.n_samples)
+    assert result.cost == pytest.approx(2.0)
+    assert result.cost_low - 0.1 < np.mean(counts) < result.cost_high + 0.1
+
+
+@pytest.mark.slow
+def test_samples_without_the_confidence_that_a_policy_uses_give_a_warning(
+    weighted: tuple[ada.Estimator, ada.Calibration],
+) -> None:
+    session = weighted[0].start(QUESTION, budget=2.0)
+    assert session.ask()
+    with pytest.warns(UserWarning, match="mean_logprob") as caught:
+        session.tell(["It is 42."])
+    assert [Path(one.filename) for one in caught] == [Path(__file__)]

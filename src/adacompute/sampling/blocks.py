@@ -126,6 +126,12 @@ class QuestionProgress:
             self.log_odds.append(log_odds)
             self.bins.append(own_bin)
 
+    def lacks_confidence(self, samples: Sequence[Sample]) -> bool:
+        """Whether the policy weighs votes by log-probabilities that a sample does not have."""
+        if not (isinstance(self.bundle.policy, EVIDENCE_POLICIES) and self.bundle.needs_logprobs):
+            return False
+        return any(sample.mean_logprob is None for sample in samples)
+
     def vote(self) -> int:
         """Index of the sample that wins the vote, −1 if none was parsed.
 

@@ -8,6 +8,7 @@ the same samples does. It is pure: it opens no connection, starts no task and wa
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -46,6 +47,11 @@ class ParsedAnswer:
 AnySample = str | Sample | ParsedAnswer
 """A sample in any form that a session takes."""
 
+
+NO_LOGPROBS = (
+    "the policy weighs votes by log-probability, and a sample has none, so it counts as an average "
+    "one: give its mean_logprob, or fit the policy with evidence='votes'"
+)
 
 Equal = Callable[[str, str], bool]
 """Compares two answers, as a grader's ``equal`` does."""
@@ -325,6 +331,8 @@ class Session:
             values.append(value)
             samples.append(sample)
         progress = self.progress
+        if progress.lacks_confidence(samples):
+            warnings.warn(NO_LOGPROBS, stacklevel=3)
         for value, sample in zip(values, samples, strict=True):
             number = UNPARSED if value is None else self._count(value)
             progress.add_evidence(sample, value)
