@@ -107,7 +107,9 @@ def evaluate(
     for name, policy in chosen.items():
         if policy == "mixture-votes" and not experiment.uses_evidence:
             continue  # it is the mixture
-        sees = experiment.uses_evidence and (policy in ORACLES or sees_evidence(policy))
+        # The oracle of the paper counts votes; the cross-fitted one votes as the policy does.
+        weighs = policy == "oracle" or (policy not in ORACLES and sees_evidence(policy))
+        sees = experiment.uses_evidence and weighs
         own = experiment if sees else experiment.votes_only
         if sees not in contexts:
             contexts[sees] = _Context.make(own, progress)
