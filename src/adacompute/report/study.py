@@ -193,7 +193,7 @@ def _read_curve(name: str, score: PolicyScore, budgets: Sequence[float]) -> Poli
 def _read_oracle(uniform: PolicyScore, budgets: Sequence[float]) -> PolicyCurve:
     """Return the cross-fitted oracle, which knows the curve of each question, at budgets."""
     experiment = uniform.experiment
-    if experiment.pool.has_arms:
+    if experiment.uses_evidence:
         scores = evidence_oracle(experiment, tuple(budgets))
     else:
         half = experiment.pool.n_samples // 2
