@@ -121,7 +121,13 @@ def read_stored(path: Path) -> list[dict[str, Any]]:
 
 
 async def ask_all(
-    base_url: str, model: str, questions: list[Problem], path: Path, *, n: int | None = None
+    base_url: str,
+    model: str,
+    questions: list[Problem],
+    path: Path,
+    *,
+    n: int | None = None,
+    template: Template = TEMPLATE,
 ) -> list[dict[str, Any]]:
     """Ask every question that has no stored answer, and store the answers."""
     done = read_stored(path)
@@ -134,7 +140,7 @@ async def ask_all(
         async with limit:
             raw = await client.completions.with_raw_response.create(
                 model=model,
-                prompt=str(TEMPLATE.render(question.question).text),
+                prompt=str(template.render(question.question).text),
                 n=n,
                 temperature=0.7,
                 max_tokens=20,
