@@ -27,14 +27,13 @@ from typing import Any
 import numpy as np
 
 from adacompute.core import votes
-from adacompute.core.answers import UNPARSED
-from adacompute.core.types import IntArray, Level
+from adacompute.core.types import IntArray
 from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
 from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import POLICY_FACTORIES
-from adacompute.evaluation.pool import Pool, Resort
+from adacompute.evaluation.pool import Pool
 from adacompute.gateway.config import make_config
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle
@@ -61,17 +60,14 @@ LEVELS = (1, 2, 4, 8, 16)
 BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 PERMUTATIONS, SEED = 40, 0
 TRAINING_SHARE = 0.8
-RESORT_COST = 20.0
-"""Cost of one sample of the stronger model, in samples of the first one."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of recorded samples, and optionally one of a stronger model on the same questions."""
+    """A file of recorded samples."""
 
     path: Path
     has_logprobs: bool = False
-    resort: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -82,15 +78,11 @@ class Variant:
     max_rounds: int = UNLIMITED_ROUNDS
     round_cost: float = 0.0
     tie_break: str = FIRST_SEEN
-    resort: bool = False
 
 
 RECORDINGS = {
     "example": Recording(find_example(), has_logprobs=True),
-    "mcqa": Recording(
-        DATA / "samples" / "mcqa-comprehensive100__gpt-3.5-turbo.parquet",
-        resort=DATA / "samples" / "mcqa-comprehensive100__gpt-4.parquet",
-    ),
+    "mcqa": Recording(DATA / "samples" / "mcqa-comprehensive100__gpt-3.5-turbo.parquet"),
     "svamp": Recording(
         DATA / "samples" / "svamp141__qwen2.5-coder-1.5b.parquet", has_logprobs=True
     ),
@@ -100,7 +92,6 @@ VARIANTS = {
     "sequential-two-rounds": Variant("sequential", max_rounds=2),
     "sequential-round-cost": Variant("sequential", round_cost=1.0),
     "sequential-logprob": Variant("sequential", tie_break=LOGPROB),
-    "sequential-resort": Variant("sequential", resort=True),
 }
 
 
@@ -110,8 +101,7 @@ def list_variants(recording: str) -> list[str]:
     return [
         name
         for name, variant in VARIANTS.items()
-        if (variant.tie_break == FIRST_SEEN or files.has_logprobs)
-        and (not variant.resort or files.resort)
+        if variant.tie_break == FIRST_SEEN or files.has_logprobs
     ]
 
 
@@ -124,23 +114,11 @@ def load_pool(path: Path, round_cost: float = 0.0, tie_break: str = FIRST_SEEN) 
         return read_pool(Run(Path(directory, "run")), costs=costs, tie_break=tie_break).equalise()
 
 
-def add_resort(pool: Pool, path: Path) -> Pool:
-    """Add one sample of a stronger model as the last resort of a pool of the same questions."""
-    strong = load_pool(path)
-    if not np.array_equal(strong.key, pool.key):
-        raise ValueError(f"{path} holds other questions, or holds them in another order")
-    level = Level(name="strong", n_samples=1, model="strong")
-    cost = np.full(len(strong.sample_cost), RESORT_COST)
-    return replace(pool, resort=Resort(level, strong.answers, cost))
-
-
 @lru_cache
 def make_experiment(recording: str, variant: Variant) -> Experiment:
     """Return what a variant is fitted to; policies under the same conditions share it."""
     files = RECORDINGS[recording]
     pool = load_pool(files.path, variant.round_cost, variant.tie_break)
-    if variant.resort and files.resort:
-        pool = add_resort(pool, files.resort)
     known: dict[str, Any] = {"max_rounds": variant.max_rounds, "use_confidence": False}
     return Experiment(pool, LEVELS, BUDGETS, PERMUTATIONS, SEED, **known)
 
@@ -177,24 +155,14 @@ def run_recording(
             "winner": join(episode.winner(tie_break=variant.tie_break)),
             "rounds": join(variant.max_rounds - episode.state.rounds_left),
         }
-        if variant.resort:
-            decisions[f"{price:g}"]["resorted"] = join(episode.resorted.astype(np.int64))
     return decisions
 
 
 def make_samples(pool: Pool) -> SampleMatrix:
-    """Return the samples of every question in recorded order, with room for a last resort.
-
-    A last resort gets the next samples of the first model, or unparsed ones: the file stores
-    whether it is used, not what it answers.
-    """
+    """Return the samples of every question in recorded order."""
     shape = (len(pool), int(pool.answers.n_samples[0]))
-    room = 0 if pool.resort is None else pool.resort.level.n_samples
-    answer = pool.answers.answer.reshape(shape)
-    answer = np.pad(answer, ((0, 0), (0, room)), constant_values=UNPARSED)
-    return SampleMatrix(
-        answer, logprob=None if pool.logprob is None else pool.logprob.reshape(shape)
-    )
+    logprob = None if pool.logprob is None else pool.logprob.reshape(shape)
+    return SampleMatrix(pool.answers.answer.reshape(shape), logprob=logprob)
 
 
 def join(numbers: IntArray) -> str:

@@ -1,8 +1,8 @@
 """Policy: the bundle that ships in the package, trained on the example set.
 
 ``python scripts/make_policy.py OUT`` imports the shipped samples, trains a sequential policy on
-them, calibrates it at two samples per question, and adds the prompt and the sampling settings that
-were used to collect them.
+their votes, calibrates it at two samples per question, and adds the prompt and the sampling
+settings that were used to collect them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory) / "run"
         import_samples(find_example(), run, grader="numeric")
-        train_run(run, policy="sequential", out=out)
+        train_run(run, policy="sequential", out=out, evidence="votes")
         calibrate_run(run, bundle=out, budget=2.0)
     template = Template(FORM, few_shot=tuple(FEW_SHOT), chat=False)
     settings = Settings(temperature=0.7, max_tokens=20, stop=("\n",))

@@ -43,10 +43,8 @@ STORED = [
 def run(recording: str, name: str, **options: Any) -> dict[str, dict[str, str]]:
     """Run a variant as the script does; skip the test where data or a library is missing."""
     files = script.RECORDINGS[recording]
-    resort = files.resort if script.VARIANTS[name].resort else None
-    for path in (files.path, resort):
-        if path is not None and not path.is_file():
-            pytest.skip(f"{path} is not there: set ADACOMPUTE_DATA")
+    if not files.path.is_file():
+        pytest.skip(f"{files.path} is not there: set ADACOMPUTE_DATA")
     for module in ("xgboost", "sklearn", "onnx", "onnxruntime"):
         pytest.importorskip(module, reason="needs the extra 'train'")
     decisions: dict[str, dict[str, str]] = script.run_recording(recording, name, **options)

@@ -29,7 +29,7 @@ SMOOTH = [name for name in POLICY_FACTORIES if name != "fixed"]
 
 def results(cost: list[list[float]], accuracy: list[list[float]]) -> ReplayResult:
     costs, none = np.array(cost), np.zeros(np.shape(cost))
-    return ReplayResult(costs, np.array(accuracy), costs, costs, none, none, none)
+    return ReplayResult(costs, np.array(accuracy), costs, costs, none, none)
 
 
 def curve_of(
@@ -189,7 +189,7 @@ def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, F
     def curve(cost: FloatArray, more: FloatArray) -> HeldOutCurve:
         accuracy = (ease[:, None] + rising + more[:, None])[rows]
         zero = np.zeros(accuracy.shape)
-        result = ReplayResult(cost[rows], accuracy, zero, zero, zero, zero, zero)
+        result = ReplayResult(cost[rows], accuracy, zero, zero, zero, zero)
         fold = FoldResult(FITTED, settings, np.arange(len(rows)), result)
         return HeldOutCurve((fold,), rows.astype(np.uint64))
 

@@ -176,7 +176,7 @@ def test_the_index_path_equals_the_episode_path(
     )
     assert policy.is_index_rule
     assert (fast.n_samples * orders == np.rint(slow.n_samples * orders)).all()
-    for name in ("cost", "accuracy", "n_rounds", "cost_variance", "accuracy_variance", "resorted"):
+    for name in ("cost", "accuracy", "n_rounds", "cost_variance", "accuracy_variance"):
         one, other = getattr(fast, name), getattr(slow, name)
         assert one.shape == (size, 9)
         assert one == pytest.approx(other, abs=1e-12), name

@@ -22,10 +22,8 @@ pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 import openai
 
-from adacompute.core.answers import Answers
 from adacompute.core.errors import BundleError, DataError
-from adacompute.core.state_sums import StateSums
-from adacompute.core.types import Level, UtilityTable, make_levels
+from adacompute.core.types import UtilityTable, make_levels
 from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
 from adacompute.gateway.body import Body
@@ -38,9 +36,7 @@ from adacompute.models.templates import Template
 from adacompute.policies.bundle import Baseline, Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.prior import response_profile
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.sequential import fit_sequential
 from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
 from adacompute.stages.replay import decide_again, replay_log
@@ -899,25 +895,3 @@ def test_samples_have_different_seeds_if_the_client_sets_one(
         sample(upstream, Capabilities(), 2, body={} if seed is None else {"seed": seed})
     found = [json.loads(one.body).get("seed") for one in upstream.received]
     assert sorted(found, key=str) == sorted(sent, key=str)
-
-
-def test_a_failed_escalation_answers_with_the_majority(tmp_path: Path) -> None:
-    """The other model fails: the samples of the usual one vote, and the last does not win alone."""
-    rng = np.random.default_rng(0)
-    hard = rng.random(80) < 0.5
-    answer = np.where(hard[:, None], rng.integers(0, 4, (80, 8)), 0)
-    answers = Answers.of(answer.tolist(), (answer == 0).tolist())
-    sums = StateSums(answers, 4, resort_utility=np.where(hard, 0.9, 0.6))
-    levels = (*make_levels((1, 2, 3, 4)), Level(name="big", n_samples=1, model="big"))
-    features = np.zeros((80, len(FEATURE_SETS["words"])), np.float32)
-    profile = response_profile(answers, 4)
-    policy = fit_sequential(features, profile, sums, levels, resort_cost=5.0)
-    frontier = (FrontierPoint(1.0, 0.005, 1.0, 1.0, 1.0, 0.5, 0.4, 0.6, 1.0),)
-    save_bundle(Bundle(policy, features="words", frontier=frontier), tmp_path / "escalating")
-    with serving(tmp_path / "escalating") as (upstream, port):
-        failure = ScriptedReply(500, JSON, [b'{"error": {"message": "no"}}'])
-        upstream.answer(reply("7"), reply("5"), failure)
-        answered = ask(port)
-        models = [json.loads(received.body)["model"] for received in upstream.received]
-    assert models == ["real", "real", "big"]
-    assert texts(answered) == "7"

@@ -175,7 +175,7 @@ def test_invalid_json_is_rejected(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["[]", "null", '"bundle"', "{}", '{"format": 2}', '{"format": 3}'])
 def test_other_format_versions_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    check_rejected(tmp_path, "format (None|2|3), .* format 5: run 'adacompute train' again")
+    check_rejected(tmp_path, "format (None|2|3), .* format 6: run 'adacompute train' again")
 
 
 SETTINGS = asdict(Settings())
@@ -202,6 +202,7 @@ SETTINGS = asdict(Settings())
         ("rules", "policy__kind", "oracle", "kind 'oracle' is unknown"),
         ("rules", "policy__mix_by", "luck", "'luck' is none of key, length, none"),
         ("rules", "policy__levels", [], "increasing numbers of samples"),
+        ("rules", "policy__levels__2__model", "large", "levels of several models .None, large."),
         ("rules", "policy__levels__0__n_samples", 9, "increasing numbers of samples"),
         ("rules", "policy__levels__0__n_samples", "1", "n_samples cannot be a str"),
         ("rules", "policy__levels__0__n_samples", True, "n_samples cannot be a bool"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.answers import UNPARSED
-from adacompute.core.types import IntArray, Level, make_levels
+from adacompute.core.types import IntArray, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.policies import lookup
 from adacompute.policies.bundle import load_bundle
@@ -96,7 +96,5 @@ def test_lookups_forget_when_they_are_full(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_policies_that_need_blocks_have_no_lookup() -> None:
-    resort = (*LEVELS, Level("other", 1, model="other"))
     assert make_lookup(replace(MIXED, mix_by="length")) is None
-    assert make_lookup(replace(MIXED, levels=resort)) is None
     assert make_lookup(replace(example(), round_cost=1.0)) is None

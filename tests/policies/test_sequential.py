@@ -15,10 +15,7 @@ from adacompute.core.types import Float32Array, IntArray, Level, make_levels
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.prior import response_profile
-from adacompute.policies.sequential import (
-    SequentialPolicy,
-    fit_sequential,
-)
+from adacompute.policies.sequential import MAX_PLANS, SequentialPolicy, fit_sequential
 from adacompute.policies.sequential_tables import TABLES, from_spec, to_spec
 from adacompute.policies.spec import PolicySpec
 
@@ -132,7 +129,7 @@ def test_the_response_profile_is_computed_from_samples() -> None:
 
 
 def load(tables: bytes, levels: tuple[Level, ...] = LEVELS) -> SequentialPolicy:
-    return from_spec(PolicySpec(levels, {"round_cost": 0.0, "resort_cost": 0.0}, {TABLES: tables}))
+    return from_spec(PolicySpec(levels, {"round_cost": 0.0}, {TABLES: tables}))
 
 
 def test_saved_tables_are_loaded_unchanged() -> None:
@@ -189,3 +186,11 @@ def test_an_expensive_round_happens_once() -> None:
     features, answers, _ = population(200, telling=6.0, seed=1)
     many, one = (count_samples(policy, features, answers, 0.01, rounds=r) for r in (MAX_SAMPLES, 1))
     assert (many == one).all()
+
+
+def test_few_plans_are_cached() -> None:
+    policy = replace(fit(100, telling=0.0), round_cost=0.5, _plans={})
+    features, answers, _ = population(20, telling=0.0, seed=1)
+    for price in np.geomspace(0.1, 1e-3, 12):
+        count_samples(policy, features, answers, float(price))
+        assert 0 < len(policy._plans) <= MAX_PLANS

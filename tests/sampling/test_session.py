@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adacompute.core.errors import BundleError, ConfigError, DataError
-from adacompute.core.types import Float32Array, IntArray, Level, hash_text, make_levels
+from adacompute.core.types import Level, hash_text, make_levels
 from adacompute.datasets.example import locate_bundle
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_episode
-from adacompute.policies.policy import SampleMatrix, State
+from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
@@ -288,68 +288,17 @@ def test_the_answer_so_far_is_the_vote_so_far() -> None:
     assert (session.can_cancel, session.planned_after([-1])) == (True, None)
 
 
-class Escalate:
-    """Ask another model once the first sample is there."""
-
-    levels = (Level("1", 1), Level("other", 1, model="large"))
-
-    def prepare_features(self, features: Float32Array) -> Float32Array:
-        return features[:, :0]
-
-    def decide(self, state: State, price: float) -> IntArray:
-        del price
-        return np.minimum(state.level + 1, 1)
-
-
-def test_another_model_is_an_arm_and_answers_alone() -> None:
-    session = Session(Escalate(), "2 + 2?", price=0.1, grader="numeric")
-    assert session.ask() == Request(1, None)
-    session.tell(["5"])
-    assert session.ask() == Request(1, "large")
-    assert not session.can_cancel
-    session.tell(["4"])
-    assert session.ask() is None
-    assert (session.answer, session.chosen) == ("4", 1)
+def test_levels_of_several_models_need_a_policy_over_arms() -> None:
+    levels = (Level("1", 1), Level("2", 2, model="large"))
+    policy = RulePolicy("fixed", levels, (FixedRule(2),), PriceSchedule((0.1,)))
+    with pytest.raises(BundleError, match="large"):
+        Session(policy, "2 + 2?", price=0.1, grader="numeric")
 
 
 def test_half_a_surrogate_pair_in_a_question_is_replaced() -> None:
     session = Session(bundles()["sequential"], "\ud83d?", budget=2.0)
     assert session.ask() is not None
     assert session.question == "??"
-
-
-class Escalating:
-    """Takes three samples of the usual model, then some of another."""
-
-    def __init__(self, n_samples: int) -> None:
-        self.levels = (*make_levels((3,)), Level(name="big", n_samples=n_samples, model="big"))
-
-    def prepare_features(self, features: Float32Array) -> Float32Array:
-        return features[:, :0]
-
-    def decide(self, state: State, price: float) -> IntArray:  # noqa: ARG002 - the protocol's
-        return np.minimum(state.level + 1, 1)
-
-
-def escalate(answers: list[str], other: list[str], *, wanted: int) -> Session:
-    """Return a session that got these samples of the usual model, then these of the other."""
-    session = Session(Escalating(wanted), "question", price=0.1, grader="numeric")
-    session.ask()
-    session.tell(answers)
-    assert session.ask() == Request(wanted, "big")
-    session.tell(other)
-    session.finish()
-    return session
-
-
-def test_a_failed_escalation_answers_with_the_majority() -> None:
-    assert escalate(["7", "7", "5"], [], wanted=1).answer == "7"
-    assert escalate(["7", "5", "7"], [], wanted=2).answer == "7"
-
-
-def test_samples_of_an_escalation_that_was_cut_short_vote_alone() -> None:
-    assert escalate(["7", "7", "5"], ["9"], wanted=2).answer == "9"
-    assert escalate(["7", "7", "5"], ["9", "9"], wanted=2).answer == "9"
 
 
 def test_a_round_that_was_cut_short_breaks_ties_by_logprob() -> None:

@@ -35,7 +35,7 @@ def _rebuild(bundle: Bundle) -> Estimator:
     kind = ESTIMATORS.get(str(bundle.notes.get("policy")))
     try:
         has_draft = bool(bundle.notes.get("experiment", {}).get("draft"))
-        if kind is not None and bundle.notes.get("resort") is None and not has_draft:
+        if kind is not None and not has_draft:
             return kind(**_find_parameters(kind, bundle))
     except (KeyError, TypeError, IndexError):
         pass  # it cannot be refitted, and still be run
@@ -47,7 +47,7 @@ def _find_parameters(kind: type[RegisteredEstimator], bundle: Bundle) -> dict[st
     notes = bundle.notes
     known = notes.get("parameters")
     if known is None:  # `adacompute train` fitted it
-        sees_all = notes["experiment"].get("use_confidence", False)
+        sees_all = notes["experiment"]["use_confidence"]
         known = {
             **notes["experiment"],
             "evidence": ALL_EVIDENCE if sees_all else VOTES,

@@ -138,7 +138,6 @@ class RegisteredEstimator(Estimator):
         settings = {name: getattr(experiment, name) for name in names}
         return {
             **super()._notes(samples, experiment),
-            "resort": None,
             "experiment": settings,
             "parameters": self.get_params(),
         }

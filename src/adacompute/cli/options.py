@@ -217,11 +217,6 @@ ROUND_COST = click.option(
     show_default=True,
     help="Cost of each round of samples in addition to the samples.",
 )
-RESORT = click.option(
-    "--resort",
-    type=RUN,
-    help="Run of a stronger model on the same questions, the last level of 'sequential'.",
-)
 TIE_BREAK = click.option(
     "--tie-break",
     default="first",

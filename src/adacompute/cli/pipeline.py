@@ -23,7 +23,6 @@ from adacompute.cli.options import (
     NATIVE_N,
     NUMBERS,
     PRICE_AS,
-    RESORT,
     ROUND_COST,
     RUN,
     SEED,
@@ -204,7 +203,6 @@ def solve(
 @PRICE_AS
 @ROUND_COST
 @NATIVE_N
-@RESORT
 @TIE_BREAK
 @EVIDENCE
 @FEATURES
@@ -253,7 +251,6 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     help="Gains and losses up to this size count as no gain.",
 )
 @click.option("--max-rounds", type=int, help="Maximum rounds of samples per question.")
-@RESORT
 @common
 def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
     """Set a bundle's price on held-out questions and give a verdict."""
@@ -290,7 +287,6 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @click.option("--rounds", type=int, help="Maximum rounds of samples per question.")
 @ROUND_COST
 @NATIVE_N
-@RESORT
 @TIE_BREAK
 @EVIDENCE
 @common

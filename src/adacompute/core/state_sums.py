@@ -50,15 +50,11 @@ class TieGains:
 
 @dataclass(frozen=True, eq=False)
 class StateSums:
-    """Sums of the state measures of N questions over groups of them.
-
-    ``resort_utility`` (N,) is the probability that the last resort is correct, if there is one.
-    """
+    """Sums of the state measures of N questions over groups of them."""
 
     answers: Answers
     max_samples: int
     tie_gains: TieGains | None = None
-    resort_utility: FloatArray | None = None
 
     @cached_property
     def _kinds(self) -> tuple[IntArray, FloatArray, IntArray, IntArray]:
@@ -114,25 +110,17 @@ class StateSums:
         kind, n_kinds = self._kinds[3], len(self._kinds[0])
         first = np.concatenate([[0], np.cumsum(sizes)])
         weight = np.zeros((n_kinds, int(first[-1])))
-        utility = self.resort_utility
-        resort_weight = None if utility is None else np.zeros(weight.shape)
         for group, start in zip(groups, first, strict=False):
             rows = np.flatnonzero(group != NO_GROUP)
-            cell = (kind[rows], start + group[rows])
-            np.add.at(weight, cell, 1.0)
-            if utility is not None and resort_weight is not None:
-                np.add.at(resort_weight, cell, utility[rows])
+            np.add.at(weight, (kind[rows], start + group[rows]), 1.0)
         mass, correct = (np.zeros((len(self.reached), weight.shape[1])) for _ in range(2))
-        resort = None if resort_weight is None else np.zeros(mass.shape)
         blocks = self._cached if n_kinds <= MAX_CACHED else self._measure_blocks()
         for i, block in enumerate(blocks):
             part = slice(i * BLOCK_SIZE, (i + 1) * BLOCK_SIZE)
             mass += block.mass @ weight[part]
             correct += block.correct_mass @ weight[part]
-            if resort is not None and resort_weight is not None:
-                resort += block.mass @ resort_weight[part]
         self._add_tie_gains(correct, groups, first)
-        total = StateMeasure(mass, correct, resort)
+        total = StateMeasure(mass, correct)
         columns = [slice(a, b) for a, b in itertools.pairwise(first.tolist())]
         return [total.map(operator.itemgetter((slice(None), part))) for part in columns]
 

@@ -204,18 +204,15 @@ def _successors(
 class StateMeasure:
     """Probability that each question reaches each state, (states, N).
 
-    ``correct_mass`` is the probability that the state is reached and its majority is correct. The
-    optional ``resort`` is the probability that it is reached and the last resort is correct there.
+    ``correct_mass`` is the probability that the state is reached and its majority is correct.
     """
 
     mass: FloatArray
     correct_mass: FloatArray
-    resort: FloatArray | None = None
 
     def map(self, change: Callable[[FloatArray], FloatArray]) -> StateMeasure:
-        """Apply the same function to every table."""
-        resort = None if self.resort is None else change(self.resort)
-        return StateMeasure(change(self.mass), change(self.correct_mass), resort)
+        """Apply the same function to both tables."""
+        return StateMeasure(change(self.mass), change(self.correct_mass))
 
 
 def measure_states(answers: Answers, max_samples: int) -> StateMeasure:

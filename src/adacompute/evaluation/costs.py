@@ -8,7 +8,7 @@ other samples takes their place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Real
 from pathlib import Path
@@ -128,12 +128,12 @@ def read_token_prices(
     units: Collection[str],
     price_as: Mapping[str, str] | None = None,
     *,
-    runs: Sequence[Path | None] = (),
+    run: Path,
 ) -> TokenPriceList | None:
     """Read a file of token prices, which at least one of the units must need.
 
     ``price_as`` gives models the prices of listed ones. Of a public list, which has thousands of
-    models, only those of the runs are kept.
+    models, only those of the run are kept.
     """
     if path is None and price_as:
         raise ConfigError("--price-as names a listed model: give the list with --token-prices")
@@ -144,8 +144,7 @@ def read_token_prices(
     price_list = parse_token_prices(path, price_as)
     if path.suffix.lower() != PUBLIC_SUFFIX:
         return price_list
-    tables = [Run(run).recorded_samples() for run in runs if run is not None]
-    models = [model for table in tables for model in table["model"].unique().to_pylist()]
+    models = Run(run).recorded_samples()["model"].unique().to_pylist()
     return select_token_prices(price_list, path, [*models, *(price_as or {})])
 
 

@@ -216,7 +216,6 @@ class Evidence:
             n_rounds=n_rounds.mean(axis=1),
             cost_variance=cost.var(axis=1),
             accuracy_variance=correct.var(axis=1),
-            resorted=np.zeros(cost.shape[::2]),
         )
 
 

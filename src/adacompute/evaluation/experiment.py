@@ -84,8 +84,7 @@ class Experiment:
         """Sums of the vote states of groups of questions."""
         max_samples = min(MAX_SAMPLES, max(self.levels))
         ties = None if self.pool.logprob is None else self.replay.tie_gains(max_samples)
-        utility = None if self.pool.resort is None else self.pool.resort.utility
-        return StateSums(self.pool.answers, max_samples, ties, utility)
+        return StateSums(self.pool.answers, max_samples, ties)
 
     @property
     def uses_evidence(self) -> bool:
@@ -101,7 +100,7 @@ class Experiment:
         return (
             self.use_confidence
             and _has_likelihoods(pool)
-            and not (sees_rounds or pool.logprob is not None or pool.resort is not None)
+            and not (sees_rounds or pool.logprob is not None)
         )
 
     @cached_property
@@ -164,10 +163,8 @@ class Experiment:
         return float(self.pool.round_costs[rows].mean())
 
     def max_cost(self, rows: IntArray) -> float:
-        """Return the mean cost with one round per sample, and then the last resort."""
-        round_cost, resort = self.round_cost(rows), self.pool.resort
-        cost = max(self.levels) * (self.sample_cost(rows) + round_cost)
-        return cost if resort is None else cost + round_cost + float(resort.cost[rows].mean())
+        """Return the mean cost of the largest level with one round per sample."""
+        return max(self.levels) * (self.sample_cost(rows) + self.round_cost(rows))
 
     def run_rules(self, rules: Sequence[Rule]) -> ReplayResult:
         """Return the results of each rule on all questions, (N, rules).

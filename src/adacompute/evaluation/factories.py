@@ -198,27 +198,21 @@ def make_sequential_votes(experiment: Experiment, train: IntArray) -> FittedPoli
 def _make_sequential(
     experiment: Experiment, train: IntArray, features: Float32Array
 ) -> FittedPolicy:
-    pool, resort_cost = experiment.pool, 0.0
     sample_cost = experiment.sample_cost(train)
     levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
-    if pool.resort is not None:
-        levels, resort_cost = (*levels, pool.resort.level), float(pool.resort.cost[train].mean())
     policy = fit_sequential(
         features[train],
         experiment.response_profile[train],
         experiment.state_sums,
         levels,
         rows=train,
-        group=pool.group[train],
+        group=experiment.pool.group[train],
         round_cost=experiment.round_cost(train) / sample_cost,
-        resort_cost=resort_cost / sample_cost,
         seed=experiment.seed,
     )
     # At the highest price no question gets a second sample, whatever its jitter and sample cost.
     second = float(policy.break_even_price[states().layer(1)].max(initial=0.0))
     highest = max(float(policy.break_even_price.max()), second / (1.0 - PRICE_JITTER)) / sample_cost
-    if resort_cost:
-        highest = max(highest, 1.0 / resort_cost)  # the gain is never more than one answer
     return FittedPolicy(policy, price_grid(highest or 1.0 / sample_cost), features)
 
 

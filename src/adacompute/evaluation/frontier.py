@@ -174,7 +174,7 @@ class PriceFrontier:
         if isinstance(policy, ColouredPolicy):
             arms = tuple(experiment.arm_names.index(name) for name in policy.arms)
             return experiment.evidence.select(arms).measure_latency(policy, price, final.features)
-        if pool.latency_s is None or pool.resort is not None or isinstance(policy, ArmMixture):
+        if pool.latency_s is None or isinstance(policy, ArmMixture):
             return None
         sample_cost = experiment.sample_cost(np.arange(len(pool)))
         rows, block = next(experiment.replay.blocks())  # enough questions for percentiles

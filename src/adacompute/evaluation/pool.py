@@ -19,7 +19,6 @@ from adacompute.core.types import (
     FloatArray,
     IntArray,
     KeyArray,
-    Level,
     UtilityTable,
     hash_keys,
 )
@@ -35,42 +34,6 @@ FILLED_PERCENTILE = 90
 
 MAX_EXCLUDED_SHARE = 0.1
 """Share of the questions that may be excluded because they have too few samples."""
-
-
-@dataclass(frozen=True, eq=False)
-class Resort:
-    """Samples of another model on the same questions, which answer alone where it is asked.
-
-    ``level`` names the model and how many of its samples vote; ``sample_cost`` is (S,).
-    """
-
-    level: Level
-    answers: Answers
-    sample_cost: FloatArray
-
-    def __post_init__(self) -> None:
-        fewest = int(self.answers.n_samples.min(initial=self.level.n_samples))
-        if fewest < self.level.n_samples:
-            raise DataError(
-                f"a last resort of {self.level.n_samples} samples needs as many of every question, "
-                f"and one has {fewest}: collect more of them, or let fewer vote"
-            )
-
-    def take(self, rows: IntArray | BoolArray) -> Resort:
-        """Return these questions."""
-        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        keep = np.isin(self.answers.question, rows)
-        return replace(self, answers=self.answers.take(rows), sample_cost=self.sample_cost[keep])
-
-    @property
-    def cost(self) -> FloatArray:
-        """Mean cost of asking it, by question."""
-        return self.level.n_samples * _mean_by_question(self.answers, self.sample_cost)
-
-    @property
-    def utility(self) -> FloatArray:
-        """Probability that it is correct, by question."""
-        return estimate(self.answers, (self.level.n_samples,), standard_errors=False).utility[:, 0]
 
 
 def _mean_by_question(answers: Answers, values: FloatArray) -> FloatArray:
@@ -89,12 +52,11 @@ class Pool:
     holds the length of the question. ``sequential_features``, where given, are for the sequential
     policy. ``draft`` is the uncertainty of each sample (S,), if it was read. ``draft_features``,
     where given, add that of a first sample before it is paid for: only the paper's protocol may use
-    them. ``resort`` holds samples of another model. Where
-    ``logprob`` (S,) is given, ties go to the likeliest answer. ``latency_s`` (S,) is how long each
-    sample took, if it is known. ``arm`` (S,) numbers the ``arms`` if there are several. ``signals``
-    (S, names) are what was recorded about the confidence of each sample, under ``signal_names``;
-    NaN is unknown. ``n_excluded`` counts the questions that ``equalise`` left out, and
-    ``n_imputed`` the samples that it added.
+    them. Where ``logprob`` (S,) is given, ties go to the likeliest answer. ``latency_s`` (S,) is
+    how long each sample took, if it is known. ``arm`` (S,) numbers the ``arms`` if there are
+    several. ``signals`` (S, names) are what was recorded about the confidence of each sample, under
+    ``signal_names``; NaN is unknown. ``n_excluded`` counts the questions that ``equalise`` left
+    out, and ``n_imputed`` the samples that it added.
     """
 
     answers: Answers
@@ -107,7 +69,6 @@ class Pool:
     draft: DraftUncertainty | None = None
     draft_features: Float32Array | None = None
     round_cost: float | FloatArray = 0.0
-    resort: Resort | None = None
     logprob: FloatArray | None = None
     latency_s: FloatArray | None = None
     arm: IntArray | None = None
@@ -138,7 +99,6 @@ class Pool:
             sequential_features=None if sequential is None else sequential[rows],
             draft=None if self.draft is None else self.draft.take(kept),
             draft_features=None if free is None else free[rows],
-            resort=None if self.resort is None else self.resort.take(rows),
             sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
             latency_s=None if self.latency_s is None else self.latency_s[kept],

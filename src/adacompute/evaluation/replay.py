@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import UNPARSED, order_samples
+from adacompute.core.answers import order_samples
 from adacompute.core.errors import DataError
 from adacompute.core.state_sums import TieGains
 from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.policies.policy import Policy, SampleMatrix, answers_alone
+from adacompute.policies.policy import Policy, SampleMatrix
 from adacompute.policies.sequential import SequentialPolicy
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ MAX_CACHED_BLOCKS = 4
 class ReplayResult:
     """Means over the orders of each question, and the variance of two of them.
 
-    The arrays are (N, prices), or (N,) for a single setting. ``resorted`` is the share of orders in
-    which another model was asked in the end.
+    The arrays are (N, prices), or (N,) for a single setting.
     """
 
     cost: FloatArray
@@ -53,7 +52,6 @@ class ReplayResult:
     n_rounds: FloatArray
     cost_variance: FloatArray
     accuracy_variance: FloatArray
-    resorted: FloatArray
 
     def take(self, rows: IntArray) -> ReplayResult:
         """Return these questions."""
@@ -106,18 +104,13 @@ class ReplayResult:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Random orders of the samples of a pool, each ``length`` samples long.
-
-    ``resort_cost`` is the mean cost of the last resort that policies decide by; by default, that of
-    the pool.
-    """
+    """Random orders of the samples of a pool, each ``length`` samples long."""
 
     pool: Pool
     n_permutations: int
     length: int
     seed: int = 0
     max_rounds: int = UNLIMITED_ROUNDS
-    resort_cost: float | None = None
 
     def blocks(self) -> Iterator[tuple[IntArray, Replay]]:
         """Yield blocks of questions: their rows, and their own replay."""
@@ -131,11 +124,9 @@ class Replay:
         return list(self._make_blocks())
 
     def _make_blocks(self) -> Iterator[tuple[IntArray, Replay]]:
-        resort = self.pool.resort
-        cost = None if resort is None else float(resort.cost.mean())
         for start in range(0, len(self.pool), BLOCK_SIZE):
             rows = np.arange(start, min(start + BLOCK_SIZE, len(self.pool)))
-            yield rows, replace(self, pool=self.pool.take(rows), resort_cost=cost)
+            yield rows, replace(self, pool=self.pool.take(rows))
 
     def run(
         self,
@@ -183,7 +174,7 @@ class Replay:
         The number of samples at a price is 1 plus the number of samples before which the smallest
         limit so far is above the price. So each sample has one price below which it is drawn.
         """
-        size, last = len(self.pool), min(self.length, policy.max_samples)
+        size, last = len(self.pool), min(self.length, len(policy.levels))
         repeated = np.repeat(np.arange(size), self.n_permutations)
         path = states().find(self.samples.vote_keys[:, 1:last])
         limit = policy.continue_price(path, features[repeated], self.pool.key[repeated])
@@ -209,7 +200,6 @@ class Replay:
             n_rounds=n_samples,
             cost_variance=np.maximum(mean(cost**2) - mean_cost**2, 0.0),
             accuracy_variance=np.maximum(mean(accuracy**2) - mean_accuracy**2, 0.0),
-            resorted=np.zeros(n_samples.shape),
         )
 
     @cached_property
@@ -220,13 +210,10 @@ class Replay:
 
     @cached_property
     def samples(self) -> SampleMatrix:
-        """The samples, one row per order, with empty columns for those of a last resort."""
-        answer = self.pool.answers.answer[self._order]
-        resort = self.pool.resort
-        n_extra = 0 if resort is None else resort.level.n_samples
+        """The samples, one row per order."""
         draft = self.pool.draft
         return SampleMatrix(
-            np.pad(answer, ((0, 0), (0, n_extra)), constant_values=UNPARSED),
+            self.pool.answers.answer[self._order],
             uncertainty=None if draft is None else draft.value[self._order],
         )
 
@@ -267,18 +254,6 @@ class Replay:
         cost = np.cumsum(self.pool.sample_cost[self._order], axis=1)
         return np.pad(cost, ((0, 0), (1, 0)))
 
-    @cached_property
-    def _resorted(self) -> tuple[FloatArray, FloatArray]:
-        """Cost of the last resort in each order, and whether its vote is correct there."""
-        resort = self.pool.resort
-        if resort is None:
-            raise DataError("the policy has a last resort, but no samples of its model are given")
-        size, answers = resort.level.n_samples, resort.answers
-        known = {"n_orders": self.n_permutations, "length": size, "seed": self.seed + 1}
-        index = order_samples(answers, self.pool.key, **known).reshape(-1, size)
-        correct = running_accuracy(answers.answer[index], answers.class_accuracy[index])[:, -1]
-        return resort.sample_cost[index].sum(axis=1), correct
-
     def _run_episode(
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
     ) -> ReplayResult:
@@ -286,17 +261,10 @@ class Replay:
         ended = run_episode(self._start(policy, price, features, sample_cost))
         n_samples = ended.state.observed.n_samples
         n_rounds = self.max_rounds - ended.state.rounds_left
-        shape, resorted = (len(self.pool), self.n_permutations), ended.resorted
-        own = n_samples - np.where(resorted, policy.levels[-1].n_samples, 0)
-        rows = np.arange(len(n_samples))
+        shape, rows = (len(self.pool), self.n_permutations), np.arange(len(n_samples))
         round_cost = np.repeat(self.pool.round_costs, self.n_permutations)
-        cost = self._cost[rows, own] + round_cost * n_rounds
-        accuracy = self._accuracy[rows, own]
-        if resorted.any():
-            resort_cost, resort_correct = self._resorted
-            cost = cost + np.where(resorted, resort_cost, 0)
-            accuracy = np.where(resorted, resort_correct, accuracy)
-        cost, accuracy = cost.reshape(shape), accuracy.reshape(shape)
+        cost = (self._cost[rows, n_samples] + round_cost * n_rounds).reshape(shape)
+        accuracy = self._accuracy[rows, n_samples].reshape(shape)
         return ReplayResult(
             cost=cost.mean(axis=1),
             accuracy=accuracy.mean(axis=1),
@@ -304,7 +272,6 @@ class Replay:
             n_rounds=n_rounds.reshape(shape).mean(axis=1),
             cost_variance=cost.var(axis=1),
             accuracy_variance=accuracy.var(axis=1),
-            resorted=resorted.reshape(shape).mean(axis=1),
         )
 
     def measure_latency(
@@ -344,7 +311,4 @@ class Replay:
     def _level_cost(self, policy: Policy, sample_cost: float) -> FloatArray:
         """Return the cost of each level that the policy decides by, (N, K)."""
         cost = np.array([sample_cost * level.n_samples for level in policy.levels])
-        known = np.tile(cost, (len(self.pool), 1))
-        if answers_alone(policy.levels).any() and self.resort_cost is not None:
-            known[:, -1] = self.resort_cost
-        return known
+        return np.tile(cost, (len(self.pool), 1))

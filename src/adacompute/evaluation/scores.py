@@ -197,7 +197,7 @@ def oracle_point(scores: tuple[float, FloatArray]) -> CurvePoint:
     cost, utility = scores
     none = np.zeros(len(utility))
     costs = np.full(len(utility), cost)
-    return CurvePoint(cost, ReplayResult(costs, utility, costs, none + 1, none, none, none))
+    return CurvePoint(cost, ReplayResult(costs, utility, costs, none + 1, none, none))
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +260,7 @@ def keep_levels(pool: Pool, levels: Sequence[int]) -> tuple[int, ...]:
     """Return the levels for which there are enough samples, and refuse fewer than two."""
     n_samples, known = pool.n_samples, sorted(set(levels))
     kept = tuple(n for n in known if n <= n_samples)
-    if not kept or (len(kept) == 1 and pool.resort is None and not pool.has_arms):
+    if not kept or (len(kept) == 1 and not pool.has_arms):
         named = [*map(str, known[:MAX_NAMED_LEVELS]), *["…"] * (len(known) > MAX_NAMED_LEVELS)]
         raise DataError(
             f"{n_samples} samples per question allow {len(kept)} of the levels "

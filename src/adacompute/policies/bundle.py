@@ -35,13 +35,13 @@ from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.draft_router import DraftRouterPolicy
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.policies.policy import Policy, answers_alone
+from adacompute.policies.policy import Policy
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.sequential_tables import TABLES
 from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
-FORMAT = 5
+FORMAT = 6
 NOT_JUDGED = "not judged"
 UNIFORM = ("fixed", "mixture")
 """Policies that need no verdict: other policies are compared with them."""
@@ -123,6 +123,14 @@ class Bundle:
     arms: tuple[ArmSettings, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        names = {str(level.model) for level in self.policy.levels}
+        if len(names) > 1 and not isinstance(self.policy, EVIDENCE_POLICIES):
+            raise BundleError(
+                f"levels of several models ({', '.join(sorted(names))}) need a policy over arms: "
+                "train one on a run with several arms"
+            )
+
     @property
     def level_cost(self) -> FloatArray:
         """Cost of each level from the start, (1, K), in the unit."""
@@ -131,8 +139,6 @@ class Bundle:
         if isinstance(self.policy, EVIDENCE_POLICIES):
             arms = [self.policy.arm_of_level(i) for i in range(len(levels))]
             return np.asarray(n_samples[None, :] * np.array(self.policy.sample_cost)[arms])
-        if isinstance(self.policy, SequentialPolicy):
-            n_samples = np.where(answers_alone(levels), self.policy.resort_cost, n_samples)
         return n_samples[None, :] * self.sample_cost
 
     @property
@@ -150,11 +156,10 @@ class Bundle:
 
     @property
     def max_samples(self) -> int:
-        """Number of samples of the largest level of the first model, or of all arms together."""
+        """Number of samples of the largest level, or of all arms together."""
         if isinstance(self.policy, ColouredPolicy):
             return sum(self.policy.colours.max_samples)
-        levels = self.policy.levels
-        return max(level.n_samples for level in levels if level.model == levels[0].model)
+        return max(level.n_samples for level in self.policy.levels)
 
     @property
     def pooled(self) -> Bundle | None:
@@ -333,7 +338,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         frontier=_read_frontier(read_entry(content, "frontier", list)),
         pooled_frontier=_read_frontier(read_entry(content, "pooled_frontier", list)),
         tie_break=read_choice(TIE_BREAKS, content["tie_break"]),
-        arms=arm_settings.from_json(content.get("arms", ())),
+        arms=arm_settings.from_json(read_entry(content, "arms", list)),
         notes=read_entry(content, "notes", dict),
     )
 

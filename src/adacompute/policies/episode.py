@@ -4,9 +4,6 @@ start → decide → feed samples → decide … → done. Replay on recorded sa
 question at a time) and batch runs (blocks) all drive this machine, so every decision is made here.
 It does no I/O: it says how many samples it needs and receives them. It does not know who draws them
 or what they finally cost.
-
-A level of another model than the first level is a last resort: its samples vote alone, whatever was
-sampled before, and end the question.
 """
 
 from __future__ import annotations
@@ -19,17 +16,10 @@ import numpy as np
 from adacompute.core import votes
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
-from adacompute.policies.policy import (
-    NO_LEVEL,
-    ObservedSamples,
-    Policy,
-    SampleMatrix,
-    State,
-    answers_alone,
-)
+from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
 
 if TYPE_CHECKING:
-    from adacompute.core.types import BoolArray, Float32Array, FloatArray, IntArray, KeyArray
+    from adacompute.core.types import Float32Array, FloatArray, IntArray, KeyArray
 
 UNLIMITED_ROUNDS = 1 << 30
 FIRST_SEEN, LOGPROB = "first", "logprob"
@@ -43,8 +33,7 @@ class Episode:
 
     ``cost`` (N, K) is the cost of each level from the start. ``active`` holds the rows of active
     questions. ``target`` is how many samples each active question should have before the next
-    decision. ``level_samples`` is the number of samples of each level, and ``apart`` marks the last
-    resorts.
+    decision. ``level_samples`` is the number of samples of each level.
     """
 
     policy: Policy
@@ -54,7 +43,6 @@ class Episode:
     active: IntArray
     target: IntArray
     level_samples: IntArray
-    apart: BoolArray
 
     @staticmethod
     def start(
@@ -82,8 +70,7 @@ class Episode:
             rounds_left=np.full(size, max_rounds, dtype=np.int64),
         )
         level_samples = np.array([level.n_samples for level in policy.levels])
-        apart = answers_alone(policy.levels)
-        return Episode(policy, price, state, cost, np.arange(size), none, level_samples, apart)
+        return Episode(policy, price, state, cost, np.arange(size), none, level_samples)
 
     def repeat(self, times: int) -> Episode:
         """Repeat every question ``times`` times, each on its own row of the samples.
@@ -114,21 +101,11 @@ class Episode:
         level = self.state.level.copy()
         level[active] = next_level
         target = self.state.observed.n_samples.copy()
-        target[active] = target[active] * self.apart[next_level] + self.level_samples[next_level]
+        target[active] = self.level_samples[next_level]
         return replace(self, state=replace(self.state, level=level), active=active, target=target)
 
-    @property
-    def resorted(self) -> BoolArray:
-        """Which questions are at a level whose samples answer alone."""
-        return np.asarray(
-            self.apart[self.state.level] & (self.state.level != NO_LEVEL), dtype=np.bool_
-        )
-
     def feed(self, samples: SampleMatrix) -> Episode:
-        """Accept the samples that were needed: ``samples`` holds all samples so far.
-
-        Questions that received a last resort are no longer active.
-        """
+        """Accept the samples that were needed: ``samples`` holds all samples so far."""
         if samples.answer.shape[1] < int(self.target.max(initial=0)):
             raise DataError(
                 f"{int(self.target.max())} samples are needed, got {samples.answer.shape[1]}"
@@ -145,28 +122,19 @@ class Episode:
         state = replace(
             self.state,
             observed=ObservedSamples(samples, self.state.observed.row, n_samples),
-            cost=np.where(self.apart, self.cost, np.maximum(0.0, self.cost - spent[:, None])),
+            cost=np.maximum(0.0, self.cost - spent[:, None]),
             rounds_left=rounds,
         )
-        return replace(self, state=state, active=self.active[~self.resorted[self.active]])
+        return replace(self, state=state)
 
-    def winner(self, *, tie_break: str = FIRST_SEEN, n_samples: IntArray | None = None) -> IntArray:
+    def winner(self, *, tie_break: str = FIRST_SEEN) -> IntArray:
         """Return the sample that answers each question, −1 if no answer could be parsed.
 
-        It is the first sample of the leading class. If samples of a last resort came, only they
-        vote; if none came, because it failed, the others do. ``n_samples`` are the samples that
-        came, if a round was cut short and the episode was not fed with them. ``tie_break`` is one
-        of ``TIE_BREAKS``.
+        It is the first sample of the leading class. ``tie_break`` is one of ``TIE_BREAKS``.
         """
         observed = self.state.observed
         answer = observed.samples.answer[observed.row]
-        came = observed.n_samples if n_samples is None else n_samples
-        was_fed = observed.n_samples >= self.target
-        n_resort = np.where(was_fed, self.level_samples[self.state.level], 0)
-        own = observed.n_samples - n_resort
-        first = np.where(self.resorted & (came > own), own, 0)
-        position = np.arange(answer.shape[1])
-        votes_now = (position >= first[:, None]) & (position < came[:, None])
+        votes_now = np.arange(answer.shape[1]) < observed.n_samples[:, None]
         logprob = observed.samples.logprob if tie_break == LOGPROB else None
         if logprob is not None:
             logprob = np.where(votes_now, logprob[observed.row], -np.inf)

@@ -14,10 +14,6 @@ one sample at a time is no longer optimal. A *plan* says for each vote state and
 left how many samples to request. With one round left that is a router's decision; with as many
 rounds as samples, at no price, it is the rule of single samples.
 
-If the policy has a last resort, that is one more choice: its sample answers and ends the question,
-so it is a stop with another value. A state may then stop, sample or resort, and there is no single
-break-even price: plans are made for each price.
-
 This module does not know where the probabilities come from.
 """
 
@@ -37,9 +33,6 @@ PRICES = np.geomspace(1.0, 1e-6, 97)
 
 MIN_GAIN = 1e-12
 """Gains below this, relative to the probability of the state, are rounding errors."""
-
-RESORT = -1
-"""Stands for the last resort instead of a number of samples."""
 
 
 def break_even_prices(
@@ -126,27 +119,16 @@ def _crossing(gain: FloatArray, min_gain: FloatArray, prices: FloatArray) -> Flo
     return np.where(pays.any(axis=2), price, 0.0)
 
 
-def plan(
-    measure: StateMeasure,
-    *,
-    price: float,
-    round_price: float,
-    rounds: int,
-    resort_price: float = 0.0,
-) -> IntArray:
+def plan(measure: StateMeasure, *, price: float, round_price: float, rounds: int) -> IntArray:
     """Return the samples to request with 0, 1, … rounds left, (rounds + 1, states, C).
 
-    0 means stop and −1 the last resort. Prices are in utility, for one sample, one round and one
-    resort. Of equally good numbers the smallest is chosen. The first round always happens, so its
-    price does not count.
+    0 means stop. Prices are in utility, for one sample and for one round. Of equally good numbers
+    the smallest is chosen. The first round always happens, so its price does not count.
     """
     value = measure.correct_mass
-    has_samples = states().n_samples[: len(value), None] > 0
-    resort_prices = np.where(has_samples, resort_price + round_price, resort_price)
     request = np.zeros((rounds + 1, *value.shape), dtype=np.int8)
     for left in range(1, rounds + 1):
         better, request[left] = _add_round(measure, value, price, round_price)
-        _resort(measure, slice(None), better, request[left], resort_prices)
         if np.array_equal(better, value):
             request[left:] = request[left]  # further rounds change nothing
             break
@@ -173,41 +155,3 @@ def _add_round(
             best[layer] = np.where(better, net, best[layer])
             request[layer] = np.where(better, more, request[layer])
     return best, request
-
-
-def plan_single_samples(measure: StateMeasure, *, price: float, resort_price: float) -> IntArray:
-    """Return whether to stop (0), draw one sample (1) or resort (−1), (1, states, C).
-
-    It equals the plan for more rounds than samples at no price per round, and is faster.
-    """
-    table = states()
-    last = int(table.n_samples[len(measure.correct_mass) - 1])
-    best = measure.correct_mass.copy()
-    request = np.zeros((1, *best.shape), dtype=np.int8)
-    best[table.layer(0)] = -np.inf
-    for n in range(last, -1, -1):
-        layer = table.layer(n)
-        if n < last:
-            probability = measure.mass[layer]
-            net = continuation_value(best[table.layer(n + 1)], n) - price * probability
-            request[0, layer] = net > best[layer] + MIN_GAIN * probability
-            best[layer] = np.where(request[0, layer], net, best[layer])
-        _resort(measure, layer, best, request[0], resort_price)
-    return request
-
-
-def _resort(
-    measure: StateMeasure,
-    layer: slice,
-    best: FloatArray,
-    request: IntArray,
-    price: float | FloatArray,
-) -> None:
-    """Use the last resort in these states, wherever that is worth more."""
-    if measure.resort is None:
-        return
-    probability = measure.mass[layer]
-    net = measure.resort[layer] - price * probability
-    better = net > best[layer] + MIN_GAIN * probability
-    best[layer] = np.where(better, net, best[layer])
-    request[layer] = np.where(better, RESORT, request[layer])

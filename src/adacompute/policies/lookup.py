@@ -3,7 +3,7 @@
 A decision of a block of arrays takes as long for one question as for 64. Rules and sequential
 policies depend on little: the answers so far, and a number per question. So what a policy says
 about a state is asked once, of the policy itself, and then found in a dictionary. Other policies,
-limited rounds and last resorts are not supported and are decided in blocks.
+limited rounds and rounds that cost something are not supported and are decided in blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from adacompute.policies.policy import (
     Policy,
     SampleMatrix,
     State,
-    answers_alone,
     mixing_uniform_of,
 )
 from adacompute.policies.price_schedule import PriceSchedule
@@ -54,9 +53,9 @@ class Lookup(Protocol):
 def make_lookup(policy: Policy) -> Lookup | None:
     """Return a lookup for a policy, None if it needs blocks."""
     if isinstance(policy, RulePolicy) and policy.mix_by != "length":
-        return RuleLookup(policy) if not answers_alone(policy.levels).any() else None
-    if isinstance(policy, SequentialPolicy) and policy.measure.resort is None:
-        return SequentialLookup(policy) if policy.round_cost == 0 else None
+        return RuleLookup(policy)
+    if isinstance(policy, SequentialPolicy) and policy.is_index_rule:
+        return SequentialLookup(policy)
     return None
 
 

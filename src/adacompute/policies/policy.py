@@ -21,7 +21,6 @@ import numpy as np
 from adacompute.core import votes
 from adacompute.core.states import states, vote_keys
 from adacompute.core.types import (
-    BoolArray,
     Float32Array,
     FloatArray,
     IntArray,
@@ -34,14 +33,6 @@ _MASK = (1 << 64) - 1
 
 NO_LEVEL = -1
 """Level of a question before its first sample."""
-
-
-def answers_alone(levels: tuple[Level, ...]) -> BoolArray:
-    """Return which levels use another model than the first level, and so are a last resort.
-
-    The samples of a last resort come after all others, vote without them, and end the question.
-    """
-    return np.array([level.model != levels[0].model for level in levels])
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +151,7 @@ class Policy(Protocol):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Levels to choose from, by number of samples; those of another model come last."""
+        """Levels to choose from, by number of samples; of several arms, one arm after another."""
 
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Return what decisions need of the features; it is called once per question."""

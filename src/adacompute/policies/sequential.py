@@ -20,13 +20,7 @@ import numpy as np
 from adacompute.core.answers import number_by_appearance
 from adacompute.core.state_sums import NO_GROUP
 from adacompute.core.states import StateMeasure
-from adacompute.policies.induction import (
-    RESORT,
-    break_even_prices,
-    occupancy,
-    plan,
-    plan_single_samples,
-)
+from adacompute.policies.induction import break_even_prices, occupancy, plan
 from adacompute.policies.learners import assign_folds, single_threaded
 from adacompute.policies.policy import NO_LEVEL, State
 from adacompute.policies.prior import (
@@ -74,9 +68,8 @@ class SequentialPolicy:
     ``levels`` are 1, 2, … samples. ``break_even_price`` is (states, cells), in utility per sample,
     computed from the ``measure`` of each cell. ``round_cost`` is the cost of a round besides its
     samples, in samples; if it is not 0, or rounds are limited, several samples are requested at a
-    time. If the last level is of another model, it is a last resort that costs ``resort_cost``
-    samples. ``pooled`` decides by the votes alone, for questions whose text is not known; None if
-    this policy does so itself.
+    time. ``pooled`` decides by the votes alone, for questions whose text is not known; None if this
+    policy does so itself.
     """
 
     name = "sequential"
@@ -85,19 +78,13 @@ class SequentialPolicy:
     break_even_price: Float32Array
     measure: StateMeasure
     round_cost: float = 0.0
-    resort_cost: float = 0.0
     pooled: SequentialPolicy | None = None
-    _plans: dict[tuple[int, bool], IntArray] = field(default_factory=dict, repr=False)
-
-    @property
-    def max_samples(self) -> int:
-        """Largest number of samples before the last resort, if there is one."""
-        return len(self.levels) - (self.measure.resort is not None)
+    _plans: dict[int, IntArray] = field(default_factory=dict, repr=False)
 
     @property
     def is_index_rule(self) -> bool:
         """Whether, with enough rounds, a decision compares the price with ``continue_price``."""
-        return self.round_cost == 0 and self.measure.resort is None
+        return self.round_cost == 0
 
     def continue_price(
         self, vote_states: IntArray, features: Float32Array, key: KeyArray
@@ -112,7 +99,7 @@ class SequentialPolicy:
 
     def decide(self, state: State, price: float) -> IntArray:
         """Add one sample (or several if rounds matter), or stop; one sample is always drawn."""
-        can_go_on = state.observed.n_samples < len(self.levels)  # always with a last resort
+        can_go_on = state.observed.n_samples < len(self.levels)
         if can_go_on.all():
             return self._decide(state, price)
         level, rows = state.level.copy(), np.flatnonzero(can_go_on)
@@ -120,60 +107,42 @@ class SequentialPolicy:
         return level
 
     def _decide(self, state: State, price: float) -> IntArray:
-        """Decide for questions that can be sampled again or can use the last resort."""
-        n_samples, cell = state.observed.n_samples, state.features[:, 0].astype(np.int64)
-        has_resort = self.measure.resort is not None
-        # The next level costs one sample more. The cost of the last resort never changes.
-        sample_cost = (
-            state.cost[:, -1] / self.resort_cost
-            if has_resort
-            else state.cost[np.arange(len(n_samples)), n_samples]
-        )
-        sample_price = price * sample_cost
+        """Decide for questions that can be sampled again."""
+        n_samples = state.observed.n_samples
+        # The next level costs one sample more.
+        sample_price = price * state.cost[np.arange(len(n_samples)), n_samples]
         is_first = state.level == NO_LEVEL
         enough_rounds = bool((state.rounds_left >= len(self.levels) - n_samples).all())
-        free_rounds = self.round_cost == 0 and enough_rounds
-        if free_rounds and not has_resort:
+        if self.is_index_rule and enough_rounds:
             limit = self.continue_price(state.observed.states[:, None], state.features, state.key)
             goes_on = limit[:, 0] > sample_price
             return np.where(goes_on | is_first, n_samples, state.level)
         jittered = sample_price * price_jitter(state.key)
-        request = self._request(state, cell, jittered, free_rounds=free_rounds)
+        request = self._request(state, jittered)
         request = np.where(is_first & (request == 0), 1, request)
-        level = np.where(request > 0, n_samples + request - 1, state.level)
-        return np.where(request == RESORT, len(self.levels) - 1, level)
+        return np.where(request > 0, n_samples + request - 1, state.level)
 
-    def _request(
-        self, state: State, cell: IntArray, price: FloatArray, *, free_rounds: bool
-    ) -> IntArray:
+    def _request(self, state: State, price: FloatArray) -> IntArray:
         """Return the samples to request for each question, by the plan of the nearest price."""
         step = np.rint(np.log(np.maximum(price, MIN_PRICE)) / LOG_PRICE_STEP).astype(np.int64)
-        left = np.minimum(state.rounds_left, 0 if free_rounds else len(self.levels))
-        request, vote_state = np.zeros(len(state), dtype=np.int64), state.observed.states
+        left = np.minimum(state.rounds_left, len(self.levels))
+        vote_state, cell = state.observed.states, state.features[:, 0].astype(np.int64)
+        request = np.zeros(len(state), dtype=np.int64)
         for near in np.unique(step).tolist():
             rows = np.flatnonzero(step == near)
-            cached, rounds = self._plans.get((near, free_rounds)), int(left[rows].max())
+            cached, rounds = self._plans.get(near), int(left[rows].max())
             if cached is None or len(cached) <= rounds:
-                near_price = math.exp(near * LOG_PRICE_STEP)
-                cached = self._plan(near_price, rounds, free_rounds=free_rounds)
-                self._cache((near, free_rounds), cached)
+                cached = self._plan(math.exp(near * LOG_PRICE_STEP), rounds)
+                self._cache(near, cached)
             request[rows] = cached[left[rows], vote_state[rows], cell[rows]]
         return request
 
-    def _plan(self, price: float, rounds: int, *, free_rounds: bool) -> IntArray:
+    def _plan(self, price: float, rounds: int) -> IntArray:
         """Make the plan for a price of one sample."""
-        resort_price = price * self.resort_cost
-        if free_rounds:
-            return plan_single_samples(self.measure, price=price, resort_price=resort_price)
-        return plan(
-            self.measure,
-            price=price,
-            round_price=price * self.round_cost,
-            rounds=rounds,
-            resort_price=resort_price,
-        )
+        round_price = price * self.round_cost
+        return plan(self.measure, price=price, round_price=round_price, rounds=rounds)
 
-    def _cache(self, step: tuple[int, bool], new_plan: IntArray) -> None:
+    def _cache(self, step: int, new_plan: IntArray) -> None:
         """Store a plan, and drop the oldest one if there are too many."""
         self._plans.pop(step, None)
         while len(self._plans) >= MAX_PLANS:
@@ -212,7 +181,6 @@ def fit_sequential(
     rows: IntArray | None = None,
     group: KeyArray | None = None,
     round_cost: float = 0.0,
-    resort_cost: float = 0.0,
     seed: int = 0,
 ) -> SequentialPolicy:
     """Fit the prior and the break-even prices of its cells to training questions.
@@ -227,12 +195,11 @@ def fit_sequential(
         chosen = choose_prior(features, profile, sums, rows=rows, group=group, seed=seed)
         (by_cluster,) = chosen.sum_clusters(sums, rows)
         weight = chosen.weight
-        known: dict[str, Any] = {"round_cost": round_cost, "resort_cost": resort_cost}
-        policy = _make_policy(levels, chosen.prior, by_cluster, weight, sums, **known)
+        policy = _make_policy(levels, chosen.prior, by_cluster, weight, sums, round_cost)
         if weight.shape[1] == 1:
             return policy
         prior = pooled_prior(features.shape[1])
-        pooled = _make_policy(levels, prior, by_cluster, chosen.equal_weight, sums, **known)
+        pooled = _make_policy(levels, prior, by_cluster, chosen.equal_weight, sums, round_cost)
         return replace(policy, pooled=pooled)
 
 
@@ -282,7 +249,7 @@ def _make_policy(
     by_cluster: StateMeasure,
     weight: FloatArray,
     sums: StateSums,
-    **costs: Any,  # noqa: ANN401 - of rounds and of the last resort
+    round_cost: float,
 ) -> SequentialPolicy:
     """Return the policy of cells in which each question of a cluster has this weight."""
     mixed = by_cluster.map(lambda one: one @ weight)
@@ -291,7 +258,7 @@ def _make_policy(
         lambda one: sums.expand(one).astype(np.float32).astype(np.float64)
     )  # as saved
     prices = sums.expand(break_even_price).astype(np.float32)
-    return SequentialPolicy(levels, prior, prices, every, **costs)
+    return SequentialPolicy(levels, prior, prices, every, round_cost)
 
 
 @dataclass(frozen=True, eq=False)

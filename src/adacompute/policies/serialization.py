@@ -29,14 +29,12 @@ from adacompute.policies.spec import PolicySpec, read_entry
 class PolicyKind(NamedTuple):
     """How policies of one class are written and read.
 
-    ``has_resort`` says that levels of another model are allowed, and ``has_arms`` that levels are
-    numbers of samples of several arms.
+    ``has_arms`` says that levels are numbers of samples of several arms.
     """
 
     policy: type[Any]
     to_spec: Callable[[Any], PolicySpec]
     from_spec: Callable[[PolicySpec], Policy]
-    has_resort: bool = False
     has_arms: bool = False
 
 
@@ -52,7 +50,6 @@ POLICY_KINDS = {
         sequential.SequentialPolicy,
         sequential_tables.to_spec,
         sequential_tables.from_spec,
-        has_resort=True,
     ),
     "coloured": PolicyKind(
         coloured.ColouredPolicy,
@@ -90,10 +87,7 @@ def policy_from_json(content: Mapping[str, Any], files: Mapping[str, bytes]) -> 
     levels = tuple(_read_level(level) for level in read_entry(content, "levels", list))
     if kind.has_arms:
         return kind.from_spec(PolicySpec(levels, content, files))
-    own = tuple(level for level in levels if level.model == levels[0].model)
-    make_levels(tuple(level.n_samples for level in own))
-    if own != levels and not kind.has_resort:
-        raise BundleError(f"the levels of a policy of kind {name!r} must have one model")
+    make_levels(tuple(level.n_samples for level in levels))
     return kind.from_spec(PolicySpec(levels, content, files))
 
 

@@ -25,9 +25,8 @@ class PolicySpec:
 
     @property
     def max_samples(self) -> int:
-        """Number of samples of the largest level of the first model."""
-        model = self.levels[0].model
-        return max(level.n_samples for level in self.levels if level.model == model)
+        """Number of samples of the largest level."""
+        return max(level.n_samples for level in self.levels)
 
 
 def read_entry(content: Mapping[str, Any], name: str, kind: type | UnionType) -> Any:  # noqa: ANN401

@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adacompute.core import votes
 from adacompute.core.answers import UNPARSED
 from adacompute.core.types import Float32Array
 from adacompute.features.text import extract_features, feature_names
 from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle
 from adacompute.policies.confidence import LENGTH
-from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode
 from adacompute.policies.kinds import EVIDENCE_POLICIES, EvidencePolicy
 from adacompute.policies.lookup import make_lookup
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, SampleMatrix
@@ -135,14 +136,14 @@ class QuestionProgress:
     def vote(self) -> int:
         """Index of the sample that wins the vote, −1 if none was parsed.
 
-        Samples that came since the last decision vote too; those of a last resort vote alone.
+        Samples that came since the last decision vote too.
         """
         policy = self.bundle.policy
         if isinstance(policy, EVIDENCE_POLICIES):
             return policy.confidence.vote(self.answers, self.log_odds)
-        episode = _resume([self], _matrix([self], [self.answers]))
-        came = np.array([len(self.answers)])
-        return int(episode.winner(tie_break=self.bundle.tie_break, n_samples=came)[0])
+        samples = _matrix([self], [self.answers])
+        logprob = samples.logprob if self.bundle.tie_break == LOGPROB else None
+        return int(votes.winner(samples.answer, logprob=logprob)[0])
 
 
 def question_features(bundle: Bundle, question: str | None) -> Float32Array:

@@ -230,15 +230,10 @@ class Session:
     @property
     def arm(self) -> str | None:
         """Arm that the open request is for; None if there is only one."""
-        level = self.progress.level
         policy = self.progress.bundle.policy
         if isinstance(policy, EVIDENCE_POLICIES) and len(policy.arms) > 1:
-            return policy.arms[policy.arm_of_level(max(level, 0))]
-        if level <= 0:
-            return None
-        levels = policy.levels
-        model = levels[level].model
-        return None if model == levels[0].model else model
+            return policy.arms[policy.arm_of_level(max(self.progress.level, 0))]
+        return None
 
     @property
     def answers(self) -> list[int]:
@@ -267,8 +262,7 @@ class Session:
         if not self._counts:
             return None
         progress = self._decided()
-        is_plain = progress.bundle.tie_break == FIRST_SEEN and not progress.log_odds
-        if self.arm is None and is_plain:
+        if progress.bundle.tie_break == FIRST_SEEN and not progress.log_odds:
             # Classes are numbered by their first samples.
             return self._first[self._counts.index(max(self._counts))]
         found = progress.vote()
@@ -287,7 +281,7 @@ class Session:
         False when none is missing.
         """
         missing = self.progress.target - len(self.samples)
-        weighted = self.arm is not None or bool(self.progress.log_odds)
+        weighted = bool(self.progress.log_odds)
         if missing <= 0 or not self._counts or not self.progress.is_active or weighted:
             return False
         counts = list(enumerate(self._counts))

@@ -39,7 +39,7 @@ def list_arms(
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Return cost, accuracy and latency of every level of every arm, and which are efficient."""
-    prices = read_token_prices(token_prices, [unit], price_as, runs=[run])
+    prices = read_token_prices(token_prices, [unit], price_as, run=run)
     recorded = Run(run).encoded_samples()
     pool = make_pool(recorded, costs=CostModel(unit, prices)).equalise()
     return {

@@ -27,7 +27,7 @@ from adacompute.evaluation.verdict import (
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.stages.inputs import hash_resort, hash_run, no_progress, read_pool
+from adacompute.stages.inputs import hash_run, no_progress, read_pool
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def calibrate_run(
     horizon: int | None = None,
     margin: float = MARGIN,
     max_rounds: int | None = None,
-    resort: Path | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or to keep a share of the accuracy of N samples."""
@@ -61,7 +60,7 @@ def calibrate_run(
     trained = load_bundle(bundle)
     if budget is not None:
         check_budgets([budget], unit=trained.unit)
-    experiment, name = _experiment(run, trained, resort, check_rounds(max_rounds))
+    experiment, name = _experiment(run, trained, check_rounds(max_rounds))
     final = _final_fit(trained, experiment)
     if budget is not None:
         experiment.pool.check_budget(budget)
@@ -147,27 +146,19 @@ def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
     return FittedPolicy(policy, tuple(prices), features, is_stepped=is_stepped, known=known)
 
 
-def _experiment(
-    run: Path, bundle: Bundle, resort: Path | None, max_rounds: int
-) -> tuple[Experiment, str]:
+def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment, str]:
     """Return the experiment that the bundle was trained on, and the name of its policy."""
     store = Run(run)
     try:
         settings, name = dict(bundle.notes["experiment"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("levels", "budgets")}
-        settings.setdefault("use_confidence", False)
         features = str(bundle.notes["features"])
         costs = CostModel.from_dict(bundle.unit, bundle.notes["costs"])
     except (KeyError, TypeError, ValueError):
         raise BundleError(
             "the bundle does not record how its policy was fitted: train it again"
         ) from None
-    if bundle.notes.get("resort") != hash_resort(resort):
-        raise BundleError(
-            "the policy was trained with another last resort: name the run it was trained with "
-            "by --resort, or train it again"
-        )
-    known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": bundle.tie_break}
+    known: dict[str, Any] = {"features": features, "tie_break": bundle.tie_break}
     pool = read_pool(store, costs=costs, draft=bool(settings.get("draft")), **known).equalise()
     if bundle.data_hash != hash_run(store):
         raise BundleError(

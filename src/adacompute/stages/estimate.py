@@ -49,7 +49,7 @@ def estimate_run(
     price_as: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Estimate the utility of each level on each question, and its mean cost."""
-    store, prices = Run(run), read_token_prices(token_prices, [unit], price_as, runs=[run])
+    store, prices = Run(run), read_token_prices(token_prices, [unit], price_as, run=run)
     levels = check_levels(levels)
     arguments = {
         "levels": list(levels),

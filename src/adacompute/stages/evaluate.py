@@ -25,7 +25,6 @@ from adacompute.stages.inputs import (
     check_levels,
     check_seed,
     check_tie_break,
-    hash_resort,
     missing_extra,
     no_progress,
     read_pool,
@@ -63,7 +62,6 @@ def evaluate_run(
     token_prices: Path | None = None,
     price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
-    resort: Path | None = None,
     tie_break: str = FIRST_SEEN,
     features: str = "paper",
     rounds: int | None = None,
@@ -74,7 +72,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Score policies on held-out questions, or by the paper's protocol; costs: see `CostModel`."""
     store, features = Run(run), pin_encoder(features)
-    prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
+    prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs = CostModel(unit, prices, native_n, round_cost)
     names, skipped = _select_policies(policies, protocol, **_describe_run(store))
     arguments = {
@@ -88,7 +86,6 @@ def evaluate_run(
         "features": features,
         "rounds": _check_rounds(rounds, costs, protocol),
         **costs.to_dict(),
-        "resort": hash_resort(resort),
         "tie_break": check_tie_break(tie_break),
         "evidence": check_evidence(evidence),
         "seed": check_seed(seed),
@@ -96,7 +93,7 @@ def evaluate_run(
     inputs = store.hashes([SAMPLES, GRADES])
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
-    known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
+    known: dict[str, Any] = {"features": features, "tie_break": tie_break}
     pool = read_pool(store, costs=costs, draft=protocol == "paper", **known)
     result = {**_score(pool, arguments, progress), "skipped": skipped}
     _finish(store, arguments, inputs, result)

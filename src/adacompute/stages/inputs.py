@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +17,12 @@ from adacompute.core.errors import ConfigError, DataError, MissingExtra, check_i
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
-from adacompute.evaluation.pool import Pool, Resort
+from adacompute.evaluation.pool import Pool
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
-from adacompute.stages.resorts import read_resort
 from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
@@ -69,20 +67,12 @@ def read_pool(
     *,
     costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
-    resort: Path | None = None,
     tie_break: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
-    """Return the samples of a run as a pool, with those of a last resort if it is given."""
-    recorded = store.encoded_samples()
-    other = None if resort is None else read_resort(recorded, Run(resort), costs)
-    known: dict[str, Any] = {
-        "features": features,
-        "resort": other,
-        "tie_break": tie_break,
-        "draft": draft,
-    }
-    return make_pool(recorded, costs=costs, **known)
+    """Return the samples of a run as a pool."""
+    known: dict[str, Any] = {"features": features, "tie_break": tie_break, "draft": draft}
+    return make_pool(store.encoded_samples(), costs=costs, **known)
 
 
 def make_pool(
@@ -90,7 +80,6 @@ def make_pool(
     *,
     costs: CostModel = COUNT_SAMPLES,
     features: str = "paper",
-    resort: Resort | None = None,
     tie_break: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
@@ -118,7 +107,6 @@ def make_pool(
         draft_features=draft_features,
         sample_cost=sample_cost,
         round_cost=round_cost,
-        resort=resort,
         logprob=likely,
         latency_s=latency if len(latency) and bool(np.isfinite(latency).all()) else None,
         **_read_signals(recorded),
@@ -245,11 +233,6 @@ def find_arms(source: dict[str, Any], names: Sequence[str]) -> tuple[ArmSettings
 def hash_run(store: Run) -> str:
     """Hash the samples and grades of a run."""
     return "+".join(store.hashes([SAMPLES, GRADES]).values())
-
-
-def hash_resort(resort: Path | None) -> str | None:
-    """Hash the samples of a last resort, if there is one."""
-    return None if resort is None else hash_run(Run(resort))
 
 
 def choose_policy() -> tuple[str, str | None]:

@@ -84,7 +84,7 @@ def report_run(
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
-    prices = read_token_prices(token_prices, [unit], price_as, runs=[run])
+    prices = read_token_prices(token_prices, [unit], price_as, run=run)
     store, costs = Run(run), CostModel(unit, prices)
     evaluation = _find_evaluation(store, costs)
     arguments = {
@@ -153,7 +153,6 @@ def _find_evaluation(store: Run, costs: CostModel) -> dict[str, Any] | None:
         "protocol": "held-out",
         "drop_unparsed": False,
         "rounds": None,
-        "resort": None,
         "tie_break": "first",
         "unit": costs.unit,
         **json.loads(json.dumps(costs.to_dict())),

@@ -42,7 +42,7 @@ def solve_run(
     if limits and method != "exact":
         raise ConfigError(f"limits need the method 'exact', got {method!r}")
     store, units = Run(run), [unit, *(limits or {})]
-    prices = read_token_prices(token_prices, units, price_as, runs=[run])
+    prices = read_token_prices(token_prices, units, price_as, run=run)
     arguments = {
         "budget": budget,
         "unit": unit,

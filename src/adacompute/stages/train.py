@@ -37,7 +37,6 @@ from adacompute.stages.inputs import (
     find_arms,
     find_settings,
     find_template,
-    hash_resort,
     hash_run,
     read_pool,
     resolve_budgets,
@@ -62,7 +61,6 @@ def train_run(
     price_as: Mapping[str, str] | None = None,
     native_n: bool = False,
     round_cost: float = 0.0,
-    resort: Path | None = None,
     tie_break: str = FIRST_SEEN,
     evidence: str = ALL_EVIDENCE,
     features: str = "paper",
@@ -76,11 +74,10 @@ def train_run(
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
-    prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
+    prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs = CostModel(unit, prices, native_n, round_cost)
     text: dict[str, Any] = {"features": pin_encoder(features)}
-    options: dict[str, Any] = {"resort": resort, "tie_break": tie_break, "draft": draft}
-    pool = read_pool(store, costs=costs, **text, **options).equalise()
+    pool = read_pool(store, costs=costs, **text, tie_break=tie_break, draft=draft).equalise()
     pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
@@ -94,7 +91,7 @@ def train_run(
     experiment = Experiment(pool, **settings)
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
-    text |= {"experiment": settings, "costs": costs.to_dict(), "resort": hash_resort(resort)}
+    text |= {"experiment": settings, "costs": costs.to_dict()}
     source = _describe_samples(store, fitted, model, grader)
     bundle = make_bundle(experiment, fitted, about | text, unit=unit, tie_break=tie_break, **source)
     save_bundle(bundle, out)
