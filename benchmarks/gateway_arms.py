@@ -1,6 +1,6 @@
 """Gateway over arms, live: a budget in completion tokens, on two prompts of a real small model.
 
-``python benchmarks/gateway_arms.py OUT [QUESTIONS] [TRAINING]`` starts a llama.cpp server. It
+``python -m benchmarks.gateway_arms OUT [QUESTIONS] [TRAINING]`` starts a llama.cpp server. It
 collects samples of TRAINING generated problems from two arms, one that answers in a line and one
 that is shown worked steps, and prints which levels are efficient. It trains ``sequential``,
 calibrates it for a budget between the two arms, and asks QUESTIONS new problems with the official
@@ -24,11 +24,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.gateway_live import (
+    BOOTSTRAPS,
+    Case,
+    ask_all,
+    make_questions,
+    run_command,
+    start_gateway,
+)
 
 from adacompute.models.templates import Template
 from adacompute.testing.arithmetic import Problem
 from adacompute.testing.llama import LlamaServer, serve_llama
-from gateway_live import BOOTSTRAPS, Case, ask_all, make_questions, run_command, start_gateway
 
 SAMPLES = {"short": 8, "steps": 8}
 NEW_SAMPLES = 4

@@ -7,8 +7,9 @@ are fitted and scored with. It does not know any policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,8 @@ class Experiment:
     max_rounds: int = UNLIMITED_ROUNDS
     use_confidence: bool = True
     _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
+    scores: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Scores of policies that were computed already."""
 
     @cached_property
     def table(self) -> UtilityTable:
@@ -219,3 +222,28 @@ PolicyFactory = Callable[[Experiment, IntArray], FittedPolicy]
 def price_grid(highest: float) -> tuple[float, ...]:
     """Return falling prices over five orders of magnitude, for policies that change smoothly."""
     return tuple(np.geomspace(highest, highest * 1e-5, N_PRICES).tolist())
+
+
+_recent: list[Experiment] = []
+
+
+def recall(experiment: Experiment) -> Experiment:
+    """Return the experiment of the last call if it is the same, with all that it computed.
+
+    Steps that follow each other on one run, such as `calibrate` and `report`, share their fits.
+    """
+    if not (_recent and _is_same(_recent[0], experiment)):
+        _recent[:] = [experiment]
+    return _recent[0]
+
+
+def _is_same(left: object, right: object) -> bool:
+    """Whether two values have the same public fields, arrays compared by their values."""
+    if is_dataclass(left) and not isinstance(left, type) and type(left) is type(right):
+        names = [one.name for one in fields(left) if one.compare]
+        public = [name for name in names if not name.startswith("_")]
+        return all(_is_same(getattr(left, name), getattr(right, name)) for name in public)
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        same_kind = left.dtype == right.dtype and left.shape == right.shape
+        return same_kind and left.tobytes() == right.tobytes()
+    return type(left) is type(right) and bool(left == right)

@@ -133,6 +133,10 @@ def score_policy(
     factory = find_factory(policy)
     if not sees_evidence(policy):
         experiment = experiment.votes_only
+    if mixture is None and factory in experiment.scores:
+        found: PolicyScore = experiment.scores[factory]
+        return found
+    is_own = mixture is None
     if mixture is None:
         progress("mixture")
         mixture = score_held_out(experiment, find_factory("mixture"))
@@ -140,4 +144,7 @@ def score_policy(
     if policy != "mixture":
         progress("folds")
         curve = score_held_out(experiment, factory)
-    return PolicyScore(experiment, factory, curve, mixture)
+    score = PolicyScore(experiment, factory, curve, mixture)
+    if is_own:
+        experiment.scores[factory] = score
+    return score

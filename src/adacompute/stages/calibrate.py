@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel, check_budgets
 from adacompute.evaluation.evidence_factories import replay_evidence
-from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, recall
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
@@ -164,4 +164,4 @@ def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment,
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"
         )
-    return Experiment(pool, max_rounds=max_rounds, **settings), name
+    return recall(Experiment(pool, max_rounds=max_rounds, **settings)), name

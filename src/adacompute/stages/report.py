@@ -16,7 +16,7 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
-from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.experiment import Experiment, recall
 from adacompute.evaluation.factories import POLICY_FACTORIES
 from adacompute.evaluation.scores import ARM_POLICIES, ORACLES, keep_levels
 from adacompute.report.page import render
@@ -241,12 +241,9 @@ def _document(
     progress(arguments["policy"])
     recorded = store.encoded_samples()
     pool = read_pool(store, costs=costs).equalise()
-    experiment = Experiment(
-        pool,
-        keep_levels(pool, arguments["levels"]),
-        DEFAULT_BUDGETS,
-        seed=arguments["seed"],
-    )
+    levels, seed = keep_levels(pool, arguments["levels"]), arguments["seed"]
+    experiment = recall(Experiment(pool, levels, DEFAULT_BUDGETS, seed=seed))
+    pool = experiment.pool
     budget = arguments["budget"]
     if budget is None and pool.has_arms:
         budgets = resolve_budgets(recorded, costs, None)

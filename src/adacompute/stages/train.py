@@ -15,7 +15,7 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, recall
 from adacompute.evaluation.factories import find_factory, sees_evidence
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
@@ -88,7 +88,7 @@ def train_run(
         "seed": check_seed(seed),
         "use_confidence": check_evidence(evidence) == ALL_EVIDENCE and sees_evidence(policy),
     }
-    experiment = Experiment(pool, **settings)
+    experiment = recall(Experiment(pool, **settings))
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
     about = {"policy": policy, "questions": len(pool)}
     text |= {"experiment": settings, "costs": costs.to_dict()}
