@@ -56,6 +56,9 @@ OTHER = LineStyle(COLOURS[1], "-.", 1.3)
 NO_RIVALS = ("fixed", "random", "mixture", "mixture-votes", "oracle", "oracle-in-sample")
 """Uniform policies and references, which are no alternatives to a policy."""
 
+SINGLE_ARM = "only "
+"""How the name of the best mixture of a single arm begins."""
+
 SEQUENTIAL = ("sequential", "sequential-votes")
 """Variants of one policy, which are no rivals of each other."""
 
@@ -85,6 +88,11 @@ def choose_lines(
     ]
 
 
+def is_alternative(name: str) -> bool:
+    """Whether a curve is that of another method, and not of a uniform level or a reference."""
+    return name not in NO_RIVALS and not name.startswith(SINGLE_ARM)
+
+
 def find_rival(document: dict[str, Any]) -> str | None:
     """Return the other policy with the highest mean difference to the mixture, if there is one."""
     policy = document["policy"]
@@ -92,6 +100,6 @@ def find_rival(document: dict[str, Any]) -> str | None:
     means = {
         curve["policy"]: fmean(point["difference"] for point in curve["points"])
         for curve in document["curves"]
-        if curve["policy"] not in (*NO_RIVALS, *family) and curve["points"]
+        if is_alternative(curve["policy"]) and curve["policy"] not in family and curve["points"]
     }
     return max(means, key=lambda name: means[name]) if means else None
