@@ -11,7 +11,7 @@ import pytest
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError
-from adacompute.evaluation.cascades import Cascade, OnlyArm, run_cascades, run_relays
+from adacompute.evaluation.cascades import Cascade, OnlyArm, run_cascades, run_switches
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import (
     ARM_RIVALS,
@@ -59,7 +59,8 @@ def make_pool(arms: tuple[str, ...] = ("small",), n_questions: int = 60, unit: s
                 logprob = rng.normal(-0.2 if right else -0.35, 0.1)
                 length = int(rng.integers(20, 90)) - 15 * right
                 rows.append((q, a, answer, right and answer == 0, logprob, length))
-    question, arm, answer, correct, logprob, length = map(np.array, zip(*rows, strict=True))
+    columns: list[Any] = [np.array(column) for column in zip(*rows, strict=True)]
+    question, arm, answer, correct, logprob, length = columns
     signals = np.full((len(rows), len(SIGNALS)), np.nan)
     signals[:, 0], signals[:, SIGNALS.index(LENGTH)] = logprob, np.log1p(length)
     key = np.arange(1, n_questions + 1, dtype=np.uint64) * np.uint64(7919)
@@ -246,9 +247,9 @@ def test_a_cascade_goes_on_where_answers_differ(arms: Experiment) -> None:
     np.testing.assert_allclose(result.cost[:, column], expected)
 
 
-def test_a_relay_stops_where_two_arms_agree(arms: Experiment) -> None:
+def test_a_model_switch_stops_where_two_arms_agree(arms: Experiment) -> None:
     evidence = arms.evidence
-    settings, result = run_relays(evidence, chain=(0, 1, 2))
+    settings, result = run_switches(evidence, chain=(0, 1, 2))
     column = [one[1] for one in settings].index(1)
     answer, correct = evidence.samples.answers.answer, evidence.samples.answers.class_accuracy
     one, two, three = (evidence.order[arm][:, 0] for arm in range(3))
@@ -260,8 +261,8 @@ def test_a_relay_stops_where_two_arms_agree(arms: Experiment) -> None:
     np.testing.assert_allclose(result.accuracy[:, column], expected.reshape(-1, 5).mean(axis=1))
 
 
-def test_a_relay_of_two_arms_samples_the_second_again(arms: Experiment) -> None:
-    settings, result = run_relays(arms.evidence, chain=(0, 1))
+def test_a_model_switch_of_two_arms_samples_the_second_again(arms: Experiment) -> None:
+    settings, result = run_switches(arms.evidence, chain=(0, 1))
     assert [one[1] for one in settings] == [1, 2, 3, 4]  # one of six samples is used before
     assert result.n_samples[:, 0].max() <= 3
 

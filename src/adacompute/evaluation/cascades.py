@@ -54,7 +54,7 @@ class Cascade(NamedTuple):
     pooled: bool
 
 
-class Relay(NamedTuple):
+class ModelSwitch(NamedTuple):
     """One setting: one sample of each of two arms and, if they differ, samples of the last arm.
 
     The last arm can be the second one again. All samples vote together.
@@ -65,7 +65,7 @@ class Relay(NamedTuple):
 
 
 def make_agreement_cascade(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Use the efficient cascades over pairs of the efficient arms, and relays over two or three.
+    """Use the efficient cascades and model switches over the efficient arms.
 
     Numbers of samples of one arm are settings, too.
     """
@@ -78,7 +78,7 @@ def make_agreement_cascade(experiment: Experiment, train: IntArray) -> FittedPol
     ]
     chains = [pair for pair in pairs if evidence.max_samples[pair[1]] > 1]
     parts += [
-        evidence.remember(("relay", chain), partial(run_relays, chain=chain))
+        evidence.remember(("switch", chain), partial(run_switches, chain=chain))
         for chain in (*chains, *combinations(arms, 3))
     ]
     settings = [one for found, _ in parts for one in found]
@@ -124,8 +124,8 @@ def run_cascades(evidence: Evidence, *, pair: tuple[int, int]) -> Settings:
     return settings, _summarise(evidence, columns)
 
 
-def run_relays(evidence: Evidence, *, chain: tuple[int, ...]) -> Settings:
-    """Return the relays over two or three arms, and their results, (N, settings)."""
+def run_switches(evidence: Evidence, *, chain: tuple[int, ...]) -> Settings:
+    """Return the model switches over two or three arms, and their results, (N, settings)."""
     first, second, last = (*chain, chain[-1])[:3]
     skipped = int(last == second)  # the sample that is already drawn
     later = evidence.order[last][:, skipped:]
@@ -138,7 +138,7 @@ def run_relays(evidence: Evidence, *, chain: tuple[int, ...]) -> Settings:
     agree = (votes.label[:, 0] == votes.label[:, 1]) & (votes.label[:, 0] != UNPARSED)
     settings, columns = [], []
     for n in (n for n in SECOND_SAMPLES if n <= later.shape[1]):
-        settings.append(Relay(chain, n))
+        settings.append(ModelSwitch(chain, n))
         column = np.where(agree, 1, n + 1)
         decided = leader_accuracy(totals[n + 1], votes.accuracy)
         columns.append(

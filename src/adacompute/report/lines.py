@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from adacompute.report.plot_style import COLOURS, GREY
 
 Dashes = str | tuple[int, tuple[int, ...]]
@@ -81,7 +83,8 @@ def choose_lines(
             replace(
                 OTHER,
                 colour=colours[i % len(colours)],
-                dashes=OTHER_DASHES[i % len(OTHER_DASHES)],
+                # Another dash pattern each time that the colours begin again.
+                dashes=OTHER_DASHES[(i + i // len(colours)) % len(OTHER_DASHES)],
             ),
         )
         for i, curve in enumerate(others)
@@ -94,12 +97,21 @@ def is_alternative(name: str) -> bool:
 
 
 def find_rival(document: dict[str, Any]) -> str | None:
-    """Return the other policy with the highest mean difference to the mixture, if there is one."""
-    policy = document["policy"]
+    """Return the other policy with the highest mean difference to the mixture, if there is one.
+
+    The mixture is the one of the chart. Stored differences can be to a mixture that votes like the
+    policy, which others are not compared with.
+    """
+    policy, curves = document["policy"], document["curves"]
     family = SEQUENTIAL if policy in SEQUENTIAL else (policy,)
+    uniform = next(curve["points"] for curve in curves if curve["policy"] == "mixture")
+    cost, accuracy = ([point[key] for point in uniform] for key in ("cost", "accuracy"))
     means = {
-        curve["policy"]: fmean(point["difference"] for point in curve["points"])
-        for curve in document["curves"]
+        curve["policy"]: fmean(
+            point["accuracy"] - float(np.interp(point["cost"], cost, accuracy))
+            for point in curve["points"]
+        )
+        for curve in curves
         if is_alternative(curve["policy"]) and curve["policy"] not in family and curve["points"]
     }
     return max(means, key=lambda name: means[name]) if means else None

@@ -82,13 +82,8 @@ def evaluate_run(
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, runs=[run, resort])
     costs = CostModel(unit, prices, native_n, round_cost)
-    described = _describe_run(
-        store,
-        use_confidence=evidence == ALL_EVIDENCE,
-        has_rounds=rounds is not None or round_cost > 0 or native_n,
-        breaks_ties=tie_break != FIRST_SEEN,
-    )
-    names, skipped = _select_policies(policies, protocol, described)
+    recorded = _describe_run(store, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
+    names, skipped = _select_policies(policies, protocol, recorded)
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(store, costs, budgets)),
@@ -111,15 +106,15 @@ def evaluate_run(
     known: dict[str, Any] = {"features": features, "resort": resort, "tie_break": tie_break}
     pool = read_pool(store, costs=costs, draft=protocol == "paper", **known)
     result = {**_score(pool, arguments, progress), "skipped": skipped}
-    _finish(store, arguments, inputs, result)
-    return result
+    return _finish(store, arguments, inputs, result)
 
 
 def _finish(
     store: Run, arguments: dict[str, Any], inputs: dict[str, str], result: dict[str, Any]
-) -> None:
+) -> dict[str, Any]:
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+    return result
 
 
 @dataclass(frozen=True)
@@ -141,8 +136,10 @@ class _Recorded:
         return None if self.has_arms else self.rival_data.find_obstacle(name)
 
 
-def _describe_run(store: Run, **options: bool) -> _Recorded:
-    """Return what a run has recorded; the options are those of ``RivalData``."""
+def _describe_run(
+    store: Run, costs: CostModel, *, rounds: int | None, evidence: str, tie_break: str
+) -> _Recorded:
+    """Return what a run has recorded, and which options rivals do not support."""
     recorded = store.encoded_samples()
     lengths = [recorded.column(name) for name in ("completion_tokens", "completion_chars")]
     return _Recorded(
@@ -151,7 +148,9 @@ def _describe_run(store: Run, **options: bool) -> _Recorded:
         rival_data=RivalData(
             has_logprobs=bool(np.isfinite(recorded.column("mean_logprob")).any()),
             has_lengths=_has_lengths(*lengths),
-            **options,
+            use_confidence=evidence == ALL_EVIDENCE,
+            has_rounds=rounds is not None or costs.round_cost > 0 or costs.native_n,
+            breaks_ties=tie_break != FIRST_SEEN,
         ),
     )
 
