@@ -125,7 +125,7 @@ def test_a_temperature_near_zero_takes_the_likeliest_sample(one_arm: Experiment)
     correct = weighted_accuracies(votes, weigh_likelihoods(logprob, 1e-3))[:, -1]
     known = np.where(votes.label == UNPARSED, -np.inf, logprob)
     best = votes.label[np.arange(len(known)), known.argmax(axis=1)]
-    expected = votes.accuracy[np.arange(len(known)), best] * (best != UNPARSED)
+    expected = votes.accuracy[best, np.arange(len(known))] * (best != UNPARSED)
     np.testing.assert_array_equal(correct, expected)
 
 
@@ -138,7 +138,7 @@ def test_weights_are_a_softmax_within_a_row() -> None:
 def test_posterior_of_confidences_is_bayes_rule() -> None:
     label = np.array([[0, 1, UNPARSED, 0]])
     chance = np.array([[0.7, 0.6, 0.9, 0.4]])
-    votes = OrderedVotes(label, np.array([[1.0, 0.0]]))
+    votes = OrderedVotes(label, np.array([[1.0], [0.0]]))
     posterior, correct = combine_confidences(votes, np.log(chance / (1 - chance)))
     assert posterior[0, 0] == pytest.approx(0.7)
     n_others = 2  # two answers are seen, and one more may be the right one
@@ -184,8 +184,8 @@ def test_all_of_k_shortest_samples_are_k_samples() -> None:
     np.testing.assert_allclose(result.accuracy[:, 0], levels.accuracy[:, 0])
     # Votes differ only where answers are tied, and a tie goes to the shortest sample.
     *_, total = running_totals(votes_of(experiment))
-    ranked = np.sort(total, axis=1)
-    tied = (ranked[:, -1] == ranked[:, -2]).reshape(len(experiment.pool), -1).any(axis=1)
+    ranked = np.sort(total, axis=0)
+    tied = (ranked[-1] == ranked[-2]).reshape(len(experiment.pool), -1).any(axis=1)
     assert 0 < tied.sum() < len(tied)
     np.testing.assert_allclose(result.accuracy[~tied, -1], levels.accuracy[~tied, -1])
 

@@ -102,7 +102,7 @@ def run_cascades(evidence: Evidence, *, pair: tuple[int, int]) -> Settings:
     cost = [np.cumsum(evidence.samples.cost[one], axis=1) for one in index]
     settings, columns = [], []
     for n in (n for n in FIRST_SAMPLES if n <= n_first):
-        leading = counts[0][n - 1].max(axis=1)
+        leading = counts[0][n - 1].max(axis=0)
         stopped = leader_accuracy(counts[0][n - 1], votes.accuracy)
         settings.append(Cascade(pair, n, 0, 0, pooled=False))
         columns.append((cost[0][:, n - 1], stopped, np.full(len(cost[0]), n), 1.0))

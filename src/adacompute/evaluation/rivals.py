@@ -124,13 +124,15 @@ def combine_confidences(votes: OrderedVotes, log_odds: FloatArray) -> tuple[Floa
     """
     posterior, correct = np.zeros(log_odds.shape), np.zeros(log_odds.shape)
     totals = zip(running_totals(votes), running_totals(votes, log_odds), strict=True)
-    for n, (count, total) in enumerate(totals):
+    for n, (all_counts, all_totals) in enumerate(totals):
+        count, total = all_counts[: n + 1], all_totals[: n + 1]
         seen = count > 0
-        n_others = seen.sum(axis=1, keepdims=True)
-        score = np.where(seen, total + count * np.log(np.maximum(n_others, 1)), -np.inf)
-        best = np.maximum(score.max(axis=1), 0.0)  # 0 is the score of the answer not seen
-        mass = np.exp(score - best[:, None]).sum(axis=1) + np.exp(-best)
-        posterior[:, n] = np.exp(score.max(axis=1) - best) / mass
+        n_others = np.maximum(seen.sum(axis=0), 1)
+        score = np.where(seen, total + count * np.log(n_others), -np.inf)
+        leading = score.max(axis=0)
+        best = np.maximum(leading, 0.0)  # 0 is the score of the answer not seen
+        mass = np.exp(score - best).sum(axis=0) + np.exp(-best)
+        posterior[:, n] = np.exp(leading - best) / mass
         correct[:, n] = leader_accuracy(score, votes.accuracy, seen)
     return posterior, correct
 
@@ -159,9 +161,9 @@ def run_shortest(evidence: Evidence, settings: list[tuple[int, int]]) -> ReplayR
                 continue
             column = settings.index((m, k))
             # Answers are numbered by their shortest sample, so the first of tied ones is wanted.
-            winner = total.argmax(axis=1)
-            accuracy = votes.accuracy[np.arange(len(index)), winner]
-            correct[:, column] = np.where(total.any(axis=1), accuracy, 0.0)
+            winner = total.argmax(axis=0)
+            accuracy = votes.accuracy[winner, np.arange(len(index))]
+            correct[:, column] = np.where(total.any(axis=0), accuracy, 0.0)
             cancelled = (size[:, m:] - size[:, m - 1 : m]).sum(axis=1)
             cost[:, column] = whole - rate * cancelled
             n_samples[:, column] = k
