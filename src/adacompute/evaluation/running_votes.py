@@ -1,8 +1,8 @@
 """Running votes: totals by answer after every sample, in many orders of the samples at once.
 
 The answers of each order are numbered by their first sample, so that the totals of M orders fit in
-one array, (C, M): numpy adds up over its first axis faster. Rules that only stop or weight votes are
-replayed from these totals.
+one array, (C, M): numpy adds up over its first axis faster. Rules that only stop or weight votes
+are replayed from these totals.
 """
 
 from __future__ import annotations
