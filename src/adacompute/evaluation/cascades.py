@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from adacompute.evaluation.rival_settings import fit_settings
 from adacompute.evaluation.running_votes import label_orders, leader_accuracy, running_totals
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray, IntArray
+    from adacompute.core.types import IntArray
     from adacompute.evaluation.evidence import Evidence
     from adacompute.evaluation.experiment import Experiment, FittedPolicy
     from adacompute.evaluation.running_votes import OrderedVotes
@@ -36,8 +36,8 @@ Settings = tuple[Sequence[tuple[Any, ...]], ReplayResult]
 ONLY = "only "
 """How the row of a single arm begins."""
 
-FIRST_SAMPLES = (1, 2, 3, 4, 6, 8)
-SECOND_SAMPLES = (1, 2, 3, 4, 6, 8)
+COUNTS = (1, 2, 3, 4, 6, 8)
+"""Numbers of samples of an arm that are tried."""
 
 
 class Cascade(NamedTuple):
@@ -95,73 +95,67 @@ def _run_single(evidence: Evidence, *, arm: int) -> Settings:
 def run_cascades(evidence: Evidence, *, pair: tuple[int, int]) -> Settings:
     """Return all cascades from one arm to another, and their results, (N, settings)."""
     first, second = pair
-    index = [evidence.order[first], evidence.order[second]]
+    index = [evidence.order[arm] for arm in pair]
     votes = label_orders(evidence.samples, np.concatenate(index, axis=1))
-    n_first = evidence.max_samples[first]
+    n_first, n_second = evidence.max_samples[first], evidence.max_samples[second]
     counts = _counts(votes, slice(0, n_first)), _counts(votes, slice(n_first, None))
     cost = [np.cumsum(evidence.samples.cost[one], axis=1) for one in index]
-    settings, columns = [], []
-    for n in (n for n in FIRST_SAMPLES if n <= n_first):
-        leading = counts[0][n - 1].max(axis=0)
-        stopped = leader_accuracy(counts[0][n - 1], votes.accuracy)
+    settings, results = [], []
+    for n in (n for n in COUNTS if n <= n_first):
+        leading = counts[0][n].max(axis=0)
+        stopped = leader_accuracy(counts[0][n], votes.accuracy)
         settings.append(Cascade(pair, n, 0, 0, pooled=False))
-        columns.append((cost[0][:, n - 1], stopped, np.full(len(cost[0]), n), 1.0))
-        for k in (k for k in SECOND_SAMPLES if k <= evidence.max_samples[second]):
-            for pooled in (False, True):
-                total = counts[1][k - 1] + pooled * counts[0][n - 1]
-                decided = leader_accuracy(total, votes.accuracy)
-                for agreeing in range(max(2, n // 2), n + 2):
-                    goes_on = leading < agreeing
-                    settings.append(Cascade(pair, n, agreeing, k, pooled))
-                    columns.append(
-                        (
-                            cost[0][:, n - 1] + goes_on * cost[1][:, k - 1],
-                            np.where(goes_on, decided, stopped),
-                            n + k * goes_on,
-                            1.0 + goes_on,
-                        )
-                    )
-    return settings, _summarise(evidence, columns)
+        results.append(_summarise(evidence, [(cost[0][:, n - 1], stopped, n, 1)]))
+        for k, pooled in product((k for k in COUNTS if k <= n_second), (False, True)):
+            total = counts[1][k] + counts[0][n] if pooled else counts[1][k]
+            decided = leader_accuracy(total, votes.accuracy)
+            columns = []
+            for agreeing in range(max(2, n // 2), n + 2):
+                goes_on = leading < agreeing
+                paid = cost[0][:, n - 1] + goes_on * cost[1][:, k - 1]
+                correct = np.where(goes_on, decided, stopped)
+                settings.append(Cascade(pair, n, agreeing, k, pooled))
+                columns.append((paid, correct, n + k * goes_on, 1 + goes_on))
+            results.append(_summarise(evidence, columns))
+    return settings, ReplayResult.side_by_side(results)
 
 
 def run_switches(evidence: Evidence, *, chain: tuple[int, ...]) -> Settings:
     """Return the model switches over two or three arms, and their results, (N, settings)."""
     first, second, last = (*chain, chain[-1])[:3]
     skipped = int(last == second)  # the sample that is already drawn
-    later = evidence.order[last][:, skipped:]
+    later = evidence.order[last][:, skipped : skipped + max(COUNTS)]
     index = np.concatenate(
         [evidence.order[first][:, :1], evidence.order[second][:, :1], later], axis=1
     )
     votes = label_orders(evidence.samples, index)
-    totals = _counts(votes, slice(None))
+    totals = [total.copy() for total in running_totals(votes)]
     cost = np.cumsum(evidence.samples.cost[index], axis=1)
     agree = (votes.label[:, 0] == votes.label[:, 1]) & (votes.label[:, 0] != UNPARSED)
+    stopped = leader_accuracy(totals[1], votes.accuracy)
     settings, columns = [], []
-    for n in (n for n in SECOND_SAMPLES if n <= later.shape[1]):
-        settings.append(ModelSwitch(chain, n))
-        column = np.where(agree, 1, n + 1)
+    for n in (n for n in COUNTS if n <= later.shape[1]):
+        end = np.where(agree, 1, n + 1)
         decided = leader_accuracy(totals[n + 1], votes.accuracy)
-        columns.append(
-            (
-                np.take_along_axis(cost, column[:, None], axis=1)[:, 0],
-                np.where(agree, leader_accuracy(totals[1], votes.accuracy), decided),
-                column + 1,
-                1.0 + ~agree,
-            )
-        )
+        paid = np.take_along_axis(cost, end[:, None], axis=1)[:, 0]
+        settings.append(ModelSwitch(chain, n))
+        columns.append((paid, np.where(agree, stopped, decided), end + 1, 1 + ~agree))
     return settings, _summarise(evidence, columns)
 
 
-def _counts(votes: OrderedVotes, columns: slice) -> list[FloatArray]:
-    """Return the votes of each answer after 1, 2, … of some samples."""
+def _counts(votes: OrderedVotes, columns: slice) -> dict[int, np.ndarray]:
+    """Return the votes of each answer after each of the numbers of some samples."""
     part = votes._replace(label=votes.label[:, columns])
-    return [total.copy() for total in running_totals(part)]
+    totals = enumerate(running_totals(part), start=1)
+    return {n: total.astype(np.int8) for n, total in totals if n in COUNTS}
 
 
 def _summarise(evidence: Evidence, columns: Sequence[tuple[Any, ...]]) -> ReplayResult:
     """Return the results of columns of cost, accuracy, samples and rounds by order."""
-    arrays = (np.column_stack(np.broadcast_arrays(*one)) for one in zip(*columns, strict=True))
-    return evidence.summarise(*(np.asarray(one, dtype=np.float64) for one in arrays))
+    whole = [np.broadcast_arrays(*column) for column in columns]
+    arrays = (np.column_stack(one).astype(np.float64) for one in zip(*whole, strict=True))
+    cost, correct, n_samples, n_rounds = arrays
+    return evidence.summarise(cost, correct, n_samples, n_rounds)
 
 
 @dataclass(frozen=True)

@@ -80,26 +80,31 @@ def fit_stopping(
     ``table`` holds the score and the accuracy of the vote after 1, 2, … samples, both (M, n).
     """
     evidence, (score, correct) = experiment.evidence, table
-    cap = score.shape[1]
-    settings, stops = [(0.0, 1)], [np.zeros(len(score), dtype=np.int64)]
-    for threshold in thresholds:
-        reached = score >= threshold
-        first = np.where(reached.any(axis=1), reached.argmax(axis=1), cap - 1)
-        for end in sorted({*(n for n in CAPS if 1 < n < cap), cap}):
-            settings.append((threshold, end))
-            stops.append(np.minimum(first, end - 1))
-    last = np.stack(stops, axis=1)
+    settings, stops = _find_stops(score, thresholds)
     cost = np.cumsum(evidence.samples.cost[evidence.order[0]], axis=1)
     rows = orders_of(evidence, train)
-    means = [
-        np.take_along_axis(one[rows], last[rows], axis=1).mean(axis=0) for one in (cost, correct)
-    ]
-    kept, _ = fit_price_schedule(*means)
-    last = last[:, kept]
+    means = [(cost[rows, stop[rows]].mean(), correct[rows, stop[rows]].mean()) for stop in stops]
+    kept, _ = fit_price_schedule(*np.array(means).T)
+    last = np.stack([stops[i] for i in kept.tolist()], axis=1).astype(np.int64)
     n_samples = (last + 1).astype(np.float64)
     cost, correct = (np.take_along_axis(one, last, axis=1) for one in (cost, correct))
     result = evidence.summarise(cost, correct, n_samples, n_samples)
     return fit_settings(name, experiment, train, [settings[i] for i in kept.tolist()], result)
+
+
+def _find_stops(
+    score: FloatArray, thresholds: Sequence[float]
+) -> tuple[list[tuple[float, int]], list[np.ndarray]]:
+    """Return the settings, and the last sample of each order in each of them, from 0."""
+    cap = score.shape[1]
+    settings, stops = [(0.0, 1)], [np.zeros(len(score), dtype=np.int8)]
+    for threshold in thresholds:
+        reached = score >= threshold
+        first = np.where(reached.any(axis=1), reached.argmax(axis=1), cap - 1).astype(np.int8)
+        for end in sorted({*(n for n in CAPS if 1 < n < cap), cap}):
+            settings.append((threshold, end))
+            stops.append(np.minimum(first, np.int8(end - 1)))
+    return settings, stops
 
 
 def orders_of(evidence: Evidence, rows: IntArray) -> IntArray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from adacompute.core.mode_posterior import measure_modes, vote_state_numbers
 from adacompute.core.votes import tally
+from adacompute.evaluation.replay import ReplayResult
 from adacompute.evaluation.rival_settings import CAPS, fit_settings, fit_stopping
 from adacompute.evaluation.running_votes import (
     OrderedVotes,
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.evidence import Evidence
     from adacompute.evaluation.experiment import Experiment, FittedPolicy
-    from adacompute.evaluation.replay import ReplayResult
 
 LOGPROB = "mean_logprob"
 TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, math.inf)
 THRESHOLDS = (
     *(0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
-    *(0.94, 0.97, 0.985, 0.995),
+    *(0.94, 0.97, 0.985, 0.995, math.inf),
 )
+"""Probabilities at which a rule stops; it never stops at the last one before its cap."""
+
 MAX_EXPONENT = 600.0
 """Weights are at least exp(−600), so that every parsed sample votes."""
 
@@ -150,24 +152,22 @@ def run_shortest(evidence: Evidence, settings: list[tuple[int, int]]) -> ReplayR
     """Return the results of the m shortest of k samples, (N, settings)."""
     samples, index = evidence.samples, evidence.order[0]
     length = np.expm1(samples.column((LENGTH,))[:, 0])
-    rate = cost_of_length(evidence, length)
-    cost, correct, n_samples = (np.zeros((len(index), len(settings))) for _ in range(3))
+    rate, found = cost_of_length(evidence, length), {}
     for k in sorted({k for _, k in settings}):
         rank = np.argsort(length[index[:, :k]], axis=1, kind="stable")
         own = np.take_along_axis(index[:, :k], rank, axis=1)
         votes, size, whole = label_orders(samples, own), length[own], samples.cost[own].sum(axis=1)
         for m, total in enumerate(running_totals(votes), start=1):
-            if (m, k) not in settings:
-                continue
-            column = settings.index((m, k))
-            # Answers are numbered by their shortest sample, so the first of tied ones is wanted.
-            winner = total.argmax(axis=0)
-            accuracy = votes.accuracy[winner, np.arange(len(index))]
-            correct[:, column] = np.where(total.any(axis=0), accuracy, 0.0)
-            cancelled = (size[:, m:] - size[:, m - 1 : m]).sum(axis=1)
-            cost[:, column] = whole - rate * cancelled
-            n_samples[:, column] = k
-    return evidence.summarise(cost, correct, n_samples, np.ones_like(cost))
+            if (m, k) in settings:
+                # Answers are numbered by their shortest sample: of tied ones, the first wins.
+                accuracy = votes.accuracy[total.argmax(axis=0), np.arange(len(index))]
+                correct = np.where(total.any(axis=0), accuracy, 0.0)
+                cancelled = (size[:, m:] - size[:, m - 1 : m]).sum(axis=1)
+                n_samples = np.full(len(index), float(k))
+                found[m, k] = evidence.summarise(
+                    whole - rate * cancelled, correct, n_samples, np.ones(len(index))
+                )
+    return ReplayResult.side_by_side([found[setting] for setting in settings])
 
 
 def cost_of_length(evidence: Evidence, length: FloatArray) -> float:
