@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from adacompute.evaluation.factories import RIVALS
 from adacompute.stages.arms import list_arms
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
@@ -84,19 +85,20 @@ def print_rows(rows: list[dict[str, Any]], budgets: list[float]) -> None:
     print("|---" * (len(budgets) + 2) + "|")
     for name in names:
         own = [row for row in rows if row["policy"] == name]
-        cells = [
-            f".{round(row['accuracy'] * 1000):03d} ({row['difference'] * 100:+.1f}"
+        cells = {
+            row["budget"]: f".{round(row['accuracy'] * 1000):03d} ({row['difference'] * 100:+.1f}"
             f" [{row['difference_low'] * 100:+.1f}, {row['difference_high'] * 100:+.1f}])"
             for row in own
-        ]
+        }
         mean = np.mean([row["accuracy"] for row in own])
-        print(f"| {name} | " + " | ".join(cells) + f" | .{round(mean * 1000):03d} |")
+        last = f".{round(mean * 1000):03d}" if len(own) == len(budgets) else "–"
+        print(f"| {name} | " + " | ".join(cells.get(b, "–") for b in budgets) + f" | {last} |")
 
 
 def run_confidence(names: list[str]) -> None:
     """Score policies with and without the confidence of samples."""
     ours = ("mixture-votes", "mixture", "sequential", "sequential-votes")
-    policies = (*ours, "adaptive-consistency", "oracle")
+    policies = (*ours, "adaptive-consistency", *RIVALS, "oracle")
     for name in names or list(ONE_ARM):
         with tempfile.TemporaryDirectory() as directory:
             run = Path(directory, "run")

@@ -97,7 +97,14 @@ def document(policy: str, **differences: float) -> dict[str, Any]:
     return {
         "policy": policy,
         "curves": [
-            {"policy": name.replace("_", "-"), "points": [{"difference": value}]}
+            {
+                "policy": name.replace("_", "-"),
+                "points": [
+                    # The differences that are stored can be to other mixtures.
+                    {"cost": cost, "accuracy": cost / 10 + value, "difference": -value}
+                    for cost in (1.0, 2.0, 3.0)
+                ],
+            }
             for name, value in differences.items()
         ],
     }
@@ -125,8 +132,10 @@ def test_by_default_there_are_four_curves_and_the_current_point() -> None:
 
 
 def test_all_policies_on_request_without_repeated_styles() -> None:
-    lines = choose_lines(CONTENT, all_policies=True)
-    assert len(lines) == len(CONTENT["curves"])
+    more = document("", **{f"method_{i}": 0.0 for i in range(20)})["curves"]
+    content = {**CONTENT, "curves": [*CONTENT["curves"], *more]}
+    lines = choose_lines(content, all_policies=True)
+    assert len(lines) == len(content["curves"])
     assert len({(style.colour, style.dashes) for _, style in lines}) == len(lines)
 
 
@@ -134,3 +143,16 @@ def test_a_variant_is_no_rival_of_its_policy_but_of_others() -> None:
     assert find_rival(CONTENT) == "early-stopping"
     assert find_rival({**CONTENT, "policy": "early-stopping"}) == "sequential"
     assert find_rival(document("sequential", mixture=0.0, sequential=0.1, oracle=0.2)) is None
+
+
+def test_a_single_arm_is_no_rival() -> None:
+    content = document("sequential", mixture=0.0, sequential=0.1, agreement_cascade=-0.2)
+    single = {"policy": "only high", "points": content["curves"][1]["points"]}
+    content["curves"].append(single)
+    assert find_rival(content) == "agreement-cascade"
+
+
+def test_the_rival_is_compared_at_its_own_costs() -> None:
+    content = document("sequential", mixture=0.0, sequential=0.1, cheap=0.02, expensive=0.01)
+    content["curves"][2]["points"].pop()  # its most accurate point
+    assert find_rival(content) == "cheap"

@@ -20,6 +20,7 @@ import pytest
 from adacompute.core import errors
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
+from adacompute.evaluation.rival_data import RivalData
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import evaluate
 from adacompute.stages.evaluate import PROTOCOLS, evaluate_run
@@ -95,7 +96,7 @@ def test_scores_match_the_known_truth(all_scores: dict[str, Any]) -> None:
         mixture, oracle = cells["mixture", budget], cells["oracle", budget]
         assert mixture["difference"] == 0.0
         assert oracle["headroom"] is None or oracle["headroom"] == pytest.approx(1.0)
-        plain = cells["mixture-votes", budget]  # these count every sample once
+        plain = cells["mixture-votes", budget]  # counts every sample once, as these two do
         assert cells["oracle-in-sample", budget]["accuracy"] > plain["accuracy"]
         assert cells["retry", budget]["accuracy"] > plain["accuracy"]
     summary = {name: all_scores[name] for name in ("questions", "excluded", "samples", "levels")}
@@ -152,13 +153,14 @@ def test_progress_names_every_policy(run: Path) -> None:
 def test_policies_of_a_missing_extra_are_skipped(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    recorded = evaluate._Recorded(True, (), RivalData(has_logprobs=True, has_lengths=True))
     with monkeypatch.context() as patch:
         patch.setattr(errors, "find_spec", lambda _: None)
-        names, skipped = evaluate._select_policies(None, "held-out", has_texts=True, has_arms=False)
+        names, skipped = evaluate._select_policies(None, "held-out", recorded)
     assert set(skipped) == {*ROUTERS, "sequential", "sequential-votes"}
     assert all("adacompute[train]" in sentence for sentence in skipped.values())
     assert set(names) == set(PROTOCOLS["held-out"]) - set(skipped)
-    found = evaluate._select_policies(None, "held-out", has_texts=True, has_arms=False)
+    found = evaluate._select_policies(None, "held-out", recorded)
     assert found == (list(PROTOCOLS["held-out"]), {})
     with pytest.raises(ConfigError, match="psychic"):
         evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
@@ -384,3 +386,17 @@ def test_policies_that_need_texts_are_named_if_the_run_has_none(tmp_path: Path) 
         assert name not in scored
     with pytest.raises(ConfigError, match="texts"):
         evaluate_run(tmp_path / "run", policies=["router"], **options)
+    for name in ("weighted-consistency", "confidence-stopping", "shortest-majority"):
+        assert name in result["skipped"]
+        assert name not in scored
+        with pytest.raises(ConfigError, match=name):
+            evaluate_run(tmp_path / "run", policies=[name], **options)
+    assert "bayesian-stopping" in scored
+
+
+def test_options_that_rivals_do_not_support_skip_them(run: Path) -> None:
+    for options in ({"rounds": 2}, {"round_cost": 1.0}, {"tie_break": "logprob"}):
+        with pytest.raises(ConfigError, match="bayesian-stopping"):
+            evaluate_run(run, **{**QUICK, "policies": ["bayesian-stopping"], **options})
+    with pytest.raises(ConfigError, match="weighted-consistency"):
+        evaluate_run(run, **{**QUICK, "policies": ["weighted-consistency"], "evidence": "votes"})

@@ -10,10 +10,10 @@ This module does not judge policies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
     from adacompute.policies.coloured import ColouredPolicy
+
+T = TypeVar("T")
 
 MAX_MEASURES = 16
 """Measures of training questions that are kept."""
@@ -77,6 +79,7 @@ class Evidence:
     _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
     _selected: dict[Any, Evidence] = field(default_factory=dict, repr=False)
     _measures: dict[bytes, ColouredMeasure] = field(default_factory=dict, repr=False)
+    _tables: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def order(self) -> list[IntArray]:
@@ -113,6 +116,7 @@ class Evidence:
                 _votes={},
                 _selected={},
                 _measures={},
+                _tables={},
             )
         return self._selected[key]
 
@@ -124,6 +128,13 @@ class Evidence:
                 self._measures.pop(next(iter(self._measures)))
             self._measures[key] = measure_arms(self.samples, votes, train)
         return self._measures[key]
+
+    def remember(self, key: Hashable, compute: Callable[[Evidence], T]) -> T:
+        """Return a table that does not depend on training questions; it is computed once."""
+        if key not in self._tables:
+            self._tables[key] = compute(self)
+        found: T = self._tables[key]
+        return found
 
     def table(self, votes: FittedVotes) -> VoteTable:
         """Return the votes of all orders at the positions of the fitted states."""
@@ -172,15 +183,19 @@ class Evidence:
         Levels are those of the first arm, 1, 2, …, then those of the second. Without ``votes``
         every sample counts once.
         """
-        parts = []
-        for arm, cap in enumerate(self.max_samples):
-            single = Colours((cap,), (1,))
-            confidence = equal_confidence(1) if votes is None else votes.confidence.of_arm(arm)
-            table = order_votes(self.samples.merged, [self.order[arm]], confidence, single)
-            cost = np.cumsum(self.samples.cost[self.order[arm]], axis=1)
-            n_samples = np.broadcast_to(np.arange(1.0, cap + 1), cost.shape)
-            parts.append(self._summarise(cost, table.correct[:, 1:], n_samples, n_samples * 0 + 1))
-        return ReplayResult.side_by_side(parts)
+        return ReplayResult.side_by_side(
+            [self.run_arm(arm, votes) for arm in range(len(self.max_samples))]
+        )
+
+    def run_arm(self, arm: int, votes: FittedVotes | None) -> ReplayResult:
+        """Return the results of every number of samples of one arm, (N, levels)."""
+        cap = self.max_samples[arm]
+        confidence = equal_confidence(1) if votes is None else votes.confidence.of_arm(arm)
+        single = Colours((cap,), (1,))
+        table = order_votes(self.samples.merged, [self.order[arm]], confidence, single)
+        cost = np.cumsum(self.samples.cost[self.order[arm]], axis=1)
+        n_samples = np.broadcast_to(np.arange(1.0, cap + 1), cost.shape)
+        return self.summarise(cost, table.correct[:, 1:], n_samples, n_samples * 0 + 1)
 
     def run_plans(
         self, votes: FittedVotes, action: IntArray, cell: IntArray, table: VoteTable | None = None
@@ -197,11 +212,11 @@ class Evidence:
             row = np.arange(len(last))[:, None]
             n_samples = counts[last]
             parts.append(
-                self._summarise(cost[row, last], table.correct[row, last], n_samples, n_samples)
+                self.summarise(cost[row, last], table.correct[row, last], n_samples, n_samples)
             )
         return ReplayResult.side_by_side(parts)
 
-    def _summarise(
+    def summarise(
         self, cost: FloatArray, correct: FloatArray, n_samples: FloatArray, n_rounds: FloatArray
     ) -> ReplayResult:
         """Return means and variances over the orders of each question."""

@@ -16,8 +16,15 @@ import numpy as np
 from adacompute.core.errors import ConfigError
 from adacompute.core.states import MAX_SAMPLES, states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
+from adacompute.evaluation.cascades import ONLY, OnlyArm, make_agreement_cascade
 from adacompute.evaluation.evidence_factories import make_arm_mixture, make_coloured
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
+from adacompute.evaluation.rivals import (
+    make_bayesian_stopping,
+    make_confidence_stopping,
+    make_shortest_majority,
+    make_weighted_consistency,
+)
 from adacompute.features.text import FEATURES
 from adacompute.policies.draft_router import fit_draft_router
 from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
@@ -234,23 +241,59 @@ ROUTERS = ("router", "value-router")
 BASELINES: dict[str, PolicyFactory] = {"mixture-votes": make_mixture_votes}
 """Rows of tables that are no policies of their own."""
 
-EVIDENCE_AWARE = ("mixture", "mixture-votes", "sequential")
+RIVALS: dict[str, PolicyFactory] = {
+    "weighted-consistency": make_weighted_consistency,
+    "bayesian-stopping": make_bayesian_stopping,
+    "confidence-stopping": make_confidence_stopping,
+    "shortest-majority": make_shortest_majority,
+}
+"""Methods of the literature for one arm, which are scored but not trained or served."""
+
+ARM_RIVALS: dict[str, PolicyFactory] = {"agreement-cascade": make_agreement_cascade}
+"""The same for several arms; there is also one row per arm, see ``only_arms``."""
+
+EVIDENCE_AWARE = (
+    *("mixture", "mixture-votes", "sequential"),
+    *("weighted-consistency", "confidence-stopping", "agreement-cascade"),
+)
 """Policies that use arms and confidence where they are recorded."""
 
 
 def sees_evidence(policy: str | PolicyFactory) -> bool:
     """Whether a policy uses arms and confidence where they are recorded."""
     if isinstance(policy, str):
-        return policy in EVIDENCE_AWARE
+        return policy in EVIDENCE_AWARE or is_single_arm(policy)
     known = {find_factory(name) for name in EVIDENCE_AWARE}
     return policy in known or bool(getattr(policy, "sees_evidence", False))
+
+
+def only_arms(arms: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the rows of single arms."""
+    return tuple(f"{ONLY}{arm}" for arm in arms)
+
+
+def is_single_arm(policy: str | PolicyFactory) -> bool:
+    """Whether a policy is the row of a single arm."""
+    return isinstance(policy, str) and policy.startswith(ONLY)
+
+
+def find_trainable(policy: str) -> PolicyFactory:
+    """Return the factory of a policy that can be saved and served."""
+    if policy in RIVALS | ARM_RIVALS or is_single_arm(policy):
+        raise ConfigError(
+            f"{policy} is only scored on recorded samples, by evaluate; policies to train are "
+            f"{', '.join(POLICY_FACTORIES)}"
+        )
+    return find_factory(policy)
 
 
 def find_factory(policy: str | PolicyFactory) -> PolicyFactory:
     """Return the factory that is registered under a name; a factory is returned as it is."""
     if not isinstance(policy, str):
         return policy
-    every = POLICY_FACTORIES | BASELINES
+    if policy.startswith(ONLY):
+        return OnlyArm(policy.removeprefix(ONLY))
+    every = POLICY_FACTORIES | BASELINES | RIVALS | ARM_RIVALS
     if policy not in every:
         raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(POLICY_FACTORIES)}")
     return every[policy]

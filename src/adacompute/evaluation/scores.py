@@ -22,10 +22,14 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.experiment import N_PERMUTATIONS, Experiment, PolicyFactory
 from adacompute.evaluation.factories import (
+    ARM_RIVALS,
     BASELINES,
     POLICY_FACTORIES,
+    RIVALS,
     ROUTERS,
     find_factory,
+    is_single_arm,
+    only_arms,
     sees_evidence,
 )
 from adacompute.evaluation.held_out import (
@@ -44,6 +48,7 @@ from adacompute.evaluation.oracles import (
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import ReplayResult
+from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.verdict import judge
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 
@@ -53,11 +58,16 @@ if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
 
 ORACLES = ("oracle", "oracle-in-sample")
-ARM_POLICIES = ("mixture-votes", "mixture", "sequential", "oracle")
-"""Policies that are scored where there are several arms."""
+ONE_ARM_POLICIES = (*BASELINES, *POLICY_FACTORIES, *RIVALS, *ORACLES)
+"""Policies that are scored where there is one arm."""
 
 MAX_NAMED_LEVELS = 8
 """Levels that an error message lists."""
+
+
+def arm_policies(arms: Sequence[str]) -> tuple[str, ...]:
+    """Return the policies that are scored where there are several arms."""
+    return ("mixture-votes", "mixture", *only_arms(arms), *ARM_RIVALS, "sequential", "oracle")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +104,7 @@ def evaluate(
     A mapping of policies gives the names of the rows, and can hold other factories than the
     registered ones.
     """
-    chosen = _check_policies(policies, has_arms=pool.has_arms)
+    _check_names(policies, pool)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
     kept = keep_levels(equal, levels)
     wanted = check_budgets(budgets)
@@ -102,6 +112,7 @@ def evaluate(
     rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
     known: dict[str, Any] = {"max_rounds": rounds, "use_confidence": use_confidence}
     experiment = Experiment(equal, kept, wanted, n_permutations, seed, **known)
+    chosen = _choose_policies(policies, experiment)
     contexts: dict[bool, _Context] = {}
     rows: list[dict[str, Any]] = []
     for name, policy in chosen.items():
@@ -140,7 +151,7 @@ class _Context:
     def score(
         self, name: str, policy: str | PolicyFactory, budgets: Sequence[float]
     ) -> list[dict[str, Any]]:
-        """Return the rows of a policy, one per budget."""
+        """Return the rows of a policy, one per budget that pays for it."""
         experiment, headroom = self.experiment, self.headroom
         if policy == "oracle":
             found, other = headroom.scores, headroom.mixture
@@ -151,6 +162,8 @@ class _Context:
         score, rows = score_policy(experiment, policy, self.mixture), []
         capped = headroom.score(policy, score)
         for budget in budgets:
+            if is_single_arm(policy) and score.curve.cost[0] > budget * (1 + 1e-9):
+                continue  # one sample of this arm costs more
             point = score.curve.read(budget)
             row = {"policy": name, "budget": budget, **describe_point(score, point)}
             row["headroom"] = headroom.share(capped, budget)
@@ -243,16 +256,36 @@ def measure_headroom(experiment: Experiment, mixture: HeldOutCurve) -> Headroom:
     return Headroom(experiment, mixture, scores, is_capped)
 
 
-def _check_policies(
-    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None, *, has_arms: bool
-) -> dict[str, str | PolicyFactory]:
-    """Return registered policies, oracles and factories by the names of their rows."""
-    known = list(ARM_POLICIES) if has_arms else [*BASELINES, *POLICY_FACTORIES, *ORACLES]
-    if not isinstance(policies, Mapping):
-        policies = {name: name for name in (known if policies is None else policies)}
-    for policy in policies.values():
+def _check_names(
+    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None, pool: Pool
+) -> None:
+    """Refuse names that are not registered."""
+    known = _list_policies(pool)
+    for policy in policies.values() if isinstance(policies, Mapping) else policies or ():
         if isinstance(policy, str) and policy not in known:
             raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(known)}")
+
+
+def _list_policies(pool: Pool) -> tuple[str, ...]:
+    return arm_policies(pool.arms) if pool.has_arms else ONE_ARM_POLICIES
+
+
+def _choose_policies(
+    policies: Sequence[str] | Mapping[str, str | PolicyFactory] | None, experiment: Experiment
+) -> dict[str, str | PolicyFactory]:
+    """Return policies, oracles and factories by the names of their rows.
+
+    By default these are all that can be scored with what was recorded.
+    """
+    data = RivalData.of(experiment)
+    if policies is None:
+        every = _list_policies(experiment.pool)
+        return {name: name for name in every if data.find_obstacle(name) is None}
+    if not isinstance(policies, Mapping):
+        policies = {name: name for name in policies}
+    for policy in policies.values():
+        if isinstance(policy, str) and (reason := data.find_obstacle(policy)):
+            raise ConfigError(f"{policy} cannot be scored: {reason}")
     return dict(policies)
 
 

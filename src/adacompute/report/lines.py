@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from adacompute.report.plot_style import COLOURS, GREY
 
 Dashes = str | tuple[int, tuple[int, ...]]
@@ -56,6 +58,9 @@ OTHER = LineStyle(COLOURS[1], "-.", 1.3)
 NO_RIVALS = ("fixed", "random", "mixture", "mixture-votes", "oracle", "oracle-in-sample")
 """Uniform policies and references, which are no alternatives to a policy."""
 
+SINGLE_ARM = "only "
+"""How the name of the best mixture of a single arm begins."""
+
 SEQUENTIAL = ("sequential", "sequential-votes")
 """Variants of one policy, which are no rivals of each other."""
 
@@ -78,20 +83,35 @@ def choose_lines(
             replace(
                 OTHER,
                 colour=colours[i % len(colours)],
-                dashes=OTHER_DASHES[i % len(OTHER_DASHES)],
+                # Another dash pattern each time that the colours begin again.
+                dashes=OTHER_DASHES[(i + i // len(colours)) % len(OTHER_DASHES)],
             ),
         )
         for i, curve in enumerate(others)
     ]
 
 
+def is_alternative(name: str) -> bool:
+    """Whether a curve is that of another method, and not of a uniform level or a reference."""
+    return name not in NO_RIVALS and not name.startswith(SINGLE_ARM)
+
+
 def find_rival(document: dict[str, Any]) -> str | None:
-    """Return the other policy with the highest mean difference to the mixture, if there is one."""
-    policy = document["policy"]
+    """Return the other policy with the highest mean difference to the mixture, if there is one.
+
+    The mixture is the one of the chart. Stored differences can be to a mixture that votes like the
+    policy, which others are not compared with.
+    """
+    policy, curves = document["policy"], document["curves"]
     family = SEQUENTIAL if policy in SEQUENTIAL else (policy,)
+    uniform = next(curve["points"] for curve in curves if curve["policy"] == "mixture")
+    cost, accuracy = ([point[key] for point in uniform] for key in ("cost", "accuracy"))
     means = {
-        curve["policy"]: fmean(point["difference"] for point in curve["points"])
-        for curve in document["curves"]
-        if curve["policy"] not in (*NO_RIVALS, *family) and curve["points"]
+        curve["policy"]: fmean(
+            point["accuracy"] - float(np.interp(point["cost"], cost, accuracy))
+            for point in curve["points"]
+        )
+        for curve in curves
+        if is_alternative(curve["policy"]) and curve["policy"] not in family and curve["points"]
     }
     return max(means, key=lambda name: means[name]) if means else None

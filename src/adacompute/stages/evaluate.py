@@ -5,15 +5,19 @@ It scores by the held-out protocol, or by the paper's own. The scores stay in th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.factories import BASELINES, POLICY_FACTORIES, ROUTERS
+from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.scores import ARM_POLICIES, ORACLES, evaluate
+from adacompute.evaluation.rival_data import RivalData
+from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, evaluate
 from adacompute.features.embedding import pin_encoder
 from adacompute.paper.protocol import evaluate_paper
 from adacompute.policies.episode import FIRST_SEEN
@@ -35,6 +39,8 @@ from adacompute.storage.store import GRADES, SAMPLES, Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from adacompute.core.types import FloatArray
+
 
 EVALUATION = "evaluation.json"
 FORMAT = 5
@@ -44,7 +50,7 @@ TEXT_POLICIES = (*ROUTERS, "longest-first")
 """Policies that decide by the text of a question alone."""
 
 PROTOCOLS = {
-    "held-out": (*BASELINES, *POLICY_FACTORIES, *ORACLES),
+    "held-out": ONE_ARM_POLICIES,
     "paper": ("fixed", "random", "longest-first", "router", "oracle-in-sample"),
 }
 """Policies that each protocol scores."""
@@ -74,7 +80,8 @@ def evaluate_run(
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs = CostModel(unit, prices, native_n, round_cost)
-    names, skipped = _select_policies(policies, protocol, **_describe_run(store))
+    recorded = _describe_run(store, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
+    names, skipped = _select_policies(policies, protocol, recorded)
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(store, costs, budgets)),
@@ -96,22 +103,58 @@ def evaluate_run(
     known: dict[str, Any] = {"features": features, "tie_break": tie_break}
     pool = read_pool(store, costs=costs, draft=protocol == "paper", **known)
     result = {**_score(pool, arguments, progress), "skipped": skipped}
-    _finish(store, arguments, inputs, result)
-    return result
+    return _finish(store, arguments, inputs, result)
 
 
 def _finish(
     store: Run, arguments: dict[str, Any], inputs: dict[str, str], result: dict[str, Any]
-) -> None:
+) -> dict[str, Any]:
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+    return result
 
 
-def _describe_run(store: Run) -> dict[str, bool]:
-    """Return whether some question of a run has a text, and whether there are several arms."""
+@dataclass(frozen=True)
+class _Recorded:
+    """What decides which policies of a run can be scored."""
+
+    has_texts: bool
+    arms: tuple[str, ...]
+    rival_data: RivalData
+
+    @property
+    def has_arms(self) -> bool:
+        return len(self.arms) > 1
+
+    def find_obstacle(self, name: str) -> str | None:
+        """Return why a policy cannot be scored; None if it can."""
+        if name in TEXT_POLICIES and not self.has_texts:
+            return "the run has no question texts"
+        return None if self.has_arms else self.rival_data.find_obstacle(name)
+
+
+def _describe_run(
+    store: Run, costs: CostModel, *, rounds: int | None, evidence: str, tie_break: str
+) -> _Recorded:
+    """Return what a run has recorded, and which options rivals do not support."""
     recorded = store.encoded_samples()
-    has_texts = any(text is not None for text in recorded.text)
-    return {"has_texts": has_texts, "has_arms": len(recorded.arms) > 1}
+    lengths = [recorded.column(name) for name in ("completion_tokens", "completion_chars")]
+    return _Recorded(
+        has_texts=any(text is not None for text in recorded.text),
+        arms=recorded.arms,
+        rival_data=RivalData(
+            has_logprobs=bool(np.isfinite(recorded.column("mean_logprob")).any()),
+            has_lengths=_has_lengths(*lengths),
+            use_confidence=evidence == ALL_EVIDENCE,
+            has_rounds=rounds is not None or costs.round_cost > 0 or costs.native_n,
+            breaks_ties=tie_break != FIRST_SEEN,
+        ),
+    )
+
+
+def _has_lengths(tokens: FloatArray, characters: FloatArray) -> bool:
+    """Whether all samples have a length: in tokens if some have one, else in characters."""
+    return bool(np.isfinite(characters if np.isnan(tokens).all() else tokens).all())
 
 
 def _check_rounds(rounds: int | None, costs: CostModel, protocol: str) -> int | None:
@@ -169,29 +212,28 @@ def _score_as_paper(
 
 
 def _select_policies(
-    policies: Sequence[str] | None, protocol: str, *, has_texts: bool, has_arms: bool
+    policies: Sequence[str] | None, protocol: str, recorded: _Recorded
 ) -> tuple[list[str], dict[str, str]]:
     """Return the policies to score, and those that are skipped with the reason."""
     if protocol not in PROTOCOLS:
         raise ConfigError(f"protocol must be 'held-out' or 'paper', got {protocol!r}")
-    known = PROTOCOLS[protocol]
-    if has_arms and protocol == "paper":
+    if recorded.has_arms and protocol == "paper":
         raise ConfigError("the paper's protocol scores one model, and the run has several arms")
-    if has_arms:
-        known = ARM_POLICIES
+    known = arm_policies(recorded.arms) if recorded.has_arms else PROTOCOLS[protocol]
     if policies is not None:
         for name in policies:
             if name not in known:
                 raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
-            if name in TEXT_POLICIES and not has_texts:
-                raise ConfigError(f"{name} needs question texts, and the run has none")
+            if reason := recorded.find_obstacle(name):
+                raise ConfigError(f"{name} cannot be scored: {reason}")
         return list(dict.fromkeys(policies)), {}
     missing = None if protocol == "paper" else missing_extra()
-    skipped = {name: missing for name in LEARNED if missing}
-    if not has_texts:
-        skipped |= dict.fromkeys(TEXT_POLICIES, "the run has no question texts")
-    if has_arms:
+    reasons = {
+        name: missing if name in LEARNED and missing else recorded.find_obstacle(name)
+        for name in known
+    }
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    if recorded.has_arms:
         others = [name for name in PROTOCOLS[protocol] if name not in known]
-        skipped = {name: skipped[name] for name in skipped if name in known}
         skipped |= dict.fromkeys(others, "for one arm, and the run has several")
     return [name for name in known if name not in skipped], skipped

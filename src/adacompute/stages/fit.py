@@ -16,7 +16,7 @@ from typing import Any
 from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
-from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.factories import find_trainable
 from adacompute.policies.bundle import check_replaceable, load_bundle
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings
@@ -118,7 +118,7 @@ def _choose_policy(policy: str | None, steps: _Steps) -> str:
         policy, reason = choose_policy()
         if reason:
             steps.notes.append(f"Fitted {policy} instead of {BEST_POLICY}: {reason}.")
-    find_factory(policy)
+    find_trainable(policy)
     return policy
 
 

@@ -8,6 +8,7 @@ selection of policies is scored for comparison.
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,9 @@ import numpy as np
 from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment, recall
-from adacompute.evaluation.factories import POLICY_FACTORIES
-from adacompute.evaluation.scores import ARM_POLICIES, ORACLES, keep_levels
+from adacompute.evaluation.factories import POLICY_FACTORIES, RIVALS
+from adacompute.evaluation.rival_data import RivalData
+from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, keep_levels
 from adacompute.report.page import render
 from adacompute.report.study import study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
@@ -57,6 +59,9 @@ FORMAT = 7
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
 UNIFORM = ("fixed", "mixture", "random")
 """Policies that a page cannot be about, because they are the comparison."""
+
+ARM_POLICY = "sequential"
+"""The policy of a page on a run with several arms."""
 
 ONE_ARM_ONLY = "for one arm, and the run has several"
 """Why a policy is skipped in a run with several arms."""
@@ -176,7 +181,8 @@ def _resolve_levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | N
 
 def _find_choice(store: Run) -> Callable[..., dict[str, Any]]:
     """Return how the policies of a page are chosen, which differs for a run with several arms."""
-    return _choose_for_arms if len(store.encoded_samples().arms) > 1 else _choose
+    arms = store.encoded_samples().arms
+    return partial(_choose_for_arms, arms) if len(arms) > 1 else _choose
 
 
 def _choose(
@@ -189,7 +195,7 @@ def _choose(
     main = [name for name in POLICY_FACTORIES if name not in UNIFORM]
     if policy not in main:
         raise ConfigError(f"policy must be one of {', '.join(main)}, got {policy!r}")
-    known = [*POLICY_FACTORIES, "oracle"]
+    known = [*POLICY_FACTORIES, *RIVALS, "oracle"]
     for name in policies or ():
         if name not in known:
             raise ConfigError(f"there is no policy {name!r}; there are {', '.join(known)}")
@@ -205,23 +211,24 @@ def _choose(
 
 
 def _choose_for_arms(
-    policy: str | None, policies: Sequence[str] | None, evaluation: dict[str, Any] | None
+    arms: tuple[str, ...],
+    policy: str | None,
+    policies: Sequence[str] | None,
+    evaluation: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Choose the policies of a page on several arms, for which few policies are scored."""
     if policy is None:
         check_installed(*TRAINING, extra="train")
-    main = [name for name in ARM_POLICIES if name not in (*UNIFORM, "mixture-votes", "oracle")]
-    policy = policy or main[-1]
-    if policy not in main:
+    policy, known = policy or ARM_POLICY, arm_policies(arms)
+    if policy != ARM_POLICY:
         raise ConfigError(
-            f"policy must be {' or '.join(main)} for a run with several arms, got {policy!r}"
+            f"policy must be {ARM_POLICY} for a run with several arms, got {policy!r}"
         )
     for name in policies or ():
-        if name not in ARM_POLICIES:
-            known = ", ".join(ARM_POLICIES)
-            raise ConfigError(f"for several arms there is no policy {name!r}; there are {known}")
-    others = dict.fromkeys([*POLICY_FACTORIES, *ORACLES])
-    skipped = {name: ONE_ARM_ONLY for name in others if name not in ARM_POLICIES}
+        if name not in known:
+            named = ", ".join(known)
+            raise ConfigError(f"for several arms there is no policy {name!r}; there are {named}")
+    skipped = {name: ONE_ARM_ONLY for name in ONE_ARM_POLICIES if name not in known}
     compared = list(dict.fromkeys(("oracle",) if policies is None else policies))
     return {
         "policy": policy,
@@ -244,6 +251,7 @@ def _document(
     levels, seed = keep_levels(pool, arguments["levels"]), arguments["seed"]
     experiment = recall(Experiment(pool, levels, DEFAULT_BUDGETS, seed=seed))
     pool = experiment.pool
+    _check_data(experiment, arguments["policies"])
     budget = arguments["budget"]
     if budget is None and pool.has_arms:
         budgets = resolve_budgets(recorded, costs, None)
@@ -262,6 +270,14 @@ def _document(
         evaluation=evaluation,
         progress=progress,
     )
+
+
+def _check_data(experiment: Experiment, policies: Sequence[str]) -> None:
+    """Refuse policies that need more than what was recorded."""
+    data = RivalData.of(experiment)
+    for name in policies:
+        if reason := data.find_obstacle(name):
+            raise ConfigError(f"{name} cannot be scored: {reason}")
 
 
 def _question_data(

@@ -16,7 +16,7 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, recall
-from adacompute.evaluation.factories import find_factory, sees_evidence
+from adacompute.evaluation.factories import find_trainable, sees_evidence
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
@@ -114,7 +114,7 @@ def _find_factory(policy: str, *, draft: bool) -> PolicyFactory:
     """Return the factory of a policy; refuse a draft for policies that cannot use one."""
     if draft and policy != "router":
         raise ConfigError(f"only the policy router can use a draft, not {policy}")
-    return find_factory(policy)
+    return find_trainable(policy)
 
 
 def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSettings, ...]:
