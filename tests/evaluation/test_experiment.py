@@ -39,3 +39,9 @@ def test_scores_are_not_shared_by_different_experiments(small: Pool, change: str
     }[change]
     assert recall(changed) is changed
     assert recall(first) is first
+
+
+def test_scores_do_not_move_to_an_experiment_with_other_settings(small: Pool) -> None:
+    first = Experiment(small, LEVELS, BUDGETS, 4)
+    score = score_policy(first, "adaptive-consistency")
+    assert score_policy(replace(first, max_rounds=2), "adaptive-consistency") is not score

@@ -347,7 +347,7 @@ def test_rivals_that_use_confidence_are_compared_with_votes_that_do() -> None:
         ({"has_rounds": True}, set(RIVALS)),
         ({"breaks_ties": True}, set(RIVALS)),
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)) or "none",
 )
 def test_rivals_need_data(change: dict[str, bool], skipped: set[str]) -> None:
     data = RivalData(**{"has_logprobs": True, "has_lengths": True, **change})

@@ -64,7 +64,7 @@ class Experiment:
     max_rounds: int = UNLIMITED_ROUNDS
     use_confidence: bool = True
     _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
-    scores: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    scores: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Scores of policies that were computed already."""
 
     @cached_property
