@@ -1,9 +1,10 @@
-"""What confidence and several arms are worth, on recorded samples of real models.
+"""What the confidence of samples is worth, on recorded samples of real models.
 
-``python benchmarks/evidence.py confidence`` scores the policies on the sets that record
-log-probabilities, with and without confidence. ``python benchmarks/evidence.py arms`` does it on
-the sets with several models and efforts, in tokens. Names of sets after it restrict what is run.
-Recorded samples are found in the directory ``ADACOMPUTE_DATA``.
+``python -m benchmarks.evidence confidence`` scores the policies on the sets that record
+log-probabilities, with and without confidence. ``signals`` does it with one signal at a time, on
+sets that record three of them, and on more files (``--samples``). ``shuffled`` does it with
+log-probabilities that were shuffled, which must not hurt. Names of sets after it restrict what is
+run. Recorded samples are found in the directory ``ADACOMPUTE_DATA``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import argparse
 import os
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from adacompute.datasets.sources import read_source
 from adacompute.evaluation.factories import RIVALS
-from adacompute.stages.arms import list_arms
+from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 
@@ -33,49 +36,14 @@ ONE_ARM = {
 }
 
 
-@dataclass(frozen=True)
-class ArmSet:
-    """Files of several arms on the same questions."""
-
-    files: dict[str, Path]
-    pool_answers: bool
-    grader: str | None = None
-
-
-def _arm_files(dataset: str, *names: str) -> dict[str, Path]:
-    return {name: DATA / "arms" / f"{dataset}__{name}.parquet" for name in names}
-
-
-GPT = "gpt-5.2-2025-12-11"
-OPUS = "claude-opus-4-5-20251101"
-ARM_SETS = {
-    "gpqa-gpt-5.2": ArmSet(
-        _arm_files("gpqa-diamond", *(f"{GPT}@{e}" for e in ("low", "medium", "high", "xhigh"))),
-        pool_answers=False,
-    ),
-    "gpqa-opus-4.5": ArmSet(
-        _arm_files("gpqa-diamond", *(f"{OPUS}@{e}" for e in ("default", "think16k", "think32k"))),
-        pool_answers=False,
-    ),
-    "otis": ArmSet(
-        _arm_files(
-            "otis-mock-aime",
-            *(f"{GPT}@{e}" for e in ("low", "medium", "high")),
-            *(f"gpt-5.1@{e}" for e in ("low", "medium", "high")),
-            *(f"{OPUS}@{e}" for e in ("default", "think16k", "think32k")),
-        ),
-        pool_answers=True,
-        grader="numeric",
-    ),
-    "svamp": ArmSet(
-        {
-            **_arm_files("svamp144", *(f"qwen2.5-coder-0.5b@{p}" for p in ("short", "cot"))),
-            "qwen2.5-coder-1.5b": DATA / "svamp141__qwen2.5-coder-1.5b.parquet",
-        },
-        pool_answers=True,
-        grader="numeric",
-    ),
+SIGNALS = {
+    "0.5B short": DATA / "arms" / "svamp144__qwen2.5-coder-0.5b@short.parquet",
+    "0.5B steps": DATA / "arms" / "svamp144__qwen2.5-coder-0.5b@cot.parquet",
+    "135M short": DATA / "arms" / "svamp144__smollm2-135m@short.parquet",
 }
+"""Sets that record the log-probabilities of windows and answers besides the mean."""
+
+SIGNAL_SETS = {"none": (), **{name: (name,) for name in LIKELIHOODS}, "all": LIKELIHOODS}
 
 
 def print_rows(rows: list[dict[str, Any]], budgets: list[float]) -> None:
@@ -113,33 +81,64 @@ def run_confidence(names: list[str]) -> None:
             print_rows(votes["rows"], list(BUDGETS))
 
 
-def run_arms(names: list[str]) -> None:
-    """List efficient arms, and score policies over arms in tokens."""
-    for name in names or list(ARM_SETS):
-        chosen = ARM_SETS[name]
-        with tempfile.TemporaryDirectory() as directory:
-            run = Path(directory, "run")
-            known: dict[str, Any] = {"pool_answers": chosen.pool_answers, "grader": chosen.grader}
-            import_samples(None, run, arms=chosen.files, **known)
-            arms = list_arms(run, levels=(1, 2, 3, 4), unit="tokens")
-            efficient = sorted(
-                (row for row in arms["rows"] if row["efficient"]), key=lambda row: row["cost"]
-            )
-            start = time.perf_counter()
-            found = evaluate_run(run, levels=(1, 2, 3, 4), unit="tokens")
-            print(f"\n{name}, {found['questions']} questions ({time.perf_counter() - start:.0f} s)")
-            named = [f"{r['arm']} × {r['samples']} ({r['cost']:.0f})" for r in efficient]
-            print(f"efficient: {', '.join(named)}")
-            print_rows(found["rows"], sorted({row["budget"] for row in found["rows"]}))
+def _score(table: pa.Table, *, evidence: str = "all") -> list[dict[str, Any]]:
+    """Import a table of samples and score the two policies that use confidence."""
+    with tempfile.TemporaryDirectory() as directory:
+        file, run = Path(directory, "samples.parquet"), Path(directory, "run")
+        pq.write_table(table, file)
+        import_samples(file, run)
+        known: dict[str, Any] = {"budgets": BUDGETS, "levels": LEVELS, "evidence": evidence}
+        rows: list[dict[str, Any]] = evaluate_run(run, policies=("mixture", "sequential"), **known)[
+            "rows"
+        ]
+    return rows
+
+
+def run_signals(names: list[str], more: list[Path]) -> None:
+    """Score policies with one signal at a time, and with all of them."""
+    sets = {**SIGNALS, **{file.stem: file for file in more}}
+    for name in names or list(sets):
+        table = pq.read_table(sets[name])
+        for label, kept in SIGNAL_SETS.items():
+            dropped = [column for column in LIKELIHOODS if column not in kept]
+            evidence = "all" if kept else "votes"
+            print(f"\n{name}, {label}")
+            print_rows(_score(table.drop_columns(dropped), evidence=evidence), list(BUDGETS))
+
+
+def run_shuffled(names: list[str]) -> None:
+    """Score policies with log-probabilities that say nothing, against votes alone."""
+    rng = np.random.default_rng(0)
+    for name in names or list(ONE_ARM):
+        file = ONE_ARM[name]
+        table = read_source(file)
+        values = np.array(table["mean_logprob"].to_pylist(), dtype=np.float64)
+        ids = np.array(table["question_id"].to_pylist())
+        within = values.copy()
+        for one in np.unique(ids):
+            within[ids == one] = rng.permutation(values[ids == one])
+        place = table.column_names.index("mean_logprob")
+        for label, shuffled in {"within": within, "across": rng.permutation(values)}.items():
+            changed = table.set_column(place, "mean_logprob", pa.array(shuffled))
+            print(f"\n{name}, shuffled {label} questions")
+            print_rows(_score(changed), list(BUDGETS))
+        print(f"\n{name}, votes alone")
+        print_rows(_score(table, evidence="votes"), list(BUDGETS))
 
 
 def main() -> None:
-    """Run one of the two comparisons."""
+    """Run one of the comparisons."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("confidence", "arms"))
+    parser.add_argument("what", choices=("confidence", "signals", "shuffled"))
     parser.add_argument("sets", nargs="*", help="names of sets (default: all)")
+    parser.add_argument("--samples", type=Path, action="append", default=[], metavar="FILE")
     options = parser.parse_args()
-    (run_confidence if options.what == "confidence" else run_arms)(options.sets)
+    if options.what == "confidence":
+        run_confidence(options.sets)
+    elif options.what == "signals":
+        run_signals(options.sets, options.samples)
+    else:
+        run_shuffled(options.sets)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,228 @@
+"""What several models and efforts under one price are worth, on recorded samples.
+
+``python -m benchmarks.arms`` lists the efficient levels of each set, and scores the policies over
+arms: in tokens, in money, or in tokens times parameters. ``--max-samples 8`` counts up to eight
+samples of an arm. The oracle then has too few samples in half of the recorded ones, and is left
+out. Names of sets restrict what is run. Recorded samples are found in ``ADACOMPUTE_DATA``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from benchmarks.evidence import print_rows
+
+from adacompute.evaluation.intervals import Interval
+from adacompute.evaluation.verdict import judge
+from adacompute.stages.arms import list_arms
+from adacompute.stages.evaluate import evaluate_run
+from adacompute.stages.import_samples import import_samples
+
+DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"
+GPT, OPUS = "gpt-5.2-2025-12-11", "claude-opus-4-5-20251101"
+CHARS_PER_TOKEN = 4
+ONE_SIDED, TWO_SIDED = 1.645, 1.96
+"""Standard errors of a one-sided bound and of a two-sided interval, both at 95 %."""
+
+Prices = dict[str, tuple[float, float]]
+"""Input and output, per million tokens, by model."""
+
+LISTED: Prices = {
+    GPT: (1.75, 14.0),
+    "gpt-5.1": (1.25, 10.0),
+    "gpt-5-2025-08-07": (1.25, 10.0),
+    "gpt-5-mini-2025-08-07": (0.25, 2.0),
+    "gpt-5-nano-2025-08-07": (0.05, 0.4),
+    "gpt-5.4-mini-2026-03-17": (0.75, 4.5),
+    "gpt-5.4-nano-2026-03-17": (0.2, 1.25),
+    "gpt-5.5-pre-release": (5.0, 30.0),
+    "gpt-5.5-pro-pre-release": (30.0, 180.0),
+    OPUS: (5.0, 25.0),
+    "claude-opus-4-6": (5.0, 25.0),
+    "claude-opus-4-7": (5.0, 25.0),
+    "claude-sonnet-4-6": (3.0, 15.0),
+    "deepseek-reasoner": (0.28, 0.42),
+    "gemini-2.5-pro": (1.25, 10.0),
+    "gemini-3-flash-preview": (0.5, 3.0),
+    "kimi-k2p5": (0.6, 3.0),
+}
+"""In dollars, from a public price list of 2026; models that no list has are left out."""
+
+LISTED_2024: Prices = {
+    "llama-2-7b-chat": (0.05, 0.25),
+    "gpt-3.5-turbo": (0.5, 1.5),
+    "llama-2-70b-chat": (0.65, 2.75),
+    "mistral-large": (4.0, 12.0),
+    "gpt-4": (30.0, 60.0),
+    "claude-3-opus": (15.0, 75.0),
+}
+"""In dollars, as listed in mid 2024, when these were sampled."""
+
+PARAMETERS: Prices = {
+    "smollm2-135m": (0.0, 0.135),
+    "qwen2.5-coder-0.5b": (0.0, 0.5),
+    "qwen2.5-coder-1.5b": (0.0, 1.5),
+}
+"""Billions of parameters: the cost of a generated token."""
+
+
+@dataclass(frozen=True)
+class ArmSet:
+    """Files of several arms on the same questions; without prices, costs are in tokens."""
+
+    files: dict[str, Path]
+    pool_answers: bool
+    grader: str | None = None
+    prices: Prices | None = None
+    prepare: Callable[[pa.Table, str], pa.Table] | None = None
+
+
+def arm_files(dataset: str, *names: str) -> dict[str, Path]:
+    """Return the files of some arms of a dataset."""
+    return {name: DATA / "arms" / f"{dataset}__{name}.parquet" for name in names}
+
+
+def priced_files(dataset: str, prices: Prices) -> dict[str, Path]:
+    """Return the files of all arms of a dataset whose models have a price."""
+    files = sorted((DATA / "arms").glob(f"{dataset}__*.parquet"))
+    arms = {file.stem.partition("__")[2]: file for file in files}
+    return {arm: file for arm, file in arms.items() if arm.partition("@")[0] in prices}
+
+
+def _replace(table: pa.Table, name: str, values: Any) -> pa.Table:  # noqa: ANN401 - any array
+    kept = table.drop_columns([name]) if name in table.column_names else table
+    return kept.append_column(name, pa.array(values))
+
+
+def name_model(table: pa.Table, arm: str) -> pa.Table:
+    """Add the model's name and a prompt without cost."""
+    table = _replace(table, "model", [arm.partition("@")[0]] * len(table))
+    return _replace(table, "prompt_tokens", np.zeros(len(table), dtype=np.int64))
+
+
+def count_characters(table: pa.Table, arm: str) -> pa.Table:
+    """Add tokens, four characters each, where only characters were recorded."""
+    chars = np.array(table["completion_chars"].to_pylist(), dtype=np.float64)
+    chars = np.where(np.isnan(chars), np.nanmean(chars), chars) / CHARS_PER_TOKEN
+    prompts = [len(text or "") // CHARS_PER_TOKEN for text in table["question"].to_pylist()]
+    table = _replace(name_model(table, arm), "completion_tokens", chars.round().astype(np.int64))
+    return _replace(table, "prompt_tokens", prompts)
+
+
+SHORT, COT = "qwen2.5-coder-0.5b@short", "qwen2.5-coder-0.5b@cot"
+LARGE = {"qwen2.5-coder-1.5b": DATA / "svamp141__qwen2.5-coder-1.5b.parquet"}
+SVAMP: dict[str, Any] = {"pool_answers": True, "grader": "numeric"}
+SETS = {
+    "gpqa-gpt-5.2": ArmSet(
+        arm_files("gpqa-diamond", *(f"{GPT}@{e}" for e in ("low", "medium", "high", "xhigh"))),
+        pool_answers=False,
+    ),
+    "gpqa-opus-4.5": ArmSet(
+        arm_files("gpqa-diamond", *(f"{OPUS}@{e}" for e in ("default", "think16k", "think32k"))),
+        pool_answers=False,
+    ),
+    "gpqa-money": ArmSet(priced_files("gpqa-diamond", LISTED), pool_answers=False, prices=LISTED),
+    "otis": ArmSet(
+        arm_files(
+            "otis-mock-aime",
+            *(f"{GPT}@{e}" for e in ("low", "medium", "high")),
+            *(f"gpt-5.1@{e}" for e in ("low", "medium", "high")),
+            *(f"{OPUS}@{e}" for e in ("default", "think16k", "think32k")),
+        ),
+        pool_answers=True,
+        grader="numeric",
+    ),
+    "mcqa-money": ArmSet(
+        {model: DATA / f"mcqa-comprehensive100__{model}.parquet" for model in LISTED_2024},
+        pool_answers=True,
+        prices=LISTED_2024,
+        prepare=count_characters,
+    ),
+    "svamp": ArmSet({**arm_files("svamp144", SHORT, COT), **LARGE}, **SVAMP),
+    "svamp-parameters": ArmSet(
+        {**arm_files("svamp144", "smollm2-135m@short", SHORT, COT), **LARGE},
+        prices=PARAMETERS,
+        prepare=name_model,
+        **SVAMP,
+    ),
+}
+
+
+def import_set(chosen: ArmSet, place: Path) -> dict[str, Any]:
+    """Import a set into ``place / "run"``, and return the options of its costs."""
+    files = chosen.files
+    if chosen.prepare is not None:
+        files = {arm: place / f"{i}.parquet" for i, arm in enumerate(chosen.files)}
+        for arm, file in chosen.files.items():
+            pq.write_table(chosen.prepare(pq.read_table(file), arm), files[arm])
+    known: dict[str, Any] = {"pool_answers": chosen.pool_answers, "grader": chosen.grader}
+    import_samples(None, place / "run", arms=files, **known)
+    if chosen.prices is None:
+        return {"unit": "tokens"}
+    prices = place / "prices.toml"
+    tables = [
+        f'[models."{model}"]\ninput = {read}\noutput = {written}\n'
+        for model, (read, written) in chosen.prices.items()
+    ]
+    prices.write_text("\n".join(tables))
+    return {"unit": "money", "token_prices": prices}
+
+
+def describe_bounds(row: dict[str, Any], n_questions: int) -> str:
+    """Describe the one-sided bound of a difference, and how many questions would decide it."""
+    value, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+    bound = value - (high - low) / 2 * ONE_SIDED / TWO_SIDED
+    verdict, needed = judge(Interval(value, low, high), n_questions)
+    decide = f"; {needed:,} questions would decide" if needed else ""
+    return f"{row['budget']:g}: above {bound * 100:+.1f} points, {verdict}{decide}"
+
+
+def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> None:
+    """List the efficient levels of a set, and score the policies over its arms."""
+    levels = tuple(range(1, max_samples + 1))
+    with tempfile.TemporaryDirectory() as directory:
+        costs = import_set(SETS[name], Path(directory))
+        run = Path(directory, "run")
+        arms = list_arms(run, levels=levels, **costs)["rows"]
+        efficient = sorted((row for row in arms if row["efficient"]), key=lambda row: row["cost"])
+        start = time.perf_counter()
+        found = evaluate_run(run, levels=levels, budgets=budgets, **costs)
+    taken = time.perf_counter() - start
+    print(f"\n{name}, {found['questions']} questions, up to {max_samples} samples ({taken:.0f} s)")
+    named = [
+        f"{row['arm']} × {row['samples']} ({row['cost']:.3g}: {row['accuracy']:.3f})"
+        for row in efficient
+    ]
+    print(f"efficient: {', '.join(named)}")
+    print_rows(found["rows"], sorted({row["budget"] for row in found["rows"]}))
+    bounds = [
+        describe_bounds(row, found["questions"])
+        for row in found["rows"]
+        if row["policy"] == "sequential"
+    ]
+    print("sequential minus mixture, 95 %: " + "; ".join(bounds), flush=True)
+
+
+def main() -> None:
+    """Print a table for each set."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sets", nargs="*", help=f"of {', '.join(SETS)} (default: all)")
+    parser.add_argument("--max-samples", type=int, default=4)
+    parser.add_argument("--budgets", type=lambda text: tuple(map(float, text.split(","))))
+    options = parser.parse_args()
+    for name in options.sets or list(SETS):
+        run_set(name, options.max_samples, options.budgets)
+
+
+if __name__ == "__main__":
+    main()
