@@ -8,6 +8,8 @@ they use the answer key.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from adacompute.core.coloured_states import Colours
@@ -35,12 +37,25 @@ def cross_fitted_oracle(
 ) -> OracleScores:
     """Return the scores of the oracle that chooses and is scored on different samples."""
     rng = np.random.default_rng(seed)
+
+    def estimate_halves() -> list[FloatArray]:
+        halves = pool.answers.halves(rng)
+        return [estimate(half, levels, standard_errors=False).utility for half in halves]
+
+    return _score_halves(estimate_halves, pool.level_cost(levels), pool, budgets)
+
+
+def _score_halves(
+    estimate_halves: Callable[[], list[FloatArray]],
+    cost: FloatArray,
+    pool: Pool,
+    budgets: tuple[float, ...],
+) -> OracleScores:
+    """Choose by the utilities of one half of the samples and score on the other, many times."""
     total = {budget: np.zeros(len(pool)) for budget in budgets}
     total_cost = dict.fromkeys(budgets, 0.0)
-    cost = pool.level_cost(levels)
     for _ in range(N_HALVINGS):
-        halves = pool.answers.halves(rng)
-        utilities = [estimate(half, levels, standard_errors=False).utility for half in halves]
+        utilities = estimate_halves()
         for chosen_on, scored_on in (utilities, utilities[::-1]):
             table = UtilityTable(chosen_on, cost, pool.key)
             for budget in budgets:
@@ -65,25 +80,17 @@ def evidence_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> Oracl
     cost = np.concatenate(
         [arm_cost[:, [arm]] * np.arange(1, cap + 1) for arm, cap in enumerate(caps)], axis=1
     )
-    total = {budget: np.zeros(len(pool)) for budget in budgets}
-    total_cost = dict.fromkeys(budgets, 0.0)
-    for _ in range(N_HALVINGS):
+
+    def estimate_halves() -> list[FloatArray]:
         halves: list[list[FloatArray]] = [[], []]
         for arm, cap in enumerate(caps):
-            index = _sample_index(pool, arm)
-            index = rng.permuted(index, axis=1)
+            index = rng.permuted(_sample_index(pool, arm), axis=1)
             half = index.shape[1] // 2
             for side, part in enumerate((index[:, :half], index[:, half : 2 * half])):
                 halves[side].append(_weighted_utility(pool, part, weight, cap, rng))
-        utilities = [np.concatenate(parts, axis=1) for parts in halves]
-        for chosen_on, scored_on in (utilities, utilities[::-1]):
-            table = UtilityTable(chosen_on, cost, pool.key)
-            for budget in budgets:
-                allocation = solve(table, budget)
-                total[budget] += allocation_utility(allocation, scored_on)
-                total_cost[budget] += allocation.mixed_cost
-    times = 2 * N_HALVINGS
-    return {budget: (total_cost[budget] / times, value / times) for budget, value in total.items()}
+        return [np.concatenate(parts, axis=1) for parts in halves]
+
+    return _score_halves(estimate_halves, cost, pool, budgets)
 
 
 def _recorded(pool: Pool) -> list[int]:
