@@ -139,11 +139,6 @@ class ColouredStates:
         state, kind = np.nonzero(self.classes)
         return state, kind
 
-    @cached_property
-    def first_pair(self) -> IntArray:
-        """The first pair of each state, and the number of pairs."""
-        return np.searchsorted(self.pairs[0], np.arange(len(self) + 1))
-
     def find_pair(self, state: IntArray, kind: IntArray) -> IntArray:
         """Return the pair of each state and type, which must exist."""
         code = self.pairs[0] * len(self.types) + self.pairs[1]
@@ -293,8 +288,6 @@ def _grow(
     found = []
     for arm in range(len(caps)):
         rows = np.flatnonzero(n_by_arm[:, arm] < caps[arm])
-        if not len(rows):
-            continue
         more = unparsed[rows].copy()
         more[:, arm] += 1
         found.append((classes[rows], more))
