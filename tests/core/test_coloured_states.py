@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adacompute.core.coloured_measure import ColouredSamples, measure_samples
+from adacompute.core.coloured_measure import ColouredSamples, KnownMeasures, measure_samples
 from adacompute.core.coloured_states import Colours, coloured_states, count_states
 from adacompute.core.errors import DataError
 
@@ -84,3 +84,30 @@ def test_classes_that_are_partly_correct_share_their_mass() -> None:
     assert not left_out.mass.any()
     mixed = total.mix(np.array([[0.25]]))
     assert mixed.mass == pytest.approx(total.mass / 4)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 2_000, 10_000_000])
+def test_known_measures_change_nothing(max_bytes: int) -> None:
+    rng = np.random.default_rng(0)
+    size, colours = 6 * 40, Colours((3, 2), (2, 1))
+    arm = np.tile(np.repeat([0, 1], 3), 40)
+    samples = ColouredSamples(
+        np.arange(0, size + 1, 6),
+        arm,
+        np.where(arm == 0, rng.integers(0, 2, size), 2),
+        rng.integers(-1, 2, size),
+        rng.integers(0, 2, size).astype(np.float64),
+        np.where(arm == 0, 1.0, rng.integers(3, 5, size)),
+    )
+    group = np.arange(40) % 3
+    expected = measure_samples(samples, colours).sum(group, 3)
+    known = KnownMeasures(max_bytes)
+    for _ in range(2):
+        found = measure_samples(samples, colours, known).sum(group, 3)
+        for left, right in zip(found, expected, strict=True):
+            assert np.array_equal(left, right)
+    other = measure_samples(samples, Colours((2, 2), (2, 1)), known)
+    assert np.array_equal(
+        other.sum(group, 3).mass,
+        measure_samples(samples, Colours((2, 2), (2, 1))).sum(group, 3).mass,
+    )

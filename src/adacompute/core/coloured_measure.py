@@ -99,10 +99,36 @@ def _sum_by(
     return np.asarray(total.reshape(n_rows, n_groups))
 
 
-def measure_samples(samples: ColouredSamples, colours: Colours) -> ColouredMeasure:
+class KnownMeasures:
+    """Measures of single questions that were computed before, up to a number of bytes.
+
+    Fits to overlapping parts of the questions mostly cut confidence into the same bins, so most
+    questions have the same counts in each of them.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._found: dict[bytes, _Measured] = {}
+        self._bytes = 0
+
+    def measure(self, table: ColouredStates, counts: _Counts) -> _Measured:
+        """Return the measure of one question, computed only if it is not known."""
+        key = counts.key(table.colours)
+        if (found := self._found.get(key)) is None:
+            found = _measure(table, counts)
+            size = sum(array.nbytes for array in found)
+            if self._bytes + size <= self.max_bytes:
+                self._found[key] = found
+                self._bytes += size
+        return found
+
+
+def measure_samples(
+    samples: ColouredSamples, colours: Colours, known: KnownMeasures | None = None
+) -> ColouredMeasure:
     """Measure all states of up to ``colours.max_samples`` samples of every question."""
-    table = coloured_states(colours)
-    found = [_measure(table, _Counts.of(samples, q, colours)) for q in range(len(samples))]
+    table, known = coloured_states(colours), known or KnownMeasures(0)
+    found = [known.measure(table, _Counts.of(samples, q, colours)) for q in range(len(samples))]
     sizes, pair_sizes = [len(one.state) for one in found], [len(one.pair) for one in found]
     return ColouredMeasure(
         states=table,
@@ -155,6 +181,17 @@ class _Counts:
             unparsed,
             unparsed_cost / np.maximum(unparsed, 1),
         )
+
+    def key(self, colours: Colours) -> bytes:
+        """Return bytes that are equal for questions with the same measure."""
+        arrays = (
+            self.votes,
+            self.vote_cost,
+            self.accuracy,
+            self.unparsed,
+            self.unparsed_cost,
+        )
+        return repr((colours, self.votes.shape)).encode() + b"".join(a.tobytes() for a in arrays)
 
 
 class _Measured(NamedTuple):

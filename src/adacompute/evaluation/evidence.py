@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from adacompute.core.coloured_measure import KnownMeasures
 from adacompute.core.coloured_states import Colours
 from adacompute.core.positions import Grid, VoteTable
 from adacompute.evaluation.replay import ReplayResult
@@ -40,6 +41,9 @@ T = TypeVar("T")
 
 MAX_MEASURES = 16
 """Measures of training questions that are kept."""
+
+MAX_BYTES = 256_000_000
+"""Memory for the measures of single questions."""
 
 PRICE_BLOCK = 8
 """Prices that are replayed at once."""
@@ -79,6 +83,7 @@ class Evidence:
     _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
     _selected: dict[Any, Evidence] = field(default_factory=dict, repr=False)
     _measures: dict[bytes, ColouredMeasure] = field(default_factory=dict, repr=False)
+    _known: KnownMeasures = field(default_factory=lambda: KnownMeasures(MAX_BYTES), repr=False)
     _tables: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -126,7 +131,7 @@ class Evidence:
         if key not in self._measures:
             while len(self._measures) >= MAX_MEASURES:
                 self._measures.pop(next(iter(self._measures)))
-            self._measures[key] = measure_arms(self.samples, votes, train)
+            self._measures[key] = measure_arms(self.samples, votes, train, self._known)
         return self._measures[key]
 
     def remember(self, key: Hashable, compute: Callable[[Evidence], T]) -> T:
@@ -183,9 +188,17 @@ class Evidence:
         Levels are those of the first arm, 1, 2, …, then those of the second. Without ``votes``
         every sample counts once.
         """
+        if votes is None:
+            return self._plain_levels
         return ReplayResult.side_by_side(
             [self.run_arm(arm, votes) for arm in range(len(self.max_samples))]
         )
+
+    @cached_property
+    def _plain_levels(self) -> ReplayResult:
+        """The results of every level where each sample counts once."""
+        arms = range(len(self.max_samples))
+        return ReplayResult.side_by_side([self.run_arm(arm, None) for arm in arms])
 
     def run_arm(self, arm: int, votes: FittedVotes | None) -> ReplayResult:
         """Return the results of every number of samples of one arm, (N, levels)."""

@@ -21,6 +21,7 @@ from adacompute.core.answers import UNPARSED, Answers, order_samples
 from adacompute.core.coloured_measure import (
     ColouredMeasure,
     ColouredSamples,
+    KnownMeasures,
     measure_samples,
 )
 from adacompute.core.coloured_states import ColouredStates, Colours, count_states
@@ -274,8 +275,10 @@ def _by_question(table: VoteTable) -> FloatArray:
     return np.asarray(by_order.reshape(-1, SELECTION_ORDERS).mean(axis=1))
 
 
-def measure_arms(samples: ArmSamples, votes: FittedVotes, rows: IntArray) -> ColouredMeasure:
-    """Measure the states of some questions exactly."""
+def measure_arms(
+    samples: ArmSamples, votes: FittedVotes, rows: IntArray, known: KnownMeasures | None = None
+) -> ColouredMeasure:
+    """Measure the states of some questions exactly; use what is known of single questions."""
     kept, answers = samples.in_rows(rows), samples.answers.take(rows)
     arm, confidence = samples.arm[kept], votes.confidence
     log_odds = confidence.log_odds(arm, samples.column(confidence.signals)[kept])
@@ -287,7 +290,7 @@ def measure_arms(samples: ArmSamples, votes: FittedVotes, rows: IntArray) -> Col
         accuracy=answers.class_accuracy,
         cost=samples.cost[kept],
     )
-    return measure_samples(coloured, votes.colours)
+    return measure_samples(coloured, votes.colours, known)
 
 
 def state_values(
