@@ -1,0 +1,294 @@
+"""Pacing: the price of the next question, such that the mean cost stays at a target under drift.
+
+A calibrated price holds a budget only as long as the questions are like those of the calibration.
+The pacer compares what the settled questions cost with what was planned, and asks the calibrated
+frontier for a larger or smaller budget than the target. It has no clock and does no I/O. Its state
+is six numbers, and the next state follows from the last one and from cumulative counters.
+
+Write D for the debt (spent minus planned), B for the target, n for the settled questions, K for the
+gain. The frontier is asked for the budget b·exp(θ), where b is the feed-forward (b = B without a
+traffic plan) and θ is the correction, a proportional-integral controller of the debt:
+
+    θ = −K·(D/B + I),    I grows by clip(payback·D/B, ±max_payback) per settled question
+
+The term D stops a drift after about 1/K questions and leaves a debt; the term I pays it back, and
+by at most ``max_payback`` (1 %) of B per question. Savings are spent in the same way. Only the
+change of θ is computed, so a new target does not change the correction.
+
+**Bound.** Let every question cost between c_min and c_max, and let its price miss at most d
+questions that were priced before it (in flight, or newer than the counters). Let questions cost at
+most (1 − max_payback)·B at the highest price of the frontier, and at least (1 + max_payback)·B at
+the lowest. In between costs may be anything, chosen by an adversary. Then at all times
+
+    |D| ≤ (B/K)·log(b_max/b_min) + (d + 1)·(c_max − c_min + 3·max_payback·B)
+
+where b_min and b_max are the ends of the frontier, so the mean cost converges to B as 1/n. If a
+budget cannot be held even at the end of the frontier, the debt grows, but the correction is limited
+to the end and ``(d + 1)·c_max`` beyond it, so it returns as soon as the questions do.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+
+from adacompute.core.errors import ConfigError, InfeasibleBudget
+
+MAX_DELAYED_GAIN = 0.35
+"""Largest product of the gain and the delay; above 1/e the mean cost would oscillate."""
+
+
+@dataclass(frozen=True)
+class PriceCurve:
+    """The calibrated frontier: falling prices of rising budgets, interpolated in the log price.
+
+    >>> curve = PriceCurve((1.0, 2.0, 4.0), (0.4, 0.1, 0.025))
+    >>> curve.price_for(2.0), round(curve.price_for(3.0), 6), curve.price_for(9.0)
+    (0.1, 0.05, 0.025)
+    """
+
+    budgets: tuple[float, ...]
+    prices: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.budgets, self.budgets[1:], strict=False))
+        falling = all(a >= b for a, b in zip(self.prices, self.prices[1:], strict=False))
+        is_finite = all(math.isfinite(one) for one in (*self.budgets, *self.prices))
+        if not (len(self.budgets) == len(self.prices) > 0 and rising and falling and is_finite):
+            raise ConfigError(
+                "a price curve needs rising budgets and as many falling prices, got "
+                f"{len(self.budgets)} budgets and {len(self.prices)} prices"
+            )
+        if self.budgets[0] <= 0 or self.prices[-1] <= 0:
+            raise ConfigError(
+                f"budgets and prices of a curve must be above 0, got a budget of {self.budgets[0]} "
+                f"and a price of {self.prices[-1]}"
+            )
+
+    @staticmethod
+    def of(points: Sequence[tuple[float, float]]) -> PriceCurve:
+        """Return the curve of (budget, price) pairs; of equal budgets the last one counts."""
+        known = dict(sorted(points, key=lambda point: point[0]))
+        return PriceCurve(tuple(known), tuple(known.values()))
+
+    @property
+    def min_budget(self) -> float:
+        """The budget of the highest price."""
+        return self.budgets[0]
+
+    @property
+    def max_budget(self) -> float:
+        """The budget of the lowest price."""
+        return self.budgets[-1]
+
+    @cached_property
+    def _log_prices(self) -> tuple[float, ...]:
+        return tuple(math.log(price) for price in self.prices)
+
+    def price_for(self, budget: float) -> float:
+        """Return the price of a budget; beyond the ends, the price at the end."""
+        after = bisect_left(self.budgets, budget)
+        if after == len(self.budgets):
+            return self.prices[-1]
+        right = self.budgets[after]
+        if after == 0 or right == budget:
+            return self.prices[after]
+        left = self.budgets[after - 1]
+        share = (budget - left) / (right - left)
+        logs = self._log_prices
+        return math.exp(logs[after - 1] * (1 - share) + logs[after] * share)
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Gains of the controller, per question.
+
+    ``correction`` is K: the relative change of the budget for a debt of one question's target.
+    ``payback`` is the share of the debt that is paid back with each question, and ``max_payback``
+    the largest payment, as a share of the target.
+    """
+
+    correction: float = 0.01
+    payback: float = 0.00125
+    max_payback: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (0 < self.correction <= 1 and 0 <= self.payback <= 1 and 0 <= self.max_payback < 1):
+            raise ConfigError(
+                "the gain must be above 0 and at most 1, the payback between 0 and 1, and the "
+                f"largest payback at least 0 and below 1, got {self}"
+            )
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Cumulative counts: questions that got a price, those of them that are settled, and spend.
+
+    ``served`` minus ``settled`` are in flight. They are expected to cost what was planned.
+    """
+
+    served: int = 0
+    settled: int = 0
+    spent: float = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Questions that got a price and are not settled."""
+        return self.served - self.settled
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the next questions should cost on average, and the feed-forward for it.
+
+    ``budget`` is what the frontier is asked for if there is nothing to correct. It differs from
+    ``target`` if a traffic plan says that these questions are harder or easier than the average.
+    """
+
+    target: float
+    budget: float
+
+    @staticmethod
+    def mean(budget: float) -> Aim:
+        """Return the aim of a mean cost per question, without a traffic plan."""
+        return Aim(budget, budget)
+
+
+@dataclass(frozen=True)
+class PacingState:
+    """The account of a pacer at some counters; all of it are numbers that JSON can hold.
+
+    Of two states of one account, the one with more settled questions is the later.
+    """
+
+    settled: int
+    spent: float
+    planned: float
+    correction: float
+    target: float
+    budget: float
+
+    @property
+    def debt(self) -> float:
+        """What was spent beyond the plan; negative if it was less."""
+        return self.spent - self.planned
+
+    def to_json(self) -> dict[str, float]:
+        """Return the state as a dictionary of numbers: ``PacingState(**numbers)`` restores it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Pacer:
+    """Chooses prices on a curve, such that the mean cost stays at the target of an aim.
+
+    ``max_cost`` is the most that one question can cost. ``max_in_flight`` is how many questions
+    may be priced before the cost of an earlier one is in the counters; the gain is reduced if it
+    would be too large for this delay.
+
+    >>> pacer = Pacer(PriceCurve((1.0, 2.0, 4.0), (0.4, 0.1, 0.025)), max_cost=16)
+    >>> state = pacer.start(Aim.mean(2.0))
+    >>> pacer.price(state)
+    0.1
+    >>> state = pacer.advance(state, Counters(served=10, settled=10, spent=30), Aim.mean(2.0))
+    >>> state.debt, pacer.price(state) > 0.1
+    (10.0, True)
+    """
+
+    curve: PriceCurve
+    max_cost: float
+    max_in_flight: int = 0
+    gains: Gains = field(default_factory=Gains)
+
+    def __post_init__(self) -> None:
+        if not (self.max_cost > 0 and self.max_in_flight >= 0):
+            raise ConfigError(
+                "the largest cost of a question must be above 0 and the questions in flight at "
+                f"least 0, got {self.max_cost} and {self.max_in_flight}"
+            )
+
+    @cached_property
+    def gain(self) -> float:
+        """K: the gain, reduced if the delay requires it."""
+        return min(self.gains.correction, MAX_DELAYED_GAIN / (1 + self.max_in_flight))
+
+    def deviation_bound(self, budget: float) -> float:
+        """Return the bound of the debt at a constant budget; see the module's docstring."""
+        curve, delay = self.curve, 1 + self.max_in_flight
+        span = math.log(curve.max_budget / curve.min_budget)
+        step = self.max_cost + 3 * self.gains.max_payback * budget
+        return budget / self.gain * span + delay * step
+
+    def start(
+        self, aim: Aim, counters: Counters | None = None, *, correction: float = 0.0
+    ) -> PacingState:
+        """Open an account without debt at some counters.
+
+        A new day, or an operator who writes off a debt, passes the correction of the old state.
+        """
+        counters, aim = counters or Counters(), self._check(aim)
+        return PacingState(
+            settled=counters.settled,
+            spent=counters.spent,
+            planned=counters.spent,
+            correction=self._limit(correction, aim),
+            target=aim.target,
+            budget=aim.budget,
+        )
+
+    def advance(self, state: PacingState, counters: Counters, aim: Aim) -> PacingState:
+        """Return the state at newer counters, and set the aim of the next questions.
+
+        Questions that settled since then were planned at the state's target. A new aim keeps the
+        debt, in units of cost, and the correction. Older counters change nothing.
+        """
+        n_new = counters.settled - state.settled
+        if n_new < 0:
+            return state
+        aim = aim if (aim.target, aim.budget) == (state.target, state.budget) else self._check(aim)
+        planned = state.planned + n_new * state.target
+        debt = counters.spent - planned
+        change = (debt - state.debt) / state.target
+        limit = self.gains.max_payback
+        payback = min(limit, max(-limit, self.gains.payback * debt / state.target))
+        correction = state.correction - self.gain * (change + n_new * payback)
+        return PacingState(
+            settled=counters.settled,
+            spent=counters.spent,
+            planned=planned,
+            correction=self._limit(correction, aim),
+            target=aim.target,
+            budget=aim.budget,
+        )
+
+    def budget(self, state: PacingState) -> float:
+        """Return the budget that the frontier is asked for."""
+        asked = state.budget * math.exp(state.correction)
+        return min(self.curve.max_budget, max(self.curve.min_budget, asked))
+
+    def price(self, state: PacingState) -> float:
+        """Return the price of the next question."""
+        return self.curve.price_for(self.budget(state))
+
+    def _limit(self, correction: float, aim: Aim) -> float:
+        """Keep a correction between the ends of the frontier, with a margin for the delay.
+
+        Without a margin, an adversary could add to the debt at each return from the end.
+        """
+        margin = self.gain * (1 + self.max_in_flight) * self.max_cost / aim.target
+        low = math.log(self.curve.min_budget / aim.budget) - margin
+        high = math.log(self.curve.max_budget / aim.budget) + margin
+        return min(high, max(low, correction))
+
+    def _check(self, aim: Aim) -> Aim:
+        """Return an aim inside of the frontier; a target that is not a number is refused."""
+        if not (math.isfinite(aim.target) and math.isfinite(aim.budget)):
+            raise InfeasibleBudget(
+                f"the target and its budget must be numbers, got {aim.target} and {aim.budget}"
+            )
+        low, high = self.curve.min_budget, self.curve.max_budget
+        budget = min(high, max(low, aim.budget))
+        return replace(aim, target=min(high, max(low, aim.target)), budget=budget)
