@@ -152,13 +152,13 @@ def make_source(pool: Pool, exam: IntArray, seed: int, order: str) -> Source:
         points |= {row["budget"]: row["price"] for row in found["frontier"]}
     budgets = sorted(points)
     prices = np.minimum.accumulate([points[budget] for budget in budgets]).tolist()
+    curve = PriceCurve(tuple(budgets), tuple(prices))
     assert isinstance(final.policy, SequentialPolicy)
     easiness = np.bincount(own.answers.question, own.answers.correct) / own.answers.n_samples
     if order == "cost":
-        price, features = points[BUDGETS[0]], final.prepared_features
+        price, features = curve.price_for(BUDGETS[0]), final.prepared_features
         easiness = -experiment.replay.run(final.policy, [price], features=features).cost[:, 0]
     by_exam_mean = np.bincount(exam[fitting], easiness) / np.bincount(exam[fitting])
-    curve = PriceCurve(tuple(budgets), tuple(prices))
     return Source(pool.take(others), exam[others], np.argsort(-by_exam_mean), final.policy, curve)
 
 
@@ -342,12 +342,8 @@ def choose_controllers(options: argparse.Namespace) -> Iterator[tuple[str, Maker
             yield "ParetoBandit", pareto(module, None)
             yield f"ParetoBandit {PARETO_STEP:g}", pareto(module, PARETO_STEP)
         return
-    for gain in (0.003, 0.005, 0.01, 0.02, 0.04):
-        for share in (0.0, 0.125, 0.25):
-            yield (
-                f"pacing {gain:g} {share:g}",
-                paced(replace(Gains(), correction=gain, payback=gain * share)),
-            )
+    for gain in (0.003, 0.006, 0.01, 0.015, 0.02, 0.03):
+        yield f"pacing {gain:g}", paced(replace(Gains(), correction=gain))
     for step in (0.001, 0.003, 0.01, 0.03):
         yield f"mirror descent {step:g}", mirror(step)
     for step in (0.05, 0.01, 0.003, 0.001, 0.0003) if module is not None else ():

@@ -9,7 +9,7 @@ Write D for the debt (spent minus planned), B for the target, n for the settled 
 gain. The frontier is asked for the budget b·exp(θ), where b is the feed-forward (b = B without a
 traffic plan) and θ is the correction, a proportional-integral controller of the debt:
 
-    θ = −K·(D/B + I),    I grows by clip(payback·D/B, ±max_payback) per settled question
+    θ = −K·(D/B + I),    I grows by clip(payback·K·D/B, ±max_payback) per question
 
 The term D stops a drift after about 1/K questions and leaves a debt; the term I pays it back, and
 by at most ``max_payback`` (1 %) of B per question. Savings are spent in the same way. Only the
@@ -107,12 +107,12 @@ class Gains:
     """Gains of the controller, per question.
 
     ``correction`` is K: the relative change of the budget for a debt of one question's target.
-    ``payback`` is the share of the debt that is paid back with each question, and ``max_payback``
-    the largest payment, as a share of the target.
+    ``payback`` times K is the share of the debt that is paid back with each question; above 1/4 the
+    debt would overshoot. ``max_payback`` is the largest payment, as a share of the target.
     """
 
     correction: float = 0.01
-    payback: float = 0.00125
+    payback: float = 0.125
     max_payback: float = 0.01
 
     def __post_init__(self) -> None:
@@ -215,6 +215,11 @@ class Pacer:
         """K: the gain, reduced if the delay requires it."""
         return min(self.gains.correction, MAX_DELAYED_GAIN / (1 + self.max_in_flight))
 
+    @cached_property
+    def _payback(self) -> float:
+        """Share of the debt that is paid back with each question."""
+        return self.gains.payback * self.gain
+
     def deviation_bound(self, budget: float) -> float:
         """Return the bound of the debt at a constant budget; see the module's docstring."""
         curve, delay = self.curve, 1 + self.max_in_flight
@@ -253,7 +258,7 @@ class Pacer:
         debt = counters.spent - planned
         change = (debt - state.debt) / state.target
         limit = self.gains.max_payback
-        payback = min(limit, max(-limit, self.gains.payback * debt / state.target))
+        payback = min(limit, max(-limit, self._payback * debt / state.target))
         correction = state.correction - self.gain * (change + n_new * payback)
         return PacingState(
             settled=counters.settled,
@@ -284,11 +289,11 @@ class Pacer:
         return min(high, max(low, correction))
 
     def _check(self, aim: Aim) -> Aim:
-        """Return an aim inside of the frontier; a target that is not a number is refused."""
-        if not (math.isfinite(aim.target) and math.isfinite(aim.budget)):
+        """Return an aim whose budget is on the frontier; refuse a target that is not positive."""
+        if not (0 < aim.target < math.inf and 0 < aim.budget < math.inf):
             raise InfeasibleBudget(
-                f"the target and its budget must be numbers, got {aim.target} and {aim.budget}"
+                "the target and its budget must be finite numbers above 0, got "
+                f"{aim.target} and {aim.budget}"
             )
         low, high = self.curve.min_budget, self.curve.max_budget
-        budget = min(high, max(low, aim.budget))
-        return replace(aim, target=min(high, max(low, aim.target)), budget=budget)
+        return replace(aim, budget=min(high, max(low, aim.budget)))

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adacompute.core.errors import ConfigError
-from adacompute.spending.pacing import Aim
+from adacompute.spending.pacing import Aim, PriceCurve
 
 DAY_S = 86_400.0
 
-FORECAST_SHARE = 0.1
+FORECAST_SHARE = 0.3
 """Share of the planned questions that the plan's own volume weighs as, against what was served."""
 
 
@@ -44,7 +44,7 @@ class TrafficPlan:
         costs = sum(q * c for q, c in zip(self.questions, self.mean_costs, strict=False))
         if not (is_valid and same_length and costs > 0 and self.budget > 0 and self.period_s > 0):
             raise ConfigError(
-                "a traffic plan needs questions and a mean cost per slot that are at least 0, some "
+                "a traffic plan needs questions and a mean cost of at least 0 for each slot, some "
                 "questions, and a budget and a period above 0"
             )
 
@@ -92,21 +92,22 @@ class TrafficPlan:
         return self._scaled(budget / self.mean_cost, time_s)
 
     def aim_total(
-        self, total: float, *, time_s: float, n_served: int, planned: float, min_budget: float
+        self, total: float, *, time_s: float, n_served: int, planned: float, curve: PriceCurve
     ) -> Aim:
         """Return the aim of a total per period.
 
         ``n_served`` questions came since the start of the period, for which ``planned`` was planned
         (not what was spent: the pacer pays back the difference). If more questions come than in the
-        plan, more are expected for the rest as well. ``min_budget`` is the least that is asked for.
+        plan, more are expected for the rest as well. The aim stays on the curve.
         """
         expected_so_far = self.n_questions - self._questions_after(time_s)
         weight = FORECAST_SHARE * self.n_questions
         volume = (n_served + weight) / (expected_so_far + weight)
         remaining = volume * self._cost_after(time_s)
-        left = total - planned
-        scale = left / max(remaining, self._cost(time_s), 1e-300)
-        return self._scaled(max(scale, min_budget / self.budget), time_s)
+        low, high = curve.min_budget / self.budget, curve.max_budget / self.budget
+        left = max(0.0, total - planned)
+        scale = high if left >= high * remaining else max(low, left / remaining)
+        return self._scaled(scale, time_s)
 
     def _scaled(self, scale: float, time_s: float) -> Aim:
         return Aim(scale * self._cost(time_s), scale * self.budget)
