@@ -63,7 +63,7 @@ MAX_SAMPLES, N_EXAMS = 16, 3
 SKIPPED, WINDOWS = 500, (1_000, 5_000)
 BURST = slice(8_000, 12_000)
 STREAMS = ("switch", "drift", "burst", "alternate-50", "alternate-250", "alternate-1000")
-MIRROR_STEP, PARETO_STEP = 0.01, 0.001
+MIRROR_STEP, PARETO_STEP = 0.03, 0.01
 """Steps of the rivals that are best on the streams of ``--tune``."""
 
 Decide = Callable[[], float]
@@ -202,14 +202,17 @@ def make_stream(source: Source, name: str, seed: int) -> Stream:
     return Stream(np.concatenate(limits), np.concatenate(accuracies))
 
 
-def run(stream: Stream, controller: Controller) -> IntArray:
-    """Return what each question of a stream costs; its price is chosen before it is asked."""
+def run(stream: Stream, controller: Controller, delay: int = 0) -> IntArray:
+    """Return what each question of a stream costs.
+
+    The price of a question is chosen when ``delay`` questions before it are not settled.
+    """
     decide, observe = controller
-    costs = []
-    for row in (-stream.limit).tolist():
-        cost = 1 + bisect_left(row, -decide())
-        observe(cost)
-        costs.append(cost)
+    costs: list[int] = []
+    for i, row in enumerate((-stream.limit).tolist()):
+        if i > delay:
+            observe(costs[i - delay - 1])
+        costs.append(1 + bisect_left(row, -decide()))
     return np.array(costs)
 
 
@@ -219,11 +222,11 @@ def fixed(curve: PriceCurve, budget: float) -> Controller:
     return lambda: price, lambda _: None
 
 
-def paced(gains: Gains) -> Maker:
+def paced(gains: Gains, delay: int) -> Maker:
     """Return our controller."""
 
     def make(curve: PriceCurve, budget: float) -> Controller:
-        pacer, aim = Pacer(curve, max_cost=MAX_SAMPLES, gains=gains), Aim.mean(budget)
+        pacer, aim = Pacer(curve, MAX_SAMPLES, delay, gains), Aim.mean(budget)
         state = pacer.start(aim)
 
         def observe(cost: float) -> None:
@@ -336,14 +339,14 @@ def choose_controllers(options: argparse.Namespace) -> Iterator[tuple[str, Maker
     module = None if options.pareto_bandit is None else load_module(options.pareto_bandit)
     if not options.tune:
         yield "fixed price", fixed
-        yield "pacing", paced(Gains())
+        yield "pacing", paced(Gains(), options.delay)
         yield f"mirror descent {MIRROR_STEP:g}", mirror(MIRROR_STEP)
         if module is not None:
             yield "ParetoBandit", pareto(module, None)
             yield f"ParetoBandit {PARETO_STEP:g}", pareto(module, PARETO_STEP)
         return
-    for gain in (0.003, 0.006, 0.01, 0.015, 0.02, 0.03):
-        yield f"pacing {gain:g}", paced(replace(Gains(), correction=gain))
+    for gain in (0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.03):
+        yield f"pacing {gain:g}", paced(replace(Gains(), correction=gain), options.delay)
     for step in (0.001, 0.003, 0.01, 0.03):
         yield f"mirror descent {step:g}", mirror(step)
     for step in (0.05, 0.01, 0.003, 0.001, 0.0003) if module is not None else ():
@@ -357,6 +360,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--order", choices=("cost", "accuracy"), default="cost")
+    parser.add_argument("--delay", type=int, default=0, help="questions in flight")
     parser.add_argument("--pareto-bandit", type=Path)
     parser.add_argument("--tune", action="store_true")
     options = parser.parse_args()
@@ -370,7 +374,7 @@ def main() -> None:
             stream = make_stream(source, name, seed)
             for budget in BUDGETS:
                 for title, make in makers.items():
-                    cost = run(stream, make(source.curve, budget))
+                    cost = run(stream, make(source.curve, budget), options.delay)
                     found = judge(stream, name, budget, cost)
                     results.setdefault((budget, name, title), []).append(found)
         print(f"seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
