@@ -63,8 +63,8 @@ MAX_SAMPLES, N_EXAMS = 16, 3
 SKIPPED, WINDOWS = 500, (1_000, 5_000)
 BURST = slice(8_000, 12_000)
 STREAMS = ("switch", "drift", "burst", "alternate-50", "alternate-250", "alternate-1000")
-MIRROR_STEP, PARETO_STEP = 0.03, 0.01
-"""Steps of the rivals that are best on the streams of ``--tune``."""
+MIRROR_STEP, PARETO_STEPS = 0.03, (0.003, 0.01)
+"""Steps of the rivals: the best ones of ``--tune``, on the exams and on other sets."""
 
 Decide = Callable[[], float]
 Observe = Callable[[float], None]
@@ -343,7 +343,8 @@ def choose_controllers(options: argparse.Namespace) -> Iterator[tuple[str, Maker
         yield f"mirror descent {MIRROR_STEP:g}", mirror(MIRROR_STEP)
         if module is not None:
             yield "ParetoBandit", pareto(module, None)
-            yield f"ParetoBandit {PARETO_STEP:g}", pareto(module, PARETO_STEP)
+            for step in PARETO_STEPS:
+                yield f"ParetoBandit {step:g}", pareto(module, step)
         return
     for gain in (0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.03):
         yield f"pacing {gain:g}", paced(replace(Gains(), correction=gain), options.delay)

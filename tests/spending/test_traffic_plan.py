@@ -47,7 +47,7 @@ def test_the_targets_of_a_day_have_the_budget_as_their_mean() -> None:
 
 
 def test_an_even_plan_aims_at_the_budget() -> None:
-    plan = TrafficPlan.even(1000, 2.0)
+    plan = TrafficPlan.uniform(1000, 2.0)
     assert plan.aim(3.0, time_s=5.0) == Aim(3.0, 3.0)
 
 
@@ -66,35 +66,35 @@ def test_with_a_right_plan_the_price_stays_the_same_and_the_total_is_held() -> N
 
 
 def test_without_the_plan_of_hours_the_price_follows_the_traffic() -> None:
-    even = TrafficPlan.even(DAY.n_questions, 3.0)
+    steady = TrafficPlan.uniform(DAY.n_questions, 3.0)
     factors = [cost / 3.0 for cost in DAY.mean_costs]
-    spent, prices = serve_day(even, 2.5 * DAY.n_questions, [1000, 0, 3000, 1000], factors)
+    spent, prices = serve_day(steady, 2.5 * DAY.n_questions, [1000, 0, 3000, 1000], factors)
     assert max(prices) / min(prices) > 2
     assert spent == pytest.approx(2.5 * DAY.n_questions, rel=0.05)
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.3])
 def test_a_total_is_held_although_costs_differ_from_the_plan(factor: float) -> None:
-    plan = TrafficPlan.even(10_000, 3.0)
+    plan = TrafficPlan.uniform(10_000, 3.0)
     spent, _ = serve_day(plan, 30_000.0, [10_000], [factor])
     assert spent == pytest.approx(30_000, rel=0.01)
 
 
 @pytest.mark.parametrize("volume", [0.7, 1.5])
 def test_a_total_is_held_although_more_or_fewer_questions_come(volume: float) -> None:
-    plan = TrafficPlan.even(10_000, 3.0)
+    plan = TrafficPlan.uniform(10_000, 3.0)
     spent, _ = serve_day(plan, 30_000.0, [int(10_000 * volume)], [1.0])
     assert spent == pytest.approx(30_000, rel=0.02)
 
 
 def test_a_used_up_total_leaves_the_cheapest_budget() -> None:
-    plan = TrafficPlan.even(1000, 3.0)
+    plan = TrafficPlan.uniform(1000, 3.0)
     aim = plan.aim_total(3000, time_s=DAY_S / 2, n_served=900, planned=3000.0, curve=CURVE)
     assert aim == Aim(1.0, 1.0)
 
 
 def test_idle_hours_leave_more_for_the_rest() -> None:
-    plan = TrafficPlan.even(1000, 3.0)
+    plan = TrafficPlan.uniform(1000, 3.0)
     aims = [
         plan.aim_total(3000, time_s=share * DAY_S, n_served=0, planned=0.0, curve=CURVE).target
         for share in (0.0, 0.1, 0.2)

@@ -111,7 +111,7 @@ class Gains:
     debt would overshoot. ``max_payback`` is the largest payment, as a share of the target.
     """
 
-    correction: float = 0.01
+    correction: float = 0.0125
     payback: float = 0.125
     max_payback: float = 0.01
 

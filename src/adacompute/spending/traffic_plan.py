@@ -49,7 +49,7 @@ class TrafficPlan:
             )
 
     @staticmethod
-    def even(n_questions: float, budget: float, *, period_s: float = DAY_S) -> TrafficPlan:
+    def uniform(n_questions: float, budget: float, *, period_s: float = DAY_S) -> TrafficPlan:
         """Return the plan of equal questions that come evenly."""
         return TrafficPlan((n_questions,), (budget,), budget, period_s)
 
