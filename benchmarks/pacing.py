@@ -310,6 +310,24 @@ def judge(stream: Stream, name: str, budget: float, cost: IntArray) -> Result:
     )
 
 
+def alternate_in_hindsight(stream: Stream, budget: float) -> float:
+    """Return the accuracy of two prices that alternate every 1,000 questions, as ``judge`` does.
+
+    They are right in hindsight: one kind costs as much above the budget as windows of 1,000 may,
+    the other as much below. A controller that holds all windows can hardly do better.
+    """
+    right = stream.cost(stream.price_in_hindsight(budget))
+    slack = max(0.02 * budget, 3 * float(right.std()) / math.sqrt(1_000))
+    is_hard = np.arange(LENGTH) // 1_000 % 2 == 1
+    cost = np.empty(LENGTH, dtype=np.int64)
+    for rows in (is_hard, ~is_hard):
+        part = Stream(stream.limit[rows], stream.accuracy[rows])
+        sign = 1 if right[rows].mean() > budget else -1
+        cost[rows] = part.cost(part.price_in_hindsight(budget + sign * slack))
+    gain = stream.accuracy[np.arange(LENGTH), cost - 1]
+    return 100 * float((gain - stream.accuracy[np.arange(LENGTH), right - 1]).mean())
+
+
 def describe(results: list[Result]) -> str:
     """Return one line of the table."""
     good, every = (np.array([getattr(r, k) for r in results]) for k in ("good", "windows"))
@@ -368,12 +386,15 @@ def main() -> None:
     pool, exam = load(options.samples)
     makers = dict(choose_controllers(options))
     results: dict[tuple[float, str, str], list[Result]] = {}
+    limits: dict[float, list[float]] = {budget: [] for budget in BUDGETS}
     for seed in range(options.first, options.first + options.seeds):
         start = time.perf_counter()
         source = make_source(pool, exam, seed, options.order)
         for name in STREAMS:
             stream = make_stream(source, name, seed)
             for budget in BUDGETS:
+                if name == "alternate-1000":
+                    limits[budget].append(alternate_in_hindsight(stream, budget))
                 for title, make in makers.items():
                     cost = run(stream, make(source.curve, budget), options.delay)
                     found = judge(stream, name, budget, cost)
@@ -385,6 +406,7 @@ def main() -> None:
             for title in makers:
                 line = describe(results[budget, name, title])
                 print(f"{name:14s} {title:22s}{line}")
+        print(f"alternate-1000 with two prices in hindsight: {np.mean(limits[budget]):+.2f} points")
 
 
 if __name__ == "__main__":
