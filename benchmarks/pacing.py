@@ -150,9 +150,7 @@ def make_source(pool: Pool, exam: IntArray, seed: int, order: str) -> Source:
     for budget in BUDGETS:
         found = calibrate(score, final, budget=budget, settings=CalibrationSettings())
         points |= {row["budget"]: row["price"] for row in found["frontier"]}
-    budgets = sorted(points)
-    prices = np.minimum.accumulate([points[budget] for budget in budgets]).tolist()
-    curve = PriceCurve(tuple(budgets), tuple(prices))
+    curve = PriceCurve.of(list(points.items()))
     assert isinstance(final.policy, SequentialPolicy)
     easiness = np.bincount(own.answers.question, own.answers.correct) / own.answers.n_samples
     if order == "cost":

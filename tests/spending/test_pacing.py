@@ -75,6 +75,7 @@ def test_other_curves_are_refused(budgets: tuple[float, ...], prices: tuple[floa
 def test_points_of_two_calibrations_make_one_curve() -> None:
     curve = PriceCurve.of([(4.0, 0.02), (1.0, 0.5), (2.0, 0.2), (2.0, 0.1)])
     assert curve == PriceCurve((1.0, 2.0, 4.0), (0.5, 0.1, 0.02))
+    assert PriceCurve.of([(1.0, 0.1), (2.0, 0.3), (3.0, 0.05)]).prices == (0.1, 0.1, 0.05)
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.7, 1.0, 1.4, 1.9])

@@ -1,1 +1,1 @@
-"""Spending: what calls cost, and a limit on the total."""
+"""Spending: what calls cost, a limit on the total, and a price that holds the mean."""

@@ -16,15 +16,15 @@ by at most ``max_payback`` (1 %) of B per question. Savings are spent in the sam
 change of θ is computed, so a new target does not change the correction.
 
 **Bound.** Let every question cost between c_min and c_max, and let its price miss at most d
-questions that were priced before it (in flight, or newer than the counters). Let questions cost at
-most (1 − max_payback)·B at the highest price of the frontier, and at least (1 + max_payback)·B at
-the lowest. In between costs may be anything, chosen by an adversary. Then at all times
+questions that were priced before it (in flight, or newer than the counters); D counts settled
+questions. Let questions cost at most (1 − max_payback)·B at the highest price of the frontier, and
+at least (1 + max_payback)·B at the lowest. In between, an adversary may choose any costs. Then
 
     |D| ≤ (B/K)·log(b_max/b_min) + (d + 1)·(c_max − c_min + 3·max_payback·B)
 
-where b_min and b_max are the ends of the frontier, so the mean cost converges to B as 1/n. If a
-budget cannot be held even at the end of the frontier, the debt grows, but the correction is limited
-to the end and ``(d + 1)·c_max`` beyond it, so it returns as soon as the questions do.
+at all times, where b_min and b_max are the ends of the frontier; so the mean cost converges to B as
+1/n. If a budget cannot be held even at an end of the frontier, the debt grows, but the correction
+stays within the end and K·(d + 1)·c_max/B beyond it, however long that lasts.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 
@@ -70,9 +71,13 @@ class PriceCurve:
 
     @staticmethod
     def of(points: Sequence[tuple[float, float]]) -> PriceCurve:
-        """Return the curve of (budget, price) pairs; of equal budgets the last one counts."""
+        """Return the curve of (budget, price) pairs, in any order.
+
+        Of equal budgets the last one counts. A price above that of a smaller budget, as two
+        calibrations may give, is lowered to it.
+        """
         known = dict(sorted(points, key=lambda point: point[0]))
-        return PriceCurve(tuple(known), tuple(known.values()))
+        return PriceCurve(tuple(known), tuple(accumulate(known.values(), min)))
 
     @property
     def min_budget(self) -> float:
