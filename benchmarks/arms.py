@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.arms`` lists the efficient levels of each set, and scores the policies over
 arms: in tokens, in money, or in tokens times parameters. ``--max-samples 8`` counts up to eight
-samples of an arm. The oracle then has too few samples in half of the recorded ones, and is left
-out. Names of sets restrict what is run. Recorded samples are found in ``ADACOMPUTE_DATA``.
+samples of an arm; the oracle uses at most half of the recorded ones. Names of sets restrict what is
+run. Recorded samples are found in ``ADACOMPUTE_DATA``.
 """
 
 from __future__ import annotations
