@@ -49,10 +49,10 @@ from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.verdict import calibrate
-from adacompute.features.text import extract_features
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.spending.pacing import Aim, Counters, Gains, Pacer, PriceCurve
+from adacompute.stages.inputs import make_pool
 from adacompute.storage.store import encode_samples
 
 if TYPE_CHECKING:
@@ -120,18 +120,9 @@ def load(path: Path) -> tuple[Pool, IntArray]:
         exams = {one: level.split(" | ")[0] for one, level in zip(ids, levels, strict=True)}
     table = table.append_column("difficulty", pa.nulls(len(table), pa.string()))
     recorded = encode_samples(table)
-    text = pa.array(recorded.text, pa.string())
-    pool = Pool(
-        answers=recorded.answers,
-        key=recorded.key,
-        group=recorded.group,
-        features=extract_features(text),
-        sample_cost=np.ones(len(recorded.answers.answer)),
-        sequential_features=extract_features(text, features="words"),
-    )
     names = sorted(set(exams.values()))
     exam = np.array([names.index(exams[name]) for name in recorded.id])
-    return pool, exam
+    return make_pool(recorded), exam
 
 
 def make_source(pool: Pool, exam: IntArray, seed: int, order: str) -> Source:

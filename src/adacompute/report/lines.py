@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from adacompute.evaluation.factories import is_single_arm
 from adacompute.report.plot_style import COLOURS, GREY
 
 Dashes = str | tuple[int, tuple[int, ...]]
@@ -58,9 +59,6 @@ OTHER = LineStyle(COLOURS[1], "-.", 1.3)
 NO_RIVALS = ("fixed", "random", "mixture", "mixture-votes", "oracle", "oracle-in-sample")
 """Uniform policies and references, which are no alternatives to a policy."""
 
-SINGLE_ARM = "only "
-"""How the name of the best mixture of a single arm begins."""
-
 SEQUENTIAL = ("sequential", "sequential-votes")
 """Variants of one policy, which are no rivals of each other."""
 
@@ -93,7 +91,7 @@ def choose_lines(
 
 def is_alternative(name: str) -> bool:
     """Whether a curve is that of another method, and not of a uniform level or a reference."""
-    return name not in NO_RIVALS and not name.startswith(SINGLE_ARM)
+    return name not in NO_RIVALS and not is_single_arm(name)
 
 
 def find_rival(document: dict[str, Any]) -> str | None:
