@@ -19,7 +19,7 @@ T = TypeVar("T")
 MAX_TRIES = 100
 
 
-class RegisterUnavailable(AdaComputeError):
+class RegisterError(AdaComputeError):
     """A register that cannot be reached or written, or that is too slow."""
 
 
@@ -34,7 +34,7 @@ class Reading(NamedTuple):
 class Register(Protocol):
     """A server that keeps values.
 
-    Both methods raise ``RegisterUnavailable`` if it does not answer in time. ``recovery_s`` is how
+    Both methods raise ``RegisterError`` if it does not answer in time. ``recovery_s`` is how
     long to wait for other replicas where the server has lost values.
     """
 
@@ -74,7 +74,7 @@ async def update(
             return result
         if await register.replace(key, reading, new, durable=durable):
             return result
-    raise RegisterUnavailable(f"{key} was changed {MAX_TRIES} times by others: too many replicas")
+    raise RegisterError(f"{key} was changed {MAX_TRIES} times by others: too many replicas")
 
 
 class MemoryRegister:
