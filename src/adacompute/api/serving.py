@@ -17,7 +17,7 @@ from adacompute.gateway.openai_requests import check_name
 from adacompute.graders.grader import Grader
 
 if TYPE_CHECKING:
-    from adacompute.gateway.engine import VirtualModel
+    from adacompute.gateway.virtual_model import VirtualModel
 
 ANY_PORT = 0
 """The ASGI server chooses where to listen, not this application."""

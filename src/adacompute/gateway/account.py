@@ -27,10 +27,11 @@ from adacompute.storage.decisions import DecisionLog
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
-    from adacompute.gateway.engine import Decision, Engine, Outcome, VirtualModel
+    from adacompute.gateway.engine import Decision, Engine, Outcome
     from adacompute.gateway.exchange import Exchange
     from adacompute.gateway.request_model import RequestModel
     from adacompute.gateway.tracing import Spans
+    from adacompute.gateway.virtual_model import VirtualModel
     from adacompute.models.endpoint import OnEvent
     from adacompute.models.model import CallUsage
     from adacompute.policies.bundle import Baseline
@@ -148,6 +149,7 @@ class Account:
 
     def record_decision(self, engine: Engine, outcome: Outcome) -> None:
         """Record a request that was decided on."""
+        outcome.decision.cost = engine.request_cost(outcome.decision, outcome.model)
         decision, session = outcome.decision, outcome.decision.session
         metrics, model = self.metrics, decision.model
         metrics.count("samples_total", model, by=decision.samples_used)
@@ -166,6 +168,7 @@ class Account:
         if session.agreement is not None:
             metrics.observe("agreement", model, session.agreement)
         self._n_samples[model] = self._n_samples.get(model, 0) + decision.samples_used
+        self._show_price(engine, decision)
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
         if self._spans is not None:
@@ -174,6 +177,7 @@ class Account:
 
     def record_abandoned(self, engine: Engine, decision: Decision, model: RequestModel) -> None:
         """Record calls and samples of a request that got no answer, if it made any call."""
+        decision.cost = engine.request_cost(decision, model)
         self.metrics.count("samples_total", engine.virtual.name, by=model.n_received)
         if model.calls:
             given = {"answers": [], "samples_used": model.n_received}
@@ -223,11 +227,19 @@ class Account:
                 model,
             )
 
+    def _show_price(self, engine: Engine, decision: Decision) -> None:
+        """Show the price now, and how far the mean cost of all requests is from the budget."""
+        pacer = engine.held_budgets.find("")
+        if decision.pacer is None or pacer is None or decision.pacer is not pacer:
+            return
+        self.metrics.set_gauge("price", decision.model, decision.session.price)
+        self.metrics.set_gauge("debt", decision.model, pacer.state.debt)
+
     def _show_drift(self, engine: Engine, decision: Decision) -> None:
         """Show how far the last requests are from the training questions."""
         virtual, model = engine.virtual, decision.model
         costs = self._request_costs.setdefault(model, deque(maxlen=WINDOW))
-        costs.append(decision.samples_used * virtual.bundle.sample_cost)
+        costs.append(decision.cost)
         self.metrics.set_mean("request_cost_mean", model, costs)
         baseline = virtual.bundle.baseline
         if baseline is None or decision.question_source == "none":

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.admission import Admission
 from adacompute.gateway.config import Config
-from adacompute.gateway.engine import VirtualModel
 from adacompute.gateway.exchange import Exchange, Receive, Scope, Send
 from adacompute.gateway.gateway import Gateway
 from adacompute.gateway.operator_pages import (
@@ -24,6 +23,7 @@ from adacompute.gateway.operator_pages import (
     metrics_page,
     ready_page,
 )
+from adacompute.gateway.virtual_model import VirtualModel
 
 
 class Application:

@@ -77,7 +77,8 @@ class ModelConfig:
     ``model`` is the upstream's name for the model. ``audit_share`` is the share of requests that
     are sampled to the largest level after the answer; ``audit_max_share`` limits what that may
     take, as a share of the samples that were served. ``accept_verdict`` serves a policy whose
-    calibration found no gain. ``answer_field`` is a JSON pointer to what is graded of answers to
+    calibration found no gain. ``pacing`` holds the mean cost of all requests at the budget.
+    ``answer_field`` is a JSON pointer to what is graded of answers to
     requests for JSON, which are forwarded without it.
     """
 
@@ -88,6 +89,7 @@ class ModelConfig:
     max_rounds: int | None = None
     deadline_s: float | None = None
     accept_verdict: bool = False
+    pacing: bool = True
     shadow: bool = False
     audit_share: float = 0.0
     audit_max_share: float = 0.05
@@ -204,6 +206,7 @@ class Config:
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     log: LogConfig | None = None
     calls: CallsConfig = field(default_factory=CallsConfig)
+    account_store: str | None = None
     token_prices: str | None = None
 
     def __post_init__(self) -> None:

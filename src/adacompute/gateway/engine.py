@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -24,46 +24,25 @@ from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.body import Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.chat_messages import last_user_text
+from adacompute.gateway.held_budgets import HeldBudgets
 from adacompute.gateway.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
 from adacompute.gateway.request_model import RequestModel, SampledChoice
-from adacompute.graders.grader import Grader
-from adacompute.models.messages import Capabilities, Prompt, Sample
+from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
-from adacompute.models.scorer import HttpScorer
 from adacompute.policies.arm_settings import edit_request
-from adacompute.policies.bundle import Bundle
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.spending.token_prices import TokenPriceList
+from adacompute.spending.shared_pacing import SharedPacer
 
 QuestionSource = Literal["template", "message", "none"]
 """Where the question was found: by the bundle's template, as a message, or nowhere."""
 
 _SMOOTHING = 0.05
-
-
-@dataclass(frozen=True, eq=False)
-class VirtualModel:
-    """A model name that clients may ask for, and how its requests are decided."""
-
-    name: str
-    model: str
-    bundle: Bundle
-    budget: float
-    grader: Grader
-    max_rounds: int | None = None
-    deadline_s: float | None = None
-    shadow: bool = False
-    audit_share: float = 0.0
-    audit_max_share: float = 0.05
-    price_list: TokenPriceList = field(default_factory=dict)
-    scorer: HttpScorer | None = None
-    answer_field: str | None = None
-    capabilities: Capabilities = field(default_factory=Capabilities)
 
 
 @dataclass(eq=False)
@@ -73,6 +52,8 @@ class Decision:
     ``samples_used`` samples voted on the answer; an audit adds more to the session later.
     ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
     that answers, −1 where none was parsed. ``prepare_s`` is the time before the first decision.
+    ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if it is not
+    that of a budget of the request's own.
     """
 
     id: str
@@ -93,11 +74,19 @@ class Decision:
     scorer_error: str | None = None
     traceparent: str | None = None
     client: str | None = None
+    cost: float = 0.0
+    pacer: SharedPacer | None = None
 
     @property
     def decision_s(self) -> float:
         """Time that all decisions of the request took."""
         return self.prepare_s + self.session.progress.decision_s
+
+    def settle(self) -> None:
+        """Report the cost to the pacer, once."""
+        if self.pacer is not None:
+            self.pacer.settle(self.cost)
+            self.pacer = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +127,7 @@ class Engine:
         self._price_for = lru_cache(maxsize=256)(self._find_prices)
         self.grading = grading or Grading(virtual.grader)
         self._price_for(virtual.budget)
+        self.held_budgets = HeldBudgets(virtual)
         self._round_s = 0.0
         self._large = asyncio.Lock()
         self._waiting: list[_Question] = []
@@ -155,14 +145,18 @@ class Engine:
         session.ask()
         await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
-    async def begin(self, request: VirtualRequest) -> Decision:
+    async def begin(self, request: VirtualRequest, client: str = "") -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
         if len(request.body.data) <= LARGE:
             question = self._find_question(request.prompt)
             await self._add_features(question)
-            return self.open(request, question)
-        async with self._large:
-            return await asyncio.to_thread(self.open, request)
+            decision = self.open(request, question, client)
+        else:
+            async with self._large:
+                decision = await asyncio.to_thread(self.open, request, None, client)
+        if decision.pacer is not None:
+            decision.pacer.begin()
+        return decision
 
     async def _add_features(self, question: _Question) -> None:
         """Compute the features of a question together with those of others that arrive with it."""
@@ -177,10 +171,16 @@ class Engine:
             for one, features in zip(block, found, strict=True):
                 one.features = features[np.newaxis]
 
-    def open(self, request: VirtualRequest, question: _Question | None = None) -> Decision:
+    def open(
+        self, request: VirtualRequest, question: _Question | None = None, client: str = ""
+    ) -> Decision:
         """Make the first decision; ``question`` is found in the request by default."""
         start = time.perf_counter()
         budget, price, pooled_price = self._price(request)
+        pacer = None if request.budget is not None else self.held_budgets.find(client)
+        if pacer is not None:
+            budget = pacer.aim.target
+            price, pooled_price = self.held_budgets.prices(pacer.budget())
         question = question or self._find_question(request.prompt)
         text, bundle = question.text, self.virtual.bundle
         if text is None and self._pooled is not None:
@@ -211,6 +211,7 @@ class Engine:
             session=session,
             started_at=time.time(),
             prepare_s=time.perf_counter() - start - session.progress.decision_s,
+            pacer=pacer,
         )
 
     def request_model(
@@ -305,6 +306,20 @@ class Engine:
         costs = [call.cost for call in calls if call.cost is not None]
         has_prices = bool(self.virtual.price_list) and len(costs) == len(calls)
         return math.fsum(costs) if has_prices else None
+
+    def request_cost(self, decision: Decision, model: RequestModel) -> float:
+        """Cost of a request in the unit of the bundle, at the mean cost where it is not known."""
+        n_samples = max(model.n_received, decision.samples_used)
+        match self.virtual.bundle.unit:
+            case "samples":
+                return float(n_samples)
+            case "tokens":
+                return float(sum(call.completion_tokens for call in model.calls))
+            case "characters":
+                return float(sum(len(sample.text) for sample in decision.session.samples))
+            case "money" if (cost := self.cost(model.calls)) is not None:
+                return cost
+        return n_samples * self.virtual.bundle.sample_cost
 
     async def _choose(self, decision: Decision, recorder: CallRecorder | None) -> Sample:
         """Return the first sample of the winning class.

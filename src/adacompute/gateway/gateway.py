@@ -23,7 +23,7 @@ from adacompute.gateway.browser_checks import BrowserChecks
 from adacompute.gateway.clients import Clients
 from adacompute.gateway.config import MB, Config
 from adacompute.gateway.connection_limits import ConnectionLimits
-from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.engine import Engine
 from adacompute.gateway.error_replies import EXPECTED, send_error, send_rejection
 from adacompute.gateway.exchange import (
     JSON,
@@ -35,6 +35,7 @@ from adacompute.gateway.exchange import (
     Send,
 )
 from adacompute.gateway.grading_queues import GradingQueues
+from adacompute.gateway.held_budgets import BudgetExchange
 from adacompute.gateway.openai_replies import add_models
 from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
@@ -59,10 +60,12 @@ from adacompute.gateway.time_limit import TimeLimit
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.upstream_health import UpstreamHealth
 from adacompute.gateway.usage_reader import decompress
+from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.gateway.voting import Voting
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 from adacompute.models.retry_budget import RetryBudget
+from adacompute.spending.registers import MemoryRegister, Register
 from adacompute.spending.token_prices import parse_token_prices
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -79,6 +82,7 @@ class Gateway:
         config: Config,
         models: Mapping[str, VirtualModel],
         admission: Admission | None = None,
+        register: Register | None = None,
     ) -> None:
         self.config = config
         self.models = models
@@ -91,6 +95,8 @@ class Gateway:
         self.account = Account(config.log, config.calls.open(config.port), price_lists, spans)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
+        self._register: Register = register or MemoryRegister()
+        self._exchanging: asyncio.Task[None] | None = None
         self._n_in_flight = 0
         upstream = urlsplit(config.base_url)
         self._addresses = (config.base_url, upstream.netloc, upstream.hostname or upstream.netloc)
@@ -143,6 +149,10 @@ class Gateway:
             await engine.warm_up()
             self._voting[name] = Voting(engine, self.relay, self.account, config)
             self.account.register(engine)
+        held = [voting.engine.held_budgets for voting in self._voting.values()]
+        self._budgets = BudgetExchange(self._register, held)
+        await self._budgets.exchange()
+        self._exchanging = asyncio.create_task(self._budgets.run())
         self._start_probe()
         return self
 
@@ -156,9 +166,18 @@ class Gateway:
             drain_s = max(0.0, self.stop_by - time.monotonic())
         drained = (voting.finish(drain_s) for voting in self._voting.values())
         await asyncio.gather(*drained)
+        await self._stop_exchange()
         await self._grading.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
+
+    async def _stop_exchange(self) -> None:
+        """Exchange counts for the last time, and close the register."""
+        if self._exchanging is not None:
+            self._exchanging.cancel()
+            await asyncio.wait({self._exchanging})
+        await self._budgets.exchange()
+        await self._register.close()
 
     @property
     def state(self) -> str:

@@ -86,7 +86,9 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "agreement": ("Share of the parsed answers that agree with the most frequent one.", SHARES),
 }
 GAUGES: Mapping[str, str] = {
-    "price": "Price of the default budget.",
+    "price": "Price of the last request at the default budget.",
+    "debt": "What requests cost beyond the default budget, in the unit of the bundle; "
+    "negative if they cost less.",
     "budget": "Default budget, in the unit of the bundle.",
     "request_cost_mean": "Mean cost of the last 1000 requests, in the unit of the bundle.",
     "feature_drift": "Mean squared distance of features from the training questions; 1 is none. "

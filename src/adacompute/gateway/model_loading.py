@@ -12,7 +12,8 @@ from pathlib import Path
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.datasets.example import locate_bundle
 from adacompute.gateway.config import MB, Config, ModelConfig
-from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.engine import Engine
+from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached
 from adacompute.models.messages import Capabilities
@@ -94,6 +95,12 @@ def make_model(
         price_list=price_list,
         scorer=scorer,
         answer_field=given.answer_field,
+        pacing=given.pacing,
+        client_budgets={
+            client: limits.budget
+            for client, limits in config.client_limits.items()
+            if limits.budget is not None
+        },
         capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
     )
     Engine(virtual, Upstream(config.base_url, model))  # checks the budget

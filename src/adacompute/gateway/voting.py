@@ -78,9 +78,18 @@ class Voting:
                 f"the policy of {self.engine.virtual.name} needs log-probabilities, and the "
                 "upstream does not return them: train a policy with --evidence votes"
             )
-        decision = await self.engine.begin(request)
+        decision = await self.engine.begin(request, exchange.client)
         decision.traceparent = exchange.header("traceparent")
         decision.client, exchange.decision_id = exchange.client, decision.id
+        try:
+            await self._answer(exchange, request, decision)
+        finally:
+            decision.settle()
+
+    async def _answer(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
+    ) -> None:
+        """Sample and answer, in the form that the request asks for."""
         if self.engine.virtual.shadow:
             await self._forward(exchange, request, decision, is_shadow=True)
         elif request.stream and self.engine.ends_after_one_sample(decision):

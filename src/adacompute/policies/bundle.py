@@ -208,6 +208,13 @@ class Bundle:
             )
         return self.frontier[0].budget
 
+    @property
+    def calibrated_prices(self) -> list[tuple[float, float]]:
+        """Budgets and their prices; the price that was found for a budget is the last of it."""
+        known = [self.notes.get("calibration", {}), *self.notes.get("earlier_calibrations", ())]
+        found = [(one["budget"], one["price"]) for one in known if {"budget", "price"} <= set(one)]
+        return [*((point.budget, point.price) for point in self.frontier), *reversed(found)]
+
     def price_for(self, budget: float) -> float:
         """Return the price at which the policy spends a budget on average.
 
