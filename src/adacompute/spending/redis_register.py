@@ -82,14 +82,13 @@ class RedisRegister:
 
     async def close(self) -> None:
         """Close connections."""
+        await self._forget_cluster()
         await self._redis.aclose()
-        if self._scripts is not None and self._scripts is not self._redis:
-            await self._scripts.aclose()
 
     async def _run(self, script: str, key: str, *arguments: str) -> Any:  # noqa: ANN401
         """Run a script; its replies are a number or a list."""
         from redis.exceptions import ConnectionError as Disconnected
-        from redis.exceptions import RedisError
+        from redis.exceptions import RedisClusterException, RedisError
 
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -97,7 +96,9 @@ class RedisRegister:
                     return await self._evaluate(script, key, *arguments)
                 except Disconnected:  # the server has restarted: the next try connects again
                     return await self._evaluate(script, key, *arguments)
-        except (RedisError, OSError) as error:
+        except (RedisError, RedisClusterException, OSError) as error:
+            if isinstance(error, RedisClusterException):
+                await self._forget_cluster()
             raise RegisterError(
                 f"the register {self._address} cannot be used: {str(error) or 'it is too slow'}"
             ) from None
@@ -115,3 +116,9 @@ class RedisRegister:
         from redis.asyncio import RedisCluster
 
         return RedisCluster.from_url(self._url, **self._options)
+
+    async def _forget_cluster(self) -> None:
+        """Look for the cluster again at the next call: its client knows no server that answers."""
+        scripts, self._scripts = self._scripts, None
+        if scripts is not None and scripts is not self._redis:
+            await scripts.aclose()
