@@ -90,11 +90,11 @@ class RedisServer:
 
     def pause(self) -> None:
         """Stop the server from answering; connections stay open until ``resume``."""
-        self._send(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let a paused server go on."""
-        self._send(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def save_snapshot(self) -> None:
         """Copy the data that the server has now, for ``restart("snapshot")``."""
@@ -110,20 +110,24 @@ class RedisServer:
             shutil.copytree(self._snapshot, self._data)
         self.start()
 
+    def send(self, command: str) -> str:
+        """Send a command and return the start of the reply as the server wrote it."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+            connection.sendall(f"{command}\r\n".encode())
+            return connection.recv(65536).decode()
+
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
+            return self.send("PING").startswith("+PONG")
         except OSError:
             return False
 
-    def _send(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
-        self._send(number)
+        self._signal(number)
         if self._process is not None:
             self._process.wait(START_TIMEOUT_S)
             self._process = None
