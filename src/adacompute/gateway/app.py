@@ -24,6 +24,7 @@ from adacompute.gateway.operator_pages import (
     ready_page,
 )
 from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.spending.registers import Register
 
 
 class Application:
@@ -99,7 +100,12 @@ def build(
     models: Mapping[str, VirtualModel],
     *,
     admission: Admission | None = None,
+    register: Register | None = None,
     has_operator_pages: bool = True,
 ) -> Application:
-    """Make the application from its configuration; ``admission`` counts with other workers."""
-    return Application(Gateway(config, models, admission), has_operator_pages=has_operator_pages)
+    """Make the application from its configuration.
+
+    ``admission`` counts requests with other workers, and ``register`` what was spent.
+    """
+    gateway = Gateway(config, models, admission, register)
+    return Application(gateway, has_operator_pages=has_operator_pages)

@@ -13,6 +13,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from adacompute.gateway.settings import as_table, build_settings, expand_variabl
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
+from adacompute.spending.redis_register import RedisRegister
+from adacompute.spending.registers import Register
+from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.storage.calls import CallFile, default_directory
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -65,6 +69,9 @@ _MODEL_LIMITS = (
     "max_concurrency",
     "requests_per_minute",
 )
+
+ACCOUNTS = "accounts.sqlite"
+"""Name of the file in which workers share what was spent."""
 
 MB = 1_000_000
 """Bytes in the unit of settings that end in _mb."""
@@ -144,11 +151,14 @@ class CallsConfig:
         for name in ("rotate_mb", "keep_days", "keep_mb"):
             _check_positive(getattr(self, name), name)
 
+    def directory_for(self, port: int) -> Path:
+        """Return the directory of the gateway on a port."""
+        return default_directory(port) if self.directory is None else Path(self.directory)
+
     def open(self, port: int) -> CallFile:
         """Return the file that this process records its calls in; it is not opened yet."""
-        directory = default_directory(port) if self.directory is None else Path(self.directory)
         return CallFile(
-            directory,
+            self.directory_for(port),
             rotate_bytes=int(self.rotate_mb * MB),
             keep_days=self.keep_days,
             keep_bytes=int(self.keep_mb * MB),
@@ -160,7 +170,8 @@ class Config:
     """A gateway: its upstream, its models, its clients and its limits.
 
     ``client_keys`` maps names of clients to SHA-256 digests of their keys, and ``client_limits``
-    the same names to what the client may ask for.
+    the same names to what the client may ask for. ``account_store`` is where replicas share what
+    was spent: the address of a Redis server, or a file, by default in the directory of calls.
     """
 
     base_url: str
@@ -258,6 +269,16 @@ class Config:
                 "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
 
+    def open_register(self) -> Register:
+        """Return the register in which workers and replicas share what was spent."""
+        store = self.account_store
+        if store is not None and "://" in store:
+            return RedisRegister(store)
+        path = self.calls.directory_for(self.port) / ACCOUNTS if store is None else Path(store)
+        with suppress(OSError):  # the register reports that it cannot be used
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return SqliteRegister(path)
+
     @property
     def admin_port_or_default(self) -> int:
         """The port of the admin pages: the one after the gateway's, if none is given."""
@@ -336,9 +357,13 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
         )
     calls = _resolve_paths(values.get("calls", {}), "calls", ("directory",), beside)
     values["calls"] = build_settings(CallsConfig, calls, "calls")
-    return build_settings(
-        Config, _resolve_paths(values, "serve", ("token_prices",), beside), "serve"
-    )
+    return build_settings(Config, _resolve_paths(values, "serve", _paths(values), beside), "serve")
+
+
+def _paths(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the settings that are paths; an address is none."""
+    is_address = "://" in str(values.get("account_store"))
+    return ("token_prices",) if is_address else ("token_prices", "account_store")
 
 
 def _resolve_paths(
