@@ -8,6 +8,7 @@ import sys
 EXTRAS = (
     *("xgboost", "sklearn", "onnx", "onnxruntime", "math_verify", "scipy", "pandas", "polars"),
     *("aiohttp", "starlette", "uvicorn", "prometheus_client", "matplotlib", "jinja2", "datasets"),
+    "redis",
 )
 
 PROGRAM = f"""
