@@ -33,7 +33,7 @@ from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import request_body
 from adacompute.models.templates import Template
-from adacompute.spending.meter import Meter
+from adacompute.spending.cost_meter import CostMeter
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.storage.ledger import Ledger
 
@@ -102,7 +102,7 @@ async def run_collector(url: str, n_samples: int, concurrency: int) -> Timing:
             )
             limiter = AdaptiveLimiter(max_calls=concurrency)
             questions = make_questions(n_samples)
-            collector = Collector(ledger, level, questions, Meter(10**18), limiter)
+            collector = Collector(ledger, level, questions, CostMeter(10**18), limiter)
             timing = await measure(n_samples, collector.run)
         assert (collector.progress.done, collector.progress.missing) == (n_samples, 0)
         ledger.close()

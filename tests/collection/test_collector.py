@@ -14,7 +14,7 @@ from adacompute.collection.plan import CollectionLevel, prompt_size
 from adacompute.core.errors import DataError, ModelError, ModelTimeout, RateLimited, RequestRejected
 from adacompute.models.messages import Prompt, Sample, Settings
 from adacompute.models.templates import Template
-from adacompute.spending.meter import Meter
+from adacompute.spending.cost_meter import CostMeter
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.storage.ledger import Ledger, StoredSample
 
@@ -94,7 +94,7 @@ def collect(
             score_price=PRICE if scorer else 0,
         )
         asked = [(f"q{i}", f"text {i}") for i in range(questions)]
-        meter = Meter(limit, spent=ledger.totals()["cost"])
+        meter = CostMeter(limit, spent=ledger.totals()["cost"])
 
         def report(now: CollectionProgress) -> None:
             if stop_after is not None and now.new_samples >= stop_after:

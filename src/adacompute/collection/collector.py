@@ -28,7 +28,7 @@ from adacompute.core.errors import (
     RequestRejected,
 )
 from adacompute.models.messages import Prompt, Sample
-from adacompute.spending.meter import Meter
+from adacompute.spending.cost_meter import CostMeter
 from adacompute.spending.token_prices import NANO, Usage, split_cost
 from adacompute.storage.ledger import Ledger, StoredSample
 
@@ -104,7 +104,7 @@ class Collector:
     ledger: Ledger
     level: CollectionLevel
     questions: Sequence[tuple[str, str]]
-    meter: Meter
+    meter: CostMeter
     limiter: AdaptiveLimiter
     rate_limiter: RateLimiter | None = None
     report: Callable[[CollectionProgress], None] = lambda _: None

@@ -69,7 +69,7 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Account:
+class CapAccount:
     """The entries of one cap.
 
     ``number`` grows with every grant. ``server`` is the identity of the server under which the
@@ -100,7 +100,7 @@ class Account:
         waits = {name for name, entry in self.entries.items() if entry.seen_at >= oldest}
         return frozenset(waits - self.recovery.confirmed - {OPERATOR})
 
-    def merge(self, entries: Mapping[str, Entry]) -> Account:
+    def merge(self, entries: Mapping[str, Entry]) -> CapAccount:
         """Return the account with other entries merged into it."""
         merged = dict(self.entries)
         for name, entry in entries.items():
@@ -125,12 +125,12 @@ class Account:
         return json.dumps(found, separators=(",", ":"))
 
     @staticmethod
-    def from_json(text: str) -> Account:
+    def from_json(text: str) -> CapAccount:
         """Read an account; DataError if the text is none."""
         try:
             found = json.loads(text)
             recovery = found.get("recovery")
-            return Account(
+            return CapAccount(
                 {name: Entry(*numbers) for name, numbers in found["entries"].items()},
                 int(found["number"]),
                 str(found["server"]),
@@ -154,7 +154,7 @@ class LeaseRequest:
     limit: int
     minimum: int = 0
     wanted: int = 0
-    known: Account | None = None
+    known: CapAccount | None = None
     server: str = ""
 
 
@@ -162,13 +162,13 @@ class LeaseRequest:
 class LeaseReply:
     """The account after a request, and what became of the request."""
 
-    account: Account
+    account: CapAccount
     status: Status
     amount: int = 0
 
 
 def exchange(
-    stored: Account | None,
+    stored: CapAccount | None,
     request: LeaseRequest,
     *,
     server: str,
@@ -202,12 +202,12 @@ def exchange(
     return LeaseReply(account, "granted", amount)
 
 
-def set_spent(stored: Account | None, spent: int, *, server: str, now: float) -> Account:
+def set_spent(stored: CapAccount | None, spent: int, *, server: str, now: float) -> CapAccount:
     """Return an account in which at least ``spent`` is spent, and which is complete.
 
     This is how an operator ends a recovery that waits for replicas that are gone.
     """
-    account = stored or Account()
+    account = stored or CapAccount()
     more = max(0, spent - account.held)
     before = account.entries.get(OPERATOR, Entry())
     entry = Entry(before.granted + more, before.returned, before.spent + more, now)
@@ -216,13 +216,13 @@ def set_spent(stored: Account | None, spent: int, *, server: str, now: float) ->
 
 
 def _recover(
-    stored: Account | None, request: LeaseRequest, server: str, now: float, recovery_s: float
-) -> Account:
+    stored: CapAccount | None, request: LeaseRequest, server: str, now: float, recovery_s: float
+) -> CapAccount:
     """Return a complete account, or one in recovery with the replica's copy merged into it."""
-    known = request.known or Account()
+    known = request.known or CapAccount()
     if stored is None and known.number == 0 and request.server == server:
-        return Account(server=server)
-    account = stored or Account()
+        return CapAccount(server=server)
+    account = stored or CapAccount()
     recovery = account.recovery
     if recovery is None and account.server == server and known.number <= account.number:
         return account
@@ -237,6 +237,6 @@ def _recover(
     return replace(account, number=number + 1, server=server, recovery=None)
 
 
-def _n_alive(account: Account, now: float) -> int:
+def _n_alive(account: CapAccount, now: float) -> int:
     """Replicas that share what is left."""
     return sum(entry.seen_at >= now - ALIVE_S for entry in account.entries.values())

@@ -27,7 +27,7 @@ from adacompute.core.errors import DataError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
-from adacompute.spending.meter import Meter
+from adacompute.spending.cost_meter import CostMeter
 from adacompute.spending.token_prices import NANO, Usage
 from adacompute.stages.inputs import read_api_key
 from adacompute.stages.probe import find_capabilities
@@ -118,7 +118,7 @@ async def _collect(
     report: Callable[[str, CollectionProgress], None],
 ) -> list[CollectionProgress]:
     limit = None if plan.max_cost is None else int(plan.max_cost * NANO)
-    meter = Meter(limit, spent=ledger.totals()["cost"])
+    meter = CostMeter(limit, spent=ledger.totals()["cost"])
     rate_limiter = None
     if plan.requests_per_minute or plan.tokens_per_minute:
         rate_limiter = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
@@ -157,7 +157,7 @@ class _ArmSampler:
 
     ledger: Ledger
     level: CollectionLevel
-    meter: Meter
+    meter: CostMeter
     limiter: AdaptiveLimiter
     rate_limiter: RateLimiter | None
     report: Callable[[CollectionProgress], None]

@@ -3,14 +3,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.spending.meter import Meter
+from adacompute.spending.cost_meter import CostMeter
 
 STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=60)
 
 
 @given(st.integers(0, 200), STEPS)
 def test_the_limit_is_never_exceeded(limit: int, steps: list[tuple[int, int]]) -> None:
-    meter = Meter(limit)
+    meter = CostMeter(limit)
     open_: list[tuple[int, int]] = []
     for max_cost, part in steps:
         if meter.reserve(max_cost):
@@ -26,7 +26,7 @@ def test_the_limit_is_never_exceeded(limit: int, steps: list[tuple[int, int]]) -
 
 
 def test_without_a_limit_everything_fits() -> None:
-    meter = Meter()
+    meter = CostMeter()
     assert meter.reserve(10**30)
     meter.settle(10**30, actual=5)
     assert (meter.spent, meter.reserved) == (5, 0)

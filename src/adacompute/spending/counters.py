@@ -1,0 +1,46 @@
+"""Counters: caps in one period, and amounts that count against them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from adacompute.core.errors import ConfigError
+
+Unit = Literal["samples", "tokens", "money"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+
+Charge = Mapping[Unit, int]
+"""Amounts by unit; money is in billionths (``token_prices.NANO``)."""
+
+MAX_LIMIT = 2**62
+MAX_NAME_BYTES = 440
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One cap in one period.
+
+    The name says the period too, such as ``client=alice/tokens/2026-11-16``, and is the same on all
+    replicas. ``ends_at`` is the Unix time at which the period ends.
+
+    >>> Counter("total/samples", "samples", 100).ends_at
+    inf
+    """
+
+    name: str
+    unit: Unit
+    limit: int
+    ends_at: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.limit <= MAX_LIMIT:
+            raise ConfigError(
+                f"the cap {self.name!r} must be between 0 and {MAX_LIMIT}, not {self.limit}"
+            )
+        if not 0 < len(self.name.encode()) <= MAX_NAME_BYTES:
+            raise ConfigError(
+                f"the name of a cap must have 1 to {MAX_NAME_BYTES} bytes, not {self.name!r}"
+            )

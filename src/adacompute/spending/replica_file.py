@@ -1,0 +1,260 @@
+"""Replica file: the leases of one replica and what it used of them, in memory that survives it.
+
+A replica is a process that spends under caps. Its file is mapped into memory, so counting a call
+takes no system call, and the kernel keeps the counts when the process is killed. Each counter has a
+row of numbers. Each number is written by one instruction, so a killed process leaves no half of it.
+
+``used`` is what was spent plus what is reserved for open calls. When a file is opened again, all of
+it counts as spent: calls that were open are counted at their maximum. Only ``sync`` protects
+against a crash of the machine. After one, everything that a lease still held counts as spent.
+
+A process locks its file. Another process in the same directory takes the next one. Next to the file
+is a copy of the accounts that this replica saw last; it is not synced. A replica file must not be
+copied: two replicas with one name would spend one lease twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from adacompute.core.errors import DataError
+from adacompute.spending.accounts import CapAccount, Entry
+from adacompute.spending.counters import UNITS, Counter
+
+MAGIC = 0x_41_64_61_43_61_70_01
+"""First number of a file, with the version of the format."""
+
+ROW_BYTES, WORDS = 512, 64
+"""Bytes of a row, which is a sector of a disk, and numbers in it; the first row is the header."""
+
+NAME_AT = 64
+GRANTED, RETURNED, USED, SPENT, LIMIT, ENDS_AT, UNIT, NAME_BYTES = range(8)
+MIN_ROWS = 64
+MAX_FILES = 4096
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Row:
+    """The numbers of one counter; assigning one writes it to the file.
+
+    They only grow, apart from ``used``, which falls when a reservation is settled for less.
+    """
+
+    __slots__ = ("_at", "_words", "counter", "granted", "returned", "spent", "used")
+
+    def __init__(self, words: memoryview[int], index: int, counter: Counter) -> None:
+        self._words, self._at = words, index * WORDS
+        self.counter = counter
+        self.granted, self.returned, self.used, self.spent = words[self._at : self._at + 4]
+
+    @property
+    def index(self) -> int:
+        """Number of the row in the file."""
+        return self._at // WORDS
+
+    @property
+    def entry(self) -> Entry:
+        """The row as an entry of the counter's account."""
+        return Entry(self.granted, self.returned, self.spent)
+
+    def set_granted(self, granted: int) -> None:
+        """Write what was granted in total."""
+        self.granted = self._words[self._at + GRANTED] = granted
+
+    def set_returned(self, returned: int) -> None:
+        """Write what was given back in total."""
+        self.returned = self._words[self._at + RETURNED] = returned
+
+    def set_used(self, used: int) -> None:
+        """Write what is spent or reserved."""
+        self.used = self._words[self._at + USED] = used
+
+    def set_spent(self, spent: int) -> None:
+        """Write what was spent; ``used`` decides what counts when the file is opened again."""
+        self.spent = self._words[self._at + SPENT] = spent
+
+    def set_limit(self, counter: Counter) -> None:
+        """Write another limit of the same counter."""
+        self.counter = counter
+        self._words[self._at + LIMIT] = counter.limit
+
+    def move(self, words: memoryview[int]) -> None:
+        """Use another map of the same file."""
+        self._words = words
+
+    def detach(self) -> None:
+        """Write no longer to the file, which may use the row for another counter."""
+        self._words, self._at = memoryview(bytearray(ROW_BYTES)).cast("q"), 0
+
+
+class ReplicaFile:
+    """The open and locked file of one replica; use ``open``, in one thread apart from ``sync``."""
+
+    def __init__(self, path: Path, descriptor: int, boot_id: str) -> None:
+        self.path = path
+        self.rows: dict[str, Row] = {}
+        self._descriptor = descriptor
+        self._boot_id = boot_id
+        self._free: list[int] = []
+        self._size = os.fstat(descriptor).st_size // ROW_BYTES * ROW_BYTES
+        self._map: mmap.mmap | None = None
+        if self._size < MIN_ROWS * ROW_BYTES:
+            self._size = 0
+            self._grow(MIN_ROWS)
+        else:
+            self._open_map()
+        self._read()
+
+    @staticmethod
+    def open(
+        directory: Path, *, max_files: int = MAX_FILES, boot_id: str | None = None
+    ) -> ReplicaFile:
+        """Open the first file of a directory that no other process uses, or create one.
+
+        A register of one process needs ``max_files=1``, so that a second process fails.
+        """
+        boot_id = boot_id or BOOT_ID.read_text().strip()
+        directory.mkdir(parents=True, exist_ok=True)
+        for number in range(max_files):
+            path = directory / f"replica-{number}"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return ReplicaFile(path, descriptor, boot_id)
+            except BlockingIOError:
+                os.close(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        raise DataError(f"{directory} is used by {max_files} other processes: use another one")
+
+    def add(self, counter: Counter) -> Row:
+        """Add the row of a counter, with zeros; OSError if the disk is full."""
+        if not self._free:
+            self._grow(2 * self._size // ROW_BYTES)
+        row = Row(self._words, self._free.pop(), counter)
+        at, name = row.index * WORDS, counter.name.encode()
+        for value in (row.set_granted, row.set_returned, row.set_used, row.set_spent):
+            value(0)
+        ends_at = -1 if counter.ends_at > 2**40 else round(counter.ends_at * 1000)
+        self._words[at + LIMIT], self._words[at + ENDS_AT] = counter.limit, ends_at
+        self._words[at + UNIT] = UNITS.index(counter.unit)
+        start = row.index * ROW_BYTES + NAME_AT
+        self._bytes[start : start + len(name)] = name
+        self._words[at + NAME_BYTES] = len(name)  # last: a row without it is free
+        self.rows[counter.name] = row
+        return row
+
+    def remove(self, row: Row) -> None:
+        """Free a row; later changes of it are not written."""
+        self._words[row.index * WORDS + NAME_BYTES] = 0
+        self._free.append(row.index)
+        del self.rows[row.counter.name]
+        row.detach()
+
+    def sync(self) -> None:
+        """Make the file durable; this blocks, and may be called from any thread."""
+        os.fdatasync(self._descriptor)
+
+    def read_copy(self) -> tuple[str, dict[str, CapAccount]]:
+        """Return the server and the accounts that were saved last; nothing if there are none."""
+        try:
+            found = json.loads(self._copy.read_text(encoding="utf-8"))
+            accounts = {
+                name: CapAccount.from_json(text) for name, text in found["accounts"].items()
+            }
+            return str(found["server"]), accounts
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return "", {}
+
+    def save_copy(self, server: str, accounts: Mapping[str, str]) -> None:
+        """Save a copy of accounts, as JSON texts by name; OSError if the disk is full."""
+        new = self._copy.with_suffix(".new")
+        new.write_text(json.dumps({"server": server, "accounts": accounts}), encoding="utf-8")
+        new.rename(self._copy)
+
+    def close(self) -> None:
+        """Unlock the file; later changes of its rows are not written."""
+        for row in self.rows.values():
+            row.detach()
+        self._close_map()
+        os.close(self._descriptor)
+
+    @property
+    def _copy(self) -> Path:
+        return self.path.with_suffix(".json")
+
+    def _grow(self, n_rows: int) -> None:
+        """Make the file larger; the disk space is allocated now, so that no write to it fails."""
+        os.posix_fallocate(self._descriptor, 0, n_rows * ROW_BYTES)
+        os.fsync(self._descriptor)
+        self._close_map()
+        first, self._size = max(1, self._size // ROW_BYTES), n_rows * ROW_BYTES
+        self._open_map()
+        self._free = [*range(n_rows - 1, first - 1, -1), *self._free]
+        for row in self.rows.values():
+            row.move(self._words)
+
+    def _open_map(self) -> None:
+        self._map = mmap.mmap(self._descriptor, self._size)
+        self._bytes = memoryview(self._map)
+        self._words = self._bytes.cast("q")
+
+    def _close_map(self) -> None:
+        if self._map is not None:
+            self._words.release()
+            self._bytes.release()
+            self._map.close()
+            self._map = None
+
+    def _read(self) -> None:
+        """Read the rows; what was used before counts as spent."""
+        if self._words[0] == 0:
+            self._create()
+        if self._words[0] != MAGIC:
+            raise DataError(
+                f"{self.path} is no replica file of this version: use another directory"
+            )
+        self.replica, boot_id = bytes(self._bytes[8:40]).decode(), bytes(self._bytes[40:76])
+        same_boot = boot_id == self._boot_id.encode()[:36].ljust(36)
+        self._free = []
+        for index in range(self._size // ROW_BYTES - 1, 0, -1):
+            if self._words[index * WORDS + NAME_BYTES] == 0:
+                self._free.append(index)
+                continue
+            row = Row(self._words, index, self._read_counter(index))
+            if not same_boot:
+                row.set_used(max(row.used, row.granted - row.returned))
+            row.set_spent(row.used)
+            self.rows[row.counter.name] = row
+        self.sync()
+        self._bytes[40:76] = self._boot_id.encode()[:36].ljust(36)
+
+    def _create(self) -> None:
+        """Write the header of a new file, its first number last."""
+        self._bytes[8:40] = uuid.uuid4().hex.encode()
+        self._bytes[40:76] = self._boot_id.encode()[:36].ljust(36)
+        self.sync()
+        self._words[0] = MAGIC
+        self.sync()
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _read_counter(self, index: int) -> Counter:
+        numbers = self._words[index * WORDS : (index + 1) * WORDS].tolist()
+        start = index * ROW_BYTES + NAME_AT
+        name = bytes(self._bytes[start : start + numbers[NAME_BYTES]])
+        ends_at = float("inf") if numbers[ENDS_AT] < 0 else numbers[ENDS_AT] / 1000
+        try:
+            return Counter(name.decode(), UNITS[numbers[UNIT]], numbers[LIMIT], ends_at)
+        except (ValueError, IndexError) as error:
+            raise DataError(f"row {index} of {self.path} cannot be read: {error}") from None
