@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.gateway.call_log import CallLog, CallOrigin, CallRecorder, Purpose
-from adacompute.gateway.config import MB, LogConfig
+from adacompute.gateway.log_settings import MB, LogConfig
 from adacompute.gateway.logs import LOG, log
 from adacompute.gateway.metrics import Metrics
 from adacompute.gateway.openai_requests import PATHS
@@ -27,11 +27,11 @@ from adacompute.storage.decisions import DecisionLog
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
-    from adacompute.gateway.engine import Decision, Engine, Outcome
+    from adacompute.gateway.decision import Decision, Outcome
+    from adacompute.gateway.engine import Engine
     from adacompute.gateway.exchange import Exchange
     from adacompute.gateway.request_model import RequestModel
     from adacompute.gateway.tracing import Spans
-    from adacompute.gateway.virtual_model import VirtualModel
     from adacompute.models.endpoint import OnEvent
     from adacompute.models.model import CallUsage
     from adacompute.policies.bundle import Baseline
@@ -78,8 +78,6 @@ class Account:
         self._request_costs: dict[str, deque[float]] = {}
         self._feature_distances: dict[str, deque[float]] = {}
         self._first_pairs_agree: dict[str, deque[float]] = {}
-        self._n_samples: dict[str, int] = {}
-        self._n_audit_samples: dict[str, int] = {}
         self._warned_at: dict[str, float] = {}
 
     def register(self, engine: Engine) -> None:
@@ -167,7 +165,6 @@ class Account:
         metrics.observe("samples_per_request", model, decision.samples_used)
         if session.agreement is not None:
             metrics.observe("agreement", model, session.agreement)
-        self._n_samples[model] = self._n_samples.get(model, 0) + decision.samples_used
         self._show_price(engine, decision)
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
@@ -188,7 +185,6 @@ class Account:
         decision, model = outcome.decision, outcome.decision.model
         answers = decision.session.answers
         n_extra = len(answers) - decision.samples_used
-        self._n_audit_samples[model] = self._n_audit_samples.get(model, 0) + n_extra
         self.metrics.count("audit_samples_total", model, by=n_extra)
         if not decision.is_audit:
             return
@@ -200,11 +196,6 @@ class Account:
             if given >= 0 and votes[given] == votes.max():
                 self.metrics.count("audit_agreements_total", model)
         self._write(engine, decision, outcome.model)
-
-    def can_audit(self, virtual: VirtualModel) -> bool:
-        """Whether audits have not yet used their share of all samples."""
-        n_samples = self._n_samples.get(virtual.name, 0) + virtual.bundle.max_samples
-        return self._n_audit_samples.get(virtual.name, 0) <= virtual.audit_max_share * n_samples
 
     def close(self) -> None:
         """Close the files, compact the log and send the last spans; this is slow."""

@@ -23,7 +23,9 @@ from adacompute.core.errors import ConfigError
 from adacompute.gateway.answer_field import check_pointer
 from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
+from adacompute.gateway.caps import WHEN_SPENT, CapConfig, check_caps
 from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
+from adacompute.gateway.log_settings import CallsConfig, LogConfig
 from adacompute.gateway.logs import FORMATS, LEVELS
 from adacompute.gateway.openai_requests import check_name
 from adacompute.gateway.settings import as_table, build_settings, expand_variables
@@ -33,7 +35,6 @@ from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.sqlite_register import SqliteRegister
-from adacompute.storage.calls import CallFile, default_directory
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
@@ -67,14 +68,12 @@ _MODEL_LIMITS = (
     "max_budget",
     "max_samples",
     "max_concurrency",
+    "max_output_tokens",
     "requests_per_minute",
 )
 
 ACCOUNTS = "accounts.sqlite"
 """Name of the file in which workers share what was spent."""
-
-MB = 1_000_000
-"""Bytes in the unit of settings that end in _mb."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,7 @@ class ModelConfig:
     max_budget: float | None = None
     max_samples: int | None = None
     max_concurrency: int | None = None
+    max_output_tokens: int | None = None
     requests_per_minute: int | None = None
     token_prices: str | None = None
     scorer: str | None = None
@@ -118,51 +118,6 @@ class ModelConfig:
         for name in ("audit_share", "audit_max_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class LogConfig:
-    """Where decisions are logged, for how long, and whether with texts."""
-
-    directory: str
-    texts: bool = False
-    rotate_mb: float = 64.0
-    keep_days: float = 30.0
-    keep_mb: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        for name in ("rotate_mb", "keep_days", "keep_mb"):
-            _check_positive(getattr(self, name), name)
-
-
-@dataclass(frozen=True)
-class CallsConfig:
-    """Where calls to the upstream are recorded, and for how long.
-
-    ``directory`` is by default one below the user's state directory, named after the port.
-    """
-
-    directory: str | None = None
-    rotate_mb: float = 64.0
-    keep_days: float = 90.0
-    keep_mb: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        for name in ("rotate_mb", "keep_days", "keep_mb"):
-            _check_positive(getattr(self, name), name)
-
-    def directory_for(self, port: int) -> Path:
-        """Return the directory of the gateway on a port."""
-        return default_directory(port) if self.directory is None else Path(self.directory)
-
-    def open(self, port: int) -> CallFile:
-        """Return the file that this process records its calls in; it is not opened yet."""
-        return CallFile(
-            self.directory_for(port),
-            rotate_bytes=int(self.rotate_mb * MB),
-            keep_days=self.keep_days,
-            keep_bytes=int(self.keep_mb * MB),
-        )
 
 
 @dataclass(frozen=True)
@@ -197,6 +152,7 @@ class Config:
     max_reply_mb: float = 16.0
     max_concurrency: int = 10_000
     max_samples: int = 64
+    max_output_tokens: int | None = None
     timeout_s: float = 600.0
     first_byte_timeout_s: float = 120.0
     body_timeout_s: float = 30.0
@@ -218,6 +174,8 @@ class Config:
     log: LogConfig | None = None
     calls: CallsConfig = field(default_factory=CallsConfig)
     account_store: str | None = None
+    caps: Sequence[CapConfig] = ()
+    when_spent: str = "reject"
     token_prices: str | None = None
 
     def __post_init__(self) -> None:
@@ -238,9 +196,16 @@ class Config:
         for name in ("port", "admin_port"):
             if (value := getattr(self, name)) is not None and not 0 <= value <= _MAX_PORT:
                 raise ConfigError(f"{name} must be a number from 0 to {_MAX_PORT}, not {value}")
-        for name, known in (("log_format", FORMATS), ("log_level", LEVELS)):
+        for name, known in (
+            ("log_format", FORMATS),
+            ("log_level", LEVELS),
+            ("when_spent", WHEN_SPENT),
+        ):
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        if self.max_output_tokens is not None:
+            _check_positive(self.max_output_tokens, "max_output_tokens")
+        check_caps(self)
         for network in self.trusted_proxies:
             _check_network(network)
         for origin in self.allowed_origins:
@@ -355,6 +320,10 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
         values["log"] = build_settings(
             LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"
         )
+    values["caps"] = tuple(
+        build_settings(CapConfig, as_table(table, "caps"), "caps")
+        for table in values.get("caps", ())
+    )
     calls = _resolve_paths(values.get("calls", {}), "calls", ("directory",), beside)
     values["calls"] = build_settings(CallsConfig, calls, "calls")
     return build_settings(Config, _resolve_paths(values, "serve", _paths(values), beside), "serve")

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -24,9 +23,10 @@ from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.body import Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.chat_messages import last_user_text
+from adacompute.gateway.decision import Decision, Outcome, QuestionSource
 from adacompute.gateway.held_budgets import HeldBudgets
 from adacompute.gateway.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
-from adacompute.gateway.request_model import RequestModel, SampledChoice
+from adacompute.gateway.request_model import RequestModel
 from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage
@@ -37,71 +37,8 @@ from adacompute.sampling.blocks import question_block_features, question_feature
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.spending.shared_pacing import SharedPacer
-
-QuestionSource = Literal["template", "message", "none"]
-"""Where the question was found: by the bundle's template, as a message, or nowhere."""
 
 _SMOOTHING = 0.05
-
-
-@dataclass(eq=False)
-class Decision:
-    """What was decided for one request, as it is logged.
-
-    ``samples_used`` samples voted on the answer; an audit adds more to the session later.
-    ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
-    that answers, −1 where none was parsed. ``prepare_s`` is the time before the first decision.
-    ``cost`` is in the unit of the bundle, and ``pacer`` is what the price came from, if it is not
-    that of a budget of the request's own.
-    """
-
-    id: str
-    model: str
-    budget: float
-    question_source: QuestionSource
-    features: Float32Array
-    session: Session
-    started_at: float
-    prepare_s: float = 0.0
-    chosen: int = -1
-    samples_used: int = 0
-    samples_planned: int = 0
-    latency_s: float = 0.0
-    is_incomplete: bool = False
-    is_audit: bool = False
-    is_shadow: bool = False
-    scorer_error: str | None = None
-    traceparent: str | None = None
-    client: str | None = None
-    cost: float = 0.0
-    pacer: SharedPacer | None = None
-
-    @property
-    def decision_s(self) -> float:
-        """Time that all decisions of the request took."""
-        return self.prepare_s + self.session.progress.decision_s
-
-    def settle(self) -> None:
-        """Report the cost to the pacer, once."""
-        if self.pacer is not None:
-            self.pacer.settle(self.cost)
-            self.pacer = None
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The sample that answers a request, what was decided, and what was sampled."""
-
-    sample: Sample
-    decision: Decision
-    model: RequestModel
-
-    @property
-    def choice(self) -> SampledChoice:
-        """The reply that the sample came in."""
-        found: SampledChoice = self.sample.raw
-        return found
 
 
 @dataclass(eq=False)
@@ -117,7 +54,11 @@ class Engine:
     """Serves the requests of one virtual model; many tasks of one loop may use it at once."""
 
     def __init__(
-        self, virtual: VirtualModel, upstream: Upstream, grading: Grading | None = None
+        self,
+        virtual: VirtualModel,
+        upstream: Upstream,
+        grading: Grading | None = None,
+        replica: str = "process",
     ) -> None:
         if not virtual.bundle.frontier:
             raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
@@ -127,7 +68,7 @@ class Engine:
         self._price_for = lru_cache(maxsize=256)(self._find_prices)
         self.grading = grading or Grading(virtual.grader)
         self._price_for(virtual.budget)
-        self.held_budgets = HeldBudgets(virtual)
+        self.held_budgets = HeldBudgets(virtual, replica)
         self._round_s = 0.0
         self._large = asyncio.Lock()
         self._waiting: list[_Question] = []
@@ -237,6 +178,7 @@ class Engine:
             want_top_logprobs=bundle.draft is not None,
             answer_field=self.answer_field(request),
             arms=edit_request(bundle.arms, question, is_chat=request.path != COMPLETIONS),
+            max_output_tokens=self.virtual.max_output_tokens,
             recorder=recorder,
         )
 
@@ -273,6 +215,19 @@ class Engine:
             on_round=self._note_round,
         )
         decision.is_incomplete = not is_complete
+        sample = await self._choose(decision, model.recorder)
+        decision.samples_used = decision.samples_planned = session.n_samples
+        decision.latency_s = time.perf_counter() - start
+        return Outcome(sample, decision, model)
+
+    async def run_cheapest(self, model: RequestModel, decision: Decision) -> Outcome:
+        """Answer with one sample of the cheapest arm, whatever the policy planned."""
+        start, session = time.perf_counter(), decision.session
+        arm = self.virtual.bundle.cheapest_arm
+        samples = model.sample("", 1, arm=arm, on_usage=model.calls.append)
+        async with aclosing(samples):
+            session.finish([await self.grading.parse(session, one) async for one in samples])
+        decision.is_incomplete = True
         sample = await self._choose(decision, model.recorder)
         decision.samples_used = decision.samples_planned = session.n_samples
         decision.latency_s = time.perf_counter() - start

@@ -7,34 +7,19 @@ paced apart. Requests that set their own budget are not counted here. It samples
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import time
-import uuid
-from collections.abc import Sequence
-
-from adacompute.gateway.logs import log
 from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.policies.bundle import Bundle
 from adacompute.spending.pacing import Aim, Pacer, PriceCurve
-from adacompute.spending.registers import Register, RegisterError
 from adacompute.spending.shared_pacing import SharedPacer
-
-EXCHANGE_S = 0.2
-"""Time between two exchanges of counts between replicas."""
-
-WARN_S = 60.0
-"""Least time between two warnings that counts cannot be exchanged."""
 
 
 class HeldBudgets:
     """The pacers of one virtual model: one for all clients, and one for each with its own budget.
 
-    ``replica`` is the name under which this process counts; another process must not have it.
+    ``replica`` is the name under which this process counts; no other process may have it.
     """
 
-    def __init__(self, virtual: VirtualModel, replica: str | None = None) -> None:
+    def __init__(self, virtual: VirtualModel, replica: str = "process") -> None:
         bundle = virtual.bundle
         self._curve = make_curve(bundle)
         pooled = bundle.pooled
@@ -42,12 +27,11 @@ class HeldBudgets:
         self._pacers: dict[str, SharedPacer] = {}
         if not virtual.pacing or virtual.shadow:
             return
-        name = replica or f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         pacer = Pacer(self._curve, max_cost=float(bundle.level_cost.max()))
         for client, budget in {"": virtual.budget, **virtual.client_budgets}.items():
             bundle.price_for(budget)  # raises InfeasibleBudget
             key = f"pacing/{virtual.name}/{bundle.unit}" + (f"/{client}" if client else "")
-            self._pacers[client] = SharedPacer(key, name, pacer, Aim.mean(budget))
+            self._pacers[client] = SharedPacer(key, replica, pacer, Aim.mean(budget))
 
     def find(self, client: str) -> SharedPacer | None:
         """Return the pacer of a client; None if budgets are not held."""
@@ -66,29 +50,3 @@ class HeldBudgets:
 def make_curve(bundle: Bundle) -> PriceCurve:
     """Return the calibrated prices of a bundle as a curve."""
     return PriceCurve.of(bundle.calibrated_prices)
-
-
-class BudgetExchange:
-    """Exchanges the counts of all pacers of a process with those of other processes."""
-
-    def __init__(self, register: Register, held: Sequence[HeldBudgets]) -> None:
-        self._register = register
-        self._pacers = [pacer for one in held for pacer in one.pacers]
-        self._warned_at = -WARN_S
-
-    async def run(self) -> None:
-        """Exchange counts until cancelled; without the register, each process paces alone."""
-        while True:
-            await self.exchange()
-            await asyncio.sleep(EXCHANGE_S)
-
-    async def exchange(self) -> None:
-        """Exchange the counts of all pacers once."""
-        for pacer in self._pacers:
-            try:
-                await pacer.exchange(self._register)
-            except RegisterError as error:
-                if time.monotonic() - self._warned_at >= WARN_S:
-                    self._warned_at = time.monotonic()
-                    log(logging.WARNING, "mean costs are held by each process alone", error=error)
-                return

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.datasets.example import locate_bundle
-from adacompute.gateway.config import MB, Config, ModelConfig
+from adacompute.gateway.config import Config, ModelConfig
 from adacompute.gateway.engine import Engine
+from adacompute.gateway.log_settings import MB
 from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached
@@ -88,6 +89,7 @@ def make_model(
         budget=given.budget,
         grader=grader or load_grader(str(graded_by), timeout_s=config.grader_timeout_s),
         max_rounds=bundle.max_rounds,
+        max_output_tokens=given.max_output_tokens or config.max_output_tokens,
         deadline_s=given.deadline_s,
         shadow=given.shadow,
         audit_share=given.audit_share,

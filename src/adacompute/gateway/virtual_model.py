@@ -29,6 +29,7 @@ class VirtualModel:
     budget: float
     grader: Grader
     max_rounds: int | None = None
+    max_output_tokens: int | None = None
     deadline_s: float | None = None
     shadow: bool = False
     audit_share: float = 0.0

@@ -142,6 +142,13 @@ class Bundle:
         return n_samples[None, :] * self.sample_cost
 
     @property
+    def cheapest_arm(self) -> str | None:
+        """Name of the arm whose sample costs least; None if the policy has one arm."""
+        if not self.arms or not isinstance(self.policy, EVIDENCE_POLICIES):
+            return None
+        return min(zip(self.policy.sample_cost, self.policy.arms, strict=True))[1]
+
+    @property
     def draft(self) -> DraftSource | None:
         """What the uncertainty of a draft is estimated from; None if the policy uses no draft."""
         return self.policy.draft if isinstance(self.policy, DraftRouterPolicy) else None
