@@ -148,9 +148,13 @@ class Lease:
         if reply.status == "refused":
             self.min_refused = minimum
         elif reply.status == "recovering":
-            self.min_refused = 0
+            self.set_recovering()
         if limit > self.counter.limit:  # it was lowered in the meantime
             row.set_returned(max(row.returned, row.granted - row.used))
+
+    def set_recovering(self) -> None:
+        """Refuse everything until the next refresh, and keep what is left."""
+        self.status, self.min_refused = "recovering", 0
 
     def confirm(self, granted: int) -> None:
         """Make grants usable that are durable now."""

@@ -125,17 +125,20 @@ class Meter:
         self._refreshing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, *, wait: bool = True) -> None:
         """Load the counters of this replica, and send them to the register.
 
-        Where the register is new or was lost, this waits for other replicas for a few seconds.
+        Where the register is new or was lost, nothing is granted before all replicas have sent
+        theirs; unless ``wait`` is False, this waits for them for a few seconds.
         """
         replica = self._replica
         for row, account in replica.load():
             self._leases[row.counter.name] = Lease(row, account)
         await self.refresh()
         deadline = time.monotonic() + replica.register.recovery_s + REFRESH_S
-        while self._is_available and not replica.is_complete and time.monotonic() < deadline:
+        while wait and not replica.is_complete and time.monotonic() < deadline:
+            if not self._is_available:
+                break
             await asyncio.sleep(REFRESH_S / 4)
             await self.refresh()
         self._task = asyncio.create_task(self._run())
@@ -195,7 +198,7 @@ class Meter:
             try:
                 server = await self._replica.read_server()
                 now = self._clock()
-                elapsed_s, self._refreshed_at = max(0.05, now - self._refreshed_at), now
+                elapsed_s, self._refreshed_at = max(REFRESH_S, now - self._refreshed_at), now
                 for lease in leases:
                     lease.measure(elapsed_s)
                 await self._replica.publish(leases, server, extend=not self._is_closing)

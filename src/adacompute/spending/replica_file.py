@@ -22,6 +22,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from adacompute.core.errors import DataError
 from adacompute.spending.accounts import CapAccount, Entry
@@ -111,10 +112,10 @@ class ReplicaFile:
             self._open_map()
         self._read()
 
-    @staticmethod
+    @classmethod
     def open(
-        directory: Path, *, max_files: int = MAX_FILES, boot_id: str | None = None
-    ) -> ReplicaFile:
+        cls, directory: Path, *, max_files: int = MAX_FILES, boot_id: str | None = None
+    ) -> Self:
         """Open the first file of a directory that no other process uses, or create one.
 
         A register of one process needs ``max_files=1``, so that a second process fails.
@@ -126,7 +127,7 @@ class ReplicaFile:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return ReplicaFile(path, descriptor, boot_id)
+                return cls(path, descriptor, boot_id)
             except BlockingIOError:
                 os.close(descriptor)
             except BaseException:
