@@ -151,8 +151,9 @@ class Caps:
         """Whether an audit of so many samples seems to fit; each call of it is reserved anyway."""
         if model not in self._audit_shares:
             return False
-        held = sum(one.held for one in self.usage() if one.counter.name == _audit_name(model))
-        return held + n_samples <= self._audit_limit(model)
+        name = _audit_name(model)
+        taken = sum(one.held - one.own_left for one in self.usage() if one.counter.name == name)
+        return taken + n_samples <= self._audit_limit(model)
 
     def usage(self) -> list[CounterUsage]:
         """Return what is known of all counters."""
