@@ -5,7 +5,7 @@ each refresh, so that a server that lost them can be given them back.
 
 All replicas also share an account without amounts. A replica confirms a server there after it has
 sent it all accounts that it knows. Until all replicas that were alive have done so, no replica asks
-for leases. From then on, an account that the server does not have is a new one.
+for leases. From then on, accounts of this server are complete, and one that it lacks is new.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Replica:
         minimum = minimum if self.is_complete else 0
 
         def change(reading: Reading) -> tuple[str, LeaseReply]:
-            stored = _parse(reading)
+            stored = self._complete(_parse(reading), reading.server, lease.account)
             # Grants whose reply was lost, or that are not synced yet, need not be asked for again.
             entry = stored.entries.get(self.name, Entry()) if stored is not None else Entry()
             waiting = max(entry.granted, lease.row.granted) - lease.usable
@@ -135,6 +135,21 @@ class Replica:
             if failure is not None:
                 raise failure
         await self._confirm(server)
+
+    def _complete(
+        self, stored: CapAccount | None, server: str, known: CapAccount | None
+    ) -> CapAccount | None:
+        """End the recovery of an account after a change of the server that all replicas confirmed.
+
+        Each has sent its copy, and one that has none would be waited for in vain.
+        """
+        is_confirmed = self.is_complete and server == self._server
+        if stored is None or stored.server == server or not is_confirmed:
+            return stored
+        known = known or CapAccount()
+        number = max(stored.number, known.number) + 1
+        complete = replace(stored, number=number, server=server, recovery=None)
+        return complete.merge(known.entries)
 
     def _must_send(self, lease: Lease) -> bool:
         """Whether a counter has changed, or is on a server of its own, as in Redis Cluster."""
