@@ -164,7 +164,7 @@ SETS = {
         {**arm_files("svamp144", "smollm2-135m@short", SHORT, COT), **LARGE},
         prices=PARAMETERS,
         prepare=name_model,
-        budgets=(40.0, 60.0, 80.0, 110.0, 150.0),
+        budgets=(4e-5, 6e-5, 8e-5, 1.1e-4, 1.5e-4),
         **SVAMP,
     ),
 }
