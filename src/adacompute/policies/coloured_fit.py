@@ -242,14 +242,14 @@ def _useful_signals(samples: ArmSamples, training: BoolArray) -> list[tuple[str,
     cell = question * samples.n_arms + samples.arm[training]
     values = dict(zip(samples.signals, samples.values[training].T, strict=True))
     recorded = [name for name in LIKELIHOODS if name in values and not np.isnan(values[name]).all()]
-    useless = [
+    useful = [
         name
         for name in recorded
-        if measure_separation(values[name], correct, cell, question) < MIN_SEPARATION
+        if measure_separation(values[name], correct, cell, question) >= MIN_SEPARATION
     ]
-    if samples.n_arms == 1 and recorded == useless != []:
+    if samples.n_arms == 1 and recorded and not useful:
         return [()]
-    kept = [name for name in samples.signals if name not in useless]
+    kept = [name for name in samples.signals if name not in recorded or name in useful]
     return candidate_signals(kept, samples.column(kept)[training])
 
 

@@ -52,7 +52,7 @@ Log-probabilities are known to help; the length of a sample alone has to prove i
 MIN_SEPARATION = 2.5
 """Standard errors by which a log-probability must be larger in the correct samples of a question.
 
-By chance, one useless signal in 160 is that far above 0.
+By chance, about one useless signal in a hundred is that far above 0.
 """
 
 
