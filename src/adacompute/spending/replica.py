@@ -100,7 +100,7 @@ class Replica:
         try:
             key = KEY_PREFIX + lease.counter.name
             reply = await update(self.register, key, change, durable=minimum > 0)
-            lease.adopt(reply, self.name, limit=limit, minimum=minimum)
+            lease.adopt(reply, self.name, limit=limit, minimum=minimum, wanted=wanted)
             granted = lease.row.granted
             if granted > lease.usable:
                 await self._sync()
