@@ -17,8 +17,8 @@ from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.core.types import make_levels
 from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.config import make_config, read_config
-from adacompute.gateway.engine import VirtualModel
 from adacompute.gateway.model_loading import describe_verdict, load_models
+from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy

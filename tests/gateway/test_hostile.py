@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from adacompute.gateway.body import DROP, Body, InvalidBody
 from adacompute.gateway.config import make_config
-from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.engine import Engine
 from adacompute.gateway.exchange import Receive, Scope, Send
 from adacompute.gateway.openai_replies import add_models
 from adacompute.gateway.openai_requests import (
@@ -32,6 +32,7 @@ from adacompute.gateway.openai_requests import (
 )
 from adacompute.gateway.passthrough import MAX_BUFFERED
 from adacompute.gateway.usage_reader import DECOMPRESSED_CHUNK, MAX_KEPT, UsageReader
+from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.graders.grader import load_grader
 from adacompute.models.failures import Failure
 from adacompute.models.model import CallUsage, clean_usage, sum_usage

@@ -36,8 +36,8 @@ def shipped() -> Bundle:
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    """A gateway with the policy of the README, at its budget."""
-    model = {"bundle": "example", "budget": 2, "accept_verdict": True}
+    """A gateway with the policy of the README, at the fixed price of its budget."""
+    model = {"bundle": "example", "budget": 2, "accept_verdict": True, "pacing": False}
     with serve_fake() as fake:
         content = {
             "base_url": fake.base_url,

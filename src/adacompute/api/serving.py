@@ -11,13 +11,14 @@ from adacompute.api.bundles import load_policy
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.app import Application, build
-from adacompute.gateway.config import Config, LogConfig, ModelConfig
+from adacompute.gateway.config import Config, ModelConfig
+from adacompute.gateway.log_settings import LogConfig
 from adacompute.gateway.model_loading import make_model
 from adacompute.gateway.openai_requests import check_name
 from adacompute.graders.grader import Grader
 
 if TYPE_CHECKING:
-    from adacompute.gateway.engine import VirtualModel
+    from adacompute.gateway.virtual_model import VirtualModel
 
 ANY_PORT = 0
 """The ASGI server chooses where to listen, not this application."""

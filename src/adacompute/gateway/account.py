@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.gateway.call_log import CallLog, CallOrigin, CallRecorder, Purpose
-from adacompute.gateway.config import MB, LogConfig
+from adacompute.gateway.log_settings import MB, LogConfig
 from adacompute.gateway.logs import LOG, log
 from adacompute.gateway.metrics import Metrics
 from adacompute.gateway.openai_requests import PATHS
@@ -27,7 +27,8 @@ from adacompute.storage.decisions import DecisionLog
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array
-    from adacompute.gateway.engine import Decision, Engine, Outcome, VirtualModel
+    from adacompute.gateway.decision import Decision, Outcome
+    from adacompute.gateway.engine import Engine
     from adacompute.gateway.exchange import Exchange
     from adacompute.gateway.request_model import RequestModel
     from adacompute.gateway.tracing import Spans
@@ -77,8 +78,6 @@ class Account:
         self._request_costs: dict[str, deque[float]] = {}
         self._feature_distances: dict[str, deque[float]] = {}
         self._first_pairs_agree: dict[str, deque[float]] = {}
-        self._n_samples: dict[str, int] = {}
-        self._n_audit_samples: dict[str, int] = {}
         self._warned_at: dict[str, float] = {}
 
     def register(self, engine: Engine) -> None:
@@ -148,6 +147,7 @@ class Account:
 
     def record_decision(self, engine: Engine, outcome: Outcome) -> None:
         """Record a request that was decided on."""
+        outcome.decision.cost = engine.request_cost(outcome.decision, outcome.model)
         decision, session = outcome.decision, outcome.decision.session
         metrics, model = self.metrics, decision.model
         metrics.count("samples_total", model, by=decision.samples_used)
@@ -165,7 +165,7 @@ class Account:
         metrics.observe("samples_per_request", model, decision.samples_used)
         if session.agreement is not None:
             metrics.observe("agreement", model, session.agreement)
-        self._n_samples[model] = self._n_samples.get(model, 0) + decision.samples_used
+        self._show_price(engine, decision)
         self._show_drift(engine, decision)
         self._write(engine, decision, outcome.model)
         if self._spans is not None:
@@ -174,6 +174,7 @@ class Account:
 
     def record_abandoned(self, engine: Engine, decision: Decision, model: RequestModel) -> None:
         """Record calls and samples of a request that got no answer, if it made any call."""
+        decision.cost = engine.request_cost(decision, model)
         self.metrics.count("samples_total", engine.virtual.name, by=model.n_received)
         if model.calls:
             given = {"answers": [], "samples_used": model.n_received}
@@ -184,7 +185,6 @@ class Account:
         decision, model = outcome.decision, outcome.decision.model
         answers = decision.session.answers
         n_extra = len(answers) - decision.samples_used
-        self._n_audit_samples[model] = self._n_audit_samples.get(model, 0) + n_extra
         self.metrics.count("audit_samples_total", model, by=n_extra)
         if not decision.is_audit:
             return
@@ -196,11 +196,6 @@ class Account:
             if given >= 0 and votes[given] == votes.max():
                 self.metrics.count("audit_agreements_total", model)
         self._write(engine, decision, outcome.model)
-
-    def can_audit(self, virtual: VirtualModel) -> bool:
-        """Whether audits have not yet used their share of all samples."""
-        n_samples = self._n_samples.get(virtual.name, 0) + virtual.bundle.max_samples
-        return self._n_audit_samples.get(virtual.name, 0) <= virtual.audit_max_share * n_samples
 
     def close(self) -> None:
         """Close the files, compact the log and send the last spans; this is slow."""
@@ -223,11 +218,19 @@ class Account:
                 model,
             )
 
+    def _show_price(self, engine: Engine, decision: Decision) -> None:
+        """Show the price now, and how far the mean cost of all requests is from the budget."""
+        pacer = engine.held_budgets.find("")
+        if decision.pacer is None or pacer is None or decision.pacer is not pacer:
+            return
+        self.metrics.set_gauge("price", decision.model, decision.session.price)
+        self.metrics.set_gauge("debt", decision.model, pacer.state.debt)
+
     def _show_drift(self, engine: Engine, decision: Decision) -> None:
         """Show how far the last requests are from the training questions."""
         virtual, model = engine.virtual, decision.model
         costs = self._request_costs.setdefault(model, deque(maxlen=WINDOW))
-        costs.append(decision.samples_used * virtual.bundle.sample_cost)
+        costs.append(decision.cost)
         self.metrics.set_mean("request_cost_mean", model, costs)
         baseline = virtual.bundle.baseline
         if baseline is None or decision.question_source == "none":

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.admission import Admission
 from adacompute.gateway.config import Config
-from adacompute.gateway.engine import VirtualModel
 from adacompute.gateway.exchange import Exchange, Receive, Scope, Send
 from adacompute.gateway.gateway import Gateway
 from adacompute.gateway.operator_pages import (
@@ -24,6 +23,8 @@ from adacompute.gateway.operator_pages import (
     metrics_page,
     ready_page,
 )
+from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.spending.registers import Register
 
 
 class Application:
@@ -99,7 +100,12 @@ def build(
     models: Mapping[str, VirtualModel],
     *,
     admission: Admission | None = None,
+    register: Register | None = None,
     has_operator_pages: bool = True,
 ) -> Application:
-    """Make the application from its configuration; ``admission`` counts with other workers."""
-    return Application(Gateway(config, models, admission), has_operator_pages=has_operator_pages)
+    """Make the application from its configuration.
+
+    ``admission`` counts requests with other workers, and ``register`` what was spent.
+    """
+    gateway = Gateway(config, models, admission, register)
+    return Application(gateway, has_operator_pages=has_operator_pages)

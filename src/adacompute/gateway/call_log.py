@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -19,10 +20,13 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from adacompute.gateway.body import read_members
+from adacompute.gateway.caps import CapReached, Caps
 from adacompute.gateway.logs import LOG
 from adacompute.gateway.metrics import Metrics
 from adacompute.models.calls import NO_USAGE
 from adacompute.models.model import UNBOUNDED_TOKENS, CallUsage, OnUsage
+from adacompute.spending.counters import Charge
+from adacompute.spending.meter import Reservation
 from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices, Usage
 from adacompute.storage.calls import CallFile
 
@@ -52,11 +56,12 @@ class CallOrigin(NamedTuple):
 
 
 class CallBound(NamedTuple):
-    """The model that a body asks for, and an upper bound of the tokens that it can use."""
+    """The model that a body asks for, and upper bounds of what it can use."""
 
     upstream_model: str
     prompt_tokens: int
     completion_tokens: int
+    n_samples: int = 0
 
     @classmethod
     def of(cls, path: str, body: bytes) -> CallBound:
@@ -66,7 +71,7 @@ class CallBound(NamedTuple):
         at most ``UNBOUNDED_TOKENS``.
 
         >>> CallBound.of("chat/completions", b'{"model": "m", "max_tokens": 20, "n": 3}')
-        CallBound(upstream_model='m', prompt_tokens=40, completion_tokens=60)
+        CallBound(upstream_model='m', prompt_tokens=40, completion_tokens=60, n_samples=3)
         """
         found = read_members(body, _MEMBERS)
         limit, n = -1, 1
@@ -78,8 +83,8 @@ class CallBound(NamedTuple):
         if "prompt" in found:
             n *= _count_prompts(found["prompt"])
         limit = UNBOUNDED_TOKENS if limit < 0 else limit
-        completion = 0 if path in _NO_COMPLETION else n * limit
-        return cls(_text(found.get("model", b'"-"')), len(body), completion)
+        n = 0 if path in _NO_COMPLETION else n
+        return cls(_text(found.get("model", b'"-"')), len(body), n * limit, n)
 
 
 def _text(value: bytes) -> str:
@@ -116,10 +121,16 @@ def _count_prompts(value: bytes) -> int:
     return 1 + value.count(b",")
 
 
+def _without_prefix(path: str) -> str:
+    """Return a path without its query and version."""
+    return path.partition("?")[0].removeprefix("/v1/").removeprefix("v1/")
+
+
 class CallLog:
     """The account of one process.
 
     ``price_lists`` has the token prices of each virtual model; those of "-" are for all others.
+    With ``caps``, a call that does not fit under one of them is not started.
     """
 
     def __init__(
@@ -128,6 +139,7 @@ class CallLog:
         metrics: Metrics,
         price_lists: Mapping[str, TokenPriceList] | None = None,
     ) -> None:
+        self.caps: Caps | None = None
         self._file = file
         self._metrics = metrics
         self._price_lists = price_lists or {}
@@ -135,7 +147,7 @@ class CallLog:
         self._numbers = itertools.count()
         self._warned_at = -WARN_S
 
-    def start(
+    async def start(
         self,
         origin: CallOrigin,
         path: str,
@@ -143,10 +155,14 @@ class CallLog:
         attempt: int = 1,
         on_usage: OnUsage | None = None,
     ) -> Call:
-        """Record that a call starts; ``on_usage`` receives what it is charged, unless refused."""
+        """Record that a call starts; ``on_usage`` receives what it is charged, unless refused.
+
+        Its largest charge is reserved first; CapReached if it does not fit under a cap.
+        """
         prices = self._prices(origin.model, bound.upstream_model)
         number = f"{self._prefix}-{next(self._numbers):x}"
         call = Call(self, number, origin, bound, prices, on_usage)
+        call.reservation = await self._reserve(call, bound)
         # Encoded by hand: json.dumps of a row takes as long as the rest of its recording.
         self._write(
             f'{{"call":"{number}","request":{_quote(origin.request_id[:MAX_TEXT_CHARS])},'
@@ -159,6 +175,29 @@ class CallLog:
             f'"max_cost":{_number(call.max_cost)}}}'
         )
         return call
+
+    async def check(self, origin: CallOrigin, bound: CallBound) -> None:
+        """Raise CapReached if a call could not be started now."""
+        prices = self._prices(origin.model, bound.upstream_model)
+        reservation = await self._reserve(Call(self, "", origin, bound, prices, None), bound)
+        if reservation is not None:
+            reservation.release()
+
+    async def _reserve(self, call: Call, bound: CallBound) -> Reservation | None:
+        """Reserve the largest charge of a call; one without token prices costs no money."""
+        if self.caps is None:
+            return None
+        worst: Charge = {
+            "samples": bound.n_samples,
+            "tokens": bound.prompt_tokens + bound.completion_tokens,
+            "money": math.ceil((call.max_cost or 0.0) * NANO),
+        }
+        try:
+            return await self.caps.reserve(call.origin, worst)
+        except CapReached as refusal:
+            counter = refusal.counter
+            self._metrics.count("cap_refusals_total", "?" if counter is None else counter.cap)
+            raise
 
     def record_end(self, call: Call, charged: CallUsage) -> None:
         """Record that a call ended, and count what it is charged."""
@@ -206,7 +245,16 @@ class CallLog:
 class Call:
     """A call in progress."""
 
-    __slots__ = ("_bound", "_has_ended", "_log", "_on_usage", "_prices", "id", "origin")
+    __slots__ = (
+        "_bound",
+        "_has_ended",
+        "_log",
+        "_on_usage",
+        "_prices",
+        "id",
+        "origin",
+        "reservation",
+    )
 
     def __init__(
         self,
@@ -224,6 +272,7 @@ class Call:
         self._prices = prices
         self._on_usage = on_usage
         self._has_ended = False
+        self.reservation: Reservation | None = None
 
     @property
     def max_cost(self) -> float | None:
@@ -236,9 +285,24 @@ class Call:
             return
         self._has_ended = True
         charged = self._charge(usage)
+        if self.reservation is not None:
+            self._settle(self.reservation, charged)
         self._log.record_end(self, charged)
         if self._on_usage is not None and charged is not NO_USAGE:
             self._on_usage(charged)
+
+    def _settle(self, reservation: Reservation, charged: CallUsage) -> None:
+        """Replace what was reserved by what is charged."""
+        if charged is NO_USAGE:
+            reservation.release()
+            return
+        reservation.settle(
+            {
+                "samples": self._bound.n_samples,
+                "tokens": charged.prompt_tokens + charged.completion_tokens,
+                "money": round((charged.cost or 0.0) * NANO),
+            }
+        )
 
     def _charge(self, usage: CallUsage | None) -> CallUsage:
         if usage is NO_USAGE:
@@ -277,13 +341,17 @@ class CallRecorder:
     on_usage: OnUsage | None = None
     scorer: str | None = None
 
-    def start(self, path: str, payload: bytes, attempt: int) -> Call:
-        """Record the start of an attempt."""
-        path = path.partition("?")[0].removeprefix("/v1/").removeprefix("v1/")
+    async def start(self, path: str, payload: bytes, attempt: int) -> Call:
+        """Record the start of an attempt; CapReached if it may not be made."""
+        path = _without_prefix(path)
         bound = CallBound.of(path, payload)
         if self.scorer is not None:
             bound = CallBound(self.scorer, len(payload), 0)
-        return self.log.start(self.origin, path, bound, attempt, self.on_usage)
+        return await self.log.start(self.origin, path, bound, attempt, self.on_usage)
+
+    async def check(self, path: str, payload: bytes) -> None:
+        """Raise CapReached if an attempt could not be made now."""
+        await self.log.check(self.origin, CallBound.of(_without_prefix(path), payload))
 
     def for_purpose(self, purpose: Purpose, **changes: Any) -> CallRecorder:  # noqa: ANN401
         """Return a recorder of calls with another purpose."""

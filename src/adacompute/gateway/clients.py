@@ -26,6 +26,7 @@ ALLOWED_PATHS = (
 ANONYMOUS = "-"
 """Name of the client of a gateway without client keys."""
 
+_POSITIVE = ("budget", "max_budget", "max_samples", "max_concurrency", "requests_per_minute")
 MIN_KEY_CHARS = 20
 _WELL_KNOWN_KEYS = (
     "",
@@ -55,10 +56,14 @@ _WELL_KNOWN = {hashlib.sha256(key.encode()).hexdigest(): key for key in _WELL_KN
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """What one client may ask for; empty lists and None mean what all clients may."""
+    """What one client may ask for; empty lists and None mean what all clients may.
+
+    ``budget`` takes the place of the model's budget: the mean cost of the client's own requests.
+    """
 
     allowed_paths: Sequence[str] = ()
     models: Sequence[str] = ()
+    budget: float | None = None
     max_budget: float | None = None
     max_samples: int | None = None
     max_concurrency: int | None = None
@@ -66,7 +71,13 @@ class ClientLimits:
 
     def __post_init__(self) -> None:
         check_paths(self.allowed_paths)
-        for name in ("max_budget", "max_samples", "max_concurrency", "requests_per_minute"):
+        for name in (
+            "budget",
+            "max_budget",
+            "max_samples",
+            "max_concurrency",
+            "requests_per_minute",
+        ):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be a number above 0, not {value}")

@@ -13,6 +13,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,18 @@ from adacompute.core.errors import ConfigError
 from adacompute.gateway.answer_field import check_pointer
 from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
+from adacompute.gateway.caps import WHEN_SPENT, CapConfig, check_caps
 from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
+from adacompute.gateway.log_settings import CallsConfig, LogConfig
 from adacompute.gateway.logs import FORMATS, LEVELS
 from adacompute.gateway.openai_requests import check_name
 from adacompute.gateway.settings import as_table, build_settings, expand_variables
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
-from adacompute.storage.calls import CallFile, default_directory
+from adacompute.spending.redis_register import RedisRegister
+from adacompute.spending.registers import Register
+from adacompute.spending.sqlite_register import SqliteRegister
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
@@ -63,11 +68,12 @@ _MODEL_LIMITS = (
     "max_budget",
     "max_samples",
     "max_concurrency",
+    "max_output_tokens",
     "requests_per_minute",
 )
 
-MB = 1_000_000
-"""Bytes in the unit of settings that end in _mb."""
+ACCOUNTS = "accounts.sqlite"
+"""Name of the file in which workers share what was spent."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ class ModelConfig:
     ``model`` is the upstream's name for the model. ``audit_share`` is the share of requests that
     are sampled to the largest level after the answer; ``audit_max_share`` limits what that may
     take, as a share of the samples that were served. ``accept_verdict`` serves a policy whose
-    calibration found no gain. ``answer_field`` is a JSON pointer to what is graded of answers to
+    calibration found no gain. ``pacing`` holds the mean cost of all requests at the budget.
+    ``answer_field`` is a JSON pointer to what is graded of answers to
     requests for JSON, which are forwarded without it.
     """
 
@@ -88,12 +95,14 @@ class ModelConfig:
     max_rounds: int | None = None
     deadline_s: float | None = None
     accept_verdict: bool = False
+    pacing: bool = True
     shadow: bool = False
     audit_share: float = 0.0
     audit_max_share: float = 0.05
     max_budget: float | None = None
     max_samples: int | None = None
     max_concurrency: int | None = None
+    max_output_tokens: int | None = None
     requests_per_minute: int | None = None
     token_prices: str | None = None
     scorer: str | None = None
@@ -112,53 +121,12 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class LogConfig:
-    """Where decisions are logged, for how long, and whether with texts."""
-
-    directory: str
-    texts: bool = False
-    rotate_mb: float = 64.0
-    keep_days: float = 30.0
-    keep_mb: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        for name in ("rotate_mb", "keep_days", "keep_mb"):
-            _check_positive(getattr(self, name), name)
-
-
-@dataclass(frozen=True)
-class CallsConfig:
-    """Where calls to the upstream are recorded, and for how long.
-
-    ``directory`` is by default one below the user's state directory, named after the port.
-    """
-
-    directory: str | None = None
-    rotate_mb: float = 64.0
-    keep_days: float = 90.0
-    keep_mb: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        for name in ("rotate_mb", "keep_days", "keep_mb"):
-            _check_positive(getattr(self, name), name)
-
-    def open(self, port: int) -> CallFile:
-        """Return the file that this process records its calls in; it is not opened yet."""
-        directory = default_directory(port) if self.directory is None else Path(self.directory)
-        return CallFile(
-            directory,
-            rotate_bytes=int(self.rotate_mb * MB),
-            keep_days=self.keep_days,
-            keep_bytes=int(self.keep_mb * MB),
-        )
-
-
-@dataclass(frozen=True)
 class Config:
     """A gateway: its upstream, its models, its clients and its limits.
 
     ``client_keys`` maps names of clients to SHA-256 digests of their keys, and ``client_limits``
-    the same names to what the client may ask for.
+    the same names to what the client may ask for. ``account_store`` is where replicas share what
+    was spent: the address of a Redis server, or a file, by default in the directory of calls.
     """
 
     base_url: str
@@ -184,6 +152,7 @@ class Config:
     max_reply_mb: float = 16.0
     max_concurrency: int = 10_000
     max_samples: int = 64
+    max_output_tokens: int | None = None
     timeout_s: float = 600.0
     first_byte_timeout_s: float = 120.0
     body_timeout_s: float = 30.0
@@ -204,6 +173,9 @@ class Config:
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     log: LogConfig | None = None
     calls: CallsConfig = field(default_factory=CallsConfig)
+    account_store: str | None = None
+    caps: Sequence[CapConfig] = ()
+    when_spent: str = "reject"
     token_prices: str | None = None
 
     def __post_init__(self) -> None:
@@ -224,9 +196,16 @@ class Config:
         for name in ("port", "admin_port"):
             if (value := getattr(self, name)) is not None and not 0 <= value <= _MAX_PORT:
                 raise ConfigError(f"{name} must be a number from 0 to {_MAX_PORT}, not {value}")
-        for name, known in (("log_format", FORMATS), ("log_level", LEVELS)):
+        for name, known in (
+            ("log_format", FORMATS),
+            ("log_level", LEVELS),
+            ("when_spent", WHEN_SPENT),
+        ):
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        if self.max_output_tokens is not None:
+            _check_positive(self.max_output_tokens, "max_output_tokens")
+        check_caps(self)
         for network in self.trusted_proxies:
             _check_network(network)
         for origin in self.allowed_origins:
@@ -254,6 +233,16 @@ class Config:
                 f"host {self.host} can be reached from outside and there are no client keys: "
                 "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
+
+    def open_register(self) -> Register:
+        """Return the register in which workers and replicas share what was spent."""
+        store = self.account_store
+        if store is not None and "://" in store:
+            return RedisRegister(store)
+        path = self.calls.directory_for(self.port) / ACCOUNTS if store is None else Path(store)
+        with suppress(OSError):  # the register reports that it cannot be used
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return SqliteRegister(path)
 
     @property
     def admin_port_or_default(self) -> int:
@@ -331,11 +320,19 @@ def make_config(content: Mapping[str, Any], *, beside: Path = Path()) -> Config:
         values["log"] = build_settings(
             LogConfig, _resolve_paths(values["log"], "log", ("directory",), beside), "log"
         )
+    values["caps"] = tuple(
+        build_settings(CapConfig, as_table(table, "caps"), "caps")
+        for table in values.get("caps", ())
+    )
     calls = _resolve_paths(values.get("calls", {}), "calls", ("directory",), beside)
     values["calls"] = build_settings(CallsConfig, calls, "calls")
-    return build_settings(
-        Config, _resolve_paths(values, "serve", ("token_prices",), beside), "serve"
-    )
+    return build_settings(Config, _resolve_paths(values, "serve", _paths(values), beside), "serve")
+
+
+def _paths(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the settings that are paths; an address is none."""
+    is_address = "://" in str(values.get("account_store"))
+    return ("token_prices",) if is_address else ("token_prices", "account_store")
 
 
 def _resolve_paths(

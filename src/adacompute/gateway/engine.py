@@ -13,9 +13,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -24,95 +23,22 @@ from adacompute.core.types import Float32Array, hash_text
 from adacompute.gateway.body import Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.chat_messages import last_user_text
+from adacompute.gateway.decision import Decision, Outcome, QuestionSource
+from adacompute.gateway.held_budgets import HeldBudgets
 from adacompute.gateway.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
-from adacompute.gateway.request_model import RequestModel, SampledChoice
-from adacompute.graders.grader import Grader
-from adacompute.models.messages import Capabilities, Prompt, Sample
+from adacompute.gateway.request_model import RequestModel
+from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
-from adacompute.models.scorer import HttpScorer
 from adacompute.policies.arm_settings import edit_request
-from adacompute.policies.bundle import Bundle
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
 from adacompute.sampling.loop import run_session
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.spending.token_prices import TokenPriceList
-
-QuestionSource = Literal["template", "message", "none"]
-"""Where the question was found: by the bundle's template, as a message, or nowhere."""
 
 _SMOOTHING = 0.05
-
-
-@dataclass(frozen=True, eq=False)
-class VirtualModel:
-    """A model name that clients may ask for, and how its requests are decided."""
-
-    name: str
-    model: str
-    bundle: Bundle
-    budget: float
-    grader: Grader
-    max_rounds: int | None = None
-    deadline_s: float | None = None
-    shadow: bool = False
-    audit_share: float = 0.0
-    audit_max_share: float = 0.05
-    price_list: TokenPriceList = field(default_factory=dict)
-    scorer: HttpScorer | None = None
-    answer_field: str | None = None
-    capabilities: Capabilities = field(default_factory=Capabilities)
-
-
-@dataclass(eq=False)
-class Decision:
-    """What was decided for one request, as it is logged.
-
-    ``samples_used`` samples voted on the answer; an audit adds more to the session later.
-    ``samples_planned`` is more than that only in shadow mode. ``chosen`` is the index of the sample
-    that answers, −1 where none was parsed. ``prepare_s`` is the time before the first decision.
-    """
-
-    id: str
-    model: str
-    budget: float
-    question_source: QuestionSource
-    features: Float32Array
-    session: Session
-    started_at: float
-    prepare_s: float = 0.0
-    chosen: int = -1
-    samples_used: int = 0
-    samples_planned: int = 0
-    latency_s: float = 0.0
-    is_incomplete: bool = False
-    is_audit: bool = False
-    is_shadow: bool = False
-    scorer_error: str | None = None
-    traceparent: str | None = None
-    client: str | None = None
-
-    @property
-    def decision_s(self) -> float:
-        """Time that all decisions of the request took."""
-        return self.prepare_s + self.session.progress.decision_s
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The sample that answers a request, what was decided, and what was sampled."""
-
-    sample: Sample
-    decision: Decision
-    model: RequestModel
-
-    @property
-    def choice(self) -> SampledChoice:
-        """The reply that the sample came in."""
-        found: SampledChoice = self.sample.raw
-        return found
 
 
 @dataclass(eq=False)
@@ -128,7 +54,11 @@ class Engine:
     """Serves the requests of one virtual model; many tasks of one loop may use it at once."""
 
     def __init__(
-        self, virtual: VirtualModel, upstream: Upstream, grading: Grading | None = None
+        self,
+        virtual: VirtualModel,
+        upstream: Upstream,
+        grading: Grading | None = None,
+        replica: str = "process",
     ) -> None:
         if not virtual.bundle.frontier:
             raise BundleError("the policy was not calibrated: run 'adacompute calibrate' first")
@@ -138,6 +68,7 @@ class Engine:
         self._price_for = lru_cache(maxsize=256)(self._find_prices)
         self.grading = grading or Grading(virtual.grader)
         self._price_for(virtual.budget)
+        self.held_budgets = HeldBudgets(virtual, replica)
         self._round_s = 0.0
         self._large = asyncio.Lock()
         self._waiting: list[_Question] = []
@@ -155,14 +86,18 @@ class Engine:
         session.ask()
         await self.grading.parse(session, Sample("The answer is \\frac{1}{2}."))
 
-    async def begin(self, request: VirtualRequest) -> Decision:
+    async def begin(self, request: VirtualRequest, client: str = "") -> Decision:
         """Open a request; large ones are opened in a thread, one at a time."""
         if len(request.body.data) <= LARGE:
             question = self._find_question(request.prompt)
             await self._add_features(question)
-            return self.open(request, question)
-        async with self._large:
-            return await asyncio.to_thread(self.open, request)
+            decision = self.open(request, question, client)
+        else:
+            async with self._large:
+                decision = await asyncio.to_thread(self.open, request, None, client)
+        if decision.pacer is not None:
+            decision.pacer.begin()
+        return decision
 
     async def _add_features(self, question: _Question) -> None:
         """Compute the features of a question together with those of others that arrive with it."""
@@ -177,10 +112,16 @@ class Engine:
             for one, features in zip(block, found, strict=True):
                 one.features = features[np.newaxis]
 
-    def open(self, request: VirtualRequest, question: _Question | None = None) -> Decision:
+    def open(
+        self, request: VirtualRequest, question: _Question | None = None, client: str = ""
+    ) -> Decision:
         """Make the first decision; ``question`` is found in the request by default."""
         start = time.perf_counter()
         budget, price, pooled_price = self._price(request)
+        pacer = None if request.budget is not None else self.held_budgets.find(client)
+        if pacer is not None:
+            budget = pacer.aim.target
+            price, pooled_price = self.held_budgets.prices(pacer.budget())
         question = question or self._find_question(request.prompt)
         text, bundle = question.text, self.virtual.bundle
         if text is None and self._pooled is not None:
@@ -211,6 +152,7 @@ class Engine:
             session=session,
             started_at=time.time(),
             prepare_s=time.perf_counter() - start - session.progress.decision_s,
+            pacer=pacer,
         )
 
     def request_model(
@@ -236,6 +178,7 @@ class Engine:
             want_top_logprobs=bundle.draft is not None,
             answer_field=self.answer_field(request),
             arms=edit_request(bundle.arms, question, is_chat=request.path != COMPLETIONS),
+            max_output_tokens=self.virtual.max_output_tokens,
             recorder=recorder,
         )
 
@@ -277,6 +220,19 @@ class Engine:
         decision.latency_s = time.perf_counter() - start
         return Outcome(sample, decision, model)
 
+    async def run_cheapest(self, model: RequestModel, decision: Decision) -> Outcome:
+        """Answer with one sample of the cheapest arm, whatever the policy planned."""
+        start, session = time.perf_counter(), decision.session
+        arm = self.virtual.bundle.cheapest_arm
+        samples = model.sample("", 1, arm=arm, on_usage=model.calls.append)
+        async with aclosing(samples):
+            session.finish([await self.grading.parse(session, one) async for one in samples])
+        decision.is_incomplete = True
+        sample = await self._choose(decision, model.recorder)
+        decision.samples_used = decision.samples_planned = session.n_samples
+        decision.latency_s = time.perf_counter() - start
+        return Outcome(sample, decision, model)
+
     async def record_single_sample(self, decision: Decision, sample: Sample) -> None:
         """Record the only sample of a request, and what the policy would plan after it."""
         session = decision.session
@@ -305,6 +261,20 @@ class Engine:
         costs = [call.cost for call in calls if call.cost is not None]
         has_prices = bool(self.virtual.price_list) and len(costs) == len(calls)
         return math.fsum(costs) if has_prices else None
+
+    def request_cost(self, decision: Decision, model: RequestModel) -> float:
+        """Cost of a request in the unit of the bundle, at the mean cost where it is not known."""
+        n_samples = max(model.n_received, decision.samples_used)
+        match self.virtual.bundle.unit:
+            case "samples":
+                return float(n_samples)
+            case "tokens":
+                return float(sum(call.completion_tokens for call in model.calls))
+            case "characters":
+                return float(sum(len(sample.text) for sample in decision.session.samples))
+            case "money" if (cost := self.cost(model.calls)) is not None:
+                return cost
+        return n_samples * self.virtual.bundle.sample_cost
 
     async def _choose(self, decision: Decision, recorder: CallRecorder | None) -> Sample:
         """Return the first sample of the winning class.

@@ -16,11 +16,15 @@ from adacompute.gateway.openai_requests import BadRequest
 from adacompute.gateway.request_checks import Forbidden
 from adacompute.gateway.request_model import UpstreamRejected
 from adacompute.models.endpoint import Unavailable
+from adacompute.spending.meter import CapReached
 
 EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyElements, TimeoutError)
 """Failures that are answered with a message of their own."""
 
 BAD_REQUEST = 400
+MAX_RETRY_AFTER_S = 31 * 86_400.0
+"""Longest wait that a client is asked for: that to the end of a month."""
+
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -65,6 +69,8 @@ async def send_error(
             await send_rejection(exchange, 400, str(error), "too_many_elements")
         case TimeoutError():
             await send_rejection(exchange, 408, "the request took too long to arrive", "slow")
+        case CapReached():
+            await _send_cap_reached(exchange, error)
         case RateLimited():
             after = [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
             is_down = isinstance(error, Unavailable)
@@ -77,6 +83,22 @@ async def send_error(
         case _:
             await exchange.fail(500, str(error), "server_error")
     return exchange.error_code
+
+
+async def _send_cap_reached(exchange: Exchange, error: CapReached) -> None:
+    """Say that a cap is reached; OpenAI's clients retry only where that can help soon."""
+    wait_s = min(error.retry_after_s, MAX_RETRY_AFTER_S)
+    exchange.error_code = "cap_reached" if error.is_spent else "cap_unavailable"
+    await exchange.fail(
+        429,
+        str(error),
+        "insufficient_quota" if error.is_spent else "rate_limit_error",
+        code=exchange.error_code,
+        headers=[
+            (b"retry-after", b"%d" % max(1, math.ceil(wait_s))),
+            (b"x-should-retry", b"false" if error.is_spent else b"true"),
+        ],
+    )
 
 
 def _has_reply(error: UpstreamRejected) -> bool:

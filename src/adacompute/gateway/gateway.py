@@ -21,9 +21,9 @@ from adacompute.gateway.account import Account
 from adacompute.gateway.admission import Admission
 from adacompute.gateway.browser_checks import BrowserChecks
 from adacompute.gateway.clients import Clients
-from adacompute.gateway.config import MB, Config
+from adacompute.gateway.config import Config
 from adacompute.gateway.connection_limits import ConnectionLimits
-from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.engine import Engine
 from adacompute.gateway.error_replies import EXPECTED, send_error, send_rejection
 from adacompute.gateway.exchange import (
     JSON,
@@ -35,6 +35,7 @@ from adacompute.gateway.exchange import (
     Send,
 )
 from adacompute.gateway.grading_queues import GradingQueues
+from adacompute.gateway.log_settings import MB
 from adacompute.gateway.openai_replies import add_models
 from adacompute.gateway.openai_requests import (
     BUDGET_HEADER,
@@ -47,6 +48,7 @@ from adacompute.gateway.openai_requests import (
     passthrough_reason,
 )
 from adacompute.gateway.operator_pages import READY
+from adacompute.gateway.output_limits import limit_forwarded
 from adacompute.gateway.passthrough import MAX_BUFFERED, forward, redact_error, without_coding
 from adacompute.gateway.probing import needs_probe, probe_upstreams
 from adacompute.gateway.request_checks import (
@@ -55,14 +57,17 @@ from adacompute.gateway.request_checks import (
     check_request,
     max_samples,
 )
+from adacompute.gateway.spending import Spending
 from adacompute.gateway.time_limit import TimeLimit
 from adacompute.gateway.tracing import Spans
 from adacompute.gateway.upstream_health import UpstreamHealth
 from adacompute.gateway.usage_reader import decompress
+from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.gateway.voting import Voting
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import Relay
 from adacompute.models.retry_budget import RetryBudget
+from adacompute.spending.registers import Register
 from adacompute.spending.token_prices import parse_token_prices
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -79,6 +84,7 @@ class Gateway:
         config: Config,
         models: Mapping[str, VirtualModel],
         admission: Admission | None = None,
+        register: Register | None = None,
     ) -> None:
         self.config = config
         self.models = models
@@ -89,6 +95,7 @@ class Gateway:
             price_lists[NO_MODEL] = parse_token_prices(Path(config.token_prices))
         spans = Spans() if config.traces else None
         self.account = Account(config.log, config.calls.open(config.port), price_lists, spans)
+        self._spending = Spending(config, tuple(models.values()), self.account.metrics, register)
         self.stop_by: float | None = None
         self._probing: asyncio.Task[None] | None = None
         self._n_in_flight = 0
@@ -115,6 +122,8 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         config = self.config
+        await self._spending.open()
+        self.account.calls.caps = self._spending.caps
         self.relay = await self._stack.enter_async_context(
             Relay(
                 config.base_url,
@@ -139,10 +148,12 @@ class Gateway:
             await self._stack.enter_async_context(upstream)
             if virtual.scorer is not None:
                 await self._stack.enter_async_context(virtual.scorer)
-            engine = Engine(virtual, upstream, self._grading.queue_for(virtual.grader))
+            grading = self._grading.queue_for(virtual.grader)
+            engine = Engine(virtual, upstream, grading, self._spending.replica)
             await engine.warm_up()
             self._voting[name] = Voting(engine, self.relay, self.account, config)
             self.account.register(engine)
+        await self._spending.start([one.engine.held_budgets for one in self._voting.values()])
         self._start_probe()
         return self
 
@@ -156,6 +167,7 @@ class Gateway:
             drain_s = max(0.0, self.stop_by - time.monotonic())
         drained = (voting.finish(drain_s) for voting in self._voting.values())
         await asyncio.gather(*drained)
+        await self._spending.close()
         await self._grading.close()
         await self._stack.aclose()
         await asyncio.to_thread(self.account.close)
@@ -282,6 +294,9 @@ class Gateway:
     async def _forward(self, exchange: Exchange, body: bytes, reason: str) -> None:
         """Forward a request that is not voted on."""
         check_choices(body, max_samples(self.config, exchange.client, exchange.model))
+        if exchange.method == "POST" and exchange.model not in self.models:
+            limit, max_elements = self.config.max_output_tokens, self.config.max_json_elements
+            body = limit_forwarded(body, exchange.path, limit, max_elements=max_elements)
         recorder = self.account.recorder(exchange, "forward")
         try:
             await forward(exchange, self.relay, body, recorder, reason=reason)

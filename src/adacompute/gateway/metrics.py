@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from adacompute.core.errors import needs_extra
 
@@ -76,6 +76,11 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Calls that were not retried because too many others were.",
         ("model",),
     ),
+    "cap_refusals_total": ("Calls that were not made because a cap was reached.", ("cap",)),
+    "cap_overruns_total": (
+        "What calls used beyond the most that was reserved for them, in the unit of the cap.",
+        ("cap",),
+    ),
     "worker_deaths_total": ("Worker processes that died and were replaced.", ()),
     "reloads_total": ("Configurations read again, by result: applied or rejected.", ("result",)),
 }
@@ -86,13 +91,22 @@ HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "agreement": ("Share of the parsed answers that agree with the most frequent one.", SHARES),
 }
 GAUGES: Mapping[str, str] = {
-    "price": "Price of the default budget.",
+    "price": "Price of the last request at the default budget.",
+    "debt": "What requests cost beyond the default budget, in the unit of the bundle; "
+    "negative if they cost less.",
     "budget": "Default budget, in the unit of the bundle.",
     "request_cost_mean": "Mean cost of the last 1000 requests, in the unit of the bundle.",
     "feature_drift": "Mean squared distance of features from the training questions; 1 is none. "
     "Absent before 200 requests.",
     "agreement_drift": "Agreement of two samples, relative to the training questions; 1 is none. "
     "Absent before 200 requests with two samples.",
+}
+CAP_GAUGES: Mapping[str, tuple[str, Literal["mostrecent", "livesum"]]] = {
+    "cap_limit": ("Caps, in their unit.", "mostrecent"),
+    "cap_spent": ("Spent under a cap in this period, by all replicas.", "mostrecent"),
+    "cap_held": ("Spent or leased under a cap in this period, by all replicas.", "mostrecent"),
+    "cap_lease_left": ("What is left of the leases of this host.", "livesum"),
+    "cap_reserved": ("Reserved for calls in progress on this host.", "livesum"),
 }
 MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")
 """Gauges that are means over the last requests, of all workers together."""
@@ -105,7 +119,7 @@ _SUM, _COUNT = "_window_sum", "_window_count"
 def names() -> list[str]:
     """Return every name as it is scraped, with the parts of histograms."""
     parts = [f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "sum", "count")]
-    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *parts, IN_FLIGHT)]
+    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *CAP_GAUGES, *parts, IN_FLIGHT)]
 
 
 class Metrics:
@@ -132,6 +146,10 @@ class Metrics:
             )
             for name, text in GAUGES.items()
             if name not in MEANS
+        }
+        self._cap_gauges = {
+            name: prometheus.Gauge(PREFIX + name, text, ("cap",), multiprocess_mode=mode, **own)
+            for name, (text, mode) in CAP_GAUGES.items()
         }
         self._windows = {
             name: prometheus.Gauge(
@@ -172,6 +190,10 @@ class Metrics:
     def set_gauge(self, name: str, model: str, value: float) -> None:
         """Set a gauge."""
         self._gauges[name].labels(model).set(value)
+
+    def set_cap(self, name: str, cap: str, value: float) -> None:
+        """Set a gauge of a cap."""
+        self._cap_gauges[name].labels(cap).set(value)
 
     def set_mean(self, name: str, model: str, values: Collection[float]) -> None:
         """Set a gauge to the mean of values, and of those of all other processes."""

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.datasets.example import locate_bundle
-from adacompute.gateway.config import MB, Config, ModelConfig
-from adacompute.gateway.engine import Engine, VirtualModel
+from adacompute.gateway.config import Config, ModelConfig
+from adacompute.gateway.engine import Engine
+from adacompute.gateway.log_settings import MB
+from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached
 from adacompute.models.messages import Capabilities
@@ -87,6 +89,7 @@ def make_model(
         budget=given.budget,
         grader=grader or load_grader(str(graded_by), timeout_s=config.grader_timeout_s),
         max_rounds=bundle.max_rounds,
+        max_output_tokens=given.max_output_tokens or config.max_output_tokens,
         deadline_s=given.deadline_s,
         shadow=given.shadow,
         audit_share=given.audit_share,
@@ -94,6 +97,12 @@ def make_model(
         price_list=price_list,
         scorer=scorer,
         answer_field=given.answer_field,
+        pacing=given.pacing,
+        client_budgets={
+            client: limits.budget
+            for client, limits in config.client_limits.items()
+            if limits.budget is not None
+        },
         capabilities=load_cached(cache_path(), config.base_url, model) or Capabilities(),
     )
     Engine(virtual, Upstream(config.base_url, model))  # checks the budget

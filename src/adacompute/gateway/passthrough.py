@@ -60,11 +60,11 @@ async def forward(
     if reason is not None:
         headers = [*headers, (REASON_HEADER, reason.encode())]
     observer = tracker if exchange.method == "POST" else UNTRACKED
-    calls = [observer.start(exchange.path, body, 1)]
+    calls = [await observer.start(exchange.path, body, 1)]
 
-    def repeat() -> None:
+    async def repeat() -> None:
         calls[-1].end(None)
-        calls.append(observer.start(exchange.path, body, len(calls) + 1))
+        calls.append(await observer.start(exchange.path, body, len(calls) + 1))
 
     sent = exchange.headers_without_compression if keep_body else exchange.headers
     try:

@@ -19,8 +19,9 @@ from typing import TextIO
 
 from adacompute.core.errors import AdaComputeError, DataError, ModelError, RequestRejected
 from adacompute.gateway.call_log import CallLog, CallOrigin, CallRecorder
-from adacompute.gateway.config import MB, Config
+from adacompute.gateway.config import Config
 from adacompute.gateway.exchange import NO_MODEL
+from adacompute.gateway.log_settings import MB
 from adacompute.models.capabilities_cache import (
     cache_path,
     load_cached,

@@ -18,6 +18,7 @@ from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.openai_replies import without_logprobs
 from adacompute.gateway.openai_requests import COMPLETIONS, FIELD, VirtualRequest
+from adacompute.gateway.output_limits import limit_output
 from adacompute.models.calls import CallTracker, UsageTracker
 from adacompute.models.logprobs import TOP_LOGPROBS
 from adacompute.models.messages import Capabilities, Reply, Sample
@@ -70,7 +71,8 @@ class RequestModel:
     log-probabilities are asked for, with ``want_top_logprobs`` also those of the likeliest tokens;
     a client that did not ask for them does not see them. With ``answer_field``, the text of a
     sample is what this pointer names in its JSON. ``arms`` are the edits that make each arm of it.
-    No more than ``max_samples`` are drawn; a request that wants more gets fewer.
+    No more than ``max_samples`` are drawn; a request that wants more gets fewer. No sample has more
+    than ``max_output_tokens``.
     ``recorder`` records every call. ``calls`` is the usage of all calls so far, and ``n_received``
     the number of samples.
     """
@@ -85,6 +87,7 @@ class RequestModel:
     answer_field: str | None = None
     arms: Mapping[str, ArmEdits] = field(default_factory=dict)
     max_samples: int = SEEDS
+    max_output_tokens: int | None = None
     recorder: CallRecorder | None = None
     calls: list[CallUsage] = field(default_factory=list)
     n_received: int = 0
@@ -124,8 +127,11 @@ class RequestModel:
     async def _call(self, n: int, first: int, arm: str | None, on_usage: OnUsage) -> list[Sample]:
         """Make one call, and report its usage whatever becomes of it."""
         edits = self.arms.get(arm or "") or ArmEdits(arm or self.model, {})
+        body, path = self.request.body, self.request.path
         changes = self._changes(n, first, edits.model) | dict(edits.fields)
-        payload = self.request.body.edit(changes)
+        known = self.upstream.capabilities.max_tokens_field
+        changes = limit_output(body, path, self.max_output_tokens, changes, default=known)
+        payload = body.edit(changes)
         reply = await self.upstream.post_bytes(
             self.request.path + self.query,
             payload,

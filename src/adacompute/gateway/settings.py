@@ -53,12 +53,12 @@ def build_settings(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 def _check(value: Any, kind: Any, name: str) -> Any:  # noqa: ANN401 - any value of any type
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     types = tuple(one for one in allowed if isinstance(one, type))
-    if get_origin(kind) is Sequence:
+    if get_origin(kind) is Sequence and get_args(kind) == (str,):
         if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
             return tuple(value)
         raise ConfigError(f"{name} must be a list of strings, not {value!r}")
     if not types:
-        return value  # tables, which were made before
+        return value  # tables and lists of them, which were made before
     if float in types and type(value) is int:
         return float(value)
     if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):

@@ -14,7 +14,7 @@ from adacompute.core.errors import needs_extra
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from adacompute.gateway.engine import Decision
+    from adacompute.gateway.decision import Decision
 
 _NANO = 1_000_000_000
 

@@ -19,7 +19,8 @@ from adacompute.core.errors import ModelError
 from adacompute.gateway.account import Account
 from adacompute.gateway.body import DROP
 from adacompute.gateway.config import Config
-from adacompute.gateway.engine import Decision, Engine, Outcome
+from adacompute.gateway.decision import Decision, Outcome
+from adacompute.gateway.engine import Engine
 from adacompute.gateway.exchange import EVENT_STREAM, JSON, Exchange, Headers
 from adacompute.gateway.openai_replies import (
     DONE,
@@ -32,7 +33,14 @@ from adacompute.gateway.openai_replies import (
     role_event,
     usage_event,
 )
-from adacompute.gateway.openai_requests import CHAT, COMPLETIONS, FIELD, VirtualRequest
+from adacompute.gateway.openai_requests import (
+    CHAT,
+    COMPLETIONS,
+    FIELD,
+    VOTED_PATHS,
+    VirtualRequest,
+)
+from adacompute.gateway.output_limits import limit_output
 from adacompute.gateway.passthrough import Forwarded, forward
 from adacompute.gateway.request_model import RequestModel, at_pointer
 from adacompute.models.failures import Failure
@@ -42,6 +50,7 @@ from adacompute.models.openai_format import MalformedReply, parse_json, parse_sa
 from adacompute.models.relay import Relay
 from adacompute.models.responses_format import RESPONSES, to_completion
 from adacompute.models.streams import parse_stream
+from adacompute.spending.meter import CapReached
 
 IDEMPOTENCY_HEADERS = ("idempotency-key", "x-idempotency-key")
 """Headers by which a server recognises a request and repeats its answer."""
@@ -62,14 +71,19 @@ class Voting:
         self._account = account
         self._sse_keepalive_s = config.sse_keepalive_s
         self._timeout_s = config.timeout_s
+        self._answers_when_spent = config.when_spent == "cheapest"
         self._audits: set[asyncio.Task[None]] = set()
 
     def body_for_upstream(self, request: VirtualRequest) -> bytes:
         """Return the client's body with the upstream's model name and none of our options."""
-        model = self.engine.virtual.model
-        if request.body.read("model", str) == model and FIELD not in request.body.values:
-            return request.body.data
-        return request.body.edit({"model": model, FIELD: DROP})
+        virtual, body, changes = self.engine.virtual, request.body, dict[str, Any]()
+        if body.read("model", str) != virtual.model or FIELD in body.values:
+            changes = {"model": virtual.model, FIELD: DROP}
+        if request.path in VOTED_PATHS:
+            known = self.engine.upstream.capabilities.max_tokens_field
+            limit = virtual.max_output_tokens
+            changes = limit_output(body, request.path, limit, changes, default=known)
+        return body.edit(changes) if changes else body.data
 
     async def serve(self, exchange: Exchange, request: VirtualRequest) -> None:
         """Decide, sample and answer."""
@@ -78,9 +92,18 @@ class Voting:
                 f"the policy of {self.engine.virtual.name} needs log-probabilities, and the "
                 "upstream does not return them: train a policy with --evidence votes"
             )
-        decision = await self.engine.begin(request)
+        decision = await self.engine.begin(request, exchange.client)
         decision.traceparent = exchange.header("traceparent")
         decision.client, exchange.decision_id = exchange.client, decision.id
+        try:
+            await self._answer(exchange, request, decision)
+        finally:
+            decision.settle()
+
+    async def _answer(
+        self, exchange: Exchange, request: VirtualRequest, decision: Decision
+    ) -> None:
+        """Sample and answer, in the form that the request asks for."""
         if self.engine.virtual.shadow:
             await self._forward(exchange, request, decision, is_shadow=True)
         elif request.stream and self.engine.ends_after_one_sample(decision):
@@ -117,6 +140,9 @@ class Voting:
     async def _stream(
         self, exchange: Exchange, request: VirtualRequest, decision: Decision
     ) -> None:
+        if not self._answers_when_spent:  # an error cannot be sent once the stream has begun
+            recorder = self._account.recorder(exchange, "vote")
+            await recorder.check(request.path, self.body_for_upstream(request))
         await exchange.start(200, [*EVENT_STREAM, *_decision_headers(decision)])
         head = StreamHead(_PREFIXES[request.path] + decision.id, int(decision.started_at))
         is_chat = request.path == CHAT
@@ -134,7 +160,12 @@ class Voting:
         model = self._request_model(exchange, request, decision)
         try:
             remaining_s = self._timeout_s * SAMPLING_SHARE - exchange.elapsed_s
-            outcome = await self.engine.run(model, decision, remaining_s)
+            try:
+                outcome = await self.engine.run(model, decision, remaining_s)
+            except CapReached:
+                if not self._answers_when_spent:
+                    raise
+                outcome = await self.engine.run_cheapest(model, decision)
         except BaseException:
             self._account.record_abandoned(self.engine, decision, model)
             raise
@@ -190,21 +221,30 @@ class Voting:
         exchange.n_samples = decision.samples_used
         exchange.cost = self.engine.cost(outcome.model.calls)
         is_selected = int(decision.id[:8], 16) < virtual.audit_share * _AUDIT_SCALE
-        is_audited = is_selected and not decision.is_shadow and self._account.can_audit(virtual)
         self._account.record_decision(self.engine, outcome)
-        if is_audited:
-            task = asyncio.ensure_future(self._audit(outcome))
+        if virtual.audit_share:
+            task = asyncio.ensure_future(self._audit(outcome, is_selected=is_selected))
             self._audits.add(task)
             task.add_done_callback(self._audits.discard)
 
-    async def _audit(self, outcome: Outcome) -> None:
-        """Sample up to the largest level, and record that apart from what was served."""
-        try:
-            await self.engine.audit(outcome)
-        except ModelError:
-            return  # an incomplete audit measures nothing; its calls are recorded
-        finally:
-            self._account.record_audit(self.engine, outcome)
+    async def _audit(self, outcome: Outcome, *, is_selected: bool) -> None:
+        """Count what was served; then sample up to the largest level, if audits have any left."""
+        caps, decision = self._account.calls.caps, outcome.decision
+        if caps is None:
+            raise AssertionError
+        await caps.count_served(decision.model, decision.samples_used)
+        if not is_selected or decision.is_shadow:
+            return
+        n_missing = self.engine.virtual.bundle.max_samples - decision.session.n_samples
+        with caps.plan_audit(decision.model, n_missing) as fits:
+            if not fits:
+                return
+            try:
+                await self.engine.audit(outcome)
+            except ModelError:
+                return  # an incomplete audit measures nothing; its calls are recorded
+            finally:
+                self._account.record_audit(self.engine, outcome)
 
     def _headers(self, request: VirtualRequest, outcome: Outcome) -> Headers:
         decision = outcome.decision

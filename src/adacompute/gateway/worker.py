@@ -134,7 +134,10 @@ def build_application(settings: Mapping[str, Any]) -> tuple[Application, list[st
     if config.probe and any(needs_probe(virtual.capabilities) for virtual in models.values()):
         messages.append("probing the upstream in the background: /ready answers 503 until then")
     admission = Admission(config, Path(settings["counts"]), settings["slot"])
-    application = build(config, models, admission=admission, has_operator_pages=False)
+    register = config.open_register()
+    application = build(
+        config, models, admission=admission, register=register, has_operator_pages=False
+    )
     return application, messages
 
 

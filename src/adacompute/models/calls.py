@@ -28,8 +28,11 @@ class StartedCall(Protocol):
 class CallTracker(Protocol):
     """Something that is notified of every attempt."""
 
-    def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
-        """Report the start of an attempt; the first of a call is number 1."""
+    async def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
+        """Report the start of an attempt; the first of a call is number 1.
+
+        A tracker that raises an error forbids the attempt.
+        """
         ...
 
 
@@ -43,7 +46,7 @@ class UsageTracker:
     on_usage: OnUsage
     bound: CallUsage
 
-    def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
+    async def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
         """Start an attempt."""
         del path, payload, attempt
         return self
@@ -57,7 +60,7 @@ class UsageTracker:
 class _Untracked:
     """A tracker that does nothing."""
 
-    def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
+    async def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
         del path, payload, attempt
         return self
 

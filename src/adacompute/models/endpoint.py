@@ -125,7 +125,7 @@ class Endpoint(SessionOwner):
                 number = n_attempts
                 try:
                     async with self._slots:
-                        call = observer.start(path, payload, number)
+                        call = await observer.start(path, payload, number)
                         with track(call):
                             result = await self._attempt(path, payload, read, parse, headers)
                             call.end(usage_of(result))

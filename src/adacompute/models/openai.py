@@ -178,7 +178,7 @@ class Upstream(Endpoint):
         calls: list[StartedCall] = []
 
         async def attempt() -> aiohttp.ClientResponse:
-            calls.append(tracker.start(path, payload, len(calls) + 1))
+            calls.append(await tracker.start(path, payload, len(calls) + 1))
             with track(calls[-1]):
                 return await self._open_stream(path, payload)
 

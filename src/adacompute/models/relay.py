@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -111,11 +111,11 @@ class Relay(SessionOwner):
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes,
         *,
-        on_repeat: Callable[[], None] = lambda: None,
+        on_repeat: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[RelayedResponse]:
         """Send a request to a path below the base URL, including its query.
 
-        ``on_repeat`` is called before a request is sent again.
+        ``on_repeat`` is called before a request is sent again; an error of it prevents that.
         """
         response = await self._open(method, path, self.request_headers(headers), body, on_repeat)
         try:
@@ -137,7 +137,7 @@ class Relay(SessionOwner):
         path: str,
         headers: list[tuple[str, str]],
         body: bytes,
-        on_repeat: Callable[[], None],
+        on_repeat: Callable[[], Awaitable[None]] | None,
     ) -> aiohttp.ClientResponse:
         session, url = self._get_session(), f"{self.base_url}/{path}"
         while True:
@@ -148,7 +148,8 @@ class Relay(SessionOwner):
             except HttpError as error:
                 if not error.is_stale:
                     raise self._to_error(error) from None
-                on_repeat()
+                if on_repeat is not None:
+                    await on_repeat()
 
     def redact(self, data: bytes) -> bytes:
         """Replace the API key in bytes that are shown to the client."""

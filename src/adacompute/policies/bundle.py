@@ -142,6 +142,13 @@ class Bundle:
         return n_samples[None, :] * self.sample_cost
 
     @property
+    def cheapest_arm(self) -> str | None:
+        """Name of the arm whose sample costs least; None if the policy has one arm."""
+        if not self.arms or not isinstance(self.policy, EVIDENCE_POLICIES):
+            return None
+        return min(zip(self.policy.sample_cost, self.policy.arms, strict=True))[1]
+
+    @property
     def draft(self) -> DraftSource | None:
         """What the uncertainty of a draft is estimated from; None if the policy uses no draft."""
         return self.policy.draft if isinstance(self.policy, DraftRouterPolicy) else None
@@ -207,6 +214,13 @@ class Bundle:
                 "the policy is not calibrated: call ada.calibrate or run 'adacompute calibrate'"
             )
         return self.frontier[0].budget
+
+    @property
+    def calibrated_prices(self) -> list[tuple[float, float]]:
+        """Budgets and their prices; the price that was found for a budget is the last of it."""
+        known = [self.notes.get("calibration", {}), *self.notes.get("earlier_calibrations", ())]
+        found = [(one["budget"], one["price"]) for one in known if {"budget", "price"} <= set(one)]
+        return [*((point.budget, point.price) for point in self.frontier), *reversed(found)]
 
     def price_for(self, budget: float) -> float:
         """Return the price at which the policy spends a budget on average.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from adacompute.core.errors import ConfigError
+from adacompute.spending.token_prices import NANO
 
 Unit = Literal["samples", "tokens", "money"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -34,6 +35,16 @@ class Counter:
     unit: Unit
     limit: int
     ends_at: float = math.inf
+
+    @property
+    def cap(self) -> str:
+        """The name without the period."""
+        return self.name.rpartition("/")[0] or self.name
+
+    @property
+    def scale(self) -> int:
+        """How many of its numbers are one of the unit."""
+        return NANO if self.unit == "money" else 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.limit <= MAX_LIMIT:

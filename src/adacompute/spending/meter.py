@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
-from adacompute.core.errors import AdaComputeError, DataError
+from adacompute.core.errors import DataError, RateLimited
 from adacompute.spending.accounts import CapAccount
 from adacompute.spending.counters import Charge, Counter, Unit
 from adacompute.spending.leases import Lease, LeaseStatus
@@ -36,7 +36,7 @@ RETRY_S = 1.0
 MAX_TRIES = 20
 
 
-class CapReached(AdaComputeError):  # noqa: N818 - it names the state, not a fault
+class CapReached(RateLimited):
     """A reservation that does not fit under a cap.
 
     ``retry_after_s`` is the time to the end of the period, infinite if there is none, or a second
@@ -45,6 +45,11 @@ class CapReached(AdaComputeError):  # noqa: N818 - it names the state, not a fau
 
     counter: Counter | None = None
     retry_after_s: float = RETRY_S
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing but the end of the period, or a higher cap, can help."""
+        return self.retry_after_s > RETRY_S
 
 
 @dataclass(frozen=True)

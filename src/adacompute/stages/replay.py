@@ -1,9 +1,9 @@
 """Replay: the stage that repeats a gateway's logged decisions at another budget.
 
 Every decision is repeated from what was known at the time: the features, the key and the samples in
-the order in which they arrived. At the original price the result is identical. A higher price needs
-no further samples. A lower one may, and they exist only for audited requests; then only these are
-used, and the result says so.
+the order in which they arrived. At the budget that a request was served at, its price is used again
+and the result is identical. A higher price needs no further samples. A lower one may, and they
+exist only for audited requests; then only these are used, and the result says so.
 """
 
 from __future__ import annotations
@@ -124,9 +124,14 @@ def _warn_of_model(rows: list[dict[str, Any]], bundle: Bundle) -> str | None:
 
 
 def request_prices(bundle: Bundle, rows: list[dict[str, Any]], budget: float) -> list[float]:
-    """Return the price of each request at a budget."""
+    """Return the price of each request at a budget: its own, if it was served at this budget."""
     price, pooled = bundle.price_for(budget), bundle.pooled_price_for(budget)
-    return [pooled if row["question_source"] == NO_QUESTION else price for row in rows]
+    return [
+        row["price"]
+        if math.isclose(row["budget"], budget)
+        else (pooled if row["question_source"] == NO_QUESTION else price)
+        for row in rows
+    ]
 
 
 def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]) -> IntArray:

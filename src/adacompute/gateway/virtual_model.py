@@ -1,0 +1,42 @@
+"""Virtual model: a model name that clients may ask for, with its policy and its budget.
+
+It is made from settings by ``model_loading``, and it does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from adacompute.graders.grader import Grader
+from adacompute.models.messages import Capabilities
+from adacompute.models.scorer import HttpScorer
+from adacompute.policies.bundle import Bundle
+from adacompute.spending.token_prices import TokenPriceList
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualModel:
+    """A model name that clients may ask for, and how its requests are decided.
+
+    With ``pacing``, the mean cost of its requests is held at the budget. ``client_budgets`` are
+    those of clients whose mean is held apart.
+    """
+
+    name: str
+    model: str
+    bundle: Bundle
+    budget: float
+    grader: Grader
+    max_rounds: int | None = None
+    max_output_tokens: int | None = None
+    deadline_s: float | None = None
+    shadow: bool = False
+    audit_share: float = 0.0
+    audit_max_share: float = 0.05
+    price_list: TokenPriceList = field(default_factory=dict)
+    scorer: HttpScorer | None = None
+    answer_field: str | None = None
+    pacing: bool = False
+    client_budgets: Mapping[str, float] = field(default_factory=dict)
+    capabilities: Capabilities = field(default_factory=Capabilities)

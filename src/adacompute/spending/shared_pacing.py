@@ -1,0 +1,144 @@
+"""Shared pacing: one mean cost that several replicas hold together.
+
+Each replica counts the questions that it settled and what they cost. Through a register it tells
+the others, learns their counts, and takes over the state of the pacer that has seen more settled
+questions. Between two exchanges it paces with its own latest counts and the others' last ones.
+Counts only grow, so they are merged by their maximum; a register that lost them gets them again
+from every replica. It knows nothing of questions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from adacompute.spending.pacing import Aim, Counters, Pacer, PacingState
+from adacompute.spending.registers import Reading, Register, update
+
+FEWER, MORE = 3.0, 1.5
+"""How far the number of questions in flight may be off before the pacer is adjusted to it."""
+
+Row = tuple[int, float]
+"""Settled questions of a replica, and what they cost."""
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What the register holds: the row of each replica, and the latest state."""
+
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    state: PacingState | None = None
+
+    @staticmethod
+    def from_json(text: str | None) -> _Shared:
+        if text is None:
+            return _Shared()
+        found = json.loads(text)
+        rows = {name: (int(row[0]), float(row[1])) for name, row in found["rows"].items()}
+        state = found["state"]
+        return _Shared(rows, None if state is None else PacingState(**state))
+
+    def to_json(self) -> str:
+        state = None if self.state is None else self.state.to_json()
+        return json.dumps({"rows": self.rows, "state": state}, separators=(",", ":"))
+
+
+class SharedPacer:
+    """The pacer of one mean cost in one replica.
+
+    ``key`` names the mean in the register, and ``replica`` this process. A process that takes the
+    place of another may use its name: the counts continue.
+
+    >>> from adacompute.spending.pacing import PriceCurve
+    >>> pacer = Pacer(PriceCurve((1.0, 2.0, 4.0), (0.4, 0.1, 0.025)), max_cost=16)
+    >>> shared = SharedPacer("model", "replica", pacer, Aim.mean(2.0))
+    >>> shared.budget()
+    2.0
+    >>> shared.begin(); shared.settle(8.0); shared.budget() < 2.0
+    True
+    """
+
+    def __init__(self, key: str, replica: str, pacer: Pacer, aim: Aim) -> None:
+        self.key = key
+        self.aim = aim
+        self._pacer = pacer
+        self._replica = replica
+        self._others: dict[str, Row] = {}
+        self._is_known = False
+        self._settled = 0
+        self._spent = 0.0
+        self._in_flight = self._peak = 0
+        self._state = pacer.start(aim)
+
+    @property
+    def state(self) -> PacingState:
+        """The state of the account, with everything that this replica knows."""
+        self._state = self._pacer.advance(self._state, self._counters(), self.aim)
+        return self._state
+
+    @property
+    def mean_cost(self) -> float:
+        """Mean cost of all settled questions of all replicas; NaN before the first."""
+        counters = self._counters()
+        return counters.spent / counters.settled if counters.settled else math.nan
+
+    def budget(self) -> float:
+        """Return the budget whose price the next question gets."""
+        return self._pacer.budget(self.state)
+
+    def begin(self) -> None:
+        """Count a question that got its price here."""
+        self._in_flight += 1
+        self._peak = max(self._peak, self._in_flight)
+
+    def settle(self, cost: float) -> None:
+        """Count a question that got its price here, and what it cost in the end."""
+        self._in_flight -= 1
+        self._settled += 1
+        self._spent += cost
+
+    async def exchange(self, register: Register) -> None:
+        """Tell the other replicas what was settled here, and learn what they settled."""
+        before = dict(self._others)
+
+        def change(reading: Reading) -> tuple[str, None]:
+            self._learn(_Shared.from_json(reading.value))
+            rows = {**self._others, self._replica: (self._settled, self._spent)}
+            return _Shared(rows, self.state).to_json(), None
+
+        await update(register, self.key, change, durable=False)
+        news = [row[0] - before.get(name, (0, 0.0))[0] for name, row in self._others.items()]
+        self._adjust_delay(n_active=1 + sum(n > 0 for n in news), n_settled=sum(news))
+
+    def _adjust_delay(self, n_active: int, n_settled: int) -> None:
+        """Adjust the pacer to how many questions get a price before the cost of one is known.
+
+        Those are the ones in flight, taken to be as many in other replicas, and those that others
+        settle between two exchanges.
+        """
+        delay = self._peak * n_active + n_settled
+        self._peak = self._in_flight
+        known = self._pacer.max_in_flight
+        if delay > known * MORE or delay < known / FEWER:
+            self._pacer = replace(self._pacer, max_in_flight=delay)
+
+    def _learn(self, shared: _Shared) -> None:
+        """Merge the rows of others, and take over a state that is later than the own one."""
+        if not self._is_known and self._replica in shared.rows:
+            settled, spent = shared.rows[self._replica]
+            self._settled += settled
+            self._spent += spent
+        self._is_known = True
+        for name, row in shared.rows.items():
+            if name != self._replica:
+                known = self._others.get(name, (0, 0.0))
+                self._others[name] = max(known, row)
+        if shared.state is not None and shared.state.settled > self._state.settled:
+            self._state = shared.state
+
+    def _counters(self) -> Counters:
+        settled = self._settled + sum(row[0] for row in self._others.values())
+        spent = self._spent + sum(row[1] for row in self._others.values())
+        return Counters(settled, settled, spent)

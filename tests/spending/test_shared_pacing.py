@@ -1,0 +1,124 @@
+"""Several replicas hold one mean cost: with a register, with a lost one, and with none."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from adacompute.spending.pacing import Aim, Pacer, PriceCurve
+from adacompute.spending.registers import MemoryRegister, Reading, RegisterError
+from adacompute.spending.shared_pacing import SharedPacer
+
+CURVE = PriceCurve((1.0, 2.0, 4.0, 8.0), (0.8, 0.2, 0.05, 0.01))
+
+
+def make_pacer(replica: str, budget: float = 2.0) -> SharedPacer:
+    return SharedPacer("mean", replica, Pacer(CURVE, max_cost=16.0), Aim.mean(budget))
+
+
+def serve(pacer: SharedPacer, rng: random.Random, hardness: float) -> float:
+    """Serve one question, which costs ``hardness`` times what was asked for, on average."""
+    asked = pacer.budget()
+    pacer.begin()
+    cost = max(1.0, min(16.0, rng.expovariate(1.0) * asked * hardness))
+    pacer.settle(cost)
+    return cost
+
+
+def run(pacers: list[SharedPacer], register: MemoryRegister, n: int, hardness: float) -> float:
+    """Serve questions in turn with an exchange every ten, and return the mean cost."""
+    rng, costs = random.Random(1), list[float]()
+
+    async def serve_all() -> None:
+        for i in range(n):
+            pacer = pacers[i % len(pacers)]
+            costs.append(serve(pacer, rng, hardness))
+            if i % 10 == 0:
+                await pacer.exchange(register)
+
+    asyncio.run(serve_all())
+    return sum(costs) / len(costs)
+
+
+def test_replicas_hold_one_mean_together_while_the_questions_are_hard() -> None:
+    pacers = [make_pacer(str(i)) for i in range(8)]
+    mean = run(pacers, MemoryRegister(), 20_000, hardness=1.5)
+    assert mean == pytest.approx(2.0, rel=0.01)
+    assert {round(pacer.mean_cost, 1) for pacer in pacers} == {2.0}
+
+
+def test_without_pacing_hard_questions_cost_more() -> None:
+    rng = random.Random(1)
+    fixed = [max(1.0, min(16.0, rng.expovariate(1.0) * 2.0 * 1.5)) for _ in range(20_000)]
+    assert sum(fixed) / len(fixed) > 2.5  # otherwise the test above shows nothing
+
+
+def test_a_new_budget_is_held_from_then_on() -> None:
+    pacers, register = [make_pacer(str(i)) for i in range(2)], MemoryRegister()
+    run(pacers, register, 4_000, hardness=1.0)
+    before = pacers[0].state
+    for pacer in pacers:
+        pacer.aim = Aim.mean(4.0)
+    mean = run(pacers, register, 10_000, hardness=1.0)
+    assert mean == pytest.approx(4.0, rel=0.02)
+    assert pacers[0].state.planned > before.planned
+
+
+def test_a_replica_that_joins_takes_over_the_state() -> None:
+    first, register = make_pacer("a"), MemoryRegister()
+    run([first], register, 2_000, hardness=1.6)
+    asyncio.run(first.exchange(register))
+    second = make_pacer("b")
+    asyncio.run(second.exchange(register))
+    assert second.budget() == pytest.approx(first.budget())
+    assert second.mean_cost == pytest.approx(first.mean_cost)
+
+
+def test_a_process_that_takes_the_place_of_another_continues_its_counts() -> None:
+    first, register = make_pacer("a"), MemoryRegister()
+    run([first], register, 1_001, hardness=1.0)
+    again = make_pacer("a")
+    asyncio.run(again.exchange(register))
+    assert again.state.settled == 1_001
+    again.begin()
+    again.settle(3.0)
+    asyncio.run(again.exchange(register))
+    asyncio.run(again.exchange(register))
+    assert again.state.settled == 1_002
+
+
+def test_a_register_that_lost_everything_gets_it_again() -> None:
+    pacers, register = [make_pacer(str(i)) for i in range(3)], MemoryRegister()
+    run(pacers, register, 3_000, hardness=1.3)
+    total = max(pacer.state.settled for pacer in pacers)
+    lost = MemoryRegister()
+    mean = run(pacers, lost, 6_000, hardness=1.3)
+    assert mean == pytest.approx(2.0, rel=0.02)
+    fresh = make_pacer("new")
+    asyncio.run(fresh.exchange(lost))
+    assert fresh.state.settled >= total
+
+
+class Unavailable(MemoryRegister):
+    async def read(self, key: str) -> Reading:
+        raise RegisterError(f"{key} cannot be read")
+
+
+def test_without_a_register_a_replica_paces_alone() -> None:
+    pacer, rng = make_pacer("a"), random.Random(1)
+    with pytest.raises(RegisterError):
+        asyncio.run(pacer.exchange(Unavailable()))
+    costs = [serve(pacer, rng, 1.5) for _ in range(10_000)]
+    assert sum(costs) / len(costs) == pytest.approx(2.0, rel=0.01)
+
+
+def test_many_questions_in_flight_make_the_pacer_slower() -> None:
+    calm, busy, register = make_pacer("a"), make_pacer("b"), MemoryRegister()
+    for pacer, n in ((calm, 1), (busy, 400)):
+        for _ in range(n):
+            pacer.begin()
+        asyncio.run(pacer.exchange(register))
+        pacer.settle(16.0)
+    assert busy.budget() > calm.budget()
