@@ -172,9 +172,10 @@ class Replica:
                 return None, None
             request = LeaseRequest(self.name, Entry(), 0, known=self._replicas, server=self._server)
             account = self._reply(_parse(reading), reading, request).account
-            oldest = reading.now - FORGET_S
-            alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
-            account = replace(account, entries=alive)
+            if account.recovery is None:
+                oldest = reading.now - FORGET_S
+                alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
+                account = replace(account, entries=alive)
             return account.to_json(), account
 
         account = await update(self.register, REPLICAS, change, durable=False)
