@@ -1,4 +1,7 @@
-"""A model of replicas, crashes and a register that fails: no cap is ever exceeded."""
+"""A model of replicas, crashes and a register that fails: no cap is ever exceeded.
+
+After everything is repaired, nothing was lost, and what is left of a cap can be spent.
+"""
 
 from __future__ import annotations
 

@@ -154,6 +154,8 @@ class Lease:
         self.status = reply.status
         own = reply.account.entries[replica]
         row = self.row
+        if row.is_stale and reply.status != "recovering":
+            row.set_held_spent(own.returned)
         row.set_granted(max(row.granted, own.granted))
         row.set_returned(max(row.returned, own.returned))
         if own.spent > row.spent:  # the row was freed at the end of the period, and is used again
