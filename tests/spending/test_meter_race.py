@@ -31,7 +31,7 @@ class NaiveMeter:
 
     def __init__(self, register: Register) -> None:
         self._register = register
-        self._connections = asyncio.Semaphore(16)
+        self._connections = asyncio.Semaphore(30)
         self._one_at_a_time = asyncio.Lock()
 
     async def reserve(self, amount: int) -> bool:

@@ -100,7 +100,7 @@ class Replica:
         try:
             key = KEY_PREFIX + lease.counter.name
             reply = await update(self.register, key, change, durable=minimum > 0)
-            lease.adopt(reply, self.name, limit=limit, minimum=minimum)
+            lease.adopt(reply, self.name, limit=limit, minimum=minimum, wanted=wanted)
             granted = lease.row.granted
             if granted > lease.usable:
                 await self._sync()
@@ -172,9 +172,10 @@ class Replica:
                 return None, None
             request = LeaseRequest(self.name, Entry(), 0, known=self._replicas, server=self._server)
             account = self._reply(_parse(reading), reading, request).account
-            oldest = reading.now - FORGET_S
-            alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
-            account = replace(account, entries=alive)
+            if account.recovery is None:
+                oldest = reading.now - FORGET_S
+                alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
+                account = replace(account, entries=alive)
             return account.to_json(), account
 
         account = await update(self.register, REPLICAS, change, durable=False)
