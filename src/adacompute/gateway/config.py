@@ -234,12 +234,19 @@ class Config:
                 "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
 
+    @property
+    def account_file(self) -> Path | None:
+        """The file in which workers share what was spent; None if it is a Redis server."""
+        store = self.account_store
+        if store is None:
+            return self.calls.directory_for(self.port) / ACCOUNTS
+        return None if "://" in store else Path(store)
+
     def open_register(self) -> Register:
         """Return the register in which workers and replicas share what was spent."""
-        store = self.account_store
-        if store is not None and "://" in store:
-            return RedisRegister(store)
-        path = self.calls.directory_for(self.port) / ACCOUNTS if store is None else Path(store)
+        path = self.account_file
+        if path is None:
+            return RedisRegister(self.account_store or "")
         with suppress(OSError):  # the register reports that it cannot be used
             path.parent.mkdir(parents=True, exist_ok=True)
         return SqliteRegister(path)
