@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -295,7 +297,18 @@ def test_sqlite_on_a_full_disk_keeps_the_old_value(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_a_file_that_may_not_grow_fails(tmp_path: Path) -> None:
+def test_a_write_that_fails_does_not_lock_the_file(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with using_sqlite(tmp_path) as one, using_sqlite(tmp_path) as other:
+            reading = await one.read("a")
+            with pytest.raises(UnicodeEncodeError):
+                await one.replace("a", reading, "\ud800")
+            assert await other.replace("a", reading, "1")
+
+    asyncio.run(check())
+
+
+def test_a_file_that_may_not_grow_fails_until_it_may_again(tmp_path: Path) -> None:
     program = (
         "import asyncio, resource, sys\n"
         "from pathlib import Path\n"
@@ -304,11 +317,13 @@ def test_a_file_that_may_not_grow_fails(tmp_path: Path) -> None:
         "async def main():\n"
         "    register = SqliteRegister(Path(sys.argv[1]))\n"
         "    reading = await register.read('a')\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, most))\n"
         "    try:\n"
         "        await register.replace('a', reading, 'x' * 100_000)\n"
         "    except RegisterError:\n"
-        "        sys.exit(17)\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
+        "        sys.exit(17 if await register.replace('a', reading, 'x' * 100_000) else 0)\n"
         "asyncio.run(main())\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "register.db")]
@@ -460,19 +475,46 @@ def test_keys_of_all_servers_of_a_cluster_are_listed() -> None:
 
 @needs_redis
 def test_a_cluster_is_recognised() -> None:
-    async def check(server: RedisServer) -> None:
-        async with using(RedisRegister(server.url, timeout_s=5.0)) as register:
-            deadline = time.monotonic() + 20
-            while "cluster_state:ok" not in server.send("CLUSTER INFO"):
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.1)
-            for key in ("a", "b", "c"):
+    async def check(address: str) -> None:
+        async with using(RedisRegister(address, timeout_s=5.0)) as register:
+            servers = set()
+            for key in "abcdefgh":
                 assert await update(register, key, increase) == 1
-            assert await register.keys("") == ["a", "b", "c"]
+                servers.add((await register.read(key)).server)
+            assert len(servers) == 2
+            assert await register.keys("") == list("abcdefgh")
 
-    with serve_redis({"cluster-enabled": "yes"}) as server:
-        assert server.send("CLUSTER ADDSLOTSRANGE 0 16383").startswith("+OK")
-        asyncio.run(check(server))
+    cluster = {"cluster-enabled": "yes"}
+    with serve_redis(cluster) as one, serve_redis(cluster) as other:
+        assert one.send("CLUSTER ADDSLOTSRANGE 0 8191").startswith("+OK")
+        assert other.send("CLUSTER ADDSLOTSRANGE 8192 16383").startswith("+OK")
+        one.send(f"CLUSTER MEET 127.0.0.1 {other.port}")
+        deadline = time.monotonic() + 30
+        while not all("cluster_state:ok" in node.send("CLUSTER INFO") for node in (one, other)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        asyncio.run(check(one.url))
+
+
+def test_the_time_limit_is_for_all_messages_of_a_call() -> None:
+    """A server that takes a while for each message, of which the first call sends several."""
+
+    def reply_slowly(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            while connection.recv(65536):
+                time.sleep(0.45)
+                connection.sendall(b"+OK\r\n")
+
+    async def check(port: int) -> None:
+        async with using(RedisRegister(f"redis://127.0.0.1:{port}", timeout_s=0.5)) as register:
+            await fails_within(0.85, register.read("a"))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=reply_slowly, args=[listener])
+        thread.start()
+        asyncio.run(check(listener.getsockname()[1]))
+        thread.join()
 
 
 def test_an_address_that_is_none_is_rejected() -> None:

@@ -72,12 +72,24 @@ def test_what_a_killed_process_used_counts_as_spent(tmp_path: Path) -> None:
         assert row.used == 30
 
 
-def test_after_a_crash_of_the_machine_all_that_was_held_counts_as_spent(tmp_path: Path) -> None:
+def test_after_a_crash_of_the_machine_all_that_was_held_counts_as_used(tmp_path: Path) -> None:
     name = killed_writer(tmp_path)
     with opened(tmp_path, boot_id="another") as file:
-        assert file.replica == name
-        assert (file.rows["a"].used, file.rows["a"].spent) == (55, 55)
+        row = file.rows["a"]
+        assert (file.replica, row.is_stale, row.used) == (name, True, 55)
+        row.set_held_spent(returned=7)  # the register knows of a return that was not synced
+        assert (row.entry, row.used) == (Entry(60, 7, 53), 53)
     with opened(tmp_path, boot_id="another") as file:
+        assert file.rows["a"].entry == Entry(60, 7, 53)
+        assert not file.rows["a"].is_stale
+
+
+def test_a_second_crash_before_the_register_answered_changes_nothing(tmp_path: Path) -> None:
+    killed_writer(tmp_path)
+    for boot_id in ("another", "a third"):
+        with opened(tmp_path, boot_id=boot_id) as file:
+            assert file.rows["a"].used == 55
+    with opened(tmp_path, boot_id="a third") as file:
         assert file.rows["a"].entry == Entry(60, 5, 55)
 
 

@@ -11,7 +11,9 @@ entries together never exceed the cap, and a replica that dies takes its lease w
 A server that keeps the account may lose it: it restarts empty or from an old copy, or another
 server takes over. This shows in its identity, or in a number of grants below one that a replica has
 seen. Then nothing is granted until every replica that was alive has sent its copy, or until the
-operator says how much was spent. This module does no I/O; time is an argument.
+operator says how much was spent. A cap can be exceeded only if the server loses data and a replica
+dies with a lease before any other replica has copied an account that shows it. This module does no
+I/O; time is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ RECOVERY_S = 3.0
 """Least duration of a recovery: replicas send their copy once per second."""
 
 ALIVE_S = 10.0
-"""A replica that sent nothing for so long before a recovery is not waited for."""
+"""A replica that sent nothing for so long before the account was lost is not waited for."""
+
+MAX_OUTAGE_S = 3600.0
+"""For so long without a server, replicas that died meanwhile with open leases are waited for."""
 
 OPERATOR = "operator"
 """Name of the entry that an operator sets."""
@@ -61,11 +66,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Recovery:
-    """When and on which server an account was found to be lost, and who sent a copy since."""
+    """When and on which server an account was found to be lost, and who sent a copy since.
+
+    ``lost_at`` is when the first of several recoveries began, if none of those before has ended.
+    """
 
     started_at: float
     server: str
     confirmed: frozenset[str] = frozenset()
+    lost_at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class CapAccount:
     @property
     def held(self) -> int:
         """What counts against the cap: everything that was spent or leased."""
-        return sum(entry.held for entry in self.entries.values())
+        return sum([entry.granted - entry.returned for entry in self.entries.values()])
 
     @property
     def spent(self) -> int:
@@ -93,11 +102,22 @@ class CapAccount:
 
     @property
     def missing(self) -> frozenset[str]:
-        """Replicas whose copy a recovery waits for."""
+        """Replicas whose copy a recovery waits for: those that were alive.
+
+        A replica was alive if it sent something shortly before the loss was found. While the
+        server was gone nobody could send anything, so for replicas with open leases the time of
+        the last message of any replica counts instead.
+        """
         if self.recovery is None:
             return frozenset()
-        oldest = self.recovery.started_at - ALIVE_S
-        waits = {name for name, entry in self.entries.items() if entry.seen_at >= oldest}
+        lost_at = self.recovery.lost_at
+        last = max((entry.seen_at for entry in self.entries.values()), default=0.0)
+        oldest = max(min(last, lost_at) - ALIVE_S, lost_at - MAX_OUTAGE_S)
+        waits = {
+            name
+            for name, entry in self.entries.items()
+            if entry.seen_at >= (oldest if entry.held > entry.spent else lost_at - ALIVE_S)
+        }
         return frozenset(waits - self.recovery.confirmed - {OPERATOR})
 
     def merge(self, entries: Mapping[str, Entry]) -> CapAccount:
@@ -121,7 +141,8 @@ class CapAccount:
         if self.recovery is not None:
             recovery = self.recovery
             confirmed = sorted(recovery.confirmed)
-            found["recovery"] = [recovery.started_at, recovery.server, *confirmed]
+            times = recovery.started_at, recovery.lost_at
+            found["recovery"] = [*times, recovery.server, *confirmed]
         return json.dumps(found, separators=(",", ":"))
 
     @staticmethod
@@ -129,14 +150,13 @@ class CapAccount:
         """Read an account; DataError if the text is none."""
         try:
             found = json.loads(text)
-            recovery = found.get("recovery")
             return CapAccount(
-                {name: Entry(*numbers) for name, numbers in found["entries"].items()},
+                {name: _read_entry(*numbers) for name, numbers in found["entries"].items()},
                 int(found["number"]),
                 str(found["server"]),
-                recovery and Recovery(recovery[0], recovery[1], frozenset(recovery[2:])),
+                _read_recovery(*found["recovery"]) if "recovery" in found else None,
             )
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise DataError(f"an account of a cap cannot be read: {error}") from None
 
 
@@ -186,10 +206,9 @@ def exchange(
     ('granted', 5, 5)
     """
     account = _recover(stored, request, server, now, recovery_s)
-    own = replace(request.entry, seen_at=now)
-    account = account.merge({request.replica: own})
     if account.recovery is not None:
         return LeaseReply(account, "recovering")
+    account = account.merge({request.replica: replace(request.entry, seen_at=now)})
     free = request.limit - account.held
     if request.minimum > free:
         return LeaseReply(account, "refused")
@@ -218,25 +237,55 @@ def set_spent(stored: CapAccount | None, spent: int, *, server: str, now: float)
 def _recover(
     stored: CapAccount | None, request: LeaseRequest, server: str, now: float, recovery_s: float
 ) -> CapAccount:
-    """Return a complete account, or one in recovery with the replica's copy merged into it."""
+    """Return a complete account, or one in recovery with the replica's copy merged into it.
+
+    During a recovery the times of entries stay as they were before it: ``missing`` needs them.
+    """
     known = request.known or CapAccount()
-    if stored is None and known.number == 0 and request.server == server:
+    name, own = request.replica, replace(request.entry, seen_at=0.0)
+    if stored is None and known.number == own.granted == 0 and request.server == server:
         return CapAccount(server=server)
     account = stored or CapAccount()
     recovery = account.recovery
-    if recovery is None and account.server == server and known.number <= account.number:
+    if recovery is None and account.server == server and _contains(account, known):
         return account
     if recovery is None or recovery.server != server:
-        recovery = Recovery(now, server)
-    recovery = replace(recovery, confirmed=recovery.confirmed | {request.replica})
+        before = recovery or known.recovery
+        lost_at = now if before is None else max(before.lost_at, now - MAX_OUTAGE_S)
+        recovery = Recovery(now, server, lost_at=lost_at)
+    recovery = replace(recovery, confirmed=recovery.confirmed | {name})
     number = max(account.number, known.number)
     account = replace(account, number=number, recovery=recovery).merge(known.entries)
-    account = account.merge({request.replica: request.entry})
+    account = account.merge({name: own})
     if now - recovery.started_at < recovery_s or account.missing:
         return account
-    return replace(account, number=number + 1, server=server, recovery=None)
+    seen = {name: replace(account.entries[name], seen_at=now) for name in recovery.confirmed}
+    return replace(account, number=number + 1, server=server, recovery=None).merge(seen)
+
+
+def _contains(account: CapAccount, known: CapAccount) -> bool:
+    """Whether an account contains every grant of a copy."""
+    if known.number > account.number:
+        return False
+    entries, nothing = account.entries, Entry()
+    for name, entry in known.entries.items():
+        stored = entries.get(name, nothing)
+        if stored is not entry and stored.granted < entry.granted:
+            return False
+    return True
 
 
 def _n_alive(account: CapAccount, now: float) -> int:
     """Replicas that share what is left."""
-    return sum(entry.seen_at >= now - ALIVE_S for entry in account.entries.values())
+    oldest = now - ALIVE_S
+    return sum([entry.seen_at >= oldest for entry in account.entries.values()])
+
+
+def _read_entry(granted: int, returned: int, spent: int, seen_at: float) -> Entry:
+    if not type(granted) is type(returned) is type(spent) is int:
+        raise TypeError("amounts must be whole numbers")
+    return Entry(granted, returned, spent, float(seen_at))
+
+
+def _read_recovery(started_at: float, lost_at: float, server: str, *confirmed: str) -> Recovery:
+    return Recovery(float(started_at), server, frozenset(confirmed), float(lost_at))

@@ -5,7 +5,7 @@ each refresh, so that a server that lost them can be given them back.
 
 All replicas also share an account without amounts. A replica confirms a server there after it has
 sent it all accounts that it knows. Until all replicas that were alive have done so, no replica asks
-for leases. From then on, an account that the server does not have is a new one.
+for leases. From then on, accounts of this server are complete, and one that it lacks is new.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Replica:
         minimum = minimum if self.is_complete else 0
 
         def change(reading: Reading) -> tuple[str, LeaseReply]:
-            stored = _parse(reading)
+            stored = self._complete(_parse(reading), reading.server, lease.account)
             # Grants whose reply was lost, or that are not synced yet, need not be asked for again.
             entry = stored.entries.get(self.name, Entry()) if stored is not None else Entry()
             waiting = max(entry.granted, lease.row.granted) - lease.usable
@@ -100,7 +100,7 @@ class Replica:
         try:
             key = KEY_PREFIX + lease.counter.name
             reply = await update(self.register, key, change, durable=minimum > 0)
-            lease.adopt(reply, self.name, limit=limit, minimum=minimum)
+            lease.adopt(reply, self.name, limit=limit, minimum=minimum, wanted=wanted)
             granted = lease.row.granted
             if granted > lease.usable:
                 await self._sync()
@@ -136,6 +136,21 @@ class Replica:
                 raise failure
         await self._confirm(server)
 
+    def _complete(
+        self, stored: CapAccount | None, server: str, known: CapAccount | None
+    ) -> CapAccount | None:
+        """End the recovery of an account after a change of the server that all replicas confirmed.
+
+        Each has sent its copy, and one that has none would be waited for in vain.
+        """
+        is_confirmed = self.is_complete and server == self._server
+        if stored is None or stored.server == server or not is_confirmed:
+            return stored
+        known = known or CapAccount()
+        number = max(stored.number, known.number) + 1
+        complete = replace(stored, number=number, server=server, recovery=None)
+        return complete.merge(known.entries)
+
     def _must_send(self, lease: Lease) -> bool:
         """Whether a counter has changed, or is on a server of its own, as in Redis Cluster."""
         if lease.is_changed or lease.status == "recovering" or lease.account is None:
@@ -157,9 +172,10 @@ class Replica:
                 return None, None
             request = LeaseRequest(self.name, Entry(), 0, known=self._replicas, server=self._server)
             account = self._reply(_parse(reading), reading, request).account
-            oldest = reading.now - FORGET_S
-            alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
-            account = replace(account, entries=alive)
+            if account.recovery is None:
+                oldest = reading.now - FORGET_S
+                alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
+                account = replace(account, entries=alive)
             return account.to_json(), account
 
         account = await update(self.register, REPLICAS, change, durable=False)

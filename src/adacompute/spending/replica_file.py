@@ -45,13 +45,24 @@ class Row:
     """The numbers of one counter; assigning one writes it to the file.
 
     They only grow, apart from ``used``, which falls when a reservation is settled for less.
+    ``is_stale`` says that the machine has crashed since: then ``used`` is all that was held.
     """
 
-    __slots__ = ("_at", "_words", "counter", "granted", "returned", "spent", "used")
+    __slots__ = (
+        "_at",
+        "_words",
+        "counter",
+        "granted",
+        "is_stale",
+        "returned",
+        "spent",
+        "used",
+    )
 
     def __init__(self, words: memoryview[int], index: int, counter: Counter) -> None:
         self._words, self._at = words, index * WORDS
         self.counter = counter
+        self.is_stale = False
         self.granted, self.returned, self.used, self.spent = words[self._at : self._at + 4]
 
     @property
@@ -84,6 +95,13 @@ class Row:
         """Write another limit of the same counter."""
         self.counter = counter
         self._words[self._at + LIMIT] = counter.limit
+
+    def set_held_spent(self, returned: int) -> None:
+        """Count everything that was held as spent, given what the register knows was returned."""
+        self.is_stale = False
+        self.set_returned(max(self.returned, returned))
+        self.set_used(self.granted - self.returned)
+        self.set_spent(max(self.spent, self.used))
 
     def move(self, words: memoryview[int]) -> None:
         """Use another map of the same file."""
@@ -230,9 +248,11 @@ class ReplicaFile:
                 self._free.append(index)
                 continue
             row = Row(self._words, index, self._read_counter(index))
-            if not same_boot:
+            if same_boot:
+                row.set_spent(row.used)
+            else:
+                row.is_stale = True
                 row.set_used(max(row.used, row.granted - row.returned))
-            row.set_spent(row.used)
             self.rows[row.counter.name] = row
         self.sync()
         self._bytes[40:76] = self._boot_id.encode()[:36].ljust(36)
