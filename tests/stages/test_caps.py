@@ -177,7 +177,7 @@ def test_a_recovery_names_the_replicas_that_it_waits_for(tmp_path: Path) -> None
     entries = {"a": Entry(5, 0, 5, now), "b": Entry(5, 0, 5, now), "c": Entry(1, 0, 1, now - 60)}
 
     def recover(account: CapAccount) -> CapAccount:
-        recovery = Recovery(now, account.server, frozenset({"a"}))
+        recovery = Recovery(now, account.server, frozenset({"a"}), now)
         return replace(account.merge(entries), server="lost", recovery=recovery)
 
     def restart(account: CapAccount) -> CapAccount:
@@ -195,7 +195,7 @@ def test_an_operator_ends_a_recovery_that_waits_for_a_lost_replica(tmp_path: Pat
     charge: Charge = {"samples": 1, "tokens": 50, "money": 0}
 
     def lose(account: CapAccount) -> CapAccount:
-        recovery = Recovery(time.time() - 5, account.server)
+        recovery = Recovery(time.time() - 5, account.server, lost_at=time.time() - 5)
         lost = {"lost": Entry(seen_at=time.time() - 5)}
         return replace(account.merge(lost), server="old", recovery=recovery)
 

@@ -116,8 +116,13 @@ def _describe_status(account: CapAccount, reading: Reading) -> dict[str, Any]:
     if account.recovery is None and account.server == reading.server:
         return {"status": "complete", "waiting_for": []}
     if account.recovery is None or account.recovery.server != reading.server:
-        account = replace(account, recovery=Recovery(reading.now, reading.server))
+        account = replace(account, recovery=_recovery_now(reading))
     return {"status": "recovering", "waiting_for": sorted(account.missing)}
+
+
+def _recovery_now(reading: Reading) -> Recovery:
+    """Return the recovery that the next message of a replica begins."""
+    return Recovery(reading.now, reading.server, lost_at=reading.now)
 
 
 def _describe_replicas(reading: Reading) -> dict[str, Any]:
