@@ -107,6 +107,7 @@ class Progress:
     outcomes: Counter[str] = field(default_factory=Counter)
     n_kills: int = 0
     n_restarts: int = 0
+    is_done: bool = False
 
     @property
     def n_answered(self) -> int:
@@ -237,20 +238,18 @@ class Clients:
 async def kill_workers(
     workers: list[GatewayWorker], plan: Plan, progress: Progress, seed: int
 ) -> None:
-    """Kill one of the workers every few seconds and start it again, until cancelled."""
+    """Kill one of the workers every few seconds and start it again, until all are answered."""
     rng = random.Random(seed)  # noqa: S311 - no secrets
-    wait_s = rng.uniform(0.2, 1) * plan.kill_every_s
-    while True:
-        await asyncio.sleep(wait_s)
-        worker = rng.choice(workers)
-        await asyncio.to_thread(worker.kill)
-        progress.n_kills += 1
-        down_s = rng.uniform(0, 0.5)
-        try:
-            await asyncio.sleep(down_s)
-        finally:
+    next_at = time.monotonic() + rng.uniform(0.2, 1) * plan.kill_every_s
+    while not progress.is_done:
+        await asyncio.sleep(0.02)
+        if time.monotonic() >= next_at:
+            worker = rng.choice(workers)
+            await asyncio.to_thread(worker.kill)
+            progress.n_kills += 1
+            next_at += plan.kill_every_s
+            await asyncio.sleep(rng.uniform(0, 0.5))
             worker.start()
-        wait_s = plan.kill_every_s - down_s
 
 
 async def restart_redis(server: RedisServer, plan: Plan, progress: Progress) -> None:
@@ -261,7 +260,7 @@ async def restart_redis(server: RedisServer, plan: Plan, progress: Progress) -> 
         if data == "snapshot":
             actions.append((when - 0.07, server.save_snapshot))
     for when, action in sorted(actions, key=lambda one: one[0]):
-        while progress.n_answered < when * len(plan.samples):
+        while progress.n_answered < when * len(plan.samples) and not progress.is_done:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(action)
         progress.n_restarts += action != server.save_snapshot
@@ -272,18 +271,13 @@ async def load(
 ) -> Progress:
     """Send all requests while processes are killed."""
     progress = Progress()
-    killer = asyncio.create_task(kill_workers(workers, plan, progress, seed))
-    faults = [killer]
-    if server is not None:
-        faults.append(asyncio.create_task(restart_redis(server, plan, progress)))
     clients = Clients(plan, [worker.port for worker in workers], progress, seed)
-    try:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(kill_workers(workers, plan, progress, seed))
+        if server is not None:
+            group.create_task(restart_redis(server, plan, progress))
         await clients.run()
-    finally:
-        killer.cancel()
-        await asyncio.wait(faults, timeout=RECOVERY_TIMEOUT_S)
-    for task in faults[1:]:
-        task.result()
+        progress.is_done = True
     return progress
 
 

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import redis.asyncio  # noqa: F401 - loaded before the fork
-
 from adacompute.gateway.app import build
 from adacompute.gateway.config import make_config
 from adacompute.gateway.http_server import HttpServer, run_in_fast_loop
@@ -27,7 +25,16 @@ from adacompute.gateway.model_loading import load_models
 from adacompute.testing.gateways import fetch
 
 START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 20.0
-PRELOADED = ["__main__", "benchmarks.gateway_workers", "adacompute.gateway.worker", "uvloop"]
+PRELOADED = (
+    "benchmarks.gateway_workers",
+    "adacompute.gateway.worker",
+    "msgspec",
+    "prometheus_client.multiprocess",
+    "redis.asyncio.cluster",
+    "starlette.applications",
+    "uvloop",
+)
+"""What workers import, also when they serve their first request."""
 
 
 def serve(settings: Mapping[str, Any], log: Path) -> None:
@@ -90,7 +97,8 @@ class GatewayWorker:
 @contextmanager
 def start_workers(workers: Sequence[GatewayWorker]) -> Iterator[None]:
     """Start workers and wait until they serve; at the end of the block, those left are killed."""
-    multiprocessing.set_forkserver_preload(PRELOADED)
+    main = sys.modules["__main__"].__spec__  # every worker imports the main module
+    multiprocessing.set_forkserver_preload([*PRELOADED, *([main.name] if main else [])])
     try:
         for worker in workers:
             worker.start()

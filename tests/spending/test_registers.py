@@ -439,6 +439,25 @@ def test_a_cancelled_call_does_not_leave_its_reply_to_another(redis: RedisServer
 
 
 @needs_redis
+def test_a_task_that_is_cancelled_during_a_call_ends(redis: RedisServer) -> None:
+    async def change_forever(register: Register) -> None:
+        while True:
+            await update(register, "k", increase, durable=False)
+
+    async def main() -> None:
+        async with using(RedisRegister(redis.url)) as register:
+            await register.read("k")
+            for i in range(100):
+                task = asyncio.create_task(change_forever(register))
+                await asyncio.sleep(0.0001 * i)
+                task.cancel()
+                done, _ = await asyncio.wait({task}, timeout=5)
+                assert done
+
+    asyncio.run(main())
+
+
+@needs_redis
 def test_keys_of_redis_have_slots_of_their_own(redis: RedisServer) -> None:
     async def check() -> None:
         async with using(RedisRegister(redis.url)) as register:

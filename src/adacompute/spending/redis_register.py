@@ -67,7 +67,9 @@ class RedisRegister:
             "decode_responses": True,
             "retry": Retry(NoBackoff(), 0),
             "socket_connect_timeout": timeout_s,
-            "socket_timeout": timeout_s,
+            # With a timeout of its own, redis-py uses asyncio.wait_for, which in Python 3.11 may
+            # lose the cancellation of a task: then a process does not stop.
+            "socket_timeout": None,
         }
         try:
             self._redis = Redis.from_url(url, **self._options)
@@ -101,9 +103,14 @@ class RedisRegister:
         return sorted(key[len(KEY_START) : -len(KEY_END)] for key in found)
 
     async def close(self) -> None:
-        """Close connections."""
-        await self._forget_cluster()
-        await self._redis.aclose()
+        """Close connections; RegisterError if the server does not react in time."""
+        from redis.exceptions import RedisError
+
+        try:
+            await self._forget_cluster()
+            await self._redis.aclose()
+        except (RedisError, OSError) as error:
+            raise RegisterError(f"connections to {self._address} remain open: {error}") from None
 
     async def _run(self, script: str, key: str, *arguments: str) -> Any:  # noqa: ANN401
         """Run a script; its replies are a number or a list."""
