@@ -338,9 +338,7 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
             cache = Path(os.environ["XDG_CACHE_HOME"]) / "adacompute"
             save_cached(cache, f"{upstream}/v1", UPSTREAM_MODEL, known)
         settings = make_settings(folder, plan, upstream, store)
-        workers = [
-            GatewayWorker(one, folder / f"worker-{i}.log") for i, one in enumerate(settings)
-        ]
+        workers = [GatewayWorker(one, folder / f"worker-{i}.log") for i, one in enumerate(settings)]
         with start_workers(workers):
             progress = asyncio.run(load(plan, workers, server, seed))
             for worker in workers:
