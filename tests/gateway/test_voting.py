@@ -404,14 +404,16 @@ def test_shadow_mode_answers_with_one_sample_and_logs_the_plan(three: Path, tmp_
 def test_an_audit_samples_after_the_answer_within_its_share(tmp_path: Path) -> None:
     policy = bundle(tmp_path / "p", FixedRule(1))
     log = {"directory": str(tmp_path / "log")}
-    with serving(policy, audit_share=1.0, audit_max_share=0.5, log=log) as (upstream, port):
+    calls = {"directory": str(tmp_path / "calls")}
+    share = {"audit_share": 1.0, "audit_max_share": 0.5}
+    with serving(policy, **share, log=log, calls=calls) as (upstream, port):
         upstream.answer(reply("4"))
         for _ in range(20):
             ask(port)
     rows = read_decisions(tmp_path / "log").to_pylist()
     held = [row for row in rows if row["audit"]]
     assert len(rows) == 20
-    assert 2 <= len(held) <= 8  # half of the draws, three a request
+    assert 1 <= len(held) <= 3  # ten samples, three a request
     assert {len(row["answers"]) for row in held} == {4}
     assert all(row["samples_used"] == 1 for row in rows)
 
@@ -503,9 +505,10 @@ def test_a_larger_budget_is_replayed_on_audited_requests_only(tmp_path: Path) ->
     log_of(policy, tmp_path / "none", ["4"])
     with pytest.raises(DataError, match="audit_share"):
         replay_log(tmp_path / "none", policy, budget=2.0)
-    log_of(policy, tmp_path / "none", ["4", "5"], audit_share=1.0, audit_max_share=1.0)
+    own = {"calls": {"directory": str(tmp_path / "calls")}}
+    log_of(policy, tmp_path / "none", ["4"] * 7, audit_share=1.0, audit_max_share=1.0, **own)
     found = replay_log(tmp_path / "none", policy, budget=2.0)
-    assert found["requests"] == 2
+    assert 1 <= found["requests"] <= 2
     assert (found["source"], found["cost"], found["agreement"]) == ("audit", 3.0, 1.0)
 
 
@@ -657,7 +660,12 @@ def test_samples_not_parsed_before_the_deadline_are_drawn_again_for_the_audit(
 ) -> None:
     program, log = tmp_path / "grader.py", {"directory": str(tmp_path / "log")}
     program.write_text(READS)
-    options = {"deadline_s": 0.5, "audit_share": 1.0, "audit_max_share": 1.0, "log": log}
+    calls = {"directory": str(tmp_path / "calls")}
+    audits = {"audit_max_share": 1.0, "calls": calls}
+    with serving(three, audit_share=1e-12, **audits) as (upstream, port):
+        upstream.answer(reply("4"))
+        ask(port)  # so that three samples have been served
+    options = {"deadline_s": 0.5, "audit_share": 1.0, "log": log, **audits}
     with serving(three, grader=f"cmd:{sys.executable} {program}", **options) as (upstream, port):
         upstream.answer(reply("4"), late(reply("slow")), late(reply("slow")), reply("4"))
         answer = ask(port)

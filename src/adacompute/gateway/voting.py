@@ -233,15 +233,18 @@ class Voting:
         if caps is None:
             raise AssertionError
         await caps.count_served(decision.model, decision.samples_used)
-        n_missing = self.engine.virtual.bundle.max_samples - decision.session.n_samples
-        if not is_selected or decision.is_shadow or not caps.can_audit(decision.model, n_missing):
+        if not is_selected or decision.is_shadow:
             return
-        try:
-            await self.engine.audit(outcome)
-        except ModelError:
-            return  # an incomplete audit measures nothing; its calls are recorded
-        finally:
-            self._account.record_audit(self.engine, outcome)
+        n_missing = self.engine.virtual.bundle.max_samples - decision.session.n_samples
+        with caps.plan_audit(decision.model, n_missing) as fits:
+            if not fits:
+                return
+            try:
+                await self.engine.audit(outcome)
+            except ModelError:
+                return  # an incomplete audit measures nothing; its calls are recorded
+            finally:
+                self._account.record_audit(self.engine, outcome)
 
     def _headers(self, request: VirtualRequest, outcome: Outcome) -> Headers:
         decision = outcome.decision

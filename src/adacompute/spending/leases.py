@@ -2,7 +2,7 @@
 
 A lease is used by reservations and falls back to the register when it is not needed. Everything
 here is local and takes no time; ``meter`` does the I/O. A replica asks for about two seconds of its
-recent spending, and twice as much each time it must ask again before the next refresh.
+recent spending, and for twice as much each time that it runs out before the next refresh.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ LEASE_S = 2.0
 """Duration of recent spending that a lease is meant to last."""
 
 
+FIRST_CALLS = 32
+"""Calls that a first lease is meant for."""
+
+
 class Lease:
     """The lease of one counter.
 
@@ -28,6 +32,7 @@ class Lease:
     """
 
     __slots__ = (
+        "_low",
         "_peak",
         "_spent_before",
         "_step",
@@ -35,6 +40,7 @@ class Lease:
         "account",
         "is_active",
         "is_changed",
+        "is_extending",
         "lock",
         "min_refused",
         "rate",
@@ -54,10 +60,12 @@ class Lease:
         self.min_refused: int | None = None
         self.is_active = False
         self.is_changed = True
+        self.is_extending = False
         self.rate = 0.0
         self._peak = self._used_before = row.used
         self._spent_before = row.spent
         self._step = 0
+        self._low = 0
 
     @property
     def counter(self) -> Counter:
@@ -73,6 +81,11 @@ class Lease:
     def reserved(self) -> int:
         """What is reserved for open calls."""
         return self.row.used - self.row.spent
+
+    @property
+    def is_low(self) -> bool:
+        """Whether to ask for more before this runs out."""
+        return self.left < self._low and not self.is_extending and self.min_refused is None
 
     def take(self, amount: int) -> bool:
         """Reserve an amount; False, reserving nothing, if it is more than is left."""
@@ -122,15 +135,16 @@ class Lease:
 
     def wanted(self, minimum: int) -> int:
         """How much to ask for if at least ``minimum`` is needed; it doubles with each call."""
-        self._step = max(2 * self._step, minimum, int(LEASE_S * self.rate))
+        self._step = max(2 * self._step, FIRST_CALLS * minimum, int(LEASE_S * self.rate))
         return self._step
 
     def shortage(self) -> int:
         """How much to ask for at a refresh, before it is needed."""
-        planned = int(LEASE_S * self.rate)
-        return planned - self.left if 2 * self.left < planned else 0
+        return max(0, int(LEASE_S * self.rate) - self.left)
 
-    def adopt(self, reply: LeaseReply, replica: str, *, limit: int, minimum: int) -> None:
+    def adopt(
+        self, reply: LeaseReply, replica: str, *, limit: int, minimum: int, wanted: int
+    ) -> None:
         """Take over the account, and what it says of this replica.
 
         The account may know of grants whose reply was lost. Grants are usable once ``confirm`` is
@@ -140,6 +154,8 @@ class Lease:
         self.status = reply.status
         own = reply.account.entries[replica]
         row = self.row
+        if row.is_stale and reply.status != "recovering":
+            row.set_held_spent(own.returned)
         row.set_granted(max(row.granted, own.granted))
         row.set_returned(max(row.returned, own.returned))
         if own.spent > row.spent:  # the row was freed at the end of the period, and is used again
@@ -148,9 +164,15 @@ class Lease:
         if reply.status == "refused":
             self.min_refused = minimum
         elif reply.status == "recovering":
-            self.min_refused = 0
+            self.set_recovering()
+        if wanted:  # near the cap, asking early would cost a round trip per call
+            self._low = wanted // 2 if reply.amount >= wanted else 0
         if limit > self.counter.limit:  # it was lowered in the meantime
             row.set_returned(max(row.returned, row.granted - row.used))
+
+    def set_recovering(self) -> None:
+        """Refuse everything until the next refresh, and keep what is left."""
+        self.status, self.min_refused = "recovering", 0
 
     def confirm(self, granted: int) -> None:
         """Make grants usable that are durable now."""
@@ -168,5 +190,6 @@ class Lease:
         self._peak = self._used_before = row.used
         self._spent_before = row.spent
         self._step = 0
+        self._low = int(self.rate)
         self.min_refused = None
         self.is_active = False

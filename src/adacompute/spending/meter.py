@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from adacompute.core.errors import DataError, RateLimited
@@ -123,29 +123,33 @@ class Meter:
         self._is_closing = False
         self._refreshed_at = clock()
         self._refreshing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
+    async def start(self, *, wait: bool = True) -> None:
         """Load the counters of this replica, and send them to the register.
 
-        Where the register is new or was lost, this waits for other replicas for a few seconds.
+        Where the register is new or was lost, nothing is granted before all replicas have sent
+        theirs; unless ``wait`` is False, this waits for them for a few seconds.
         """
         replica = self._replica
         for row, account in replica.load():
             self._leases[row.counter.name] = Lease(row, account)
         await self.refresh()
         deadline = time.monotonic() + replica.register.recovery_s + REFRESH_S
-        while self._is_available and not replica.is_complete and time.monotonic() < deadline:
+        while wait and not replica.is_complete and time.monotonic() < deadline:
+            if not self._is_available:
+                break
             await asyncio.sleep(REFRESH_S / 4)
             await self.refresh()
-        self._task = asyncio.create_task(self._run())
+        self._create_task(self._run())
 
     async def close(self) -> None:
         """Give back everything that is not used, and stop; open calls count at their maximum."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
         self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         for lease in self._leases.values():
             lease.confirm(lease.row.granted)
             lease.give_back(lease.left)
@@ -170,6 +174,10 @@ class Meter:
             for taken, amount in parts:
                 taken.release(amount)
             return None
+        for taken, _ in parts:
+            if taken.is_low and self._is_available and not self._is_closing:
+                taken.is_extending = True
+                self._create_task(self._extend_ahead(taken))
         return Reservation(parts, self._on_overrun)
 
     async def reserve(self, counters: Sequence[Counter], worst: Charge) -> Reservation:
@@ -195,16 +203,14 @@ class Meter:
             try:
                 server = await self._replica.read_server()
                 now = self._clock()
-                elapsed_s, self._refreshed_at = max(0.05, now - self._refreshed_at), now
+                elapsed_s, self._refreshed_at = max(REFRESH_S, now - self._refreshed_at), now
                 for lease in leases:
                     lease.measure(elapsed_s)
                 await self._replica.publish(leases, server, extend=not self._is_closing)
                 self._remove_ended()
                 await self._replica.save(leases)
             except (RegisterError, DataError, OSError) as error:
-                if self._is_available:
-                    logger.warning("caps cannot be refreshed: %s", error)
-                self._is_available = False
+                self._fail(error)
             else:
                 self._is_available = True
 
@@ -226,6 +232,21 @@ class Meter:
             await asyncio.sleep(self._refresh_s)
             await self.refresh()
 
+    def _create_task(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _extend_ahead(self, lease: Lease) -> None:
+        """Ask for a larger lease before this one has run out."""
+        try:
+            async with lease.lock:
+                await self._replica.exchange(lease, 1, lease.wanted(1))
+        except (RegisterError, DataError, OSError) as error:
+            self._fail(error)
+        finally:
+            lease.is_extending = False
+
     async def _extend(self, counter: Counter, amount: int) -> None:
         """Ask for a larger lease if an amount does not fit; CapReached if it is refused."""
         try:
@@ -243,9 +264,14 @@ class Meter:
                 if await self._replica.exchange(lease, minimum, lease.wanted(minimum)) != "granted":
                     raise self._refusal(counter, amount)
         except (RegisterError, DataError, OSError) as error:
-            logger.warning("no lease for %s: %s", counter.name, error)
-            self._is_available = False
+            self._fail(error)
             raise self._refusal(counter, amount) from None
+
+    def _fail(self, error: Exception) -> None:
+        """Ask for no lease until the next refresh that succeeds."""
+        if self._is_available:
+            logger.warning("no leases are taken until this is solved: %s", error)
+        self._is_available = False
 
     def _refusal(self, counter: Counter, amount: int) -> CapReached:
         lease = self._leases.get(counter.name)

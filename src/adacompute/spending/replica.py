@@ -4,8 +4,8 @@ A grant is usable when it is durable on the disk of the replica. Accounts are co
 each refresh, so that a server that lost them can be given them back.
 
 All replicas also share an account without amounts. A replica confirms a server there after it has
-sent it all accounts that it knows. Once all replicas that were alive have done so, an account that
-the server does not have is a new one, and needs no recovery.
+sent it all accounts that it knows. Until all replicas that were alive have done so, no replica asks
+for leases. From then on, accounts of this server are complete, and one that it lacks is new.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from adacompute.spending.accounts import CapAccount, Entry, LeaseReply, LeaseRequest, exchange
+from adacompute.spending.accounts import (
+    CapAccount,
+    Entry,
+    LeaseReply,
+    LeaseRequest,
+    exchange,
+    set_spent,
+)
 from adacompute.spending.leases import Lease, LeaseStatus
 from adacompute.spending.registers import Reading, Register, update
 from adacompute.spending.replica_file import ReplicaFile, Row
@@ -69,19 +76,31 @@ class Replica:
         The caller holds the lock of the lease.
         """
         limit = lease.counter.limit
+        asked, wanted = minimum, wanted if self.is_complete else 0
+        minimum = minimum if self.is_complete else 0
 
         def change(reading: Reading) -> tuple[str, LeaseReply]:
+            stored = self._complete(_parse(reading), reading.server, lease.account)
+            # Grants whose reply was lost, or that are not synced yet, need not be asked for again.
+            entry = stored.entries.get(self.name, Entry()) if stored is not None else Entry()
+            waiting = max(entry.granted, lease.row.granted) - lease.usable
             request = LeaseRequest(
-                self.name, lease.row.entry, limit, minimum, wanted, lease.account, self._server
+                self.name,
+                lease.row.entry,
+                limit,
+                max(0, minimum - waiting),
+                max(0, wanted - waiting),
+                lease.account,
+                self._server,
             )
-            reply = self._reply(reading, request)
+            reply = self._reply(stored, reading, request)
             return reply.account.to_json(), reply
 
         lease.is_changed = False
         try:
             key = KEY_PREFIX + lease.counter.name
             reply = await update(self.register, key, change, durable=minimum > 0)
-            lease.adopt(reply, self.name, limit=limit, minimum=minimum)
+            lease.adopt(reply, self.name, limit=limit, minimum=minimum, wanted=wanted)
             granted = lease.row.granted
             if granted > lease.usable:
                 await self._sync()
@@ -89,7 +108,9 @@ class Replica:
         except BaseException:
             lease.is_changed = True
             raise
-        return reply.status
+        if asked and not self.is_complete:
+            lease.set_recovering()
+        return lease.status
 
     async def read_server(self) -> str:
         """Return the identity of the server; RegisterError if it does not answer."""
@@ -108,12 +129,33 @@ class Replica:
                 wanted = lease.shortage() if extend else 0
                 await self.exchange(lease, min(1, wanted), wanted)
 
-        chosen = [one for one in leases if is_new or one.is_changed or one.status == "recovering"]
+        chosen = [lease for lease in leases if is_new or self._must_send(lease)]
         sent = await asyncio.gather(*map(send, chosen), return_exceptions=True)
         for failure in sent:
             if failure is not None:
                 raise failure
         await self._confirm(server)
+
+    def _complete(
+        self, stored: CapAccount | None, server: str, known: CapAccount | None
+    ) -> CapAccount | None:
+        """End the recovery of an account after a change of the server that all replicas confirmed.
+
+        Each has sent its copy, and one that has none would be waited for in vain.
+        """
+        is_confirmed = self.is_complete and server == self._server
+        if stored is None or stored.server == server or not is_confirmed:
+            return stored
+        known = known or CapAccount()
+        number = max(stored.number, known.number) + 1
+        complete = replace(stored, number=number, server=server, recovery=None)
+        return complete.merge(known.entries)
+
+    def _must_send(self, lease: Lease) -> bool:
+        """Whether a counter has changed, or is on a server of its own, as in Redis Cluster."""
+        if lease.is_changed or lease.status == "recovering" or lease.account is None:
+            return True
+        return lease.account.server != self._server
 
     async def save(self, leases: Collection[Lease]) -> None:
         """Copy all accounts to the disk; OSError if it is full."""
@@ -129,10 +171,11 @@ class Replica:
             if reading.server != server:  # it was replaced just now
                 return None, None
             request = LeaseRequest(self.name, Entry(), 0, known=self._replicas, server=self._server)
-            account = self._reply(reading, request).account
-            oldest = reading.now - FORGET_S
-            alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
-            account = replace(account, entries=alive)
+            account = self._reply(_parse(reading), reading, request).account
+            if account.recovery is None:
+                oldest = reading.now - FORGET_S
+                alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
+                account = replace(account, entries=alive)
             return account.to_json(), account
 
         account = await update(self.register, REPLICAS, change, durable=False)
@@ -142,8 +185,9 @@ class Replica:
         if self.is_complete:
             self._server = server
 
-    def _reply(self, reading: Reading, request: LeaseRequest) -> LeaseReply:
-        stored = None if reading.value is None else CapAccount.from_json(reading.value)
+    def _reply(
+        self, stored: CapAccount | None, reading: Reading, request: LeaseRequest
+    ) -> LeaseReply:
         return exchange(
             stored,
             request,
@@ -166,3 +210,22 @@ class Replica:
     async def _on_disk(self, function: Callable[..., None], *arguments: object) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._disk, function, *arguments)
+
+
+async def set_cap_spent(register: Register, name: str, spent: int) -> None:
+    """Say how much was spent under a counter, and stop waiting for replicas that are gone.
+
+    This is for an operator, after the server has lost its data and a replica its file.
+    """
+    for key, amount in ((KEY_PREFIX + name, spent), (REPLICAS, 0)):
+
+        def change(reading: Reading, amount: int = amount) -> tuple[str, None]:
+            stored = _parse(reading)
+            account = set_spent(stored, amount, server=reading.server, now=reading.now)
+            return account.to_json(), None
+
+        await update(register, key, change)
+
+
+def _parse(reading: Reading) -> CapAccount | None:
+    return None if reading.value is None else CapAccount.from_json(reading.value)

@@ -22,6 +22,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from adacompute.core.errors import DataError
 from adacompute.spending.accounts import CapAccount, Entry
@@ -44,13 +45,24 @@ class Row:
     """The numbers of one counter; assigning one writes it to the file.
 
     They only grow, apart from ``used``, which falls when a reservation is settled for less.
+    ``is_stale`` says that the machine has crashed since: then ``used`` is all that was held.
     """
 
-    __slots__ = ("_at", "_words", "counter", "granted", "returned", "spent", "used")
+    __slots__ = (
+        "_at",
+        "_words",
+        "counter",
+        "granted",
+        "is_stale",
+        "returned",
+        "spent",
+        "used",
+    )
 
     def __init__(self, words: memoryview[int], index: int, counter: Counter) -> None:
         self._words, self._at = words, index * WORDS
         self.counter = counter
+        self.is_stale = False
         self.granted, self.returned, self.used, self.spent = words[self._at : self._at + 4]
 
     @property
@@ -84,6 +96,13 @@ class Row:
         self.counter = counter
         self._words[self._at + LIMIT] = counter.limit
 
+    def set_held_spent(self, returned: int) -> None:
+        """Count everything that was held as spent, given what the register knows was returned."""
+        self.is_stale = False
+        self.set_returned(max(self.returned, returned))
+        self.set_used(self.granted - self.returned)
+        self.set_spent(max(self.spent, self.used))
+
     def move(self, words: memoryview[int]) -> None:
         """Use another map of the same file."""
         self._words = words
@@ -111,10 +130,10 @@ class ReplicaFile:
             self._open_map()
         self._read()
 
-    @staticmethod
+    @classmethod
     def open(
-        directory: Path, *, max_files: int = MAX_FILES, boot_id: str | None = None
-    ) -> ReplicaFile:
+        cls, directory: Path, *, max_files: int = MAX_FILES, boot_id: str | None = None
+    ) -> Self:
         """Open the first file of a directory that no other process uses, or create one.
 
         A register of one process needs ``max_files=1``, so that a second process fails.
@@ -126,7 +145,7 @@ class ReplicaFile:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return ReplicaFile(path, descriptor, boot_id)
+                return cls(path, descriptor, boot_id)
             except BlockingIOError:
                 os.close(descriptor)
             except BaseException:
@@ -229,9 +248,11 @@ class ReplicaFile:
                 self._free.append(index)
                 continue
             row = Row(self._words, index, self._read_counter(index))
-            if not same_boot:
+            if same_boot:
+                row.set_spent(row.used)
+            else:
+                row.is_stale = True
                 row.set_used(max(row.used, row.granted - row.returned))
-            row.set_spent(row.used)
             self.rows[row.counter.name] = row
         self.sync()
         self._bytes[40:76] = self._boot_id.encode()[:36].ljust(36)

@@ -1,0 +1,120 @@
+"""Meter: time inside reserve and settle, and round trips to the register, on each register.
+
+Calls count against three counters (client, model and total), as in the gateway, and take 20 ms.
+Redis runs on the loopback interface and syncs every write.
+
+    python benchmarks/meter.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from adacompute.spending.meter import Counter, Meter
+from adacompute.spending.redis_register import RedisRegister
+from adacompute.spending.registers import MemoryRegister, Reading, Register
+from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.sqlite_register import SqliteRegister
+from adacompute.testing.redis_server import serve_redis
+
+CALL_S, CONCURRENCY = 0.02, 64
+COUNTERS = [
+    Counter("client=a/tokens", "tokens", 10**12),
+    Counter("model=m/samples", "samples", 10**12),
+    Counter("total/money", "money", 10**15),
+]
+
+
+class CountingRegister:
+    """A register that counts its round trips."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self.recovery_s = register.recovery_s
+        self.n_trips = 0
+
+    async def read(self, key: str) -> Reading:
+        """Read and count."""
+        self.n_trips += 1
+        return await self._register.read(key)
+
+    async def replace(self, key: str, old: Reading, new: str, *, durable: bool = True) -> bool:
+        """Replace and count."""
+        self.n_trips += 1
+        return await self._register.replace(key, old, new, durable=durable)
+
+    async def close(self) -> None:
+        """Close the register."""
+        await self._register.close()
+
+
+@contextmanager
+def open_register(kind: str, directory: Path) -> Iterator[CountingRegister]:
+    """Open a register of a kind."""
+    if kind == "memory":
+        yield CountingRegister(MemoryRegister())
+    elif kind == "sqlite":
+        yield CountingRegister(SqliteRegister(directory / "caps.db"))
+    else:
+        with serve_redis() as server:
+            yield CountingRegister(RedisRegister(server.url))
+
+
+async def measure(register: CountingRegister, directory: Path, n_calls: int) -> None:
+    """Make calls and print the times."""
+    meter = Meter(register, ReplicaFile.open(directory))
+    await meter.start()
+    times_ms: list[tuple[float, float]] = []
+    rng = np.random.default_rng(0)
+    left = iter(rng.integers(50, 500, n_calls).tolist())
+
+    async def work() -> None:
+        for used in left:
+            start = time.perf_counter()
+            reservation = await meter.reserve(
+                COUNTERS, {"tokens": 1000, "samples": 1, "money": 600_000}
+            )
+            reserved = time.perf_counter()
+            await asyncio.sleep(CALL_S)
+            called = time.perf_counter()
+            reservation.settle({"tokens": used, "samples": 1, "money": 600 * used})
+            settled = time.perf_counter()
+            times_ms.append((1000 * (reserved - start), 1000 * (settled - called)))
+
+    before, start = register.n_trips, time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+    elapsed_s, n_trips = time.perf_counter() - start, register.n_trips - before
+    await meter.close()
+    await register.close()
+    reserve, settle = np.array(times_ms).T
+    both = np.quantile(reserve + settle, [0.5, 0.99, 0.999])
+    print(
+        f"  reserve {np.median(reserve):.4f} ms, settle {np.median(settle):.4f} ms; both: "
+        f"p50 {both[0]:.4f}, p99 {both[1]:.4f}, p99.9 {both[2]:.2f}, maximum "
+        f"{(reserve + settle).max():.1f} ms\n"
+        f"  {n_calls / elapsed_s:,.0f} calls/s, {1000 * n_trips / n_calls:.2f} round trips per "
+        f"1,000 calls"
+    )
+
+
+def main() -> None:
+    """Print one paragraph per register."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=20_000)
+    n_calls = parser.parse_args().calls
+    for kind in ("memory", "sqlite", "redis"):
+        with tempfile.TemporaryDirectory() as name, open_register(kind, Path(name)) as register:
+            print(kind)
+            asyncio.run(measure(register, Path(name), n_calls))
+
+
+if __name__ == "__main__":
+    main()
