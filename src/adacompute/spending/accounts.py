@@ -12,7 +12,7 @@ A server that keeps the account may lose it: it restarts empty or from an old co
 server takes over. This shows in its identity, or in a number of grants below one that a replica has
 seen. Then nothing is granted until every replica that was alive has sent its copy, or until the
 operator says how much was spent. A cap can be exceeded only if the server loses data and a replica
-dies with a lease before any other replica has copied an account that shows it. This module does no
+dies with a lease that is in no copy of the account that another replica has. This module does no
 I/O; time is an argument.
 """
 
@@ -224,14 +224,14 @@ def exchange(
 def set_spent(stored: CapAccount | None, spent: int, *, server: str, now: float) -> CapAccount:
     """Return an account in which at least ``spent`` is spent, and which is complete.
 
-    This is how an operator ends a recovery that waits for replicas that are gone.
+    This is how an operator ends a recovery that waits for replicas that are gone. Open leases that
+    the account knows of count in addition, until they are given back.
     """
     account = stored or CapAccount()
-    more = max(0, spent - account.held)
+    more = max(0, spent - account.spent)
     before = account.entries.get(OPERATOR, Entry())
     entry = Entry(before.granted + more, before.returned, before.spent + more, now)
-    complete = replace(account, number=account.number + 1, server=server, recovery=None)
-    return complete.merge({OPERATOR: entry})
+    return _complete(account, server, now).merge({OPERATOR: entry})
 
 
 def _recover(
@@ -259,8 +259,15 @@ def _recover(
     account = account.merge({name: own})
     if now - recovery.started_at < recovery_s or account.missing:
         return account
-    seen = {name: replace(account.entries[name], seen_at=now) for name in recovery.confirmed}
-    return replace(account, number=number + 1, server=server, recovery=None).merge(seen)
+    return _complete(account, server, now)
+
+
+def _complete(account: CapAccount, server: str, now: float) -> CapAccount:
+    """End a recovery; replicas that sent their copy were seen now."""
+    confirmed = account.recovery.confirmed if account.recovery else ()
+    seen = {name: replace(account.entries[name], seen_at=now) for name in confirmed}
+    number = account.number + 1
+    return replace(account, number=number, server=server, recovery=None).merge(seen)
 
 
 def _contains(account: CapAccount, known: CapAccount) -> bool:
