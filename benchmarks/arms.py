@@ -3,7 +3,8 @@
 ``python -m benchmarks.arms`` lists the efficient levels of each set, and scores the policies over
 arms: in tokens, in money, or in tokens times parameters. ``--max-samples 8`` counts up to eight
 samples of an arm; the oracle uses at most half of the recorded ones. Names of sets restrict what is
-run. Recorded samples are found in ``ADACOMPUTE_DATA``.
+run. At the end, all differences to the best mixture are tested together by Holm's method. Recorded
+samples are found in ``ADACOMPUTE_DATA``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks.evidence import print_rows
+from benchmarks.holm import TWO_SIDED, adjust, p_value_of_loss
 
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.verdict import judge
@@ -31,8 +34,12 @@ from adacompute.stages.import_samples import import_samples
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"
 GPT, OPUS = "gpt-5.2-2025-12-11", "claude-opus-4-5-20251101"
 CHARS_PER_TOKEN = 4
-ONE_SIDED, TWO_SIDED = 1.645, 1.96
-"""Standard errors of a one-sided bound and of a two-sided interval, both at 95 %."""
+ONE_SIDED = NormalDist().inv_cdf(0.95)
+"""Standard errors of a one-sided bound at 95 %."""
+
+ALPHA = 0.05
+N_WORST = 5
+"""Differences that are printed with their p values."""
 
 Prices = dict[str, tuple[float, float]]
 """Input and output, per million tokens, by model."""
@@ -78,13 +85,17 @@ PARAMETERS: Prices = {
 
 @dataclass(frozen=True)
 class ArmSet:
-    """Files of several arms on the same questions; without prices, costs are in tokens."""
+    """Files of several arms on the same questions; without prices, costs are in tokens.
+
+    ``budgets`` are those that are scored unless others are given; by default they are chosen.
+    """
 
     files: dict[str, Path]
     pool_answers: bool
     grader: str | None = None
     prices: Prices | None = None
     prepare: Callable[[pa.Table, str], pa.Table] | None = None
+    budgets: tuple[float, ...] | None = None
 
 
 def arm_files(dataset: str, *names: str) -> dict[str, Path]:
@@ -153,6 +164,7 @@ SETS = {
         {**arm_files("svamp144", "smollm2-135m@short", SHORT, COT), **LARGE},
         prices=PARAMETERS,
         prepare=name_model,
+        budgets=(4e-5, 6e-5, 8e-5, 1.1e-4, 1.5e-4),
         **SVAMP,
     ),
 }
@@ -187,8 +199,8 @@ def describe_bounds(row: dict[str, Any], n_questions: int) -> str:
     return f"{row['budget']:g}: above {bound * 100:+.1f} points, {verdict}{decide}"
 
 
-def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> None:
-    """List the efficient levels of a set, and score the policies over its arms."""
+def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> list[dict[str, Any]]:
+    """List the efficient levels of a set, score the policies, and return rows of ``sequential``."""
     levels = tuple(range(1, max_samples + 1))
     with tempfile.TemporaryDirectory() as directory:
         costs = import_set(SETS[name], Path(directory))
@@ -196,6 +208,7 @@ def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> N
         arms = list_arms(run, levels=levels, **costs)["rows"]
         efficient = sorted((row for row in arms if row["efficient"]), key=lambda row: row["cost"])
         start = time.perf_counter()
+        budgets = budgets or SETS[name].budgets
         found = evaluate_run(run, levels=levels, budgets=budgets, **costs)
     taken = time.perf_counter() - start
     print(f"\n{name}, {found['questions']} questions, up to {max_samples} samples ({taken:.0f} s)")
@@ -205,12 +218,24 @@ def run_set(name: str, max_samples: int, budgets: tuple[float, ...] | None) -> N
     ]
     print(f"efficient: {', '.join(named)}")
     print_rows(found["rows"], sorted({row["budget"] for row in found["rows"]}))
-    bounds = [
-        describe_bounds(row, found["questions"])
-        for row in found["rows"]
-        if row["policy"] == "sequential"
-    ]
+    rows = [row | {"set": name} for row in found["rows"] if row["policy"] == "sequential"]
+    bounds = [describe_bounds(row, found["questions"]) for row in rows]
     print("sequential minus mixture, 95 %: " + "; ".join(bounds), flush=True)
+    return rows
+
+
+def report_losses(rows: list[dict[str, Any]]) -> None:
+    """Say where ``sequential`` is significantly worse than the mixture, by Holm's method."""
+    ends = ("difference", "difference_low", "difference_high")
+    p_values = [p_value_of_loss(*(row[end] for end in ends)) for row in rows]
+    adjusted = adjust(p_values)
+    n_worse = sum(one < ALPHA for one in adjusted)
+    print(f"\nsignificantly worse than the mixture (Holm): {n_worse} of {len(rows)} differences")
+    for i in sorted(range(len(rows)), key=lambda one: p_values[one])[:N_WORST]:
+        row = rows[i]
+        points = f"{row['difference'] * 100:+.1f} points"
+        p = f"p = {p_values[i]:.4f}, adjusted {adjusted[i]:.3f}"
+        print(f"  {row['set']} at {row['budget']:g}: {points}, {p}")
 
 
 def main() -> None:
@@ -220,8 +245,10 @@ def main() -> None:
     parser.add_argument("--max-samples", type=int, default=4)
     parser.add_argument("--budgets", type=lambda text: tuple(map(float, text.split(","))))
     options = parser.parse_args()
+    rows = []
     for name in options.sets or list(SETS):
-        run_set(name, options.max_samples, options.budgets)
+        rows += run_set(name, options.max_samples, options.budgets)
+    report_losses(rows)
 
 
 if __name__ == "__main__":

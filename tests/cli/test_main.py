@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 import adacompute
 from adacompute.cli import main as cli
 from adacompute.features.text import FEATURE_SETS
+from adacompute.spending.replica import set_cap_spent
+from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.stages import estimate as estimate_stage
 from adacompute.storage.calls import CallFile
 from adacompute.storage.decisions import DecisionLog
@@ -54,6 +57,19 @@ def spent(place: Path) -> Path:
     return place
 
 
+def capped(place: Path) -> Path:
+    """Return the configuration of a gateway that spent 5 of 9 samples."""
+    place.mkdir()
+    config = place / "gateway.toml"
+    config.write_text(
+        '[serve]\nbase_url = "http://127.0.0.1:9/v1"\naccount_store = "accounts.sqlite"\n'
+        '[[serve.caps]]\namount = 9\nunit = "samples"\nperiod = "all"\n'
+    )
+    register = SqliteRegister(place / "accounts.sqlite")
+    asyncio.run(set_cap_spent(register, "total/samples/all", 5))
+    return config
+
+
 @pytest.fixture
 def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Examples:
     """Return an example of every command that needs no server."""
@@ -73,6 +89,7 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "evaluate": (run, *EVALUATE),
         "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
         "replay": (logged(), "--bundle", "example", "--budget", "2"),
+        "caps": (capped(place / "gateway"),),
         "spend": (spent(place / "calls"),),
         "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
         "demo": (source,),

@@ -21,7 +21,7 @@ from adacompute.evaluation.evidence_factories import (
     replay_evidence,
 )
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.evaluation.factories import find_factory, sees_evidence
+from adacompute.evaluation.factories import find_factory, make_sequential, sees_evidence
 from adacompute.evaluation.held_out import score_held_out
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import evaluate
@@ -31,6 +31,7 @@ from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.coloured_fit import FittedVotes
 from adacompute.policies.confidence import SIGNALS
+from adacompute.policies.sequential import SequentialPolicy
 from adacompute.sampling.session import ParsedAnswer, Session
 
 pytest.importorskip("sklearn", reason="needs the extra 'train'")
@@ -242,6 +243,46 @@ def test_confidence_makes_votes_better_and_a_useless_signal_does_not_hurt() -> N
             accuracy[useless, name] = curve.read(3.0).accuracy
     assert accuracy[False, "mixture"] > accuracy[False, "mixture-votes"] + 0.03
     assert accuracy[True, "mixture"] > accuracy[True, "mixture-votes"] - 0.02
+
+
+def shuffle_signals(pool: Pool, *, within: bool) -> Pool:
+    """Return a pool whose log-probabilities belong to other samples (of the same question)."""
+    assert pool.signals is not None
+    rng = np.random.default_rng(3)
+    order = rng.permutation(len(pool.signals))
+    if within:
+        order = order[np.argsort(pool.answers.question[order], kind="stable")]
+    return replace(pool, signals=pool.signals[order])
+
+
+@pytest.mark.parametrize("within", [True, False], ids=["within", "across"])
+def test_shuffled_signal_gives_the_policy_that_sees_votes_alone(*, within: bool) -> None:
+    pool, train = make_pool(120, arms=("small",)), np.arange(100)
+    known = ((1, 2, 4, 8), (2.0,), 6)
+    assert Bundle(make_sequential(Experiment(pool, *known), train).policy).needs_logprobs
+    shuffled = Experiment(shuffle_signals(pool, within=within), *known)
+    assert shuffled.uses_evidence
+    policies = []
+    for own in (shuffled, shuffled.votes_only):
+        policy = make_sequential(own, train).policy
+        assert isinstance(policy, SequentialPolicy)
+        assert not Bundle(policy).needs_logprobs
+        policies.append(policy)
+    assert len(policies[0].levels) == N_SAMPLES
+    assert (policies[0].break_even_price == policies[1].break_even_price).all()
+    mixture = make_arm_mixture(shuffled, train, plain=False)
+    assert not Bundle(mixture.policy).needs_logprobs
+    curve, votes = (score_held_out(own, make_sequential) for own in (shuffled, shuffled.votes_only))
+    assert curve.cost == pytest.approx(votes.cost)
+    assert curve.accuracy == pytest.approx(votes.accuracy)
+
+
+def test_shuffled_signal_of_several_arms_gives_plans_without_bins() -> None:
+    shuffled = Experiment(shuffle_signals(make_pool(), within=True), (1, 2, 4), n_permutations=6)
+    policy = make_sequential(shuffled, np.arange(60)).policy
+    assert isinstance(policy, ColouredPolicy)
+    assert policy.colours.n_bins == (1,) * len(policy.arms)
+    assert not Bundle(policy).needs_logprobs
 
 
 def test_tables_compare_policies_that_vote_alike() -> None:

@@ -225,6 +225,28 @@ def test_tokens_are_capped_by_what_a_call_can_use_at_most(tmp_path: Path) -> Non
     assert 1_000 - 107 - 250 < spent <= 1_000  # a prompt is at most its bytes
 
 
+PRICES = """
+[models.real]
+input = 1.0
+output = 2.0
+"""
+
+
+def test_money_is_capped_by_token_prices(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    caps = [{"amount": 0.001, "unit": "money"}]
+    settings: dict[str, Any] = {"token_prices": str(tmp_path / "prices.toml")}
+    settings["max_output_tokens"] = 50
+    with serving(tmp_path, caps, **settings) as (upstream, port):
+        upstream.answer(make_reply(tokens=50))
+        while ask(port).status == 200:
+            pass
+        spent = len(upstream.received) * (7 * 1.0 + 50 * 2.0) * 1e-6
+        assert 0.0006 < spent <= 0.001
+        reply = ask(port, model="other")
+        assert (reply.status, json.loads(reply.body)["error"]["code"]) == (403, "no_token_prices")
+
+
 def test_usage_above_the_maximum_is_counted_and_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,6 +289,7 @@ def test_a_cap_names_what_exists_and_what_can_be_bounded() -> None:
         ({"amount": 1, "unit": "samples", "client": "eve"}, "'eve', which has no client key"),
         ({"amount": 1, "unit": "samples", "model": "x"}, "'x', which is no model"),
         ({"amount": 1, "unit": "tokens"}, "needs max_output_tokens"),
+        ({"amount": 1, "unit": "money"}, "needs token_prices"),
     ):
         with pytest.raises(ConfigError, match=complaint):
             make_config({**base, "caps": [cap]})

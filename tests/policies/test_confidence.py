@@ -9,11 +9,13 @@ import pytest
 
 from adacompute.policies.confidence import (
     LENGTH,
+    MIN_SEPARATION,
     POWERS,
     Confidence,
     candidate_signals,
     equal_confidence,
     fit_confidence,
+    measure_separation,
     select_power,
 )
 
@@ -90,6 +92,23 @@ def test_arm_without_samples_has_an_average_confidence() -> None:
     )
     assert model.measure(1, [-0.1]) == (0.0, 0)
     assert model.of_arm(0).slope.shape == (1, 1)
+
+
+def test_signal_must_tell_samples_of_one_question_apart() -> None:
+    rng = np.random.default_rng(2)
+    question = np.repeat(np.arange(100), 8)
+    ease = rng.random(100)[question]
+    correct = rng.random(800) < ease
+    noise = rng.normal(0.0, 1.0, 800)
+    for signal in (noise, ease + 0.1 * noise, ease):
+        assert measure_separation(signal, correct, question, question) < MIN_SEPARATION
+    useful = correct + noise
+    found = measure_separation(useful, correct, question, question)
+    assert found > MIN_SEPARATION
+    assert measure_separation(-useful, correct, question, question) == pytest.approx(-found)
+    unknown = np.where(question < 20, np.nan, useful)
+    assert MIN_SEPARATION < measure_separation(unknown, correct, question, question) < found
+    assert measure_separation(unknown * np.nan, correct, question, question) == 0
 
 
 def test_only_recorded_signals_are_candidates() -> None:

@@ -392,6 +392,7 @@ def test_a_server_that_lost_the_account_grants_again_when_all_replicas_have_conf
     [
         complete("a", "b"),  # the copies know of three grants
         replace(complete("a", "b"), number=9),  # others were granted since
+        replace(complete("a", "b", "c"), number=2),  # an operator acted since
     ],
 )
 def test_an_old_copy_on_the_same_server_starts_a_recovery(old: CapAccount) -> None:

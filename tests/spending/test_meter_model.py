@@ -61,6 +61,9 @@ class Connection:
             raise RegisterError("timeout")
         return done
 
+    async def keys(self, prefix: str) -> list[str]:
+        return sorted(key for key in self.server.values if key.startswith(prefix))
+
     async def close(self) -> None:
         pass
 

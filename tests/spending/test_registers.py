@@ -138,6 +138,43 @@ def test_keys_are_independent(opened: Opened) -> None:
     asyncio.run(check())
 
 
+def test_keys_are_listed_by_their_prefix(opened: Opened) -> None:
+    async def check() -> None:
+        async with using(opened()) as register:
+            assert await register.keys("") == []
+            names = ["a/1", "a/2", "A/1", "ab", "[a]*/1", "a?/1", "é}/1", "%_/1", "\\/1"]
+            for name in names:
+                await update(register, name, increase)
+            assert await register.keys("") == sorted(names)
+            for prefix, expected in (
+                ("a/", ["a/1", "a/2"]),
+                ("[a]*", ["[a]*/1"]),
+                ("a?", ["a?/1"]),
+                ("é}", ["é}/1"]),
+                ("%_", ["%_/1"]),
+                ("\\", ["\\/1"]),
+                ("b", []),
+            ):
+                assert await register.keys(prefix) == expected
+
+    asyncio.run(check())
+
+
+def test_more_keys_than_fit_a_step_are_listed_once(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adacompute.spending.redis_register.PAGE_SIZE", 7)
+
+    async def check() -> None:
+        async with using(opened()) as register:
+            names = [f"cap/{number:02}" for number in range(60)]
+            for name in names:
+                await update(register, name, increase, durable=False)
+            assert await register.keys("cap/") == names
+
+    asyncio.run(check())
+
+
 def test_a_register_that_is_opened_again_has_the_values_and_the_identity(opened: Opened) -> None:
     async def check() -> None:
         async with using(opened()) as first:
@@ -189,6 +226,9 @@ def test_an_update_gives_up_when_others_are_always_faster(opened: Opened) -> Non
                     tries += 1
                     assert await register.replace(key, old, f"{old.value}x", durable=False)
                     return await register.replace(key, old, new, durable=durable)
+
+                async def keys(self, prefix: str) -> list[str]:
+                    return await register.keys(prefix)
 
                 async def close(self) -> None: ...
 
@@ -368,11 +408,13 @@ def test_redis_that_is_killed_or_hangs_fails_in_bounded_time_and_comes_back(
             redis.pause()
             await fails_within(1, register.read("a"))
             await fails_within(1, register.replace("a", reading, "1"))
+            await fails_within(2, register.keys(""))
             redis.resume()
             await register.read("a")
             redis.kill()
             await fails_within(1, register.read("a"))
             await fails_within(1, register.replace("a", reading, "1"))
+            await fails_within(2, register.keys(""))
             redis.start()
             await register.read("a")
 
@@ -397,6 +439,25 @@ def test_a_cancelled_call_does_not_leave_its_reply_to_another(redis: RedisServer
 
 
 @needs_redis
+def test_a_task_that_is_cancelled_during_a_call_ends(redis: RedisServer) -> None:
+    async def change_forever(register: Register) -> None:
+        while True:
+            await update(register, "k", increase, durable=False)
+
+    async def main() -> None:
+        async with using(RedisRegister(redis.url)) as register:
+            await register.read("k")
+            for i in range(100):
+                task = asyncio.create_task(change_forever(register))
+                await asyncio.sleep(0.0001 * i)
+                task.cancel()
+                done, _ = await asyncio.wait({task}, timeout=5)
+                assert done
+
+    asyncio.run(main())
+
+
+@needs_redis
 def test_keys_of_redis_have_slots_of_their_own(redis: RedisServer) -> None:
     async def check() -> None:
         async with using(RedisRegister(redis.url)) as register:
@@ -404,6 +465,31 @@ def test_keys_of_redis_have_slots_of_their_own(redis: RedisServer) -> None:
         assert "\nadacompute:{client=a/tokens}\r" in redis.send("KEYS *client=a*")
 
     asyncio.run(check())
+
+
+@needs_redis
+def test_keys_of_all_servers_of_a_cluster_are_listed() -> None:
+    async def check(server: RedisServer) -> None:
+        async with using(RedisRegister(server.url, timeout_s=5.0)) as register:
+            names = [f"cap/{number:02}" for number in range(40)]
+            deadline = time.monotonic() + 20
+            while True:  # until both servers know of each other
+                try:
+                    for name in names:
+                        await update(register, name, increase)
+                    break
+                except RegisterError:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.2)
+            assert await register.keys("cap/") == names
+
+    options = {"cluster-enabled": "yes"}
+    with serve_redis(options) as one, serve_redis(options) as other:
+        assert one.send("CLUSTER ADDSLOTSRANGE 0 8191").startswith("+OK")
+        assert other.send("CLUSTER ADDSLOTSRANGE 8192 16383").startswith("+OK")
+        assert other.send("CLUSTER SET-CONFIG-EPOCH 2").startswith("+OK")
+        assert one.send(f"CLUSTER MEET 127.0.0.1 {other.port}").startswith("+OK")
+        asyncio.run(check(one))
 
 
 @needs_redis
@@ -415,6 +501,7 @@ def test_a_cluster_is_recognised() -> None:
                 assert await update(register, key, increase) == 1
                 servers.add((await register.read(key)).server)
             assert len(servers) == 2
+            assert await register.keys("") == list("abcdefgh")
 
     cluster = {"cluster-enabled": "yes"}
     with serve_redis(cluster) as one, serve_redis(cluster) as other:

@@ -1,4 +1,4 @@
-"""Live commands: they talk to a model server, or run a gateway in front of one.
+"""Live commands: they talk to a model server, or run and inspect a gateway in front of one.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -115,6 +115,26 @@ def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN40
     start_serving(options, lambda line: click.echo(f"adacompute: {line}", err=True))
 
 
+@click.command("caps")
+@click.argument("path", metavar="CONFIG", type=RUN)
+@click.option("--all-periods", is_flag=True, help="Also list days and months that have ended.")
+@click.option(
+    "--set-spent",
+    type=(str, float),
+    metavar="NAME AMOUNT",
+    help="Say that at least this was spent, and stop waiting for lost replicas.",
+)
+@common
+def caps(
+    *, path: Path, all_periods: bool, set_spent: tuple[str, float] | None, as_json: bool
+) -> None:
+    """List what was spent under the caps of a gateway."""
+    from adacompute.stages.caps import list_caps
+
+    result = list_caps(path, all_periods=all_periods, set_spent=set_spent)
+    show(result, _print_caps, as_json=as_json)
+
+
 def _print_probe(result: Result) -> None:
     """Print what an upstream does."""
     rows = [
@@ -193,3 +213,36 @@ def _print_serving(result: Result) -> None:
         for row in result["models"]
     ]
     print_columns("Models", rows)
+
+
+def _print_caps(result: Result) -> None:
+    """Print the accounts of caps, one row per account."""
+    replicas = result["replicas"]
+    print_values(
+        "Store of accounts",
+        {
+            "Store": result["store"],
+            "Running replicas": replicas["running"],
+            "Status": _format_status(replicas),
+        },
+    )
+    if not result["accounts"]:
+        return
+    rows = [
+        {
+            "Account": row["name"],
+            "Limit": row["limit"],
+            "Spent": row["spent"],
+            "Held": row["held"],
+            "Replicas": row["replicas"],
+            "Status": _format_status(row),
+        }
+        for row in result["accounts"]
+    ]
+    print_rows("Accounts", rows)
+
+
+def _format_status(row: Result) -> str:
+    """Return a status, with the replicas that it waits for."""
+    names = ", ".join(name[:8] for name in row["waiting_for"])
+    return f"{row['status']}: waits for {names}" if names else str(row["status"])

@@ -47,6 +47,7 @@ for command in (
     pipeline.evaluate,
     pipeline.report,
     live.serve,
+    live.caps,
     analysis.replay,
     analysis.spend,
     analysis.reproduce,

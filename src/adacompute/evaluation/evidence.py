@@ -104,6 +104,13 @@ class Evidence:
             self._votes[key] = fit_votes(self.samples, train, self.max_samples, **known)
         return self._votes[key]
 
+    def counts_votes_alike(self, train: IntArray) -> bool:
+        """Whether there is one arm, and training questions show no use of confidence in its votes.
+
+        A policy that sees the votes alone is then as good as one that sees the confidence as well.
+        """
+        return self.samples.n_arms == 1 and not self.votes(train, joint=True).confidence.signals
+
     def select(self, arms: tuple[int, ...], needed: tuple[int, ...] | None = None) -> Evidence:
         """Return the evidence of some arms, which are numbered in this order.
 

@@ -170,14 +170,6 @@ def choose_arms(experiment: Experiment, train: IntArray) -> tuple[tuple[int, ...
     return arms, tuple(needed)
 
 
-def make_coloured_pooled(experiment: Experiment, train: IntArray) -> FittedPolicy:
-    """Decide by votes and confidence alone, for questions whose text is not known."""
-    return make_coloured(experiment, train, experiment.pool.features[:, :0])
-
-
-make_coloured_pooled.sees_evidence = True  # type: ignore[attr-defined]
-
-
 def _rows_of(table: VoteTable, rows: IntArray, evidence: Evidence) -> VoteTable:
     """Return the votes of the orders of some questions."""
     orders = (rows[:, None] * evidence.n_permutations + np.arange(evidence.n_permutations)).ravel()

@@ -192,19 +192,35 @@ def make_sequential(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Decide after every sample, by the text and the votes, whether the next is worth the price."""
     pool = experiment.pool
     features = pool.features if pool.sequential_features is None else pool.sequential_features
-    if experiment.uses_evidence:
-        return make_coloured(experiment, train, features)
     return _make_sequential(experiment, train, features)
+
+
+def make_sequential_pooled(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Decide by the samples alone, as ``make_sequential`` does where the text is not known."""
+    return _make_sequential(experiment, train, experiment.pool.features[:, :0])
+
+
+make_sequential_pooled.sees_evidence = True  # type: ignore[attr-defined]
 
 
 def make_sequential_votes(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Decide after every sample by the votes alone: all questions have the same prior."""
-    return _make_sequential(experiment, train, experiment.pool.features[:, :0])
+    return _make_vote_states(experiment, train, experiment.pool.features[:, :0])
 
 
 def _make_sequential(
     experiment: Experiment, train: IntArray, features: Float32Array
 ) -> FittedPolicy:
+    """Use arms and confidence where training questions show that they are of use, else votes."""
+    if experiment.uses_evidence and not experiment.evidence.counts_votes_alike(train):
+        return make_coloured(experiment, train, features)
+    return _make_vote_states(experiment, train, features)
+
+
+def _make_vote_states(
+    experiment: Experiment, train: IntArray, features: Float32Array
+) -> FittedPolicy:
+    """Decide by how many samples voted for each answer."""
     sample_cost = experiment.sample_cost(train)
     levels = make_levels(tuple(range(1, min(MAX_SAMPLES, max(experiment.levels)) + 1)))
     policy = fit_sequential(

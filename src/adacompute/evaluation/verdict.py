@@ -18,13 +18,9 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.utility import estimate
-from adacompute.evaluation.evidence_factories import (
-    list_levels,
-    make_coloured_pooled,
-    replay_evidence,
-)
+from adacompute.evaluation.evidence_factories import list_levels, replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.factories import find_factory, make_sequential_pooled
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
 from adacompute.evaluation.held_out import CurvePoint, measure_difference, score_held_out
 from adacompute.evaluation.intervals import Interval, Mean, betting_test
@@ -175,15 +171,13 @@ def calibrate_pooled(
     ``score`` and ``final`` are those of the policy for questions with a text.
     """
     policy, experiment = final.policy, score.experiment
-    if isinstance(policy, ColouredPolicy) and policy.pooled is not None:
-        own = score_policy(experiment, make_coloured_pooled, score.mixture)
-        known = replay_evidence(experiment, policy.pooled, final.features)
-        pooled = replace(final, policy=policy.pooled, known=known)
-    elif isinstance(policy, SequentialPolicy) and policy.pooled is not None:
-        own = score_policy(experiment, "sequential-votes", score.mixture)
-        pooled = replace(final, policy=policy.pooled, known=None)
-    else:
+    if not isinstance(policy, (ColouredPolicy, SequentialPolicy)) or policy.pooled is None:
         return ()
+    known = None
+    if isinstance(policy.pooled, ColouredPolicy):
+        known = replay_evidence(experiment, policy.pooled, final.features)
+    own = score_policy(experiment, make_sequential_pooled, score.mixture)
+    pooled = replace(final, policy=policy.pooled, known=known)
     frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())
     return tuple(FrontierPoint(**point) for point in list_frontier(frontier))
 

@@ -184,14 +184,13 @@ class CallLog:
             reservation.release()
 
     async def _reserve(self, call: Call, bound: CallBound) -> Reservation | None:
-        """Reserve the largest charge of a call; one without token prices costs no money."""
+        """Reserve the largest charge of a call; its money is not known without token prices."""
         if self.caps is None:
             return None
-        worst: Charge = {
-            "samples": bound.n_samples,
-            "tokens": bound.prompt_tokens + bound.completion_tokens,
-            "money": math.ceil((call.max_cost or 0.0) * NANO),
-        }
+        n_tokens, max_cost = bound.prompt_tokens + bound.completion_tokens, call.max_cost
+        worst: Charge = {"samples": bound.n_samples, "tokens": n_tokens}
+        if max_cost is not None:
+            worst = {**worst, "money": math.ceil(max_cost * NANO)}
         try:
             return await self.caps.reserve(call.origin, worst)
         except CapReached as refusal:

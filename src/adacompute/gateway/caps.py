@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from adacompute.core.errors import ConfigError
+from adacompute.core.errors import ConfigError, ModelError
 from adacompute.spending.counters import MAX_LIMIT, UNITS, Charge, Counter, Unit
 from adacompute.spending.meter import CapReached, CounterUsage, Meter, Reservation
 from adacompute.spending.token_prices import NANO
@@ -79,9 +79,16 @@ class CapConfig:
         return Counter(f"{whose}{what}/{self.unit}/{period}", unit, self.limit, ends_at)
 
 
+class NotPriced(ModelError):  # noqa: N818 - it names the state, not a fault
+    """A call of a model without token prices, which counts against a cap in money."""
+
+
 def check_caps(config: Config) -> None:
     """Raise ConfigError if a cap names nobody, or limits what cannot be bounded."""
     for cap in config.caps:
+        own = [one.token_prices for one in config.models.values()]
+        if cap.unit == "money" and config.token_prices is None and not any(own):
+            raise ConfigError("a cap in money needs token_prices")
         if cap.client not in {None, EACH, *config.client_keys}:
             raise ConfigError(f"caps names the client {cap.client!r}, which has no client key")
         if cap.model not in {None, EACH, *config.models}:
@@ -132,10 +139,17 @@ class Caps:
         self._n_planned: dict[str, int] = {}
 
     async def reserve(self, origin: CallOrigin, worst: Charge) -> Reservation | None:
-        """Reserve the largest charge of a call; CapReached if it does not fit."""
+        """Reserve the largest charge of a call; CapReached if it does not fit.
+
+        A charge without money, because there are no token prices, fits under no cap in money.
+        """
         counters = self._counters(origin)
         if not counters:
             return None
+        if "money" not in worst and any(counter.unit == "money" for counter in counters):
+            raise NotPriced(
+                "this model has no token prices, so it cannot be counted against a cap in money"
+            )
         found = self.meter.try_reserve(counters, worst)
         return found if found is not None else await self.meter.reserve(counters, worst)
 
@@ -197,4 +211,12 @@ def _samples(n: int) -> Charge:
     return {"samples": n, "tokens": 0, "money": 0}
 
 
-__all__ = ["WHEN_SPENT", "CapConfig", "CapReached", "Caps", "check_caps", "find_period"]
+__all__ = [
+    "WHEN_SPENT",
+    "CapConfig",
+    "CapReached",
+    "Caps",
+    "NotPriced",
+    "check_caps",
+    "find_period",
+]

@@ -206,13 +206,7 @@ class Config:
         if self.max_output_tokens is not None:
             _check_positive(self.max_output_tokens, "max_output_tokens")
         check_caps(self)
-        for network in self.trusted_proxies:
-            _check_network(network)
-        for origin in self.allowed_origins:
-            if not _ORIGIN.fullmatch(origin):
-                raise ConfigError(
-                    f"allowed_origins must be like https://example.com, not {origin!r}"
-                )
+        self._check_addresses()
         for name in self.models:
             check_name(name)
         for client, digest in self.client_keys.items():
@@ -222,6 +216,16 @@ class Config:
         check_paths(self.allowed_paths)
         if unknown := sorted(set(self.client_limits) - set(self.client_keys)):
             raise ConfigError(f"client_limits names {unknown[0]!r}, which has no client key")
+
+    def _check_addresses(self) -> None:
+        """Raise ConfigError if an address cannot be used, or can be reached by anyone."""
+        for network in self.trusted_proxies:
+            _check_network(network)
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"allowed_origins must be like https://example.com, not {origin!r}"
+                )
         upstream = urlsplit(self.base_url)
         if upstream.port == self.port and is_loopback(upstream.hostname or ""):
             raise ConfigError(
@@ -234,12 +238,19 @@ class Config:
                 "add a table [serve.client_keys], or bind to 127.0.0.1"
             )
 
+    @property
+    def account_file(self) -> Path | None:
+        """The file in which workers share what was spent; None if it is a Redis server."""
+        store = self.account_store
+        if store is None:
+            return self.calls.directory_for(self.port) / ACCOUNTS
+        return None if "://" in store else Path(store)
+
     def open_register(self) -> Register:
         """Return the register in which workers and replicas share what was spent."""
-        store = self.account_store
-        if store is not None and "://" in store:
-            return RedisRegister(store)
-        path = self.calls.directory_for(self.port) / ACCOUNTS if store is None else Path(store)
+        path = self.account_file
+        if path is None:
+            return RedisRegister(self.account_store or "")
         with suppress(OSError):  # the register reports that it cannot be used
             path.parent.mkdir(parents=True, exist_ok=True)
         return SqliteRegister(path)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
+from adacompute.gateway.caps import NotPriced
 from adacompute.gateway.exchange import JSON, Exchange, TooLarge, TooManyElements
 from adacompute.gateway.openai_replies import write_error
 from adacompute.gateway.openai_requests import BadRequest
@@ -69,6 +70,8 @@ async def send_error(
             await send_rejection(exchange, 400, str(error), "too_many_elements")
         case TimeoutError():
             await send_rejection(exchange, 408, "the request took too long to arrive", "slow")
+        case NotPriced():
+            await send_rejection(exchange, 403, str(error), "no_token_prices")
         case CapReached():
             await _send_cap_reached(exchange, error)
         case RateLimited():

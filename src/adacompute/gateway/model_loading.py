@@ -69,19 +69,6 @@ def make_model(
     if grader is None and graded_by is None:
         raise BundleError(f"{given.bundle} does not name a grader: give one")
     _check_calibration(given, bundle)
-    price_list: TokenPriceList = {}
-    if (prices := given.token_prices or config.token_prices) is not None:
-        price_list = parse_token_prices(Path(prices))
-    if given.token_prices is not None:
-        find_token_prices(price_list, model)
-    scorer = None
-    if given.scorer is not None:
-        scorer = HttpScorer(
-            given.scorer,
-            timeouts=config.timeouts,
-            retries=config.retries,
-            max_reply_bytes=int(config.max_reply_mb * MB),
-        )
     virtual = VirtualModel(
         name=name,
         model=model,
@@ -94,8 +81,8 @@ def make_model(
         shadow=given.shadow,
         audit_share=given.audit_share,
         audit_max_share=given.audit_max_share,
-        price_list=price_list,
-        scorer=scorer,
+        price_list=_find_prices(config, given, model),
+        scorer=_make_scorer(config, given),
         answer_field=given.answer_field,
         pacing=given.pacing,
         client_budgets={
@@ -107,6 +94,27 @@ def make_model(
     )
     Engine(virtual, Upstream(config.base_url, model))  # checks the budget
     return virtual
+
+
+def _find_prices(config: Config, given: ModelConfig, model: str) -> TokenPriceList:
+    """Return token prices; those that are given for a model must include it."""
+    price_list: TokenPriceList = {}
+    if (prices := given.token_prices or config.token_prices) is not None:
+        price_list = parse_token_prices(Path(prices))
+    if given.token_prices is not None:
+        find_token_prices(price_list, model)
+    return price_list
+
+
+def _make_scorer(config: Config, given: ModelConfig) -> HttpScorer | None:
+    if given.scorer is None:
+        return None
+    return HttpScorer(
+        given.scorer,
+        timeouts=config.timeouts,
+        retries=config.retries,
+        max_reply_bytes=int(config.max_reply_mb * MB),
+    )
 
 
 def check_arms(bundle: Bundle, path: str) -> None:

@@ -82,9 +82,9 @@ class Spending:
         shares = {one.name: one.audit_max_share for one in self._models if one.audit_share}
         self.caps = Caps(self._config.caps, meter, shares)
 
-    async def start(self, held: Sequence[HeldBudgets]) -> None:
+    async def start(self, budgets: Sequence[HeldBudgets]) -> None:
         """Exchange the counts of held budgets, now and from now on."""
-        self._pacers = [pacer for one in held for pacer in one.pacers]
+        self._pacers = [pacer for one in budgets for pacer in one.pacers]
         await self._exchange()
         self._exchanging = asyncio.create_task(self._run())
 

@@ -29,17 +29,19 @@ from adacompute.core.positions import OrderedSamples, VoteTable, tabulate_votes
 from adacompute.policies.confidence import (
     LIKELIHOODS,
     MIN_ACCURACY_GAIN,
+    MIN_SEPARATION,
     MIN_STANDARD_ERRORS,
     MIN_STANDARD_ERRORS_OF_LENGTH,
     Confidence,
     candidate_signals,
     fit_confidence,
+    measure_separation,
     select_power,
 )
 from adacompute.policies.plans import StateValues, make_plan
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray, IntArray, KeyArray
+    from adacompute.core.types import BoolArray, FloatArray, IntArray, KeyArray
 
 MAX_FIT_STATES = 2_500
 """States up to which one arm is sampled; more samples of it would need more states."""
@@ -209,21 +211,60 @@ def fit_votes(
 ) -> FittedVotes:
     """Fit the confidence of samples, and choose its signals and the power of votes.
 
-    Without ``use`` every sample counts once and has no bin. The power is chosen by votes of all
-    arms together if ``joint``, else by votes of each arm alone, and then there are no states.
+    Without ``use``, or where no signal makes votes better, there are no bins and no signals. The
+    power is chosen by votes of all arms together if ``joint``, else by votes of each arm alone, and
+    then there are no states.
     """
-    few = samples.n_arms <= MAX_BINNED_ARMS
-    n_bins = [N_BINS if few or arm == 0 else 1 for arm in range(samples.n_arms)]
-    keep = samples.in_rows(train)
-    training = keep & (samples.answers.answer != UNPARSED)
+    training = samples.in_rows(train) & (samples.answers.answer != UNPARSED)
     if joint:
         max_samples = choose_caps(max_samples, (1,) * samples.n_arms, len(train), needed)
     orders = [
         one.reshape(len(samples.answers), SELECTION_ORDERS, -1)[train].reshape(-1, one.shape[1])
         for one in samples.order(max_samples, SELECTION_ORDERS, seed)
     ]
-    candidates = candidate_signals(samples.signals, samples.values[keep]) if use else [()]
-    best: FittedVotes | None = None
+    candidates = _useful_signals(samples, training) if use else [()]
+    chosen, accuracy = _choose_confidence(samples, training, orders, candidates, joint=joint)
+    if chosen.power == 0 and chosen.signals:
+        chosen, accuracy = _choose_confidence(samples, training, orders, [()], joint=joint)
+    caps = tuple(max_samples)
+    if joint:
+        wanted = None if needed is None else np.minimum(needed, max_samples).tolist()
+        caps = choose_caps(max_samples, chosen.n_bins, len(train), wanted)
+    return FittedVotes(chosen, Colours(caps, chosen.n_bins), accuracy)
+
+
+def _useful_signals(samples: ArmSamples, training: BoolArray) -> list[tuple[str, ...]]:
+    """Return the sets of signals that are tried; one without signals if votes alone are used.
+
+    The length of samples of a single arm is used only beside a log-probability.
+    """
+    question, correct = samples.answers.question[training], samples.answers.correct[training]
+    cell = question * samples.n_arms + samples.arm[training]
+    values = dict(zip(samples.signals, samples.values[training].T, strict=True))
+    recorded = [name for name in LIKELIHOODS if name in values and not np.isnan(values[name]).all()]
+    useful = [
+        name
+        for name in recorded
+        if measure_separation(values[name], correct, cell, question) >= MIN_SEPARATION
+    ]
+    if samples.n_arms == 1 and recorded and not useful:
+        return [()]
+    kept = [name for name in samples.signals if name not in recorded or name in useful]
+    return candidate_signals(kept, samples.column(kept)[training])
+
+
+def _choose_confidence(
+    samples: ArmSamples,
+    training: BoolArray,
+    orders: list[IntArray],
+    candidates: Sequence[tuple[str, ...]],
+    *,
+    joint: bool,
+) -> tuple[Confidence, float]:
+    """Return the confidence by the signals whose votes are the most accurate, and the accuracy."""
+    few = samples.n_arms <= MAX_BINNED_ARMS
+    n_bins = [N_BINS if few or arm == 0 else 1 for arm in range(samples.n_arms)]
+    best: tuple[Confidence, float] | None = None
     for signals in candidates:
         fitted = fit_confidence(
             samples.arm[training],
@@ -234,13 +275,8 @@ def fit_votes(
             n_bins=n_bins,
         )
         power, accuracy = _choose_power(samples, orders, fitted, joint=joint)
-        if best is None or accuracy > best.accuracy + MIN_ACCURACY_GAIN:
-            chosen = replace(fitted, power=power)
-            caps = tuple(max_samples)
-            if joint:
-                wanted = None if needed is None else np.minimum(needed, max_samples).tolist()
-                caps = choose_caps(max_samples, chosen.n_bins, len(train), wanted)
-            best = FittedVotes(chosen, Colours(caps, chosen.n_bins), accuracy)
+        if best is None or accuracy > best[1] + MIN_ACCURACY_GAIN:
+            best = replace(fitted, power=power), accuracy
     if best is None:
         raise AssertionError
     return best

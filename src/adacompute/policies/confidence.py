@@ -5,6 +5,7 @@ each arm, a logistic regression on the signals that are recorded turns them into
 correct answer. They are used twice: a sample votes with its odds to some power, and whether they
 are above or below a few cuts is its *confidence bin*, which decisions see.
 
+A log-probability is used only if it tells correct samples of a training question from wrong ones.
 Which signals are used and which power is learned from how often votes of training questions are
 correct. A power of 0 counts every sample once. The model does not know prices or states.
 """
@@ -46,6 +47,12 @@ MIN_STANDARD_ERRORS, MIN_STANDARD_ERRORS_OF_LENGTH = 0.25, 2.0
 """Standard errors by which weighted votes must be better than plain ones.
 
 Log-probabilities are known to help; the length of a sample alone has to prove it.
+"""
+
+MIN_SEPARATION = 2.5
+"""Standard errors by which a log-probability must be larger in the correct samples of a question.
+
+By chance, about one useless signal in a hundred is that far above 0.
 """
 
 
@@ -191,6 +198,29 @@ def _cut(log_odds: FloatArray, n_bins: int) -> tuple[float, ...]:
     if not len(log_odds) or n_bins == 1:
         return ()
     return tuple(np.unique(np.quantile(log_odds, shares)).tolist())
+
+
+def measure_separation(
+    values: FloatArray, correct: BoolArray, cell: IntArray, question: IntArray
+) -> float:
+    """Return by how many standard errors a signal is larger in correct samples than in wrong ones.
+
+    Samples are compared with those of the same ``cell``: the same question and the same arm. How
+    easy a question is makes no difference, so a signal that tells only that does not count.
+    """
+    known = ~np.isnan(values)
+    if not known.any():
+        return 0.0
+    _, cell = np.unique(cell[known], return_inverse=True)
+    _, question = np.unique(question[known], return_inverse=True)
+    size = np.bincount(cell)
+    deviation = [
+        one - (np.bincount(cell, one) / size)[cell]
+        for one in (values[known], correct[known].astype(np.float64))
+    ]
+    by_question = np.bincount(question, deviation[0] * deviation[1] / size[cell])
+    error = float(by_question.std()) / math.sqrt(len(by_question))
+    return float(by_question.mean()) / error if error > 0 else 0.0
 
 
 def candidate_signals(names: Sequence[str], values: FloatArray) -> list[tuple[str, ...]]:

@@ -93,7 +93,7 @@ class CapAccount:
     @property
     def held(self) -> int:
         """What counts against the cap: everything that was spent or leased."""
-        return sum(entry.held for entry in self.entries.values())
+        return sum([entry.granted - entry.returned for entry in self.entries.values()])
 
     @property
     def spent(self) -> int:
@@ -265,19 +265,24 @@ def _recover(
 
 def _contains(account: CapAccount, known: CapAccount) -> bool:
     """Whether an account contains every grant of a copy."""
+    if known.number > account.number:
+        return False
     entries, nothing = account.entries, Entry()
-    return known.number <= account.number and all(
-        one.granted <= entries.get(name, nothing).granted for name, one in known.entries.items()
-    )
+    for name, entry in known.entries.items():
+        stored = entries.get(name, nothing)
+        if stored is not entry and stored.granted < entry.granted:
+            return False
+    return True
 
 
 def _n_alive(account: CapAccount, now: float) -> int:
     """Replicas that share what is left."""
-    return sum(entry.seen_at >= now - ALIVE_S for entry in account.entries.values())
+    oldest = now - ALIVE_S
+    return sum([entry.seen_at >= oldest for entry in account.entries.values()])
 
 
 def _read_entry(granted: int, returned: int, spent: int, seen_at: float) -> Entry:
-    if not all(type(amount) is int for amount in (granted, returned, spent)):
+    if not type(granted) is type(returned) is type(spent) is int:
         raise TypeError("amounts must be whole numbers")
     return Entry(granted, returned, spent, float(seen_at))
 

@@ -10,7 +10,9 @@ server: ``appendonly yes`` and ``appendfsync always`` keep everything.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError, needs_extra
@@ -20,7 +22,14 @@ from adacompute.spending.registers import Reading, RegisterError
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
+T = TypeVar("T")
+
 TIMEOUT_S = 0.5
+PAGE_SIZE = 1_000
+"""Keys that are looked at in one step when keys are listed."""
+
+KEY_START, KEY_END = "adacompute:{", "}"
+"""A key in Redis; what is in braces decides its hash slot."""
 
 READ = """
 local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
@@ -58,14 +67,16 @@ class RedisRegister:
             "decode_responses": True,
             "retry": Retry(NoBackoff(), 0),
             "socket_connect_timeout": timeout_s,
-            "socket_timeout": timeout_s,
+            # With a timeout of its own, redis-py uses asyncio.wait_for, which in Python 3.11 may
+            # lose the cancellation of a task: then a process does not stop.
+            "socket_timeout": None,
         }
         try:
             self._redis = Redis.from_url(url, **self._options)
             self._address = urlsplit(url).netloc.rpartition("@")[2]
         except ValueError as error:
             raise ConfigError(f"the address of Redis cannot be used: {error}") from None
-        self._scripts: Redis | RedisCluster | None = None
+        self._chosen: Redis | RedisCluster | None = None
 
     async def read(self, key: str) -> Reading:
         """Return the value of a key."""
@@ -80,22 +91,49 @@ class RedisRegister:
         has_value = "0" if old.value is None else "1"
         return bool(await self._run(REPLACE, key, old.server, has_value, old.value or "", new))
 
+    async def keys(self, prefix: str) -> list[str]:
+        """Return all keys that begin with a prefix, sorted; ``timeout_s`` is for each step."""
+        pattern = KEY_START + re.sub(r"([\\*?\[\]])", r"\\\1", prefix) + "*"
+
+        async def scan() -> set[str]:  # a cluster is scanned on all its primaries
+            client = await self._client()
+            return {key async for key in client.scan_iter(match=pattern, count=PAGE_SIZE)}
+
+        found = await self._try_twice(scan)
+        return sorted(key[len(KEY_START) : -len(KEY_END)] for key in found)
+
     async def close(self) -> None:
-        """Close connections."""
-        await self._forget_cluster()
-        await self._redis.aclose()
+        """Close connections; RegisterError if the server does not react in time."""
+        from redis.exceptions import RedisError
+
+        try:
+            await self._forget_cluster()
+            await self._redis.aclose()
+        except (RedisError, OSError) as error:
+            raise RegisterError(f"connections to {self._address} remain open: {error}") from None
 
     async def _run(self, script: str, key: str, *arguments: str) -> Any:  # noqa: ANN401
         """Run a script; its replies are a number or a list."""
+
+        async def evaluate() -> Any:  # noqa: ANN401
+            client = await self._client()
+            return await client.eval(script, 1, KEY_START + key + KEY_END, *arguments)
+
+        return await self._try_twice(evaluate, timeout_s=self._timeout_s)
+
+    async def _try_twice(
+        self, call: Callable[[], Awaitable[T]], *, timeout_s: float | None = None
+    ) -> T:
+        """Make a call, and repeat it once on a new connection if the old one is closed."""
         from redis.exceptions import ConnectionError as Disconnected
         from redis.exceptions import RedisClusterException, RedisError
 
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 try:
-                    return await self._evaluate(script, key, *arguments)
+                    return await call()
                 except Disconnected:  # the server has restarted: the next try connects again
-                    return await self._evaluate(script, key, *arguments)
+                    return await call()
         except (RedisError, RedisClusterException, OSError) as error:
             if isinstance(error, RedisClusterException):
                 await self._forget_cluster()
@@ -103,10 +141,10 @@ class RedisRegister:
                 f"the register {self._address} cannot be used: {str(error) or 'it is too slow'}"
             ) from None
 
-    async def _evaluate(self, script: str, key: str, *arguments: str) -> Any:  # noqa: ANN401
-        if self._scripts is None:
-            self._scripts = await self._choose_client()
-        return await self._scripts.eval(script, 1, f"adacompute:{{{key}}}", *arguments)
+    async def _client(self) -> Redis | RedisCluster:
+        if self._chosen is None:
+            self._chosen = await self._choose_client()
+        return self._chosen
 
     async def _choose_client(self) -> Redis | RedisCluster:
         """Return a client for one server, or for the cluster that it belongs to."""
@@ -119,6 +157,6 @@ class RedisRegister:
 
     async def _forget_cluster(self) -> None:
         """Look for the cluster again at the next call: its client knows no server that answers."""
-        scripts, self._scripts = self._scripts, None
-        if scripts is not None and scripts is not self._redis:
-            await scripts.aclose()
+        chosen, self._chosen = self._chosen, None
+        if chosen is not None and chosen is not self._redis:
+            await chosen.aclose()

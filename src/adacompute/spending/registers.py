@@ -34,7 +34,7 @@ class Reading(NamedTuple):
 class Register(Protocol):
     """A server that keeps values.
 
-    Both methods raise ``RegisterError`` if it does not answer in time. ``recovery_s`` is how
+    All methods raise ``RegisterError`` if it does not answer in time. ``recovery_s`` is how
     long to wait for other replicas where the server has lost values.
     """
 
@@ -49,6 +49,10 @@ class Register(Protocol):
 
         A durable value survives a crash of the machine, if the server is configured so.
         """
+        ...
+
+    async def keys(self, prefix: str) -> list[str]:
+        """Return all keys that begin with a prefix, sorted."""
         ...
 
     async def close(self) -> None:
@@ -96,6 +100,10 @@ class MemoryRegister:
             return False
         self._values[key] = new
         return True
+
+    async def keys(self, prefix: str) -> list[str]:
+        """Return all keys that begin with a prefix, sorted."""
+        return sorted(key for key in self._values if key.startswith(prefix))
 
     async def close(self) -> None:
         """Do nothing."""

@@ -54,6 +54,10 @@ class SqliteRegister:
         """Replace a value, unless it or the file has changed since it was read."""
         return await self._run(lambda: self._replace(key, old, new, durable=durable))
 
+    async def keys(self, prefix: str) -> list[str]:
+        """Return all keys that begin with a prefix, sorted."""
+        return await self._run(lambda: self._keys(prefix))
+
     async def close(self) -> None:
         """Close the file; a register that is used again opens it again."""
         await self._run(self._disconnect)
@@ -67,6 +71,10 @@ class SqliteRegister:
     def _read(self, key: str) -> Reading:
         connection = self._connect()
         return Reading(_find(connection, key), self._server, time.time())
+
+    def _keys(self, prefix: str) -> list[str]:
+        query = "SELECT key FROM register WHERE substr(key, 1, ?) = ? ORDER BY key"
+        return [key for (key,) in self._connect().execute(query, (len(prefix), prefix))]
 
     def _replace(self, key: str, old: Reading, new: str, *, durable: bool) -> bool:
         connection = self._connect()

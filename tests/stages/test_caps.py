@@ -1,0 +1,234 @@
+"""The list of caps says what was spent and what is waited for, and an operator can correct it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adacompute.core.errors import ConfigError, DataError
+from adacompute.gateway.caps import find_period
+from adacompute.spending.accounts import CapAccount, Entry, Recovery
+from adacompute.spending.counters import Charge, Counter
+from adacompute.spending.meter import CapReached, Meter
+from adacompute.spending.registers import Reading, Register, update
+from adacompute.spending.replica import KEY_PREFIX, REPLICAS
+from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.sqlite_register import SqliteRegister
+from adacompute.spending.token_prices import NANO
+from adacompute.stages.caps import list_caps
+from adacompute.testing.redis_server import find_redis, serve_redis
+
+CONFIG = """
+[serve]
+base_url = "http://127.0.0.1:9/v1"
+account_store = "{store}"
+max_output_tokens = 100
+
+[serve.client_keys]
+alice = "{digest}"
+
+[serve.models.virtual]
+bundle = "example"
+budget = 2.0
+audit_share = 0.5
+audit_max_share = 0.1
+
+[[serve.caps]]
+amount = 20
+unit = "money"
+
+[[serve.caps]]
+amount = 500
+unit = "tokens"
+period = "month"
+client = "*"
+model = "virtual"
+"""
+DAY, MONTH = (find_period(kind, int(time.time() // 86_400))[0] for kind in ("day", "month"))
+MONEY, TOKENS = f"total/money/{DAY}", f"client=alice/model=virtual/tokens/{MONTH}"
+
+Change = Callable[[CapAccount], CapAccount]
+
+
+def write_config(folder: Path, store: str = "accounts.sqlite") -> Path:
+    path = folder / "gateway.toml"
+    path.write_text(CONFIG.format(store=store, digest="0123456789abcdef" * 4))
+    return path
+
+
+async def store(register: Register, key: str, change: Change) -> None:
+    def write(reading: Reading) -> tuple[str, None]:
+        return change(CapAccount(server=reading.server)).to_json(), None
+
+    await update(register, key, write)
+
+
+def write_accounts(folder: Path, accounts: dict[str, Change]) -> None:
+    async def write() -> None:
+        register = SqliteRegister(folder / "accounts.sqlite")
+        for key, change in accounts.items():
+            await store(register, key, change)
+        await register.close()
+
+    asyncio.run(write())
+
+
+def with_entries(**entries: Entry) -> Change:
+    return lambda account: account.merge(entries)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    now = time.time()
+    write_accounts(
+        tmp_path,
+        {
+            KEY_PREFIX + MONEY: with_entries(
+                a=Entry(5 * NANO, NANO, 2 * NANO), b=Entry(3 * NANO, 0, 0), operator=Entry(1, 0, 1)
+            ),
+            KEY_PREFIX + TOKENS: with_entries(a=Entry(100, 20, 60)),
+            KEY_PREFIX + "total/money/2020-02-29": with_entries(a=Entry(7 * NANO, 0, 7 * NANO)),
+            KEY_PREFIX + "served/model=virtual/samples/all": with_entries(a=Entry(99, 0, 55)),
+            KEY_PREFIX + "audits/model=virtual/samples/all": with_entries(a=Entry(4, 0, 3)),
+            KEY_PREFIX + "total/samples/all": with_entries(a=Entry(4, 0, 3)),
+            REPLICAS: with_entries(a=Entry(seen_at=now), b=Entry(seen_at=now - 3600)),
+            "pacing/virtual/samples": lambda account: account,
+        },
+    )
+    return write_config(tmp_path)
+
+
+def test_accounts_are_listed_in_their_unit(config: Path) -> None:
+    found = list_caps(config)
+    assert found["store"] == str(config.with_name("accounts.sqlite"))
+    assert found["replicas"] == {"running": 1, "status": "complete", "waiting_for": []}
+    rows = {row["name"]: row for row in found["accounts"]}
+    assert rows[MONEY] == {
+        "name": MONEY,
+        "cap": "total/money",
+        "period": DAY,
+        "unit": "money",
+        "limit": 20.0,
+        "spent": pytest.approx(2.0),
+        "held": pytest.approx(7.0),
+        "replicas": 2,
+        "status": "complete",
+        "waiting_for": [],
+    }
+    values = {name: (row["limit"], row["spent"], row["held"]) for name, row in rows.items()}
+    assert values[TOKENS] == (500, 60, 80)
+    assert values["audits/model=virtual/samples/all"] == (5, 3, 4)  # 10 % of those served
+    assert values["served/model=virtual/samples/all"][0] is None
+    assert values["total/samples/all"][0] is None  # no such cap is configured
+    assert len(rows) == 5
+
+
+def test_periods_that_have_ended_are_listed_on_request(config: Path) -> None:
+    rows = {row["name"]: row for row in list_caps(config, all_periods=True)["accounts"]}
+    assert len(rows) == 6
+    assert rows["total/money/2020-02-29"]["limit"] == 20
+
+
+def test_an_operator_can_only_raise_what_was_spent(config: Path) -> None:
+    for amount, spent, held in ((1.0, 2.0, 7.0), (9.5, 4.5, 9.5), (8.0, 4.5, 9.5)):
+        rows = list_caps(config, set_spent=(MONEY, amount))["accounts"]
+        (row,) = (row for row in rows if row["name"] == MONEY)
+        assert (row["spent"], row["held"]) == (pytest.approx(spent), pytest.approx(held))
+
+
+def test_an_account_that_is_lost_can_be_set(tmp_path: Path) -> None:
+    write_accounts(tmp_path, {REPLICAS: with_entries()})
+    found = list_caps(write_config(tmp_path), set_spent=(TOKENS, 40.2))["accounts"]
+    assert [(row["name"], row["spent"], row["replicas"]) for row in found] == [(TOKENS, 41, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "complaint"),
+    [
+        ("total/money", 1.0, "there is no account 'total/money'"),
+        (f"client=eve/model=virtual/tokens/{MONTH}", 1.0, "client=alice/model=virtual"),
+        (MONEY, -1.0, "-1"),
+        (MONEY, float("nan"), "nan"),
+    ],
+)
+def test_a_wrong_name_or_amount_changes_nothing(
+    config: Path, name: str, amount: float, complaint: str
+) -> None:
+    before = list_caps(config)
+    with pytest.raises(ConfigError, match=complaint):
+        list_caps(config, set_spent=(name, amount))
+    assert list_caps(config) == before
+
+
+def test_a_gateway_that_never_ran_has_no_accounts(tmp_path: Path) -> None:
+    path = write_config(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        list_caps(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["gateway.toml"]
+
+
+def test_a_recovery_names_the_replicas_that_it_waits_for(tmp_path: Path) -> None:
+    now = time.time()
+    entries = {"a": Entry(5, 0, 5, now), "b": Entry(5, 0, 5, now), "c": Entry(1, 0, 1, now - 60)}
+
+    def recover(account: CapAccount) -> CapAccount:
+        recovery = Recovery(now, account.server, frozenset({"a"}), now)
+        return replace(account.merge(entries), server="lost", recovery=recovery)
+
+    def restart(account: CapAccount) -> CapAccount:
+        return replace(account.merge(entries), server="lost")
+
+    write_accounts(tmp_path, {KEY_PREFIX + TOKENS: recover, REPLICAS: restart})
+    found = list_caps(write_config(tmp_path))
+    assert found["replicas"] == {"running": 2, "status": "recovering", "waiting_for": ["a", "b"]}
+    (row,) = found["accounts"]
+    assert (row["status"], row["waiting_for"]) == ("recovering", ["b"])
+
+
+def test_an_operator_ends_a_recovery_that_waits_for_a_lost_replica(tmp_path: Path) -> None:
+    counter = Counter(TOKENS, "tokens", 500)
+    charge: Charge = {"samples": 1, "tokens": 50, "money": 0}
+
+    def lose(account: CapAccount) -> CapAccount:
+        recovery = Recovery(time.time() - 5, account.server, lost_at=time.time() - 5)
+        lost = {"lost": Entry(seen_at=time.time() - 5)}
+        return replace(account.merge(lost), server="old", recovery=recovery)
+
+    async def spend() -> None:
+        register = SqliteRegister(tmp_path / "accounts.sqlite")
+        meter = Meter(register, ReplicaFile.open(tmp_path / "replicas"))
+        await meter.start(wait=False)
+        try:
+            (await meter.reserve([counter], charge)).settle(charge)
+        finally:
+            await meter.close()
+            await register.close()
+
+    write_accounts(tmp_path, {REPLICAS: lose})
+    with pytest.raises(CapReached):
+        asyncio.run(spend())
+    config = write_config(tmp_path)
+    assert list_caps(config)["replicas"]["waiting_for"] == ["lost"]
+    (row,) = list_caps(config, set_spent=(TOKENS, 400.0))["accounts"]
+    assert row["status"] == "complete"
+    for _ in range(2):
+        asyncio.run(spend())
+    (row,) = list_caps(config)["accounts"]
+    assert (row["spent"], row["limit"]) == (500, 500)
+    with pytest.raises(CapReached):
+        asyncio.run(spend())
+
+
+@pytest.mark.skipif(find_redis() is None, reason="redis-server is not installed")
+def test_accounts_in_redis_are_listed_without_the_password(tmp_path: Path) -> None:
+    with serve_redis() as server:
+        assert server.send("CONFIG SET requirepass secret").startswith("+OK")
+        url = server.url.replace("redis://", "redis://:secret@")
+        found = list_caps(write_config(tmp_path, url), set_spent=(MONEY, 3.0))
+    assert found["store"] == f"127.0.0.1:{server.port}"
+    assert [(row["name"], row["spent"]) for row in found["accounts"]] == [(MONEY, 3)]
