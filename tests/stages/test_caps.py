@@ -28,6 +28,7 @@ CONFIG = """
 base_url = "http://127.0.0.1:9/v1"
 account_store = "{store}"
 max_output_tokens = 100
+token_prices = "prices.toml"
 
 [serve.client_keys]
 alice = "{digest}"
@@ -155,6 +156,7 @@ def test_an_account_that_is_lost_can_be_set(tmp_path: Path) -> None:
         (MONEY, -1.0, "-1"),
         (MONEY, float("nan"), "nan"),
     ],
+    ids=["no period", "no client", "negative", "no number"],
 )
 def test_a_wrong_name_or_amount_changes_nothing(
     config: Path, name: str, amount: float, complaint: str
