@@ -136,7 +136,7 @@ def test_periods_that_have_ended_are_listed_on_request(config: Path) -> None:
 
 
 def test_an_operator_can_only_raise_what_was_spent(config: Path) -> None:
-    for amount, spent, held in ((1.0, 2.0, 7.0), (9.5, 4.5, 9.5), (8.0, 4.5, 9.5)):
+    for amount, spent, held in ((1.0, 2.0, 7.0), (9.5, 9.5, 14.5), (8.0, 9.5, 14.5)):
         rows = list_caps(config, set_spent=(MONEY, amount))["accounts"]
         (row,) = (row for row in rows if row["name"] == MONEY)
         assert (row["spent"], row["held"]) == (pytest.approx(spent), pytest.approx(held))
