@@ -44,6 +44,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import aiohttp
+from benchmarks.gateway_workers import GatewayWorker, start_workers
 
 from adacompute.core.types import make_levels
 from adacompute.gateway.config import make_config
@@ -58,7 +59,6 @@ from adacompute.spending.registers import RegisterError
 from adacompute.storage.calls import FILES, read_calls
 from adacompute.testing.gateways import fetch, free_port
 from adacompute.testing.redis_server import Data, RedisServer, serve_redis
-from benchmarks.gateway_workers import GatewayWorker, start_workers
 
 N_CLIENTS, N_GATEWAYS, N_WORKERS = 64, 8, 4
 MAX_SAMPLES, SAMPLE_TOKENS = 4, 4
@@ -260,7 +260,8 @@ async def restart_redis(server: RedisServer, plan: Plan, progress: Progress) -> 
         if data == "snapshot":
             actions.append((when - 0.07, server.save_snapshot))
     for when, action in sorted(actions, key=lambda one: one[0]):
-        while progress.n_answered < when * len(plan.samples) and not progress.is_done:
+        target = when * len(plan.samples)
+        while progress.n_answered < target and not progress.is_done:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.to_thread(action)
         progress.n_restarts += action != server.save_snapshot
@@ -300,7 +301,7 @@ async def read_account(settings: dict[str, Any]) -> CapAccount:
 def count_calls(folder: Path) -> int:
     """Return the samples of all calls in the files of calls."""
     directories = [one for one in folder.glob("calls-*") if list(one.glob(FILES))]
-    tokens = sum(row["completion_tokens"] for one in directories for row in read_calls(one))
+    tokens = sum(int(row["completion_tokens"]) for one in directories for row in read_calls(one))
     return math.ceil(tokens / SAMPLE_TOKENS)
 
 
@@ -339,7 +340,7 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
             save_cached(cache, f"{upstream}/v1", UPSTREAM_MODEL, known)
         settings = make_settings(folder, plan, upstream, store)
         workers = [GatewayWorker(one, folder / f"worker-{i}.log") for i, one in enumerate(settings)]
-        with start_workers(workers):
+        with start_workers(workers, ["aiohttp", "adacompute.testing.redis_server"]):
             progress = asyncio.run(load(plan, workers, server, seed))
             for worker in workers:
                 worker.wait_ready()
@@ -348,11 +349,11 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
                 worker.stop()
             has_ended = [worker.join() for worker in workers]
             account = asyncio.run(read_account(settings[0]))
-        messages = () if all(has_ended) else ("a worker did not stop",)
+        messages = [] if all(has_ended) else ["a worker did not stop"]
         if account.recovery is not None:
-            messages += ("the recovery of the account did not end",)
+            messages.append("the recovery of the account did not end")
         counts = (count_upstream(upstream), account, count_calls(folder))
-        return Result(plan.cap, *counts, progress, len(plan.samples), messages)
+        return Result(plan.cap, *counts, progress, len(plan.samples), tuple(messages))
 
 
 def main() -> None:

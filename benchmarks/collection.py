@@ -27,13 +27,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.collection.collector import Collector
+from adacompute.collection.cost_cap import CostCap
 from adacompute.collection.limits import AdaptiveLimiter
 from adacompute.collection.plan import CollectionLevel
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import request_body
 from adacompute.models.templates import Template
-from adacompute.spending.cost_meter import CostMeter
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.storage.ledger import Ledger
 
@@ -102,8 +102,9 @@ async def run_collector(url: str, n_samples: int, concurrency: int) -> Timing:
             )
             limiter = AdaptiveLimiter(max_calls=concurrency)
             questions = make_questions(n_samples)
-            collector = Collector(ledger, level, questions, CostMeter(10**18), limiter)
-            timing = await measure(n_samples, collector.run)
+            async with CostCap(ledger, 10**18) as cap:
+                collector = Collector(ledger, level, questions, limiter, cap)
+                timing = await measure(n_samples, collector.run)
         assert (collector.progress.done, collector.progress.missing) == (n_samples, 0)
         ledger.close()
     return timing

@@ -34,7 +34,7 @@ PRELOADED = (
     "starlette.applications",
     "uvloop",
 )
-"""What workers import, also when they serve their first request."""
+"""What workers import."""
 
 
 def serve(settings: Mapping[str, Any], log: Path) -> None:
@@ -95,10 +95,12 @@ class GatewayWorker:
 
 
 @contextmanager
-def start_workers(workers: Sequence[GatewayWorker]) -> Iterator[None]:
-    """Start workers and wait until they serve; at the end of the block, those left are killed."""
-    main = sys.modules["__main__"].__spec__  # every worker imports the main module
-    multiprocessing.set_forkserver_preload([*PRELOADED, *([main.name] if main else [])])
+def start_workers(workers: Sequence[GatewayWorker], preload: Sequence[str]) -> Iterator[None]:
+    """Start workers and wait until they serve; at the end of the block, those left are killed.
+
+    ``preload`` names what the main module imports: every worker imports the main module again.
+    """
+    multiprocessing.set_forkserver_preload([*PRELOADED, *preload])
     try:
         for worker in workers:
             worker.start()

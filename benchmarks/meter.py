@@ -51,6 +51,10 @@ class CountingRegister:
         self.n_trips += 1
         return await self._register.replace(key, old, new, durable=durable)
 
+    async def keys(self, prefix: str) -> list[str]:
+        """Return the keys."""
+        return await self._register.keys(prefix)
+
     async def close(self) -> None:
         """Close the register."""
         await self._register.close()

@@ -61,7 +61,9 @@ if TYPE_CHECKING:
 LENGTH, BUDGETS, PERMUTATIONS = 20_000, (2.0, 4.0), 8
 MAX_SAMPLES, N_EXAMS = 16, 3
 SKIPPED, WINDOWS = 500, (1_000, 5_000)
-BURST = slice(8_000, 12_000)
+BURST = (0.4, 0.6)
+"""Where the burst is, as shares of the stream."""
+
 STREAMS = ("switch", "drift", "burst", "alternate-50", "alternate-250", "alternate-1000")
 MIRROR_STEP, PARETO_STEPS = 0.03, (0.003, 0.01)
 """Steps of the rivals: the best ones of ``--tune``, on the exams and on other sets."""
@@ -76,7 +78,8 @@ Maker = Callable[[PriceCurve, float], Controller]
 class Source:
     """Questions to draw streams from, and a policy that was fitted to others.
 
-    ``exams`` are the numbers of the exams from the easiest to the hardest.
+    ``exams`` are the numbers of the exams from the easiest to the hardest. ``rows`` are the
+    questions' numbers among all that were recorded.
     """
 
     pool: Pool
@@ -84,6 +87,7 @@ class Source:
     exams: IntArray
     policy: SequentialPolicy
     curve: PriceCurve
+    rows: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,15 +152,18 @@ def make_source(pool: Pool, exam: IntArray, seed: int, order: str) -> Source:
         price, features = curve.price_for(BUDGETS[0]), final.prepared_features
         easiness = -experiment.replay.run(final.policy, [price], features=features).cost[:, 0]
     by_exam_mean = np.bincount(exam[fitting], easiness) / np.bincount(exam[fitting])
-    return Source(pool.take(others), exam[others], np.argsort(-by_exam_mean), final.policy, curve)
+    exams = np.argsort(-by_exam_mean)
+    return Source(pool.take(others), exam[others], exams, final.policy, curve, others)
 
 
-def choose_questions(source: Source, name: str, rng: np.random.Generator) -> IntArray:
+def choose_questions(
+    source: Source, name: str, rng: np.random.Generator, length: int = LENGTH
+) -> IntArray:
     """Draw the questions of a stream."""
-    position = np.arange(LENGTH)
-    wants_hard = position >= LENGTH // 2
+    position = np.arange(length)
+    wants_hard = position >= length // 2
     if name == "drift":
-        wants_hard = rng.random(LENGTH) < position / LENGTH
+        wants_hard = rng.random(length) < position / length
     elif name.startswith("alternate"):
         wants_hard = position // int(name.partition("-")[2]) % 2 == 1
     n_exams = min(N_EXAMS, len(source.exams) // 2)
@@ -164,25 +171,34 @@ def choose_questions(source: Source, name: str, rng: np.random.Generator) -> Int
         np.flatnonzero(np.isin(source.exam, exams))
         for exams in (source.exams[:n_exams], source.exams[-n_exams:], source.exams[-1:])
     )
-    chosen = np.where(wants_hard, rng.choice(hard, LENGTH), rng.choice(easy, LENGTH))
+    chosen = np.where(wants_hard, rng.choice(hard, length), rng.choice(easy, length))
     if name == "burst":
-        chosen = rng.choice(len(source.exam), LENGTH)
-        chosen[BURST] = rng.choice(hardest, BURST.stop - BURST.start)
+        chosen = rng.choice(len(source.exam), length)
+        burst = slice(*(int(share * length) for share in BURST))
+        chosen[burst] = rng.choice(hardest, burst.stop - burst.start)
     return np.asarray(chosen)
 
 
-def make_stream(source: Source, name: str, seed: int) -> Stream:
-    """Draw a stream, with a random order of samples for each of its questions."""
+def draw_samples(
+    source: Source, name: str, seed: int, length: int = LENGTH
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the questions of a stream, in ten parts, and their samples in a random order."""
     rng = np.random.default_rng([seed, STREAMS.index(name)])
-    chosen, pool, policy = choose_questions(source, name, rng), source.pool, source.policy
-    answers, last = pool.answers, len(policy.levels)
+    answers, last = source.pool.answers, len(source.policy.levels)
     n_samples = answers.n_samples
-    cells = policy.prepare_features(pool.sequential_features)  # type: ignore[arg-type]
-    limits, accuracies = [], []
-    for rows in np.array_split(chosen, 10):
+    for rows in np.array_split(choose_questions(source, name, rng, length), 10):
         order = rng.random((len(rows), n_samples.max()))
         order[np.arange(n_samples.max()) >= n_samples[rows, None]] = 2.0
-        sample = answers.offsets[rows, None] + np.argsort(order, axis=1)[:, :last]
+        yield rows, answers.offsets[rows, None] + np.argsort(order, axis=1)[:, :last]
+
+
+def make_stream(source: Source, name: str, seed: int, length: int = LENGTH) -> Stream:
+    """Draw a stream, with a random order of samples for each of its questions."""
+    pool, policy = source.pool, source.policy
+    answers, last = pool.answers, len(policy.levels)
+    cells = policy.prepare_features(pool.sequential_features)  # type: ignore[arg-type]
+    limits, accuracies = [], []
+    for rows, sample in draw_samples(source, name, seed, length):
         samples = SampleMatrix(answers.answer[sample])
         path = states().find(samples.vote_keys[:, 1:last])
         limit = policy.continue_price(path, cells[rows], pool.key[rows])
@@ -270,18 +286,23 @@ class Result:
     accuracy: float
 
 
-def judge(stream: Stream, name: str, budget: float, cost: IntArray) -> Result:
-    """Compare a run with the fixed price that is right in hindsight."""
-    half = LENGTH // 2
-    halves = [slice(0, half), slice(half, LENGTH)]
+def judge(
+    stream: Stream, name: str, budget: float, cost: IntArray, settled: IntArray | None = None
+) -> Result:
+    """Compare a run with the fixed price that is right in hindsight.
+
+    ``settled`` are the costs in the order in which they became known, if it is another one.
+    """
+    length, settled = len(cost), cost if settled is None else settled
+    halves = [slice(0, length // 2), slice(length // 2, length)]
     good, windows, ideal, spread = [0, 0], [0, 0], [], []
-    for rows in halves if name == "switch" else [slice(0, LENGTH)]:
+    for rows in halves if name == "switch" else [slice(0, length)]:
         part = stream.take(rows)
         right = part.cost(part.price_in_hindsight(budget))
         ideal.append(part.accuracy[np.arange(len(right)), right - 1])
         sigma = float(right.std())
         spread.append(sigma)
-        total = np.concatenate([[0], np.cumsum(cost[rows])])[SKIPPED:]
+        total = np.concatenate([[0], np.cumsum(settled[rows])])[SKIPPED:]
         for i, size in enumerate(WINDOWS):
             mean = (total[size:] - total[:-size]) / size
             bound = max(0.02 * budget, 3 * sigma / math.sqrt(size))
@@ -289,12 +310,12 @@ def judge(stream: Stream, name: str, budget: float, cost: IntArray) -> Result:
             windows[i] += len(mean)
     deviation = float(cost.mean()) / budget - 1
     sigma = math.sqrt(float(np.mean(np.square(spread))))
-    reached = stream.accuracy[np.arange(LENGTH), cost - 1]
+    reached = stream.accuracy[np.arange(length), cost - 1]
     return Result(
         (good[0], good[1]),
         (windows[0], windows[1]),
         deviation,
-        abs(deviation) <= max(0.005, 3 * sigma / math.sqrt(LENGTH) / budget),
+        abs(deviation) <= max(0.005, 3 * sigma / math.sqrt(length) / budget),
         100 * float((reached - np.concatenate(ideal)).mean()),
     )
 

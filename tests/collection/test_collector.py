@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from adacompute.collection.collector import CollectionProgress, Collector
+from adacompute.collection.cost_cap import CostCap
 from adacompute.collection.limits import AdaptiveLimiter
 from adacompute.collection.plan import CollectionLevel, prompt_size
 from adacompute.core.errors import DataError, ModelError, ModelTimeout, RateLimited, RequestRejected
 from adacompute.models.messages import Prompt, Sample, Settings
 from adacompute.models.templates import Template
-from adacompute.spending.cost_meter import CostMeter
 from adacompute.spending.token_prices import TokenPrices
 from adacompute.storage.ledger import Ledger, StoredSample
 
@@ -94,16 +94,16 @@ def collect(
             score_price=PRICE if scorer else 0,
         )
         asked = [(f"q{i}", f"text {i}") for i in range(questions)]
-        meter = CostMeter(limit, spent=ledger.totals()["cost"])
 
         def report(now: CollectionProgress) -> None:
             if stop_after is not None and now.new_samples >= stop_after:
                 collector.stop("requested")
 
         shared = limiter or AdaptiveLimiter(max_calls=8)
-        collector = Collector(ledger, level, asked, meter, shared, report=report)
         try:
-            progress = await collector.run()
+            async with CostCap(ledger, limit) as cap:
+                collector = Collector(ledger, level, asked, shared, cap, report=report)
+                progress = await collector.run()
             return progress, list(ledger.samples(1))
         finally:
             ledger.close()

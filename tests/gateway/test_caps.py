@@ -257,7 +257,7 @@ def test_usage_above_the_maximum_is_counted_and_reported(
         assert ask(port).status == 429
         shown = gateways.fetch(f"http://127.0.0.1:{port}/metrics")
     assert "used more than its maximum" in caplog.text
-    assert 'adacompute_cap_overruns_total{cap="total/tokens"}' in shown
+    assert 'adacompute_cap_overruns_total{cap="total/tokens/day"}' in shown
 
 
 def test_audits_respect_their_share_under_many_clients(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ CONFIG = """
 base_url = "http://127.0.0.1:9/v1"
 account_store = "{store}"
 max_output_tokens = 100
+token_prices = "prices.toml"
 
 [serve.client_keys]
 alice = "{digest}"
@@ -135,7 +136,7 @@ def test_periods_that_have_ended_are_listed_on_request(config: Path) -> None:
 
 
 def test_an_operator_can_only_raise_what_was_spent(config: Path) -> None:
-    for amount, spent, held in ((1.0, 2.0, 7.0), (9.5, 4.5, 9.5), (8.0, 4.5, 9.5)):
+    for amount, spent, held in ((1.0, 2.0, 7.0), (9.5, 9.5, 14.5), (8.0, 9.5, 14.5)):
         rows = list_caps(config, set_spent=(MONEY, amount))["accounts"]
         (row,) = (row for row in rows if row["name"] == MONEY)
         assert (row["spent"], row["held"]) == (pytest.approx(spent), pytest.approx(held))
@@ -155,6 +156,7 @@ def test_an_account_that_is_lost_can_be_set(tmp_path: Path) -> None:
         (MONEY, -1.0, "-1"),
         (MONEY, float("nan"), "nan"),
     ],
+    ids=["no period", "no client", "negative", "no number"],
 )
 def test_a_wrong_name_or_amount_changes_nothing(
     config: Path, name: str, amount: float, complaint: str

@@ -21,11 +21,15 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 from adacompute.collection.collector import max_lost_calls
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.features.draft import ENTROPY, NOT_RECORDED, SURPRISE, DraftSource
+from adacompute.models.capabilities_cache import cache_path, save_cached
+from adacompute.models.messages import Capabilities
 from adacompute.policies.bundle import load_bundle
+from adacompute.spending.token_prices import NANO
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.inputs import read_pool
 from adacompute.stages.probe import probe_run
 from adacompute.stages.train import train_run
+from adacompute.storage.ledger import Ledger
 from adacompute.storage.store import Run
 from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
@@ -344,3 +348,61 @@ def test_samples_with_other_settings_are_refused(tmp_path: Path) -> None:
         assert (run / "samples.parquet").read_bytes() == before
         assert collect(questions, run, fake, "--samples", "5")[0] == 0  # more of the same
     assert len(samples(run)) == 15
+
+
+def write_prices(path: Path) -> Path:
+    """Write prices by which every call costs 0.01."""
+    (path / "prices.toml").write_text('[models."fake"]\ninput = 0\noutput = 0\ncall = 0.01\n')
+    return path / "prices.toml"
+
+
+def recorded_cost(run: Path) -> float:
+    ledger = Ledger(run / "ledger.sqlite")
+    cost = ledger.totals()["cost"]
+    ledger.close()
+    return cost / NANO
+
+
+@pytest.mark.slow
+def test_three_collectors_share_one_maximum_cost(tmp_path: Path) -> None:
+    questions, prices = write_questions(tmp_path, 1_600), write_prices(tmp_path)
+    options = ("--token-prices", str(prices), "--samples", "1", "--concurrency", "16")
+    with serve_fake(FakeSettings(latency_s=0.05)) as fake:
+        save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
+        run = tmp_path / "run"
+        collect(questions, run, fake, *options, "--max-cost", "0.1")
+        assert fake.stats()["calls"] == 10
+        processes = [
+            subprocess.Popen(
+                command(questions, run, fake, *options, "--max-cost", "2"),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for _ in range(3)
+        ]
+        for process in processes:
+            process.wait(120)
+        assert fake.stats()["calls"] == 200
+        assert recorded_cost(run) == 2
+        code, arm, _ = collect(questions, run, fake, *options, "--max-cost", "2")
+        assert (code, arm["new_samples"]) == (1, 0)
+        collect(questions, run, fake, *options, "--max-cost", "2.25")
+        assert fake.stats()["calls"] == 225
+
+
+@pytest.mark.slow
+def test_calls_of_a_killed_collector_count_at_their_maximum_cost(tmp_path: Path) -> None:
+    questions, prices = write_questions(tmp_path, 100), write_prices(tmp_path)
+    options = ("--token-prices", str(prices), "--samples", "1", "--concurrency", "8")
+    faults = ("ok",) * 4 + ("stall",) * 8
+    with serve_fake(FakeSettings(fault_script=faults)) as fake:
+        save_cached(cache_path(), fake.base_url, "fake", Capabilities(), ttl_s=3600)  # no probes
+        run = tmp_path / "run"
+        process = subprocess.Popen(command(questions, run, fake, *options, "--max-cost", "0.5"))
+        while fake.stats()["calls"] < 12:
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+        collect(questions, run, fake, *options, "--max-cost", "0.2")
+        assert fake.stats()["calls"] in {19, 20}  # one more may have been reserved
+        assert recorded_cost(run) + 0.08 <= 0.2

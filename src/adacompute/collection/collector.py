@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TypeVar
 
+from adacompute.collection.cost_cap import CostCap
 from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
 from adacompute.collection.plan import CollectionLevel, prompt_size
 from adacompute.core.errors import (
@@ -28,7 +29,7 @@ from adacompute.core.errors import (
     RequestRejected,
 )
 from adacompute.models.messages import Prompt, Sample
-from adacompute.spending.cost_meter import CostMeter
+from adacompute.spending.meter import CapReached, Reservation
 from adacompute.spending.token_prices import NANO, Usage, split_cost
 from adacompute.storage.ledger import Ledger, StoredSample
 
@@ -104,8 +105,8 @@ class Collector:
     ledger: Ledger
     level: CollectionLevel
     questions: Sequence[tuple[str, str]]
-    meter: CostMeter
     limiter: AdaptiveLimiter
+    cap: CostCap | None = None
     rate_limiter: RateLimiter | None = None
     report: Callable[[CollectionProgress], None] = lambda _: None
 
@@ -193,19 +194,33 @@ class Collector:
         max_cost = self.level.max_cost(size, len(work.samples)) if work.samples else 0
         scores = len(work.samples) + len(work.stored)
         max_cost += scores * self.level.score_price
-        while not self.meter.reserve(max_cost):
-            if not self._tasks:
-                self.stop("the next call may cost more than is left of the maximum cost")
-                return
-            await self._wait_for_one()
+        reservation = await self._reserve(max_cost)
+        if self.progress.stopped:
+            if reservation is not None:
+                reservation.release()
+            return
         if self.rate_limiter is not None and work.samples:
             await self.rate_limiter.acquire(size // 4 + len(work.samples) * self._expected_tokens())
         await self._unfinished.acquire()
         if work.samples:
             await self.limiter.acquire()
-        task = asyncio.create_task(self._work(work, prompt, max_cost))
+        task = asyncio.create_task(self._work(work, prompt, max_cost, reservation))
         self._tasks.add(task)
         task.add_done_callback(self._end)
+
+    async def _reserve(self, max_cost: int) -> Reservation | None:
+        """Reserve the maximum cost of a call, and wait while running calls may leave some of it."""
+        while self.cap is not None and not self.progress.stopped:
+            try:
+                return await self.cap.reserve(max_cost)
+            except CapReached as refusal:
+                if self._tasks:
+                    await self._wait_for_one()
+                elif refusal.is_spent:
+                    self.stop("the next call may cost more than is left of the maximum cost")
+                else:  # of other processes
+                    await asyncio.sleep(refusal.retry_after_s)
+        return None
 
     def _expected_tokens(self) -> int:
         """Return the mean tokens per completion so far, or the limit before the first one."""
@@ -224,12 +239,16 @@ class Collector:
         if self._error is not None:  # a bug or a full disk ends the collection
             raise self._error
 
-    async def _work(self, work: Work, prompt: Prompt, max_cost: int) -> None:
+    async def _work(
+        self, work: Work, prompt: Prompt, max_cost: int, reservation: Reservation | None
+    ) -> None:
         """Make one call, store its samples, and score them."""
         spent = 0
         try:
             samples = work.stored
             if not samples:
+                # A call that is cancelled or times out may be billed.
+                spent = max_cost - len(work.samples) * self.level.score_price
                 received = await self._call(work, prompt)
                 spent = self._cost(received)
                 samples = self._samples(work, received[: len(work.samples)], spent)
@@ -237,13 +256,13 @@ class Collector:
                 self._count_new(samples)
             spent += await self._score(work, samples)
         except ModelError as error:
-            # A call that timed out may have been billed, so it counts at its maximum cost.
-            if isinstance(error, ModelTimeout):
-                spent = max_cost - len(work.samples) * self.level.score_price
+            if not isinstance(error, ModelTimeout):
+                spent = 0
             self._fail(work, error)
             return
         finally:
-            self.meter.settle(max_cost, actual=spent)
+            if reservation is not None:
+                reservation.settle({"money": spent})
             self.progress.cost += spent
         rest = work.samples[len(samples) :]
         if rest:  # the server returned fewer choices than requested

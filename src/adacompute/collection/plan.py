@@ -133,6 +133,12 @@ class Plan:
         _check_money(self)
         _check_keys(self)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether all prices are 0."""
+        is_free = all(spec.token_prices.is_free for spec in self.arms)
+        return is_free and self.scorer_prices.is_free
+
     def question_texts(self) -> list[tuple[str, str]]:
         """Return the ids and texts of the questions."""
         ids, texts = (
@@ -238,8 +244,7 @@ def _check_money(plan: Plan) -> None:
         check_url(plan.scorer)
     elif not scores.is_free:
         raise ConfigError("--scorer-price needs a scorer: give its URL with --scorer")
-    free = scores.is_free and all(spec.token_prices.is_free for spec in plan.arms)
-    if free and plan.max_cost is not None:
+    if plan.is_free and plan.max_cost is not None:
         raise ConfigError("--max-cost needs prices: give a file of them with --token-prices")
 
 

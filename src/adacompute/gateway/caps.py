@@ -33,7 +33,7 @@ EACH = "*"
 WHEN_SPENT = ("reject", "cheapest")
 """What a request gets that has no sample when a cap is reached: an error, or one cheap sample."""
 
-AUDIT = "audit"
+AUDIT, SERVED = "audit", "served"
 DAY_S = 86_400
 
 
@@ -85,6 +85,9 @@ class NotPriced(ModelError):  # noqa: N818 - it names the state, not a fault
 
 def check_caps(config: Config) -> None:
     """Raise ConfigError if a cap names nobody, or limits what cannot be bounded."""
+    kinds = [(cap.client, cap.model, cap.unit, cap.period) for cap in config.caps]
+    if len(set(kinds)) < len(kinds):
+        raise ConfigError("two caps have the same client, model, unit and period: give one amount")
     for cap in config.caps:
         own = [one.token_prices for one in config.models.values()]
         if cap.unit == "money" and config.token_prices is None and not any(own):
@@ -96,7 +99,8 @@ def check_caps(config: Config) -> None:
         names = config.models if cap.model in {None, EACH} else [cap.model]
         unlimited = [one for one in names if config.models[one].max_output_tokens is None]
         is_bounded = config.max_output_tokens is not None
-        if cap.needs_output_limit and not is_bounded and (unlimited or cap.model is None):
+        is_of_all = cap.model in {None, EACH}  # forwarded requests count too
+        if cap.needs_output_limit and not is_bounded and (unlimited or is_of_all):
             raise ConfigError(
                 f"a cap in {cap.unit} needs max_output_tokens: without it, a sample can be of any "
                 "length, and only samples can be capped"
@@ -179,7 +183,7 @@ class Caps:
             self._n_planned[model] -= n_samples * fits
 
     def usage(self) -> list[CounterUsage]:
-        """Return what is known of all counters."""
+        """Return what is known of all counters, and of the samples that were served."""
         return self.meter.usage()
 
     def _counters(self, origin: CallOrigin) -> list[Counter]:
@@ -204,7 +208,7 @@ def _audit_name(model: str) -> str:
 
 
 def _served_counter(model: str) -> Counter:
-    return Counter(f"served/model={model}/samples/all", "samples", MAX_LIMIT)
+    return Counter(f"{SERVED}/model={model}/samples/all", "samples", MAX_LIMIT)
 
 
 def _samples(n: int) -> Charge:

@@ -173,7 +173,7 @@ class Config:
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     log: LogConfig | None = None
     calls: CallsConfig = field(default_factory=CallsConfig)
-    account_store: str | None = None
+    account_store: str | None = field(default=None, repr=False)
     caps: Sequence[CapConfig] = ()
     when_spent: str = "reject"
     token_prices: str | None = None

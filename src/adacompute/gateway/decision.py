@@ -57,10 +57,12 @@ class Decision:
         return self.prepare_s + self.session.progress.decision_s
 
     def settle(self) -> None:
-        """Report the cost to the pacer, once."""
-        if self.pacer is not None:
-            self.pacer.settle(self.cost)
-            self.pacer = None
+        """Report the cost to the pacer, once; a request that cost nothing is none to it."""
+        pacer, self.pacer = self.pacer, None
+        if pacer is not None and self.cost > 0:
+            pacer.settle(self.cost)
+        elif pacer is not None:
+            pacer.cancel()
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,7 +117,7 @@ class Engine:
     ) -> Decision:
         """Make the first decision; ``question`` is found in the request by default."""
         start = time.perf_counter()
-        budget, price, pooled_price = self._price(request)
+        budget, price, pooled_price = self._price(request, client)
         pacer = None if request.budget is not None else self.held_budgets.find(client)
         if pacer is not None:
             budget = pacer.aim.target
@@ -304,9 +304,10 @@ class Engine:
         bundle = self.virtual.bundle
         return bundle.price_for(budget), bundle.pooled_price_for(budget)
 
-    def _price(self, request: VirtualRequest) -> tuple[float, float, float]:
+    def _price(self, request: VirtualRequest, client: str) -> tuple[float, float, float]:
         """Return the budget of a request, and its prices with and without a question's text."""
-        budget = self.virtual.budget if request.budget is None else request.budget
+        own = self.virtual.client_budgets.get(client, self.virtual.budget)
+        budget = own if request.budget is None else request.budget
         try:
             return budget, *self._price_for(budget)
         except (BundleError, InfeasibleBudget) as error:

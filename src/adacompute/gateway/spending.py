@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Sequence
 
 from adacompute.core.errors import AdaComputeError, ConfigError
-from adacompute.gateway.caps import Caps
+from adacompute.gateway.caps import SERVED, Caps
 from adacompute.gateway.config import Config
 from adacompute.gateway.held_budgets import HeldBudgets
 from adacompute.gateway.logs import log
@@ -133,8 +133,9 @@ class Spending:
     def _show_caps(self) -> None:
         """Show what is known of all caps."""
         for usage in () if self.caps is None else self.caps.usage():
-            cap = usage.counter.cap
-            scale = usage.counter.scale
+            cap, scale = usage.counter.cap, usage.counter.scale
+            if cap.startswith(SERVED):
+                continue
             for name, value in {
                 "cap_limit": usage.counter.limit,
                 "cap_spent": usage.spent,

@@ -16,6 +16,9 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 Charge = Mapping[Unit, int]
 """Amounts by unit; money is in billionths (``token_prices.NANO``)."""
 
+_KINDS = {len("2026-11-16"): "day", len("2026-11"): "month"}
+"""Kinds of periods by the length of their names."""
+
 MAX_LIMIT = 2**62
 MAX_NAME_BYTES = 440
 
@@ -38,8 +41,13 @@ class Counter:
 
     @property
     def cap(self) -> str:
-        """The name without the period."""
-        return self.name.rpartition("/")[0] or self.name
+        """The name with the kind of the period instead of the period.
+
+        >>> Counter("total/samples/2026-11-16", "samples", 100).cap
+        'total/samples/day'
+        """
+        name, _, period = self.name.rpartition("/")
+        return f"{name}/{_KINDS.get(len(period), period)}"
 
     @property
     def scale(self) -> int:

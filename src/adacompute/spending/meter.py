@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from adacompute.core.errors import DataError, RateLimited
 from adacompute.spending.accounts import CapAccount
@@ -23,9 +24,18 @@ from adacompute.spending.counters import Charge, Counter, Unit
 from adacompute.spending.leases import Lease, LeaseStatus
 from adacompute.spending.registers import Register, RegisterError
 from adacompute.spending.replica import FORGET_S, Replica
-from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.replica_file import ReplicaFile, open_unused_files
 
-__all__ = ["CapReached", "Charge", "Counter", "CounterUsage", "Meter", "Reservation", "Unit"]
+__all__ = [
+    "CapReached",
+    "Charge",
+    "Counter",
+    "CounterUsage",
+    "Meter",
+    "Reservation",
+    "Unit",
+    "reclaim_leases",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +167,11 @@ class Meter:
         self._leases.clear()
         await self._replica.close()
 
+    @property
+    def is_available(self) -> bool:
+        """Whether the register and the disk answered when they were last used."""
+        return self._is_available
+
     def try_reserve(self, counters: Sequence[Counter], worst: Charge) -> Reservation | None:
         """Reserve a call in all of its counters within the leases; None if one is too small."""
         parts: list[tuple[Lease, int]] = []
@@ -283,8 +298,9 @@ class Meter:
             refusal = CapReached(f"the cap {counter.name} is not available now: retry later")
         else:
             refusal = CapReached(
-                f"the cap {counter.name} of {counter.limit} {counter.unit} has too little left for "
-                f"a call of up to {amount}: wait for the end of the period or raise the cap"
+                f"the cap {counter.name} of {counter.limit / counter.scale:g} {counter.unit} has "
+                f"too little left for a call of up to {amount / counter.scale:g}: wait for the end "
+                "of the period or raise the cap"
             )
             if account.spent + amount > counter.limit:
                 refusal.retry_after_s = max(RETRY_S, counter.ends_at - self._clock())
@@ -301,3 +317,14 @@ class Meter:
             elif now > ends_at and not (lease.reserved or lease.left or lease.is_changed):
                 del self._leases[name]
                 self._replica.file.remove(lease.row)
+
+
+async def reclaim_leases(register: Register, directory: Path) -> None:
+    """Give back what processes that were killed still held, apart from their open calls.
+
+    The next process that uses their file would do so too.
+    """
+    for file in open_unused_files(directory):
+        meter = Meter(register, file)
+        await meter.start(wait=False)
+        await meter.close()

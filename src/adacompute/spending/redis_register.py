@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S = 0.5
+MAX_CALLS = 32
+"""Calls at a time, each on a connection of its own."""
+
 PAGE_SIZE = 1_000
 """Keys that are looked at in one step when keys are listed."""
 
@@ -62,6 +65,7 @@ class RedisRegister:
             from redis.backoff import NoBackoff
 
         self._url = url
+        self._slots = asyncio.Semaphore(MAX_CALLS)
         self._timeout_s = timeout_s
         self._options: dict[str, Any] = {
             "decode_responses": True,
@@ -129,7 +133,7 @@ class RedisRegister:
         from redis.exceptions import RedisClusterException, RedisError
 
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s), self._slots:
                 try:
                     return await call()
                 except Disconnected:  # the server has restarted: the next try connects again

@@ -93,6 +93,10 @@ class SharedPacer:
         self._in_flight += 1
         self._peak = max(self._peak, self._in_flight)
 
+    def cancel(self) -> None:
+        """Forget a question that got its price here and was not answered."""
+        self._in_flight -= 1
+
     def settle(self, cost: float) -> None:
         """Count a question that got its price here, and what it cost in the end."""
         self._in_flight -= 1

@@ -148,7 +148,7 @@ def _limits(config: Config) -> Limits:
     for cap, client, model in product(config.caps, clients, models):
         counter = cap.counter(client, model, time.time())
         if counter is not None:
-            found[counter.cap, cap.period] = counter.limit
+            found[counter.name.rpartition("/")[0], cap.period] = counter.limit
     return found
 
 

@@ -10,8 +10,8 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from adacompute.collection.adaptive import RoundSamples, collect_rounds
 from adacompute.collection.arms import ArmSpec
 from adacompute.collection.collector import CollectionProgress, Collector
+from adacompute.collection.cost_cap import CostCap
 from adacompute.collection.export import export
 from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
 from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, CollectionLevel, Plan
@@ -27,7 +28,6 @@ from adacompute.core.errors import DataError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
-from adacompute.spending.cost_meter import CostMeter
 from adacompute.spending.token_prices import NANO, Usage
 from adacompute.stages.inputs import read_api_key
 from adacompute.stages.probe import find_capabilities
@@ -117,38 +117,47 @@ async def _collect(
     write: Callable[[str], object],
     report: Callable[[str, CollectionProgress], None],
 ) -> list[CollectionProgress]:
-    limit = None if plan.max_cost is None else int(plan.max_cost * NANO)
-    meter = CostMeter(limit, spent=ledger.totals()["cost"])
     rate_limiter = None
     if plan.requests_per_minute or plan.tokens_per_minute:
         rate_limiter = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
     finished: list[CollectionProgress] = []
-    for spec in plan.arms:
-        limiter = AdaptiveLimiter(max_calls=plan.concurrency)
-        log = _Log(write, limiter)
-        async with AsyncExitStack() as stack:
-            upstream = await stack.enter_async_context(
-                Upstream(
-                    spec.base_url,
-                    spec.model,
-                    api_key=read_api_key(spec.api_key_env),
-                    timeouts=plan.timeouts,
-                    max_connections=plan.concurrency,
-                    on_event=log,
+    async with AsyncExitStack() as stack:
+        cap = None
+        if not plan.is_free:
+            limit = None if plan.max_cost is None else int(plan.max_cost * NANO)
+            cap = await stack.enter_async_context(CostCap(ledger, limit))
+        for spec in plan.arms:
+            limiter = AdaptiveLimiter(max_calls=plan.concurrency)
+            log = _Log(write, limiter)
+            async with _open_level(plan, spec, log) as level:
+                sampler = _ArmSampler(
+                    ledger, level, limiter, cap, rate_limiter, partial(report, spec.name)
                 )
-            )
-            upstream.capabilities = await find_capabilities(upstream, spec.base_url, spec.model)
-            scorer = None
-            if plan.scorer is not None:
-                scorer = await stack.enter_async_context(_open_scorer(plan, plan.scorer, log))
-            level = _make_level(plan, spec, upstream, scorer)
-            sampler = _ArmSampler(
-                ledger, level, meter, limiter, rate_limiter, partial(report, spec.name)
-            )
-            finished.append(await _collect_arm(plan, spec, sampler))
-        if finished[-1].stopped:
-            break
+                finished.append(await _collect_arm(plan, spec, sampler))
+            if finished[-1].stopped:
+                break
     return finished
+
+
+@asynccontextmanager
+async def _open_level(plan: Plan, spec: ArmSpec, log: _Log) -> AsyncIterator[CollectionLevel]:
+    """Connect to the server of an arm, and to the scorer if there is one."""
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(
+            Upstream(
+                spec.base_url,
+                spec.model,
+                api_key=read_api_key(spec.api_key_env),
+                timeouts=plan.timeouts,
+                max_connections=plan.concurrency,
+                on_event=log,
+            )
+        )
+        upstream.capabilities = await find_capabilities(upstream, spec.base_url, spec.model)
+        scorer = None
+        if plan.scorer is not None:
+            scorer = await stack.enter_async_context(_open_scorer(plan, plan.scorer, log))
+        yield _make_level(plan, spec, upstream, scorer)
 
 
 @dataclass(frozen=True)
@@ -157,8 +166,8 @@ class _ArmSampler:
 
     ledger: Ledger
     level: CollectionLevel
-    meter: CostMeter
     limiter: AdaptiveLimiter
+    cap: CostCap | None
     rate_limiter: RateLimiter | None
     report: Callable[[CollectionProgress], None]
 
@@ -170,8 +179,8 @@ class _ArmSampler:
             self.ledger,
             replace(self.level, n_samples=n_samples),
             questions,
-            self.meter,
             self.limiter,
+            self.cap,
             self.rate_limiter,
             self.report,
         )
