@@ -243,6 +243,22 @@ def test_calls_that_a_killed_process_had_open_count_at_their_maximum(
     asyncio.run(main())
 
 
+def test_a_return_that_a_crashed_machine_forgot_is_not_counted_as_spent(tmp_path: Path) -> None:
+    async def main() -> None:
+        register, counter = FaultyRegister(), samples("a", 100)
+        async with metering(register, tmp_path) as meter:
+            (await take(meter, counter, 50)).settle({"samples": 20})
+            before = (tmp_path / "replica-0").read_bytes()
+        (tmp_path / "replica-0").write_bytes(before)
+        assert register.account(counter).held == 20
+        async with metering(register, tmp_path, boot_id="another") as meter:
+            usage = meter.usage()[0]
+            assert (usage.spent, usage.held, usage.own_left) == (20, 20, 0)
+            await take(meter, counter, 80)
+
+    asyncio.run(main())
+
+
 def test_a_second_process_of_a_directory_is_another_replica(tmp_path: Path) -> None:
     async def main() -> None:
         register, counter = FaultyRegister(), samples("a", 10)
@@ -406,7 +422,11 @@ def test_nothing_is_granted_until_all_replicas_sent_what_the_server_lost(
             register.later = 5.0
             await one.refresh()
             await refused(take(one, counter))  # the other one was alive and is missing
-            for later in (5.0, 6.0):
+            for later in (5.0, 6.0):  # so is one of its counters, which nobody else knows
+                register.later = later
+                await one.refresh()
+                await refused(take(one, other, 11))
+            for later in (7.0, 8.0):
                 register.later = later
                 for meter in (two, one):
                     await meter.refresh()
@@ -468,19 +488,22 @@ def test_a_lower_limit_applies_to_leases_that_are_held(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_limit_that_is_lowered_during_a_request_for_a_lease_applies_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_steps", range(12))
+def test_a_limit_that_is_lowered_during_a_refresh_applies_to_its_lease(
+    tmp_path: Path, n_steps: int
+) -> None:
     async def main() -> None:
-        register = FaultyRegister()
-        async with metering(register, tmp_path) as meter:
-            (await take(meter, samples("a", 100), 1)).release()
-            slow = asyncio.create_task(take(meter, samples("a", 100), 50))
-            await asyncio.sleep(0)
-            assert meter.try_reserve([samples("a", 10)], {"samples": 5}) is None
-            await asyncio.wait([slow])
-            assert sum(one.own_left + one.own_reserved for one in meter.usage()) <= 50
-            if slow.exception() is None:
-                slow.result().release()
-            await refused(take(meter, samples("a", 10), 11))
+        register, low = FaultyRegister(), samples("a", 40)
+        async with metering(register, tmp_path) as one, metering(register, tmp_path) as two:
+            (await take(two, samples("a", 100), 10)).settle({"samples": 10})
+            (await take(one, samples("a", 100), 30)).settle({"samples": 30})
+            refreshing = asyncio.create_task(one.refresh())  # it asks for more
+            for _ in range(n_steps):
+                await asyncio.sleep(0)
+            assert one.try_reserve([low], {"samples": 1}) is None
+            await refreshing
+            assert one.try_reserve([low], {"samples": 1}) is None
+            await refused(take(one, low))
 
     asyncio.run(main())
 
@@ -516,6 +539,7 @@ def test_rows_of_periods_that_ended_are_reused(tmp_path: Path) -> None:
             for _ in range(2):
                 await meter.refresh()
             assert meter.usage() == []
+            assert meter._replica.file.rows == {}
             assert register.account(counter).held == register.account(counter).spent == 4
             # A call that comes late does not get the amounts again.
             await refused(take(meter, counter, 7))

@@ -119,7 +119,7 @@ class Lease:
     def set_limit(self, counter: Counter) -> None:
         """Change the limit; under a lower one, everything that is left is given back."""
         if counter.limit < self.counter.limit:
-            self.give_back(self.left)
+            self.give_back_all()
         self.row.set_limit(counter)
         self.min_refused = None
 
@@ -128,6 +128,10 @@ class Lease:
         if amount > 0:
             self.row.set_returned(self.row.returned + amount)
             self.is_changed = True
+
+    def give_back_all(self) -> None:
+        """Keep only what is used; grants that are not synced yet are given back too."""
+        self.give_back(self.row.granted - self.row.returned - self.row.used)
 
     def is_refused(self, minimum: int) -> bool:
         """Whether as much was refused since the last refresh."""
@@ -168,7 +172,7 @@ class Lease:
         if wanted:  # near the cap, asking early would cost a round trip per call
             self._low = wanted // 2 if reply.amount >= wanted else 0
         if limit > self.counter.limit:  # it was lowered in the meantime
-            row.set_returned(max(row.returned, row.granted - row.used))
+            self.give_back_all()
 
     def set_recovering(self) -> None:
         """Refuse everything until the next refresh, and keep what is left."""
