@@ -27,7 +27,7 @@ RECOVERY_S = 3.0
 """Least duration of a recovery: replicas send their copy once per second."""
 
 ALIVE_S = 10.0
-"""A replica that sent nothing for so long before a recovery is not waited for."""
+"""A replica that sent nothing for so long before the account was lost is not waited for."""
 
 OPERATOR = "operator"
 """Name of the entry that an operator sets."""
@@ -61,10 +61,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Recovery:
-    """When and on which server an account was found to be lost, and who sent a copy since."""
+    """When and on which server an account was found to be lost, and who sent a copy since.
+
+    ``lost_at`` is when the account was last known to be complete; 0 if nobody knows.
+    """
 
     started_at: float
     server: str
+    lost_at: float = 0.0
     confirmed: frozenset[str] = frozenset()
 
 
@@ -96,7 +100,7 @@ class CapAccount:
         """Replicas whose copy a recovery waits for."""
         if self.recovery is None:
             return frozenset()
-        oldest = self.recovery.started_at - ALIVE_S
+        oldest = (self.recovery.lost_at or self.recovery.started_at) - ALIVE_S
         waits = {name for name, entry in self.entries.items() if entry.seen_at >= oldest}
         return frozenset(waits - self.recovery.confirmed - {OPERATOR})
 
@@ -121,7 +125,8 @@ class CapAccount:
         if self.recovery is not None:
             recovery = self.recovery
             confirmed = sorted(recovery.confirmed)
-            found["recovery"] = [recovery.started_at, recovery.server, *confirmed]
+            times = (recovery.started_at, recovery.lost_at)
+            found["recovery"] = [*times, recovery.server, *confirmed]
         return json.dumps(found, separators=(",", ":"))
 
     @staticmethod
@@ -134,7 +139,8 @@ class CapAccount:
                 {name: Entry(*numbers) for name, numbers in found["entries"].items()},
                 int(found["number"]),
                 str(found["server"]),
-                recovery and Recovery(recovery[0], recovery[1], frozenset(recovery[2:])),
+                recovery
+                and Recovery(recovery[0], recovery[2], recovery[1], frozenset(recovery[3:])),
             )
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise DataError(f"an account of a cap cannot be read: {error}") from None
@@ -146,7 +152,8 @@ class LeaseRequest:
 
     ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like.
     ``known`` is its copy of the account, None if it has none, and ``server`` the last server under
-    which it saw a complete account of any cap.
+    which it saw a complete account of any cap. ``seen_at`` is when it last saw one, by the clock of
+    that server; 0 if never.
     """
 
     replica: str
@@ -156,6 +163,7 @@ class LeaseRequest:
     wanted: int = 0
     known: CapAccount | None = None
     server: str = ""
+    seen_at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -226,9 +234,11 @@ def _recover(
     recovery = account.recovery
     if recovery is None and account.server == server and known.number <= account.number:
         return account
+    lost_at = max(min(now, request.seen_at), 0.0 if recovery is None else recovery.lost_at)
     if recovery is None or recovery.server != server:
         recovery = Recovery(now, server)
-    recovery = replace(recovery, confirmed=recovery.confirmed | {request.replica})
+    confirmed = recovery.confirmed | {request.replica}
+    recovery = replace(recovery, lost_at=lost_at, confirmed=confirmed)
     number = max(account.number, known.number)
     account = replace(account, number=number, recovery=recovery).merge(known.entries)
     account = account.merge({request.replica: request.entry})

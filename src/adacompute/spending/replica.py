@@ -39,6 +39,9 @@ FORGET_S = 86_400.0
 MAX_EXCHANGES = 16
 """Messages to the register at a time during a refresh."""
 
+MAX_COPIES = 32
+"""Accounts of counters that are not in use that are copied at a refresh."""
+
 
 class Replica:
     """One process, with its register and its file.
@@ -92,6 +95,7 @@ class Replica:
                 max(0, wanted - waiting),
                 lease.account,
                 self._server,
+                self._seen_at,
             )
             reply = self._reply(stored, reading, request)
             return reply.account.to_json(), reply
@@ -130,17 +134,35 @@ class Replica:
                 await self.exchange(lease, min(1, wanted), wanted)
 
         chosen = [lease for lease in leases if is_new or self._must_send(lease)]
-        sent = await asyncio.gather(*map(send, chosen), return_exceptions=True)
-        for failure in sent:
+        others = sorted(set(leases).difference(chosen), key=lambda lease: lease.copied_at)
+        work = [*map(send, chosen), *map(self._copy, others[:MAX_COPIES])]
+        for failure in await asyncio.gather(*work, return_exceptions=True):
             if failure is not None:
                 raise failure
         await self._confirm(server)
+
+    async def _copy(self, lease: Lease) -> None:
+        """Copy the account of a counter that this replica does not use now: others may."""
+        async with lease.lock:
+            reading = await self.register.read(KEY_PREFIX + lease.counter.name)
+            account = _parse(reading)
+            if account is None or not lease.copy(account, reading.server):
+                lease.is_changed = True  # the next refresh sends what is known here
 
     def _must_send(self, lease: Lease) -> bool:
         """Whether a counter has changed, or is on a server of its own, as in Redis Cluster."""
         if lease.is_changed or lease.status == "recovering" or lease.account is None:
             return True
         return lease.account.server != self._server
+
+    @property
+    def _seen_at(self) -> float:
+        """When a server was last known to have everything, by its clock; 0 if never."""
+        if (known := self._replicas) is None:
+            return 0.0
+        if known.recovery is not None:
+            return known.recovery.lost_at
+        return max((entry.seen_at for entry in known.entries.values()), default=0.0)
 
     async def save(self, leases: Collection[Lease]) -> None:
         """Copy all accounts to the disk; OSError if it is full."""
@@ -155,7 +177,14 @@ class Replica:
         def change(reading: Reading) -> tuple[str | None, CapAccount | None]:
             if reading.server != server:  # it was replaced just now
                 return None, None
-            request = LeaseRequest(self.name, Entry(), 0, known=self._replicas, server=self._server)
+            request = LeaseRequest(
+                self.name,
+                Entry(),
+                0,
+                known=self._replicas,
+                server=self._server,
+                seen_at=self._seen_at,
+            )
             account = self._reply(_parse(reading), reading, request).account
             oldest = reading.now - FORGET_S
             alive = {name: one for name, one in account.entries.items() if one.seen_at > oldest}
