@@ -442,6 +442,57 @@ def test_nothing_is_granted_until_all_replicas_sent_what_the_server_lost(
     asyncio.run(main())
 
 
+def test_a_replica_that_died_during_a_long_outage_is_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        register, counter = RecoveringRegister(), samples("a", 100)
+        async with metering(register, tmp_path / "1") as one:
+            two = Meter(register, ReplicaFile.open(tmp_path / "2"), refresh_s=NEVER_S)
+            await two.start()
+            await take(one, counter, 10)
+            await one.refresh()
+            await take(two, counter, 60)  # the other one does not know of it
+            register.is_down = True
+            await two.close()  # it says nothing more
+            register.restart("new")
+            register.is_down = False
+            for later in (60.0, 61.0, 62.0):
+                register.later = later
+                await one.refresh()
+                await refused(take(one, counter, 50))
+            async with metering(register, tmp_path / "2") as two:
+                for meter in (one, two, one):
+                    await meter.refresh()
+                await refused(take(one, counter, 31))
+                await one.refresh()
+                await take(one, counter, 30)
+
+    asyncio.run(main())
+
+
+def test_an_idle_replica_copies_what_others_spent(tmp_path: Path) -> None:
+    async def main() -> None:
+        register, counter = RecoveringRegister(), samples("a", 100)
+        async with metering(register, tmp_path / "1") as one:
+            two = Meter(register, ReplicaFile.open(tmp_path / "2"), refresh_s=NEVER_S)
+            await two.start()
+            (await take(one, counter, 1)).release()
+            for _ in range(3):
+                await one.refresh()
+            (await take(two, counter, 90)).settle({"samples": 90})
+            await two.refresh()
+            register.later = 30.0  # for so long, the other one says nothing more
+            await one.refresh()
+            register.restart("new")
+            for register.later in (31.0, 32.0, 33.0):
+                await one.refresh()
+                await refused(take(one, counter, 11))
+            await take(one, counter, 5)
+            register.is_down = True
+            await two.close()
+
+    asyncio.run(main())
+
+
 def test_a_new_replica_does_not_take_a_lost_counter_for_a_new_one(tmp_path: Path) -> None:
     async def main() -> None:
         register, counter = RecoveringRegister(), samples("a", 100)
