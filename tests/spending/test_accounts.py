@@ -483,3 +483,5 @@ def test_an_operator_ends_a_recovery() -> None:
     assert (higher.spent, higher.held) == (60, 105)
     assert set_spent(higher, 10, server="t", now=52.0).held == 105
     assert set_spent(None, 7, server="t", now=0.0).held == 7
+    forgotten = replace(recovering, entries={})
+    assert set_spent(forgotten, 0, server="t", now=9.0).entries["a"].seen_at == 9.0

@@ -271,7 +271,8 @@ def _recover(
 def _complete(account: CapAccount, server: str, now: float) -> CapAccount:
     """End a recovery; replicas that sent their copy were seen now."""
     confirmed = account.recovery.confirmed if account.recovery else ()
-    seen = {name: replace(account.entries[name], seen_at=now) for name in confirmed}
+    before = {name: account.entries.get(name, Entry()) for name in confirmed}
+    seen = {name: replace(entry, seen_at=now) for name, entry in before.items()}
     number = account.number + 1
     return replace(account, number=number, server=server, recovery=None).merge(seen)
 

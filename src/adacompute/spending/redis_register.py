@@ -100,8 +100,16 @@ class RedisRegister:
         pattern = KEY_START + re.sub(r"([\\*?\[\]])", r"\\\1", prefix) + "*"
 
         async def scan() -> set[str]:  # a cluster is scanned on all its primaries
-            client = await self._client()
-            return {key async for key in client.scan_iter(match=pattern, count=PAGE_SIZE)}
+            async with asyncio.timeout(self._timeout_s):
+                client = await self._client()
+            pages = client.scan_iter(match=pattern, count=PAGE_SIZE)
+            found: set[str] = set()
+            while True:
+                async with asyncio.timeout(self._timeout_s):
+                    key = await anext(pages, None)
+                if key is None:
+                    return found
+                found.add(key)
 
         found = await self._try_twice(scan)
         return sorted(key[len(KEY_START) : -len(KEY_END)] for key in found)
