@@ -243,6 +243,22 @@ def test_calls_that_a_killed_process_had_open_count_at_their_maximum(
     asyncio.run(main())
 
 
+def test_a_return_that_a_crashed_machine_forgot_is_not_counted_as_spent(tmp_path: Path) -> None:
+    async def main() -> None:
+        register, counter = FaultyRegister(), samples("a", 100)
+        async with metering(register, tmp_path) as meter:
+            (await take(meter, counter, 50)).settle({"samples": 20})
+            before = (tmp_path / "replica-0").read_bytes()
+        (tmp_path / "replica-0").write_bytes(before)
+        assert register.account(counter).held == 20
+        async with metering(register, tmp_path, boot_id="another") as meter:
+            usage = meter.usage()[0]
+            assert (usage.spent, usage.held, usage.own_left) == (20, 20, 0)
+            await take(meter, counter, 80)
+
+    asyncio.run(main())
+
+
 def test_a_second_process_of_a_directory_is_another_replica(tmp_path: Path) -> None:
     async def main() -> None:
         register, counter = FaultyRegister(), samples("a", 10)
@@ -406,7 +422,11 @@ def test_nothing_is_granted_until_all_replicas_sent_what_the_server_lost(
             register.later = 5.0
             await one.refresh()
             await refused(take(one, counter))  # the other one was alive and is missing
-            for later in (5.0, 6.0):
+            for later in (5.0, 6.0):  # so is one of its counters, which nobody else knows
+                register.later = later
+                await one.refresh()
+                await refused(take(one, other, 11))
+            for later in (7.0, 8.0):
                 register.later = later
                 for meter in (two, one):
                     await meter.refresh()
@@ -418,6 +438,57 @@ def test_nothing_is_granted_until_all_replicas_sent_what_the_server_lost(
             await take(one, other, 10)
             new = samples("new", 10)  # now a counter that the server lacks is new
             await take(one, new, 10)
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_died_during_a_long_outage_is_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        register, counter = RecoveringRegister(), samples("a", 100)
+        async with metering(register, tmp_path / "1") as one:
+            two = Meter(register, ReplicaFile.open(tmp_path / "2"), refresh_s=NEVER_S)
+            await two.start()
+            await take(one, counter, 10)
+            await one.refresh()
+            await take(two, counter, 60)  # the other one does not know of it
+            register.is_down = True
+            await two.close()  # it says nothing more
+            register.restart("new")
+            register.is_down = False
+            for later in (60.0, 61.0, 62.0):
+                register.later = later
+                await one.refresh()
+                await refused(take(one, counter, 50))
+            async with metering(register, tmp_path / "2") as two:
+                for meter in (one, two, one):
+                    await meter.refresh()
+                await refused(take(one, counter, 31))
+                await one.refresh()
+                await take(one, counter, 30)
+
+    asyncio.run(main())
+
+
+def test_an_idle_replica_copies_what_others_spent(tmp_path: Path) -> None:
+    async def main() -> None:
+        register, counter = RecoveringRegister(), samples("a", 100)
+        async with metering(register, tmp_path / "1") as one:
+            two = Meter(register, ReplicaFile.open(tmp_path / "2"), refresh_s=NEVER_S)
+            await two.start()
+            (await take(one, counter, 1)).release()
+            for _ in range(3):
+                await one.refresh()
+            (await take(two, counter, 90)).settle({"samples": 90})
+            await two.refresh()
+            register.later = 30.0  # for so long, the other one says nothing more
+            await one.refresh()
+            register.restart("new")
+            for register.later in (31.0, 32.0, 33.0):
+                await one.refresh()
+                await refused(take(one, counter, 11))
+            await take(one, counter, 5)
+            register.is_down = True
+            await two.close()
 
     asyncio.run(main())
 
@@ -468,19 +539,22 @@ def test_a_lower_limit_applies_to_leases_that_are_held(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_limit_that_is_lowered_during_a_request_for_a_lease_applies_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_steps", range(12))
+def test_a_limit_that_is_lowered_during_a_refresh_applies_to_its_lease(
+    tmp_path: Path, n_steps: int
+) -> None:
     async def main() -> None:
-        register = FaultyRegister()
-        async with metering(register, tmp_path) as meter:
-            (await take(meter, samples("a", 100), 1)).release()
-            slow = asyncio.create_task(take(meter, samples("a", 100), 50))
-            await asyncio.sleep(0)
-            assert meter.try_reserve([samples("a", 10)], {"samples": 5}) is None
-            await asyncio.wait([slow])
-            assert sum(one.own_left + one.own_reserved for one in meter.usage()) <= 50
-            if slow.exception() is None:
-                slow.result().release()
-            await refused(take(meter, samples("a", 10), 11))
+        register, low = FaultyRegister(), samples("a", 40)
+        async with metering(register, tmp_path) as one, metering(register, tmp_path) as two:
+            (await take(two, samples("a", 100), 10)).settle({"samples": 10})
+            (await take(one, samples("a", 100), 30)).settle({"samples": 30})
+            refreshing = asyncio.create_task(one.refresh())  # it asks for more
+            for _ in range(n_steps):
+                await asyncio.sleep(0)
+            assert one.try_reserve([low], {"samples": 1}) is None
+            await refreshing
+            assert one.try_reserve([low], {"samples": 1}) is None
+            await refused(take(one, low))
 
     asyncio.run(main())
 
@@ -516,6 +590,7 @@ def test_rows_of_periods_that_ended_are_reused(tmp_path: Path) -> None:
             for _ in range(2):
                 await meter.refresh()
             assert meter.usage() == []
+            assert meter._replica.file.rows == {}
             assert register.account(counter).held == register.account(counter).spent == 4
             # A call that comes late does not get the amounts again.
             await refused(take(meter, counter, 7))

@@ -164,6 +164,12 @@ class Caps(RuleBasedStateMachine):
         for counter in counters:
             self.truth[counter] += amount * (1 + (counter.unit == "tokens"))
 
+    @rule(number=numbers, counter=st.sampled_from(COUNTERS))
+    def fill(self, number: int, counter: Counter) -> None:
+        """Reserve as much as possible."""
+        for amount in (16, 8, 4, 2, 1):
+            self.reserve(number=number, counters=[counter], amount=amount)
+
     @rule(number=numbers, share=st.floats(0, 1))
     def settle(self, number: int, share: float) -> None:
         process = self.processes[number]
@@ -245,4 +251,4 @@ class Caps(RuleBasedStateMachine):
 
 
 TestCaps = Caps.TestCase
-TestCaps.settings = settings(max_examples=60, stateful_step_count=40)
+TestCaps.settings = settings(max_examples=100, stateful_step_count=40)

@@ -54,6 +54,11 @@ class Entry:
         """What counts against the cap."""
         return self.granted - self.returned
 
+    @property
+    def may_be_open(self) -> bool:
+        """Whether the replica may spend more: under a lease, or under one that is not known."""
+        return self.held > self.spent or self.granted == 0
+
     def merge(self, other: Entry) -> Entry:
         """Return the later of two entries of one replica."""
         return Entry(
@@ -105,8 +110,9 @@ class CapAccount:
         """Replicas whose copy a recovery waits for: those that were alive.
 
         A replica was alive if it sent something shortly before the loss was found. While the
-        server was gone nobody could send anything, so for replicas with open leases the time of
-        the last message of any replica counts instead.
+        server was gone nobody could send anything, so for replicas that may have open leases the
+        time of the last message of any replica counts instead. In the account without amounts,
+        every replica may have some.
         """
         if self.recovery is None:
             return frozenset()
@@ -116,7 +122,7 @@ class CapAccount:
         waits = {
             name
             for name, entry in self.entries.items()
-            if entry.seen_at >= (oldest if entry.held > entry.spent else lost_at - ALIVE_S)
+            if entry.seen_at >= (oldest if entry.may_be_open else lost_at - ALIVE_S)
         }
         return frozenset(waits - self.recovery.confirmed - {OPERATOR})
 

@@ -8,6 +8,7 @@ recent spending, and for twice as much each time that it runs out before the nex
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Literal
 
 from adacompute.spending.accounts import CapAccount, LeaseReply
@@ -38,6 +39,7 @@ class Lease:
         "_step",
         "_used_before",
         "account",
+        "copied_at",
         "is_active",
         "is_changed",
         "is_extending",
@@ -55,6 +57,7 @@ class Lease:
         self.usable = row.granted
         self.account = account
         self.text = account.to_json() if account else ""
+        self.copied_at = 0.0
         self.lock = asyncio.Lock()
         self.status: LeaseStatus = "granted"
         self.min_refused: int | None = None
@@ -119,7 +122,7 @@ class Lease:
     def set_limit(self, counter: Counter) -> None:
         """Change the limit; under a lower one, everything that is left is given back."""
         if counter.limit < self.counter.limit:
-            self.give_back(self.left)
+            self.give_back_all()
         self.row.set_limit(counter)
         self.min_refused = None
 
@@ -128,6 +131,10 @@ class Lease:
         if amount > 0:
             self.row.set_returned(self.row.returned + amount)
             self.is_changed = True
+
+    def give_back_all(self) -> None:
+        """Keep only what is used; grants that are not synced yet are given back too."""
+        self.give_back(self.row.granted - self.row.returned - self.row.used)
 
     def is_refused(self, minimum: int) -> bool:
         """Whether as much was refused since the last refresh."""
@@ -150,7 +157,7 @@ class Lease:
         The account may know of grants whose reply was lost. Grants are usable once ``confirm`` is
         called, after a sync.
         """
-        self.account, self.text = reply.account, reply.account.to_json()
+        self._keep(reply.account)
         self.status = reply.status
         own = reply.account.entries[replica]
         row = self.row
@@ -168,7 +175,20 @@ class Lease:
         if wanted:  # near the cap, asking early would cost a round trip per call
             self._low = wanted // 2 if reply.amount >= wanted else 0
         if limit > self.counter.limit:  # it was lowered in the meantime
-            row.set_returned(max(row.returned, row.granted - row.used))
+            self.give_back_all()
+
+    def copy(self, account: CapAccount, server: str) -> bool:
+        """Keep a newer copy of the account; False if it is an older one, or not complete."""
+        is_complete = account.recovery is None and account.server == server
+        if not is_complete or (self.account is not None and self.account.number > account.number):
+            return False
+        self._keep(account)
+        return True
+
+    def _keep(self, account: CapAccount) -> None:
+        if account != self.account:
+            self.account, self.text = account, account.to_json()
+        self.copied_at = time.monotonic()
 
     def set_recovering(self) -> None:
         """Refuse everything until the next refresh, and keep what is left."""

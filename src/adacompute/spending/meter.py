@@ -161,10 +161,8 @@ class Meter:
         if self._tasks:
             await asyncio.wait(self._tasks)
         for lease in self._leases.values():
-            lease.confirm(lease.row.granted)
-            lease.give_back(lease.left)
+            lease.give_back_all()
         await self.refresh()
-        self._leases.clear()
         await self._replica.close()
 
     @property

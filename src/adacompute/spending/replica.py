@@ -39,6 +39,9 @@ FORGET_S = 86_400.0
 MAX_EXCHANGES = 16
 """Messages to the register at a time during a refresh."""
 
+MAX_COPIES = 32
+"""Accounts of counters that are not in use that are copied at a refresh."""
+
 
 class Replica:
     """One process, with its register and its file.
@@ -130,8 +133,9 @@ class Replica:
                 await self.exchange(lease, min(1, wanted), wanted)
 
         chosen = [lease for lease in leases if is_new or self._must_send(lease)]
-        sent = await asyncio.gather(*map(send, chosen), return_exceptions=True)
-        for failure in sent:
+        others = sorted(set(leases).difference(chosen), key=lambda lease: lease.copied_at)
+        work = [*map(send, chosen), *map(self._copy, others[:MAX_COPIES])]
+        for failure in await asyncio.gather(*work, return_exceptions=True):
             if failure is not None:
                 raise failure
         await self._confirm(server)
@@ -150,6 +154,14 @@ class Replica:
         number = max(stored.number, known.number) + 1
         complete = replace(stored, number=number, server=server, recovery=None)
         return complete.merge(known.entries)
+
+    async def _copy(self, lease: Lease) -> None:
+        """Copy the account of a counter that this replica does not use now: others may."""
+        async with lease.lock:
+            reading = await self.register.read(KEY_PREFIX + lease.counter.name)
+            account = _parse(reading)
+            if account is None or not lease.copy(account, reading.server):
+                lease.is_changed = True  # the next refresh sends what is known here
 
     def _must_send(self, lease: Lease) -> bool:
         """Whether a counter has changed, or is on a server of its own, as in Redis Cluster."""
