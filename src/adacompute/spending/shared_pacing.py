@@ -17,11 +17,17 @@ from dataclasses import dataclass, field, replace
 from adacompute.spending.pacing import Aim, Counters, Pacer, PacingState
 from adacompute.spending.registers import Reading, Register, update
 
-FEWER, MORE = 3.0, 1.5
-"""How far the number of questions in flight may be off before the pacer is adjusted to it."""
+HALF_LIFE = 2_000
+"""Settled questions after which the largest delay that was seen counts half.
 
-Row = tuple[int, float]
-"""Settled questions of a replica, and what they cost."""
+The gain follows the delay. If it changed as fast as the traffic, it could be larger while questions
+cost too much than while they cost too little, and the mean cost would stay below the target.
+"""
+
+Row = tuple[int, float, int]
+"""Settled questions of a replica, what they cost, and the most that were in flight lately."""
+
+_NO_ROW: Row = (0, 0.0, 0)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class _Shared:
         if text is None:
             return _Shared()
         found = json.loads(text)
-        rows = {name: (int(row[0]), float(row[1])) for name, row in found["rows"].items()}
+        rows = {name: (int(a), float(b), int(c)) for name, (a, b, c) in found["rows"].items()}
         state = found["state"]
         return _Shared(rows, None if state is None else PacingState(**state))
 
@@ -70,6 +76,7 @@ class SharedPacer:
         self._settled = 0
         self._spent = 0.0
         self._in_flight = self._peak = 0
+        self._delay = 0.0
         self._state = pacer.start(aim)
 
     @property
@@ -105,39 +112,40 @@ class SharedPacer:
 
     async def exchange(self, register: Register) -> None:
         """Tell the other replicas what was settled here, and learn what they settled."""
-        before = dict(self._others)
+        before, n_before = dict(self._others), self._counters().settled
 
         def change(reading: Reading) -> tuple[str, None]:
             self._learn(_Shared.from_json(reading.value))
-            rows = {**self._others, self._replica: (self._settled, self._spent)}
+            rows = {**self._others, self._replica: (self._settled, self._spent, self._peak)}
             return _Shared(rows, self.state).to_json(), None
 
         await update(register, self.key, change, durable=False)
-        news = [row[0] - before.get(name, (0, 0.0))[0] for name, row in self._others.items()]
-        self._adjust_delay(n_active=1 + sum(n > 0 for n in news), n_settled=sum(news))
+        self._adjust_delay(before, self._counters().settled - n_before)
 
-    def _adjust_delay(self, n_active: int, n_settled: int) -> None:
+    def _adjust_delay(self, before: Mapping[str, Row], n_new: int) -> None:
         """Adjust the pacer to how many questions get a price before the cost of one is known.
 
-        Those are the ones in flight, taken to be as many in other replicas, and those that others
-        settle between two exchanges.
+        Those are the ones in flight, and those that others settle between two exchanges.
+        ``before`` are the rows of others at the last exchange; those that settled nothing since
+        then are idle or gone. ``n_new`` questions were settled since then.
         """
-        delay = self._peak * n_active + n_settled
-        self._peak = self._in_flight
-        known = self._pacer.max_in_flight
-        if delay > known * MORE or delay < known / FEWER:
-            self._pacer = replace(self._pacer, max_in_flight=delay)
+        delay, self._peak = self._peak, self._in_flight
+        for name, row in self._others.items():
+            n_settled = row[0] - before.get(name, _NO_ROW)[0]
+            delay += n_settled + (row[2] if n_settled else 0)
+        self._delay = max(delay, self._delay * 0.5 ** (n_new / HALF_LIFE))
+        self._pacer = replace(self._pacer, max_in_flight=round(self._delay))
 
     def _learn(self, shared: _Shared) -> None:
         """Merge the rows of others, and take over a state that is later than the own one."""
         if not self._is_known and self._replica in shared.rows:
-            settled, spent = shared.rows[self._replica]
+            settled, spent, _ = shared.rows[self._replica]
             self._settled += settled
             self._spent += spent
         self._is_known = True
         for name, row in shared.rows.items():
             if name != self._replica:
-                known = self._others.get(name, (0, 0.0))
+                known = self._others.get(name, _NO_ROW)
                 self._others[name] = max(known, row)
         if shared.state is not None and shared.state.settled > self._state.settled:
             self._state = shared.state
