@@ -128,7 +128,7 @@ def request_prices(bundle: Bundle, rows: list[dict[str, Any]], budget: float) ->
     price, pooled = bundle.price_for(budget), bundle.pooled_price_for(budget)
     return [
         row["price"]
-        if math.isclose(row["budget"], budget)
+        if row["price"] is not None and math.isclose(row["budget"] or 0.0, budget)
         else (pooled if row["question_source"] == NO_QUESTION else price)
         for row in rows
     ]
