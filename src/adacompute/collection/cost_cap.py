@@ -42,7 +42,7 @@ class CostCap:
         ledger_id = (await self._register.read("")).server
         self._counter = Counter(f"collect/{ledger_id}", "money", self._limit)
         spent = self._ledger.totals()["cost"]
-        await set_cap_spent(self._register, self._counter.name, spent)
+        await set_cap_spent(self._register, self._counter.name, spent, includes_leases=True)
         self._meter = Meter(self._register, ReplicaFile.open(self._directory))
         await self._meter.start()
         return self
