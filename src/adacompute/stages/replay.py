@@ -1,9 +1,9 @@
 """Replay: the stage that repeats a gateway's logged decisions at another budget.
 
 Every decision is repeated from what was known at the time: the features, the key and the samples in
-the order in which they arrived. At the budget that a request was served at, its price is used again
-and the result is identical. A higher price needs no further samples. A lower one may, and they
-exist only for audited requests; then only these are used, and the result says so.
+the order in which they arrived. At the original price the result is identical, and requests that
+were paced at the same budget keep their prices. A higher price needs no further samples. A lower
+one may, and they exist only for audited requests; then only these are used, and the result says so.
 """
 
 from __future__ import annotations
@@ -124,14 +124,31 @@ def _warn_of_model(rows: list[dict[str, Any]], bundle: Bundle) -> str | None:
 
 
 def request_prices(bundle: Bundle, rows: list[dict[str, Any]], budget: float) -> list[float]:
-    """Return the price of each request at a budget: its own, if it was served at this budget."""
+    """Return the price of each request at a budget.
+
+    Requests that were paced at this budget keep their own prices, which differ from each other.
+    """
     price, pooled = bundle.price_for(budget), bundle.pooled_price_for(budget)
+    paced = _paced_sources(rows, budget)
     return [
         row["price"]
-        if row["price"] is not None and math.isclose(row["budget"] or 0.0, budget)
+        if row["question_source"] in paced and _is_served_at(row, budget)
         else (pooled if row["question_source"] == NO_QUESTION else price)
         for row in rows
     ]
+
+
+def _paced_sources(rows: list[dict[str, Any]], budget: float) -> set[str]:
+    """Return the sources of questions whose requests at a budget did not have a fixed price."""
+    prices: dict[str, set[float]] = {}
+    for row in rows:
+        if _is_served_at(row, budget):
+            prices.setdefault(row["question_source"], set()).add(row["price"])
+    return {source for source, found in prices.items() if len(found) > 1}
+
+
+def _is_served_at(row: dict[str, Any], budget: float) -> bool:
+    return row["price"] is not None and math.isclose(row["budget"] or 0.0, budget)
 
 
 def decide_again(bundle: Bundle, rows: list[dict[str, Any]], prices: list[float]) -> IntArray:
