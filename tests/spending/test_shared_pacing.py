@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 
 import pytest
@@ -122,3 +123,37 @@ def test_many_questions_in_flight_make_the_pacer_slower() -> None:
         asyncio.run(pacer.exchange(register))
         pacer.settle(16.0)
     assert busy.budget() > calm.budget()
+
+
+async def serve_concurrently(pacers: list[SharedPacer], n: int, period: int) -> float:
+    """Serve easy and hard questions in turns with 64 in flight, and return the mean cost.
+
+    A question takes as many seconds as it costs, and each replica exchanges five times per second.
+    """
+    rng, register, costs, n_begun = random.Random(1), MemoryRegister(), list[float](), 0
+    events = [(rng.random() / 5, "exchange", i, 0.0) for i in range(len(pacers))]
+    events += [(0.0, "begin", i % len(pacers), 0.0) for i in range(64)]
+    heapq.heapify(events)
+    while len(costs) < n:
+        now, kind, i, cost = heapq.heappop(events)
+        if kind == "exchange":
+            await pacers[i].exchange(register)
+            heapq.heappush(events, (now + 0.2, "exchange", i, 0.0))
+            continue
+        if kind == "settle":
+            pacers[i].settle(cost)
+            costs.append(cost)
+            i = rng.randrange(len(pacers))
+        hardness = (0.6, 1.6)[n_begun // period % 2]
+        n_begun += 1
+        cost = max(1.0, min(16.0, rng.expovariate(1.0) * pacers[i].budget() * hardness))
+        pacers[i].begin()
+        heapq.heappush(events, (now + cost, "settle", i, cost))
+    return sum(costs) / n
+
+
+@pytest.mark.parametrize("period", [250, 500])
+def test_questions_that_alternate_do_not_change_the_mean(period: int) -> None:
+    pacers = [make_pacer(str(i)) for i in range(8)]
+    mean = asyncio.run(serve_concurrently(pacers, 10_000, period))
+    assert mean == pytest.approx(2.0, rel=0.01)

@@ -38,8 +38,12 @@ from itertools import accumulate
 
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 
-MAX_DELAYED_GAIN = 0.35
-"""Largest product of the gain and the delay; above 1/e the mean cost would oscillate."""
+MAX_DELAYED_GAIN = 0.8
+"""Largest product of the gain and the delay.
+
+Above 1/e the cost swings a few times after a change, and from π/2 on it would never stop. Swings
+are shorter than the windows in which a mean is held; a smaller gain leaves more debt.
+"""
 
 
 @dataclass(frozen=True)

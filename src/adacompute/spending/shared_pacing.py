@@ -18,10 +18,11 @@ from adacompute.spending.pacing import Aim, Counters, Pacer, PacingState
 from adacompute.spending.registers import Reading, Register, update
 
 HALF_LIFE = 2_000
-"""Settled questions after which the largest delay that was seen counts half.
+"""Settled questions after which a delay that was seen counts half.
 
-The gain follows the delay. If it changed as fast as the traffic, it could be larger while questions
-cost too much than while they cost too little, and the mean cost would stay below the target.
+The gain follows the delay, and is the same for all replicas. If it changed as fast as the traffic,
+it could be larger while questions cost too much than while they cost too little, and the mean cost
+would stay below the target.
 """
 
 Row = tuple[int, float, int]
@@ -32,10 +33,16 @@ _NO_ROW: Row = (0, 0.0, 0)
 
 @dataclass(frozen=True)
 class _Shared:
-    """What the register holds: the row of each replica, and the latest state."""
+    """What the register holds: the row of each replica, the latest state, and the delay.
+
+    ``in_flight`` is the most that was in flight in all replicas, and ``unseen`` the mean number of
+    questions that others settle between two exchanges of one replica.
+    """
 
     rows: Mapping[str, Row] = field(default_factory=dict)
     state: PacingState | None = None
+    in_flight: float = 0.0
+    unseen: float = 0.0
 
     @staticmethod
     def from_json(text: str | None) -> _Shared:
@@ -44,11 +51,33 @@ class _Shared:
         found = json.loads(text)
         rows = {name: (int(a), float(b), int(c)) for name, (a, b, c) in found["rows"].items()}
         state = found["state"]
-        return _Shared(rows, None if state is None else PacingState(**state))
+        state = None if state is None else PacingState(**state)
+        return _Shared(rows, state, float(found["in_flight"]), float(found["unseen"]))
 
     def to_json(self) -> str:
         state = None if self.state is None else self.state.to_json()
-        return json.dumps({"rows": self.rows, "state": state}, separators=(",", ":"))
+        return json.dumps({**vars(self), "state": state}, separators=(",", ":"))
+
+    @property
+    def n_settled(self) -> int:
+        """Settled questions of all replicas."""
+        return sum(row[0] for row in self.rows.values())
+
+    @property
+    def delay(self) -> int:
+        """How many questions get a price before the cost of one is known to all replicas."""
+        return round(self.in_flight + self.unseen)
+
+    def adjust(self, before: _Shared, in_flight: int, n_unseen: int) -> _Shared:
+        """Adjust the delay to what a replica measured; more in flight counts at once."""
+        n_new = max(0, self.n_settled - before.n_settled)
+        kept = 0.5 ** (n_new / HALF_LIFE)
+        weight = max(1 - kept, n_new / max(1, self.n_settled))
+        return replace(
+            self,
+            in_flight=round(max(in_flight, before.in_flight * kept), 2),
+            unseen=round(before.unseen + weight * (n_unseen - before.unseen), 2),
+        )
 
 
 class SharedPacer:
@@ -76,7 +105,6 @@ class SharedPacer:
         self._settled = 0
         self._spent = 0.0
         self._in_flight = self._peak = 0
-        self._delay = 0.0
         self._state = pacer.start(aim)
 
     @property
@@ -112,29 +140,33 @@ class SharedPacer:
 
     async def exchange(self, register: Register) -> None:
         """Tell the other replicas what was settled here, and learn what they settled."""
-        before, n_before = dict(self._others), self._counters().settled
+        before = dict(self._others)
 
-        def change(reading: Reading) -> tuple[str, None]:
-            self._learn(_Shared.from_json(reading.value))
+        def change(reading: Reading) -> tuple[str, int]:
+            stored = _Shared.from_json(reading.value)
+            self._learn(stored)
             rows = {**self._others, self._replica: (self._settled, self._spent, self._peak)}
-            return _Shared(rows, self.state).to_json(), None
+            in_flight, n_unseen = self._measure_delay(before)
+            shared = _Shared(rows, self.state).adjust(stored, in_flight, n_unseen)
+            return shared.to_json(), shared.delay
 
-        await update(register, self.key, change, durable=False)
-        self._adjust_delay(before, self._counters().settled - n_before)
+        delay = await update(register, self.key, change, durable=False)
+        self._peak = self._in_flight
+        if delay != self._pacer.max_in_flight:
+            self._pacer = replace(self._pacer, max_in_flight=delay)
 
-    def _adjust_delay(self, before: Mapping[str, Row], n_new: int) -> None:
-        """Adjust the pacer to how many questions get a price before the cost of one is known.
+    def _measure_delay(self, before: Mapping[str, Row]) -> tuple[int, int]:
+        """Return the questions in flight everywhere, and those that others have settled.
 
-        Those are the ones in flight, and those that others settle between two exchanges.
         ``before`` are the rows of others at the last exchange; those that settled nothing since
-        then are idle or gone. ``n_new`` questions were settled since then.
+        then are idle or gone.
         """
-        delay, self._peak = self._peak, self._in_flight
+        in_flight, n_unseen = self._peak, 0
         for name, row in self._others.items():
-            n_settled = row[0] - before.get(name, _NO_ROW)[0]
-            delay += n_settled + (row[2] if n_settled else 0)
-        self._delay = max(delay, self._delay * 0.5 ** (n_new / HALF_LIFE))
-        self._pacer = replace(self._pacer, max_in_flight=round(self._delay))
+            if (n_settled := row[0] - before.get(name, _NO_ROW)[0]) > 0:
+                in_flight += row[2]
+                n_unseen += n_settled
+        return in_flight, n_unseen
 
     def _learn(self, shared: _Shared) -> None:
         """Merge the rows of others, and take over a state that is later than the own one."""
