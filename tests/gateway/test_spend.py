@@ -287,7 +287,8 @@ def test_requests_go_on_when_the_disk_is_full(
     usage = json.dumps({"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}).encode()
     upstream.answer(ScriptedReply(200, JSON, [usage]))
     calls = full_disk / "calls"
-    with launch(settings=f'[serve.calls]\ndirectory = "{calls}"\n') as port:
+    store = f'account_store = "{full_disk.parent / "accounts.sqlite"}"\n'
+    with launch(settings=f'{store}[serve.calls]\ndirectory = "{calls}"\n') as port:
         for _ in range(40):
             assert send(port, "POST", "/v1/embeddings", body=b'{"input": "a"}').status == 200
         assert count(port + 1, "lost_call_rows_total") > 10

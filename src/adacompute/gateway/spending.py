@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.caps import SERVED, Caps
-from adacompute.gateway.config import Config
+from adacompute.gateway.config import ACCOUNTS, Config
 from adacompute.gateway.held_budgets import HeldBudgets
 from adacompute.gateway.logs import log
 from adacompute.gateway.metrics import Metrics
@@ -33,7 +33,7 @@ WARN_S = 60.0
 """Least time between two warnings that counts cannot be exchanged."""
 
 REPLICAS = "replicas"
-"""Name of the directory with the files of replicas, in that of the calls."""
+"""Name of the directory with the files of replicas, beside the file of accounts."""
 
 
 class Spending:
@@ -63,7 +63,9 @@ class Spending:
         has_caps = bool(self._config.caps) or any(one.audit_share for one in self._models)
         if self._is_alone and not has_caps:
             return
-        directory = self._config.calls.directory_for(self._config.port) / REPLICAS
+        config = self._config
+        file_of_accounts = config.account_file or config.calls.directory_for(config.port) / ACCOUNTS
+        directory = file_of_accounts.parent / REPLICAS
         try:
             file = ReplicaFile.open(directory)
         except (OSError, AdaComputeError) as error:
