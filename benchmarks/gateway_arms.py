@@ -1,13 +1,14 @@
 """Gateway over arms, live: a budget in completion tokens, on two prompts of a real small model.
 
 ``python -m benchmarks.gateway_arms OUT [QUESTIONS] [TRAINING]`` starts a llama.cpp server. It
-collects samples of TRAINING generated problems from two arms, one that answers in a line and one
-that is shown worked steps, and prints which levels are efficient. It trains ``sequential``,
-calibrates it for a budget between the two arms, and asks QUESTIONS new problems with the official
-client through a gateway. The mean completion tokens are printed beside the interval that
-`calibrate` stated, and the gain over the best mixture of levels beside the predicted one. The
-mixture is chosen on the training problems and measured on samples of the new ones that are drawn
-without the gateway.
+collects samples of TRAINING generated problems from two arms, one that answers with the number
+alone and one that writes the equation first, and prints which levels are efficient. It trains
+``sequential``, calibrates it for a budget in completion tokens, and asks QUESTIONS new problems
+with the official client through a gateway. The mean completion tokens are printed beside the
+interval that `calibrate` stated, and the gain over the best mixture of levels beside the predicted
+one. The mixture is chosen on the training problems and measured on samples of the new ones that are
+drawn without the gateway. Its votes count equally, so compare the gain with the sum of the two that
+`calibrate` states, ``gain`` and ``vote_gain``. The gateway keeps the calibrated price.
 
 Everything is stored in OUT, so an interrupted run can be resumed.
 """
@@ -15,9 +16,7 @@ Everything is stored in OUT, so an interrupted run can be resumed.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -27,35 +26,28 @@ import pyarrow.parquet as pq
 from benchmarks.gateway_live import (
     BOOTSTRAPS,
     Case,
-    ask_all,
     make_questions,
     run_command,
-    start_gateway,
+    serve_case,
 )
 
+from adacompute.core.types import FloatArray, IntArray
+from adacompute.core.utility import estimate
 from adacompute.models.templates import Template
-from adacompute.testing.arithmetic import Problem
+from adacompute.storage.store import Run
+from adacompute.testing.arithmetic import FEW_SHOT, Problem
 from adacompute.testing.llama import LlamaServer, serve_llama
 
-SAMPLES = {"short": 8, "steps": 8}
-NEW_SAMPLES = 4
+SAMPLES = {"short": 16, "number": 8}
+NEW_SAMPLES, SLOTS = 4, 16
 LEVELS = "1,2,3,4"
 SHOTS = {
-    "short": (
-        ("What is 7 + 6?", "7 + 6 = 13"),
-        ("Tom has 9 pears and eats 4. How many pears are left?", "9 - 4 = 5"),
-        ("What is half of 18?", "18 / 2 = 9"),
-        ("Which is the largest of 3, 21 and 8?", "largest = 21"),
-    ),
-    "steps": (
-        ("What is 17 + 26?", "17 + 20 = 37. 37 + 6 = 43. The answer is 43"),
-        ("Tom has 9 pears and eats 4. How many pears are left?", "9 - 4 = 5. The answer is 5"),
-        ("What is half of 18?", "18 / 2 = 9. The answer is 9"),
-        ("Which is the largest of 3, 21 and 8?", "21 > 3. 21 > 8. The answer is 21"),
-        ("What is 23 * 4?", "20 * 4 = 80. 3 * 4 = 12. 80 + 12 = 92. The answer is 92"),
-    ),
+    "short": FEW_SHOT,
+    "number": tuple((question, answer.split()[-1]) for question, answer in FEW_SHOT),
 }
-MAX_TOKENS = {"short": 20, "steps": 60}
+MAX_TOKENS = {"short": 20, "number": 6}
+BUDGET = 2.0
+"""The default budget, as a multiple of the tokens of one short sample."""
 
 
 def make_form(arm: str) -> str:
@@ -73,7 +65,7 @@ def collect(
     tables = [
         f'[[collect.arm]]\nname = "{arm}"\nsamples = {samples[arm]}\n'
         f"max_tokens = {MAX_TOKENS[arm]}\nprompt = {json.dumps(make_form(arm))}\n"
-        for arm in SHOTS
+        for arm in samples
     ]
     (out / f"{name}.toml").write_text("\n".join(tables))
     run_command(
@@ -106,46 +98,49 @@ def best_mixture(levels: dict[str, dict[str, float]], cost: float) -> dict[str, 
     return shares
 
 
-def serve(
-    out: Path, llama: LlamaServer, bundle: Path, budget: float, questions: list[Problem]
-) -> list[dict[str, Any]]:
-    """Ask every new question once through a gateway that serves the bundle."""
-    process, url = start_gateway(bundle, llama, Case(budget, None), out)
-    template = Template(form=make_form("short"), chat=False)
-    try:
-        return asyncio.run(
-            ask_all(url, llama.model, questions, out / "served.jsonl", template=template)
-        )
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
+def measure_questions(run: Path, level: str, ids: list[str]) -> tuple[FloatArray, FloatArray]:
+    """Return the accuracy and the completion tokens of a level on each question of a run."""
+    arm, _, count = level.partition(" x ")
+    recorded = Run(run).encoded_samples()
+    rows = np.array([recorded.id.index(one) for one in sorted(ids, key=recorded.id.index)])
+    own = recorded.select_arm(recorded.arms.index(arm), rows)
+    found = estimate(own.answers, [int(count)], standard_errors=False).utility[:, 0]
+    tokens = np.add.reduceat(own.column("completion_tokens"), own.answers.offsets[:-1])
+    tokens *= int(count) / np.diff(own.answers.offsets)
+    place = [own.id.index(one) for one in ids]
+    return found[place], tokens[place]
 
 
-def summarise(
-    rows: list[dict[str, Any]], levels: dict[str, dict[str, float]], shares: dict[str, float]
-) -> dict[str, Any]:
-    """Return realised cost and gain over the mixture on the new questions, with its interval.
+def summarise(rows: list[dict[str, Any]], run: Path, shares: dict[str, float]) -> dict[str, Any]:
+    """Return realised cost and gain over the mixture on the same questions, with its interval.
 
     The mixture's accuracy is corrected to the realised cost by its slope between the two levels.
+    Questions are drawn again with both, so the interval contains the samples of the mixture.
     """
     correct = np.array([row["correct"][0] for row in rows], dtype=np.float64)
     tokens = np.array([row["completion_tokens"] for row in rows], dtype=np.float64)
+    ids = [str(row["id"]) for row in rows]
+    levels = np.array([measure_questions(run, name, ids) for name in shares])
+    share = np.array(list(shares.values()))
+
+    def compare(drawn: IntArray) -> tuple[float, float]:
+        accuracy, cost = levels[:, :, drawn].mean(axis=2).T
+        width = cost[-1] - cost[0]
+        slope = (accuracy[-1] - accuracy[0]) / width if width else 0.0
+        mixture = share @ accuracy + slope * (tokens[drawn].mean() - share @ cost)
+        return float(mixture), float(correct[drawn].mean() - mixture)
+
     rng = np.random.default_rng(0)
-    drawn = rng.integers(0, len(rows), (BOOTSTRAPS, len(rows)))
-    value = sum(share * levels[name]["accuracy"] for name, share in shares.items())
-    cost = sum(share * levels[name]["cost"] for name, share in shares.items())
-    ends = [levels[name] for name in shares]
-    width = ends[-1]["cost"] - ends[0]["cost"]
-    slope = (ends[-1]["accuracy"] - ends[0]["accuracy"]) / width if width else 0.0
-    gains = correct[drawn].mean(axis=1) - value - slope * (tokens[drawn].mean(axis=1) - cost)
-    low, high = np.percentile(gains, [2.5, 97.5])
+    again = [compare(rng.integers(0, len(rows), len(rows)))[1] for _ in range(BOOTSTRAPS)]
+    low, high = np.percentile(again, [2.5, 97.5])
+    mixture, gain = compare(np.arange(len(rows)))
     return {
         "questions": len(rows),
         "accuracy": float(correct.mean()),
         "tokens": float(tokens.mean()),
         "samples": float(np.mean([row["samples"] for row in rows])),
-        "mixture_accuracy": float(value + slope * (tokens.mean() - cost)),
-        "gain": float(correct.mean() - value - slope * (tokens.mean() - cost)),
+        "mixture_accuracy": mixture,
+        "gain": gain,
         "gain_low": float(low),
         "gain_high": float(high),
     }
@@ -158,17 +153,23 @@ def main() -> None:
     parser.add_argument("questions", type=int, nargs="?", default=600)
     parser.add_argument("training", type=int, nargs="?", default=300)
     parser.add_argument("--budget", type=float, help="completion tokens per question")
+    parser.add_argument("--new-samples", type=int, default=NEW_SAMPLES, help="for the mixture")
+    parser.add_argument("--weights", type=Path, help="GGUF file of another model or format")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the model's server")
     options = parser.parse_args()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     training, new = make_questions(max(options.questions, options.training))
     training, new = training[: options.training], new[: options.questions]
-    with serve_llama(threads=1, slots=8, context_tokens=512) as llama:
+    server = serve_llama(
+        weights=options.weights, threads=options.threads, slots=SLOTS, context_tokens=512
+    )
+    with server as llama:
         run = collect(out, "training", training, llama, SAMPLES)
         levels = measure_levels(run)
         for name, row in levels.items():
             print(name, f"{row['cost']:.1f} tokens, {row['accuracy']:.3f}", row["efficient"])
-        budget = options.budget or round(1.2 * levels["steps x 1"]["cost"], 1)
+        budget = options.budget or round(BUDGET * levels["short x 1"]["cost"], 1)
         bundle = out / "policy"
         known = ("--unit", "tokens", "--levels", LEVELS)
         run_command("train", str(run), "--policy", "sequential", *known, "--out", str(bundle))
@@ -176,11 +177,13 @@ def main() -> None:
             *("calibrate", str(run), "--bundle", str(bundle), "--budget", str(budget)),
             *("--horizon", str(len(new))),
         )
-        rows = serve(out, llama, bundle, budget, new)
-        alone = collect(out, "alone", new, llama, dict.fromkeys(SHOTS, NEW_SAMPLES))
-    shares = best_mixture(levels, budget)
-    found = summarise(rows, measure_levels(alone), shares)
-    names = ("cost_low", "cost_high", "gain", "gain_low", "gain_high", "verdict")
+        template = Template(chat=False)  # the gateway adds the examples of each arm
+        rows = serve_case(out, llama, bundle, Case(budget, None), new, template=template)
+        shares = best_mixture(levels, budget)
+        mixed = sorted({name.partition(" x ")[0] for name in shares})
+        alone = collect(out, "alone", new, llama, dict.fromkeys(mixed, options.new_samples))
+    found = summarise(rows, alone, shares)
+    names = ("cost_low", "cost_high", "gain", "gain_low", "gain_high", "vote_gain", "verdict")
     found |= {f"calibrated_{name}": stated[name] for name in names}
     print(json.dumps({"budget": budget, "mixture": shares, **found}), flush=True)
 

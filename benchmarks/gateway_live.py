@@ -43,7 +43,7 @@ from adacompute.testing.gateways import free_port
 from adacompute.testing.llama import LlamaServer, serve_llama
 
 SEED, MAX_QUESTIONS = 20_261_116, 1500
-CONCURRENCY, TRAINING_SAMPLES, MIXTURE_SAMPLES = 2, 24, 8
+CONCURRENCY, TRAINING_SAMPLES, MIXTURE_SAMPLES, MAX_TOKENS = 2, 24, 8, 20
 FORM = "Question: {question}\nAnswer:"
 TEMPLATE = Template(form=FORM, few_shot=tuple(FEW_SHOT), chat=False)
 LEVELS = "1,2,3,4,5,6,8,10,12"
@@ -51,15 +51,21 @@ BOOTSTRAPS = 2000
 
 
 class Case(NamedTuple):
-    """A budget and a limit of rounds."""
+    """A budget, a limit of rounds, and whether the gateway adjusts the calibrated price."""
 
     budget: float
     max_rounds: int | None
+    pacing: bool = False
+
+    @property
+    def bundle_name(self) -> str:
+        """Name of the bundle that is calibrated for the case."""
+        return f"budget-{self.budget:g}-rounds-{self.max_rounds or 'any'}"
 
     @property
     def name(self) -> str:
         """Name of the case's files."""
-        return f"budget-{self.budget:g}-rounds-{self.max_rounds or 'any'}"
+        return self.bundle_name + ("-paced" if self.pacing else "")
 
 
 CASES = [Case(2.0, None), Case(4.0, None), Case(2.0, 2), Case(4.0, 2)]
@@ -79,7 +85,15 @@ def make_questions(count: int) -> tuple[list[Problem], list[Problem]]:
     return problems[:count], problems[MAX_QUESTIONS : MAX_QUESTIONS + count]
 
 
-def collect_training(out: Path, problems: list[Problem], llama: LlamaServer) -> Path:
+def collect_training(
+    out: Path,
+    problems: list[Problem],
+    llama: LlamaServer,
+    *,
+    template: Template = TEMPLATE,
+    samples: int = TRAINING_SAMPLES,
+    max_tokens: int = MAX_TOKENS,
+) -> Path:
     """Collect the samples to train on into a run; return its directory."""
     run = out / "run"
     rows = [
@@ -87,13 +101,14 @@ def collect_training(out: Path, problems: list[Problem], llama: LlamaServer) -> 
         for q in problems
     ]
     pq.write_table(pa.Table.from_pylist(rows), out / "questions.parquet")
-    shots = [json.dumps({"question": q, "answer": a}) for q, a in FEW_SHOT]
+    shots = [json.dumps({"question": q, "answer": a}) for q, a in template.few_shot]
     (out / "shots.jsonl").write_text("\n".join(shots) + "\n")
     run_command(
         *("collect", str(out / "questions.parquet"), "--run", str(run)),
         *("--base-url", llama.base_url, "--model", llama.model, "--grader", "numeric"),
-        *("--samples", str(TRAINING_SAMPLES), "--completion", "--prompt", FORM),
-        *("--few-shot", str(out / "shots.jsonl"), "--stop", "\n", "--max-tokens", "20"),
+        *("--samples", str(samples), "--completion", "--prompt", template.form),
+        *("--few-shot", str(out / "shots.jsonl"), "--stop", "\n"),
+        *("--max-tokens", str(max_tokens)),
         *("--temperature", "0.7", "--concurrency", str(CONCURRENCY)),
     )
     return run
@@ -101,7 +116,7 @@ def collect_training(out: Path, problems: list[Problem], llama: LlamaServer) -> 
 
 def make_bundle(out: Path, run: Path, case: Case, horizon: int) -> tuple[Path, dict[str, Any]]:
     """Train a policy, if that is not done, and calibrate it for a case."""
-    trained, bundle = out / "policy", out / case.name
+    trained, bundle = out / "policy", out / case.bundle_name
     if not trained.exists():
         policy = ("--policy", "sequential", "--levels", LEVELS)
         run_command("train", str(run), *policy, "--out", str(trained))
@@ -111,7 +126,7 @@ def make_bundle(out: Path, run: Path, case: Case, horizon: int) -> tuple[Path, d
         *("calibrate", str(run), "--bundle", str(bundle), "--budget", str(case.budget)),
         *("--horizon", str(horizon), *rounds),
     )
-    (out / f"{case.name}.json").write_text(json.dumps(result))
+    (out / f"{case.bundle_name}.json").write_text(json.dumps(result))
     return bundle, result
 
 
@@ -128,8 +143,9 @@ async def ask_all(
     *,
     n: int | None = None,
     template: Template = TEMPLATE,
+    max_tokens: int = MAX_TOKENS,
 ) -> list[dict[str, Any]]:
-    """Ask every question that has no stored answer, and store the answers."""
+    """Ask every question that has no stored answer, and store the answers as they arrive."""
     done = read_stored(path)
     known = {row["id"] for row in done}
     client = AsyncOpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=3)
@@ -143,7 +159,7 @@ async def ask_all(
                 prompt=str(template.render(question.question).text),
                 n=n,
                 temperature=0.7,
-                max_tokens=20,
+                max_tokens=max_tokens,
                 stop=["\n"],
                 extra_body=extra,
             )
@@ -215,7 +231,10 @@ def compare(
 def start_gateway(
     bundle: Path, llama: LlamaServer, case: Case, out: Path
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a gateway for a case and wait until it is ready; return its process and URL."""
+    """Start a gateway for a case and wait until it is ready; return its process and URL.
+
+    Its account is in OUT, so that pacing goes on where an interrupted run ended.
+    """
     port = free_port()
     config = out / f"gateway-{case.name}.toml"
     rounds = "" if case.max_rounds is None else f"max_rounds = {case.max_rounds}\n"
@@ -223,6 +242,8 @@ def start_gateway(
         f'[serve]\nbase_url = "{llama.base_url}"\nport = {port}\n'
         f'[serve.models."{llama.model}"]\nbundle = "{bundle.resolve()}"\n'
         f'budget = {case.budget}\ngrader = "numeric"\naccept_verdict = true\n{rounds}'
+        f"pacing = {str(case.pacing).lower()}\n"
+        f'[serve.calls]\ndirectory = "{(out / case.name).resolve()}-calls"\n'
     )
     command = [sys.executable, "-m", "adacompute", "serve", "--config", str(config)]
     process = subprocess.Popen(command, env={**os.environ, "OPENAI_API_KEY": ""})  # noqa: S603
@@ -235,12 +256,21 @@ def start_gateway(
 
 
 def serve_case(
-    out: Path, llama: LlamaServer, bundle: Path, case: Case, questions: list[Problem]
+    out: Path,
+    llama: LlamaServer,
+    bundle: Path,
+    case: Case,
+    questions: list[Problem],
+    *,
+    template: Template = TEMPLATE,
+    max_tokens: int = MAX_TOKENS,
 ) -> list[dict[str, Any]]:
     """Ask every new question once through a gateway that serves the bundle."""
     process, url = start_gateway(bundle, llama, case, out)
+    path = out / f"{case.name}.jsonl"
+    known: dict[str, Any] = {"template": template, "max_tokens": max_tokens}
     try:
-        return asyncio.run(ask_all(url, llama.model, questions, out / f"{case.name}.jsonl"))
+        return asyncio.run(ask_all(url, llama.model, questions, path, **known))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)

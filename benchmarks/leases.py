@@ -1,6 +1,7 @@
 """Leases: how much of a cap is exceeded or left unused, against replicas, staleness and lease size.
 
-Run it with ``python benchmarks/leases.py --figure leases.svg``. It simulates replicas over
+Run it with ``python -m benchmarks.leases --figure leases.svg``; the figure also has the results of
+``benchmarks/pacing_replicas.py``. It simulates replicas over
 ``spending.accounts.exchange`` with a clock of its own: 1,333 calls per second reach random
 replicas, each reserves 10 units and spends 1 to 10 half a second later, and after about 15 s the
 cap is reached. A run lasts 30 s. There are three kinds of runs:
@@ -31,9 +32,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from adacompute.report.plot_style import COLOURS, panels
+from benchmarks import pacing_replicas
+from benchmarks.pacing_replicas import EXCHANGES_S, Tracking
+
+from adacompute.report.plot_style import COLOURS, MARKERS, panels
 from adacompute.spending.accounts import CapAccount, Entry, LeaseRequest, exchange
 
 Kind = Literal["calm", "faults", "lost"]
@@ -218,24 +222,44 @@ def run_all(sizes: list[int]) -> Iterator[tuple[int, float, float, Kind, Outcome
                 yield size, refresh_s, lease_s, kind, found
 
 
-def draw(rows: list[tuple[int, float, float, Kind, Outcome]], path: Path) -> None:
-    """Draw what is left unused with faults, and what is exceeded when accounts are lost."""
-    with panels(columns=2, width=4.6, height=3.4) as (figure, (unused, excess)):
-        for colour, (refresh_s, lease_s) in zip(COLOURS, SETTINGS, strict=False):
-            label = f"refresh {refresh_s:g} s, lease {lease_s:g} s"
+def draw(
+    rows: list[tuple[int, float, float, Kind, Outcome]],
+    tracked: list[tuple[int, float, Tracking]],
+    path: Path,
+) -> None:
+    """Draw what is exceeded when accounts are lost, what is unused, and how a mean is held."""
+    with panels(columns=3, width=3.9, height=3.4) as (figure, (excess, unused, tracking)):
+        styles = list(zip(COLOURS, MARKERS, strict=True))
+        for (colour, marker), (refresh_s, lease_s) in zip(styles, SETTINGS, strict=False):
+            style: dict[str, Any] = {"color": colour, "marker": marker}
+            style["label"] = f"refresh {refresh_s:g} s, lease {lease_s:g} s"
             for axes, kind in ((unused, "faults"), (excess, "lost")):
                 chosen = [row for row in rows if row[1:4] == (refresh_s, lease_s, kind)]
-                sizes = [row[0] for row in chosen]
                 values = [row[4].unused if kind == "faults" else row[4].excess for row in chosen]
-                axes.plot(sizes, [100 * one for one in values], "o-", color=colour, label=label)
+                axes.plot([row[0] for row in chosen], [100 * one for one in values], **style)
             bounds = [100 * row[4].bound for row in chosen]
-            excess.plot(sizes, bounds, "--", color=colour)
-        for axes, title in ((unused, "unused, with faults"), (excess, "above the cap, and bound")):
-            axes.set_xscale("log")
-            axes.set_xlabel("replicas")
-            axes.set_ylabel("% of the cap")
-            axes.set_title(title)
-        unused.legend()
+            excess.plot([row[0] for row in chosen], bounds, "--", color=colour)
+        for (colour, marker), exchange_s in zip(styles, EXCHANGES_S, strict=False):
+            own = [(size, found) for size, one, found in tracked if one == exchange_s]
+            values = [100 * found.window for _, found in own]
+            label = f"exchange every {exchange_s:g} s"
+            tracking.plot(
+                [size for size, _ in own], values, color=colour, marker=marker, label=label
+            )
+        titles = {
+            excess: ("Above the cap, accounts lost", "% of the cap; dashed: bound"),
+            unused: ("Unused, with faults", "% of the cap"),
+            tracking: ("Mean cost, worst window", "% off the budget"),
+        }
+        for axes, (title, unit) in titles.items():
+            axes.set(xscale="log", xlabel="replicas", ylabel=unit, title=title)
+            axes.set_xticks(REPLICAS, [f"{size:,}" for size in REPLICAS])
+            axes.legend()
+        for axes, ticks in {excess: (0.1, 1, 10, 100), tracking: (1, 2, 5, 10, 20, 50)}.items():
+            axes.set_yscale("log")
+            axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        for axes in titles:
+            axes.minorticks_off()
         figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
 
 
@@ -249,7 +273,7 @@ def main() -> None:
     rows = list(run_all(options.replicas))
     print(f"\n{time.perf_counter() - started:.0f} s")
     if options.figure:
-        draw(rows, options.figure)
+        draw(rows, list(pacing_replicas.run_all(options.replicas)), options.figure)
 
 
 if __name__ == "__main__":

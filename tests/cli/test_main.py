@@ -70,6 +70,13 @@ def capped(place: Path) -> Path:
     return config
 
 
+def batch_questions(place: Path) -> Path:
+    """Return a file of questions for a batch."""
+    path = place / "batch.jsonl"
+    path.write_text("\n".join(f'{{"question": "What is {i} + 1?"}}' for i in range(5)) + "\n")
+    return path
+
+
 @pytest.fixture
 def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Examples:
     """Return an example of every command that needs no server."""
@@ -90,6 +97,10 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
         "serve": ("--bundle", "example", "--base-url", upstream[1], "--budget", "2", "--check"),
         "replay": (logged(), "--bundle", "example", "--budget", "2"),
         "caps": (capped(place / "gateway"),),
+        "batch": (
+            *(batch_questions(place), "--bundle", "example", "--out", place / "batch"),
+            *("--total", "20", "--plan-only"),
+        ),
         "spend": (spent(place / "calls"),),
         "report": (run, "--out", place / "report.html", "--policy", "early-stopping"),
         "demo": (source,),

@@ -28,6 +28,7 @@ def test_number_of_states(
     assert len(np.unique(found.keys)) == n_states
     assert (found.find(found.keys) == np.arange(n_states)).all()
     assert found.n_by_arm.max(axis=0).tolist() == list(max_samples)
+    assert found.n_layers == sum(max_samples) + 1
 
 
 def test_removing_a_random_sample_leads_somewhere() -> None:

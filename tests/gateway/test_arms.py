@@ -101,6 +101,19 @@ def test_each_arm_edits_the_request_and_nothing_else(tmp_path: Path) -> None:
     assert "temperature" not in quick
 
 
+def test_question_is_found_in_the_prompt_of_an_arm(tmp_path: Path) -> None:
+    path = save(escalating_policy(), tmp_path / "b", arms=(QUICK, CAREFUL))
+    with serve_scripted_gateway({"bundle": str(path), "budget": 2}) as (upstream, port):
+        upstream.answer(reply("It is 4."), reply("It is 5."))
+        message = {"role": "user", "content": "Think step by step. 2 + 2?"}
+        body = json.dumps({"model": "virtual", "messages": [message]}).encode()
+        answered = send(port, "POST", "/v1/chat/completions", body=body)
+        sent = [json.loads(one.body)["messages"][0]["content"] for one in upstream.received]
+    assert answered.status == 200
+    assert answered.values("x-adacompute-question") == ["template"]
+    assert sent == ["2 + 2?", "Think step by step. 2 + 2?"]
+
+
 def test_arms_with_one_prompt_keep_that_of_the_client() -> None:
     same = [ArmSettings(name, name, Template("{question}"), Settings()) for name in ("a", "b")]
     edits = edit_request(same, "2 + 2?", is_chat=True)

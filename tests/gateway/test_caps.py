@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import threading
@@ -20,6 +21,8 @@ from adacompute.core.errors import ConfigError
 from adacompute.core.types import make_levels
 from adacompute.gateway.caps import CapConfig, find_period
 from adacompute.gateway.config import make_config
+from adacompute.gateway.metrics import Metrics
+from adacompute.gateway.spending import Spending
 from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
@@ -94,6 +97,22 @@ def test_concurrent_requests_never_exceed_a_cap(tmp_path: Path) -> None:
             assert len(statuses) < 300
         assert ask(port).status == 429
         assert len(upstream.received) == 50
+
+
+def test_gateways_without_a_shared_account_cannot_use_one_directory(tmp_path: Path) -> None:
+    settings = {"caps": [samples_cap(1)], "calls": {"directory": str(tmp_path)}}
+    config = make_config({"base_url": "http://127.0.0.1:1/v1", **settings})
+
+    async def open_two() -> None:
+        first, second = (Spending(config, (), Metrics()) for _ in range(2))
+        await first.open()
+        with pytest.raises(ConfigError):
+            await second.open()
+        await first.close()
+        await second.open()
+        await second.close()
+
+    asyncio.run(open_two())
 
 
 def test_a_spent_cap_is_told_in_the_format_of_openai(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -198,7 +199,7 @@ def test_learned_policies_on_any_table_give_results_or_expected_errors(
             attempt(train_run, run, policy=policy, out=place / "bundle", **options)
 
 
-def damaged(run: Path, chance: Any) -> None:
+def damaged(run: Path, chance: random.Random) -> None:
     """Damage one file of a run."""
     path = chance.choice(sorted(path for path in run.iterdir() if path.is_file()))
     how = chance.choice(["cut", "flip", "empty", "directory", "remove"])
@@ -213,13 +214,13 @@ def damaged(run: Path, chance: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
-@given(chance=st.randoms(use_true_random=False))
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1))
 def test_damaged_run_gives_results_or_expected_errors(
     tmp_path_factory: pytest.TempPathFactory,
     rows: Rows,
     write: Callable[[Path, Rows], Path],
-    chance: Any,
+    seed: int,
 ) -> None:
     place = tmp_path_factory.getbasetemp() / "damaged"
     shutil.rmtree(place, ignore_errors=True)
@@ -233,7 +234,8 @@ def test_damaged_run_gives_results_or_expected_errors(
     ]
     for stage in stages:
         stage()
-    damaged(run, chance)
+    # Files differ in length by the times they record, so Hypothesis must not choose within them.
+    damaged(run, random.Random(seed))
     for stage in [*stages, lambda: train_run(run, policy="fixed", out=place / "bundle")]:
         try:
             stage()

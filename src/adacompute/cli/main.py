@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from adacompute.cli import analysis, live, pipeline
+from adacompute.cli import analysis, batch, live, pipeline
 from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
 
@@ -48,6 +48,7 @@ for command in (
     pipeline.report,
     live.serve,
     live.caps,
+    batch.batch,
     analysis.replay,
     analysis.spend,
     analysis.reproduce,

@@ -112,6 +112,13 @@ def print_grades(result: Result) -> None:
     )
 
 
+def describe_questions(result: Result) -> str:
+    """Return the number of questions, and of how many they are a subsample."""
+    if "subsample_of" not in result:
+        return str(result["questions"])
+    return f"{result['questions']:,}, a subsample by hash of {result['subsample_of']:,}"
+
+
 def print_estimate(result: Result) -> None:
     """Print the utility of each level."""
     questions = format_amount(result["questions"], "question")
@@ -169,7 +176,7 @@ def print_training(result: Result) -> None:
         f"Trained {result['policy']}",
         {
             "Bundle": result["out"],
-            "Questions": result["questions"],
+            "Questions": describe_questions(result),
             "Levels": result["levels"],
             "Model": result["model"],
             "Grader": result["grader"],
@@ -269,6 +276,8 @@ def _rounds(row: Result) -> Cell | None:
 def _legend(result: Result) -> str:
     unparsed = f"{format_percent(result['unparsed_share'])} of the samples could not be parsed."
     questions = format_amount(result["questions"], "question")
+    if "subsample_of" in result:
+        questions += f", a subsample by hash of {result['subsample_of']:,}"
     if result["protocol"] != "held-out":
         feature = f"entropy_estimate: {result['entropy_estimate']}."
         return f"{questions}; accuracy, and realised cost. {unparsed} {feature}"

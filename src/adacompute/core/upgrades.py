@@ -302,15 +302,27 @@ def _reject_equal_keys(upgrades: Upgrades, tie: KeyArray, order: IntArray, at: i
 
 def apply_cutoff(block: UtilityTable, cutoff: Cutoff) -> IntArray:
     """Return each question's level under the cutoff."""
-    choice, certain = _choose_at(block, (cutoff.price,))[0]
-    near = np.flatnonzero(~certain)
-    if len(near):
-        part = block.take(near)
-        start, upgrades = envelope(part)
-        tie, last = hash_keys(part.key)[upgrades.question], np.uint64(cutoff.tie)
-        earlier = (tie < last) | ((tie == last) & (upgrades.step < cutoff.step))
-        tied = upgrades.ratio == cutoff.price
-        bought = (upgrades.ratio > cutoff.price) | (tied & earlier)
-        choice[near] = start
-        choice[near[upgrades.question[bought]]] = upgrades.level[bought]
-    return choice
+    return apply_cutoffs(block, (cutoff,))[0]
+
+
+def apply_cutoffs(block: UtilityTable, cutoffs: tuple[Cutoff, ...]) -> list[IntArray]:
+    """Return each question's level under several cutoffs, in one pass over the block."""
+    prices = tuple(dict.fromkeys(cutoff.price for cutoff in cutoffs))
+    chosen = dict(zip(prices, _choose_at(block, prices), strict=True))
+    near = {price: np.flatnonzero(~certain) for price, (_, certain) in chosen.items()}
+    found, envelopes = [], {}
+    for cutoff in cutoffs:
+        rows, choice = near[cutoff.price], chosen[cutoff.price][0].copy()
+        if len(rows):
+            if cutoff.price not in envelopes:
+                part = block.take(rows)
+                envelopes[cutoff.price] = (*envelope(part), hash_keys(part.key))
+            start, upgrades, tie = envelopes[cutoff.price]
+            tie, last = tie[upgrades.question], np.uint64(cutoff.tie)
+            earlier = (tie < last) | ((tie == last) & (upgrades.step < cutoff.step))
+            tied = upgrades.ratio == cutoff.price
+            bought = (upgrades.ratio > cutoff.price) | (tied & earlier)
+            choice[rows] = start
+            choice[rows[upgrades.question[bought]]] = upgrades.level[bought]
+        found.append(choice)
+    return found

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
-from adacompute.policies.arm_settings import edit_request
+from adacompute.policies.arm_settings import edit_request, find_question
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.blocks import question_block_features, question_features
 from adacompute.sampling.grading import LARGE, Grading
@@ -327,8 +327,12 @@ class Engine:
         self._round_s = (1 - _SMOOTHING) * before + _SMOOTHING * taken_s
 
     def _find_question(self, prompt: Prompt) -> _Question:
-        template = self.virtual.bundle.template
-        if template is not None and (found := template.extract_question(prompt)) is not None:
+        bundle = self.virtual.bundle
+        template = bundle.template
+        extract = (
+            partial(find_question, bundle.arms) if template is None else template.extract_question
+        )
+        if (found := extract(prompt)) is not None:
             return _Question(_without_surrogates(found), "template")
         if prompt.messages is not None and (text := last_user_text(prompt.messages)):
             return _Question(_without_surrogates(text), "message")

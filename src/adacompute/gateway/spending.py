@@ -23,7 +23,7 @@ from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.spending.counters import Counter
 from adacompute.spending.meter import Meter
 from adacompute.spending.registers import MemoryRegister, Register, RegisterError
-from adacompute.spending.replica_file import ReplicaFile
+from adacompute.spending.replica_file import MAX_FILES, ReplicaFile
 from adacompute.spending.shared_pacing import SharedPacer
 
 EXCHANGE_S = 0.2
@@ -67,11 +67,11 @@ class Spending:
         file_of_accounts = config.account_file or config.calls.directory_for(config.port) / ACCOUNTS
         directory = file_of_accounts.parent / REPLICAS
         try:
-            file = ReplicaFile.open(directory)
+            file = ReplicaFile.open(directory, max_files=1 if self._is_alone else MAX_FILES)
         except (OSError, AdaComputeError) as error:
             if has_caps:
                 raise ConfigError(
-                    f"caps and audits need a directory that can be written: {error}"
+                    f"caps and audits need a directory that can be written and is free: {error}"
                 ) from None
             log(logging.WARNING, "the counts of this process start anew", error=str(error))
             return

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from adacompute.models.messages import Settings
+from adacompute.models.messages import Prompt, Settings
 from adacompute.models.templates import Template
 from adacompute.policies.spec import read_entry, read_number
 
@@ -74,6 +74,16 @@ def edit_request(
                 fields["prompt"] = prompt.text
         found[arm.name] = ArmEdits(arm.model, fields)
     return found
+
+
+def find_question(arms: Sequence[ArmSettings], prompt: Prompt) -> str | None:
+    """Return the question of a prompt in the format of an arm; None if no format fits.
+
+    If several fit, it is the shortest: a format that is the question alone fits every prompt.
+    """
+    templates = {arm.template for arm in arms if arm.template is not None}
+    found = (template.extract_question(prompt) for template in templates)
+    return min((one for one in found if one is not None), key=len, default=None)
 
 
 def _settings_fields(arm: ArmSettings, arms: Sequence[ArmSettings]) -> dict[str, Any]:

@@ -81,16 +81,20 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Statistics of the training questions, to detect drift.
+    """Statistics of the training questions, to detect drift and to predict costs.
 
     ``feature_mean`` and ``feature_std`` are those of each feature. ``agreement`` is the probability
     that two parsed samples of a question agree, ``unparsed`` that a sample cannot be parsed.
+    ``cell_share`` is the share of questions in each cell of the prior, and ``cell_cost`` their mean
+    cost at each price of a policy over arms, (prices, cells); both are empty if not known.
     """
 
     feature_mean: tuple[float, ...]
     feature_std: tuple[float, ...]
     agreement: float
     unparsed: float
+    cell_share: tuple[float, ...] = ()
+    cell_cost: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,7 +374,14 @@ def _read_baseline(content: Mapping[str, Any] | None) -> Baseline | None:
     mean, std = (read_numbers(content[name]) for name in ("feature_mean", "feature_std"))
     if len(mean) != len(std):
         raise ValueError("feature_mean and feature_std must have the same length")
-    return Baseline(mean, std, read_number(content["agreement"]), read_number(content["unparsed"]))
+    return Baseline(
+        mean,
+        std,
+        read_number(content["agreement"]),
+        read_number(content["unparsed"]),
+        read_numbers(content.get("cell_share", [])),
+        tuple(read_numbers(row) for row in content.get("cell_cost", [])),
+    )
 
 
 def _read_file(path: Path, name: str, digest: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import ConfigError, DataError
@@ -24,6 +25,7 @@ from adacompute.evaluation.costs import (
     read_token_prices,
 )
 from adacompute.evaluation.pool import common_sample_count
+from adacompute.stages.estimate_blocks import estimate_blocks, is_large
 from adacompute.stages.inputs import (
     DEFAULT_LEVELS,
     check_levels,
@@ -61,6 +63,9 @@ def estimate_run(
     inputs = store.hashes([SAMPLES, GRADES])
     if finished := store.find_finished("estimate", arguments, inputs):
         return finished.result
+    if is_large(store):
+        known = {"method": method, "vote": vote, "unit": unit}
+        return _estimate_large(store, levels, arguments, inputs, known)
     recorded = store.encoded_samples()
     columns, rows = _tabulate(recorded, levels, method, vote, CostModel(unit, prices))
     kept = columns["question_id"]
@@ -74,6 +79,23 @@ def estimate_run(
         inputs=inputs,
         outputs={UTILITY: pa.table(columns)},
         result=result,
+    )
+    return result
+
+
+def _estimate_large(
+    store: Run,
+    levels: tuple[int, ...],
+    arguments: dict[str, Any],
+    inputs: dict[str, str],
+    known: dict[str, str],
+) -> dict[str, Any]:
+    """Estimate in blocks, and write the manifest."""
+    rows = estimate_blocks(store, UTILITY, levels, **known)
+    n_questions = pq.read_metadata(store.file(UTILITY)).num_rows
+    result: dict[str, Any] = {"questions": n_questions, **known, "levels": rows}
+    store.finish_written(
+        "estimate", arguments=arguments, names=[UTILITY], result=result, inputs=inputs
     )
     return result
 

@@ -29,12 +29,14 @@ from adacompute.stages.inputs import (
     check_levels,
     check_seed,
     check_tie_break,
+    describe_subsample,
+    make_pool,
     missing_extra,
     no_progress,
-    read_pool,
+    read_recorded,
     resolve_budgets,
 )
-from adacompute.storage.store import GRADES, SAMPLES, Run
+from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,11 +82,12 @@ def evaluate_run(
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs = CostModel(unit, prices, native_n, round_cost)
-    recorded = _describe_run(store, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
-    names, skipped = _select_policies(policies, protocol, recorded)
+    recorded = read_recorded(store)
+    about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
+    names, skipped = _select_policies(policies, protocol, about)
     arguments = {
         "format": FORMAT,
-        "budgets": list(resolve_budgets(store, costs, budgets)),
+        "budgets": list(resolve_budgets(recorded, costs, budgets)),
         "levels": list(check_levels(levels)),
         "policies": names,
         "drop_unparsed": drop_unparsed,
@@ -101,8 +104,9 @@ def evaluate_run(
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
     known: dict[str, Any] = {"features": features, "tie_break": tie_break}
-    pool = read_pool(store, costs=costs, draft=protocol == "paper", **known)
+    pool = make_pool(recorded, costs=costs, draft=protocol == "paper", **known)
     result = {**_score(pool, arguments, progress), "skipped": skipped}
+    result |= describe_subsample(recorded)
     return _finish(store, arguments, inputs, result)
 
 
@@ -134,10 +138,9 @@ class _Recorded:
 
 
 def _describe_run(
-    store: Run, costs: CostModel, *, rounds: int | None, evidence: str, tie_break: str
+    recorded: SampleSet, costs: CostModel, *, rounds: int | None, evidence: str, tie_break: str
 ) -> _Recorded:
     """Return what a run has recorded, and which options rivals do not support."""
-    recorded = store.encoded_samples()
     lengths = [recorded.column(name) for name in ("completion_tokens", "completion_chars")]
     return _Recorded(
         has_texts=any(text is not None for text in recorded.text),

@@ -7,6 +7,7 @@ environment. It computes no result of its own.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ from adacompute.features.text import extract_features, feature_names
 from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
-from adacompute.storage.store import GRADES, SAMPLES, Run
+from adacompute.storage.sample_blocks import MAX_SAMPLES_IN_MEMORY, count_samples, read_subsample
+from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 DEFAULT_LEVELS = (1, 2, 4, 8, 16)
 DEFAULT_BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
 """In samples; in another unit, multiples of the cost of a sample."""
+
+MAX_SUBSAMPLE = 100_000
+"""Questions of a run larger than memory that policies are fitted to and scored on, about."""
 
 N_ARM_BUDGETS = 5
 SEEDS = 2**32
@@ -72,7 +77,22 @@ def read_pool(
 ) -> Pool:
     """Return the samples of a run as a pool."""
     known: dict[str, Any] = {"features": features, "tie_break": tie_break, "draft": draft}
-    return make_pool(store.encoded_samples(), costs=costs, **known)
+    return make_pool(read_recorded(store), costs=costs, **known)
+
+
+def read_recorded(store: Run) -> SampleSet:
+    """Return the samples of a run as arrays; of a run larger than memory, those of a subsample."""
+    n_samples = count_samples(store)
+    if n_samples <= MAX_SAMPLES_IN_MEMORY:
+        return store.encoded_samples()
+    table, n_questions = read_subsample(store, MAX_SUBSAMPLE)
+    recorded = encode_samples(table, pool_answers=store.pool_answers)
+    return replace(recorded, subsample_of=n_questions)
+
+
+def describe_subsample(recorded: SampleSet) -> dict[str, int]:
+    """Return the number of questions that a subsample is from; nothing if it is all of them."""
+    return {} if recorded.subsample_of is None else {"subsample_of": recorded.subsample_of}
 
 
 def make_pool(
@@ -180,7 +200,7 @@ def resolve_budgets(
     """Return the given budgets; by default, multiples of the mean cost of a sample."""
     if budgets is not None:
         return check_budgets(budgets)
-    recorded = source.encoded_samples() if isinstance(source, Run) else source
+    recorded = read_recorded(source) if isinstance(source, Run) else source
     if len(recorded.arms) > 1:
         return _arm_budgets(make_pool(recorded, costs=costs))
     if costs.unit == "samples":

@@ -24,9 +24,11 @@ from adacompute.features.text import VERSION
 from adacompute.policies.arm_mixture import ArmMixture
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.policies.bundle import Baseline, Bundle, save_bundle
+from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.prior import response_profile
+from adacompute.policies.sequential import SequentialPolicy
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
     DEFAULT_LEVELS,
@@ -34,11 +36,13 @@ from adacompute.stages.inputs import (
     check_levels,
     check_seed,
     describe_source,
+    describe_subsample,
     find_arms,
     find_settings,
     find_template,
     hash_run,
-    read_pool,
+    make_pool,
+    read_recorded,
     resolve_budgets,
 )
 from adacompute.storage.store import Run
@@ -47,6 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from adacompute.core.types import Float32Array, Level
+
+CELL_SHRINKAGE = 4.0
+"""Questions of prior weight that the mean cost of a cell has."""
 
 
 def train_run(
@@ -77,11 +84,12 @@ def train_run(
     prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs = CostModel(unit, prices, native_n, round_cost)
     text: dict[str, Any] = {"features": pin_encoder(features)}
-    pool = read_pool(store, costs=costs, **text, tie_break=tie_break, draft=draft).equalise()
+    recorded = read_recorded(store)
+    pool = make_pool(recorded, costs=costs, **text, tie_break=tie_break, draft=draft).equalise()
     pool.check_budget(min_budget)
     settings: dict[str, Any] = {
         "levels": limit_levels(pool, levels),
-        "budgets": resolve_budgets(store, costs, budgets),
+        "budgets": resolve_budgets(recorded, costs, budgets),
         "classifier": classifier,
         "cost_sensitive": cost_sensitive,
         "draft": draft,
@@ -90,7 +98,7 @@ def train_run(
     }
     experiment = recall(Experiment(pool, **settings))
     fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
-    about = {"policy": policy, "questions": len(pool)}
+    about = {"policy": policy, "questions": len(pool), **describe_subsample(recorded)}
     text |= {"experiment": settings, "costs": costs.to_dict()}
     source = _describe_samples(store, fitted, model, grader)
     bundle = make_bundle(experiment, fitted, about | text, unit=unit, tie_break=tie_break, **source)
@@ -154,7 +162,7 @@ def make_bundle(
         features="words" if words else notes["features"],
         feature_version=VERSION,
         sample_cost=experiment.sample_cost(np.arange(len(pool))),
-        baseline=_baseline(pool.sequential_features if words else pool.features, pool),
+        baseline=_baseline(pool.sequential_features if words else pool.features, pool, fitted),
         notes={**notes, "prices": list(fitted.prices)},
         **known,
     )
@@ -193,7 +201,7 @@ def check_choice(fitted: FittedPolicy, pool: Pool, levels: tuple[int, ...]) -> F
     )
 
 
-def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
+def _baseline(features: Float32Array | None, pool: Pool, fitted: FittedPolicy) -> Baseline | None:
     """Return the baseline of drift: features, agreement and unparsed share of the questions."""
     if features is None:
         return None
@@ -205,7 +213,25 @@ def _baseline(features: Float32Array | None, pool: Pool) -> Baseline | None:
         feature_std=tuple(features.std(axis=0, dtype=np.float64).tolist()),
         agreement=float((agree * made).sum() / max(1.0, read.sum())),
         unparsed=float((answers.answer == UNPARSED).mean()),
+        **_cells(fitted),
     )
+
+
+def _cells(fitted: FittedPolicy) -> dict[str, Any]:
+    """Return the share of each cell among the questions, and its mean cost if that is known."""
+    policy = fitted.policy
+    if not isinstance(policy, SequentialPolicy | ColouredPolicy):
+        return {}
+    cell = fitted.prepared_features[:, 0].astype(np.int64)
+    size = np.bincount(cell, minlength=len(policy.prior.cell_centre))
+    found: dict[str, Any] = {"cell_share": tuple((size / len(cell)).tolist())}
+    if isinstance(policy, ColouredPolicy) and fitted.known is not None:
+        cost, every = fitted.known.cost, fitted.known.cost.mean(axis=0)
+        sums = np.stack([np.bincount(cell, one, minlength=len(size)) for one in cost.T])
+        # A cell with few questions is shrunk to all of them.
+        shrunk = (sums + CELL_SHRINKAGE * every[:, None]) / (size + CELL_SHRINKAGE)
+        found["cell_cost"] = tuple(tuple(row) for row in shrunk.tolist())
+    return found
 
 
 def _score_on_training(experiment: Experiment, fitted: FittedPolicy) -> list[dict[str, float]]:

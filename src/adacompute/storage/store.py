@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from adacompute.storage.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 SAMPLES, GRADES = "samples.parquet", "grades.parquet"
@@ -62,8 +63,8 @@ class Run:
         """Path of an artifact."""
         return self.path / name
 
-    def read_table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> pa.Table:
-        """Read a stage's table.
+    def check_table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> Path:
+        """Return the path of a stage's table.
 
         DataError, naming the command to run, if the stage has not finished, if the table was
         altered since, or if it was made from other inputs than the present ones.
@@ -84,10 +85,16 @@ class Run:
             raise DataError(
                 f"{path} was made from other samples or grades: run 'adacompute {command}' again"
             )
+        return path
+
+    def read_table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> pa.Table:
+        """Read a stage's table, if ``check_table`` accepts it."""
+        path = self.check_table(name, stage=stage, inputs=inputs)
         try:
             return pq.read_table(path, partitioning=None)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).partition("\n")[0]
+            command = COMMANDS[stage].format(run=self.path)
             raise DataError(
                 f"{path} cannot be read ({reason}): run 'adacompute {command}' again"
             ) from None
@@ -135,10 +142,16 @@ class Run:
         self._write_manifest(stage, arguments, inputs, hashes, result)
 
     def finish_written(
-        self, stage: str, *, arguments: dict[str, Any], names: Sequence[str], result: dict[str, Any]
+        self,
+        stage: str,
+        *,
+        arguments: dict[str, Any],
+        names: Sequence[str],
+        result: dict[str, Any],
+        inputs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Write the manifest of a stage without inputs that has already written its artifacts."""
-        self._write_manifest(stage, arguments, {}, self.hashes(names), result)
+        """Write the manifest of a stage that has already written its artifacts."""
+        self._write_manifest(stage, arguments, dict(inputs), self.hashes(names), result)
 
     def _write_manifest(
         self,
@@ -216,7 +229,8 @@ class SampleSet:
 
     ``group`` is equal for questions with the same text. ``order`` gives the row of ``columns`` for
     each sample. ``arms`` are the names of the arms in the order of their first rows, and ``arm`` is
-    the index into them of each sample.
+    the index into them of each sample. ``subsample_of`` is the number of questions that these were
+    chosen from; None if they are all.
     """
 
     id: list[str]
@@ -229,6 +243,7 @@ class SampleSet:
     columns: pa.Table
     arms: tuple[str, ...]
     arm: IntArray
+    subsample_of: int | None = None
 
     def column(self, name: str) -> FloatArray:
         """A numeric column in the order of the answers, NaN where it is null or not recorded."""

@@ -1,0 +1,168 @@
+"""Answers: what a batch writes for each question, in Parquet parts of a fixed number of rows.
+
+A part is written, completely or not at all, when all of its questions have ended, so the finished
+parts of a stopped batch are its first ones. Rows are in the order of the questions, and their
+content depends only on the samples: two runs with the same samples write the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from adacompute.batch.segments import write_table
+from adacompute.core.types import FloatArray, IntArray
+
+PART_ROWS = 8192
+"""Questions per part."""
+
+ANSWERED: Final = "answered"
+LIMITED: Final = "limited"
+UNANSWERED: Final = "unanswered"
+ERROR: Final = "error"
+Status = Literal["answered", "limited", "unanswered", "error"]
+"""Answered as the policy wants; stopped by the total; no sample could be parsed; failed."""
+
+_SCHEMA = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("question_id", pa.string()),
+        ("answer", pa.large_string()),
+        ("text", pa.large_string()),
+        ("n_samples", pa.int32()),
+        ("agreement", pa.float64()),
+        ("cost", pa.float64()),
+        ("allowance", pa.float64()),
+        ("price", pa.float64()),
+        ("status", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+
+
+AMOUNTS = ("cost", "allowance")
+"""Columns that are integer amounts here, and in the unit in files."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """The answer to one question.
+
+    ``text`` is that of the chosen sample. ``cost`` is what the question spent and ``allowance``
+    what it could have spent in the first pass, both as integer amounts.
+    """
+
+    position: int
+    question_id: str
+    answer: str | None
+    text: str | None
+    n_samples: int
+    agreement: float | None
+    cost: int
+    allowance: int
+    price: float
+    status: Status
+    error: str | None = None
+
+
+class AnswerParts:
+    """The parts of a batch of ``n_questions``; ``per_unit`` amounts are one unit of cost.
+
+    Positions in files are larger by ``offset``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        n_questions: int,
+        *,
+        offset: int = 0,
+        part_rows: int = PART_ROWS,
+        per_unit: int = 1,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.part_rows = part_rows
+        self._offset = offset
+        self._per_unit = per_unit
+        self._directory = directory
+        self._n_questions = n_questions
+        self._pending: dict[int, list[BatchAnswer]] = {}
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts of the finished batch."""
+        return -(-self._n_questions // self.part_rows)
+
+    def path(self, part: int) -> Path:
+        """Return the file of a part."""
+        return self._directory / f"part-{part:06d}.parquet"
+
+    def count_finished(self) -> int:
+        """Return the number of questions in the parts that are written."""
+        for part in range(self.n_parts):
+            if not self.path(part).is_file():
+                return part * self.part_rows
+        return self._n_questions
+
+    def add(self, answer: BatchAnswer) -> None:
+        """Add an answer; its part is written if it is complete."""
+        part = answer.position // self.part_rows
+        rows = self._pending.setdefault(part, [])
+        rows.append(answer)
+        size = min(self.part_rows, self._n_questions - part * self.part_rows)
+        if len(rows) == size:
+            del self._pending[part]
+            self._write(part, sorted(rows, key=lambda row: row.position))
+
+    def read(self, columns: list[str]) -> Iterator[pa.Table]:
+        """Yield columns of the parts that are written."""
+        for part in range(self.n_parts):
+            if self.path(part).is_file():
+                yield pq.read_table(self.path(part), columns=columns)
+
+    def costs(self, column: str = "cost") -> Iterator[IntArray]:
+        """Yield the costs of the questions of each part that is written, as integer amounts."""
+        for table in self.read([column]):
+            yield self._to_amounts(table[column].to_numpy())
+
+    def last(self, count: int) -> list[tuple[int, int]]:
+        """Return the allowances and the costs of the last questions, at most of one part."""
+        part = self.count_finished() // self.part_rows - 1
+        if part < 0:
+            return []
+        table = pq.read_table(self.path(part), columns=list(AMOUNTS))
+        costs, allowances = (self._to_amounts(table[name].to_numpy()) for name in AMOUNTS)
+        return list(zip(allowances.tolist(), costs.tolist(), strict=True))[-count:]
+
+    def replace(self, answers: Mapping[int, BatchAnswer]) -> None:
+        """Replace answers by their positions, part by part."""
+        for part in sorted({position // self.part_rows for position in answers}):
+            table = pq.read_table(self.path(part))
+            for name in AMOUNTS:
+                amounts = pa.array(self._to_amounts(table[name].to_numpy()))
+                table = table.set_column(table.schema.get_field_index(name), name, amounts)
+            rows = [
+                BatchAnswer(**(row | {"position": row["position"] - self._offset}))
+                for row in table.to_pylist()
+            ]
+            self._write(part, [answers.get(row.position, row) for row in rows])
+
+    def _to_amounts(self, cost: FloatArray) -> IntArray:
+        return np.rint(cost * self._per_unit).astype(np.int64)
+
+    def _write(self, part: int, rows: Iterable[BatchAnswer]) -> None:
+        listed = list(rows)
+        columns = {
+            field.name: [getattr(row, field.name) for row in listed]
+            for field in fields(BatchAnswer)
+        }
+        for name in AMOUNTS:
+            columns[name] = [amount / self._per_unit for amount in columns[name]]
+        columns["position"] = [row.position + self._offset for row in listed]
+        write_table(self.path(part), pa.table(columns, schema=_SCHEMA))

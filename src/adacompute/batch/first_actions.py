@@ -1,0 +1,118 @@
+"""First actions: what to sample first of each question at the price of a plan.
+
+It asks the policy, or looks up in its tables what the policy would say, for a whole block at once.
+It does not know files or totals.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adacompute.batch.plan import BatchPlan
+from adacompute.batch.preparation import Kind, Preparation, Prepared
+from adacompute.core.types import IntArray, KeyArray, UtilityTable
+from adacompute.core.upgrades import apply_cutoff
+from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.bundle import Bundle
+from adacompute.policies.coloured import ColouredPolicy
+from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
+from adacompute.policies.policy import SampleMatrix, mixing_uniform
+from adacompute.policies.router import RouterPolicy
+
+
+class FirstActions(NamedTuple):
+    """Samples that each question gets first, of which arm, and the level that this reaches.
+
+    ``arm`` is None where the policy has one arm.
+    """
+
+    n_samples: IntArray
+    arm: IntArray | None
+    level: IntArray
+
+
+def find_first_actions(
+    preparation: Preparation, plan: BatchPlan, prepared: Prepared, position: int
+) -> FirstActions:
+    """Return the first actions of questions with a usable text, from ``position`` on.
+
+    Those of other questions mean nothing.
+    """
+    bundle = preparation.bundle
+    missing = preparation.find_missing(prepared.values)
+    if missing.any():
+        values = prepared.values.copy()
+        values[missing] = 0
+        prepared = prepared._replace(values=values)
+    level = _find_levels(preparation, plan, prepared, position)
+    sizes = np.array([one.n_samples for one in bundle.policy.levels])
+    return FirstActions(sizes[level], _arms(bundle, level), level)
+
+
+def _find_levels(
+    preparation: Preparation, plan: BatchPlan, prepared: Prepared, position: int
+) -> IntArray:
+    bundle, policy = preparation.bundle, preparation.bundle.policy
+    values, keys = prepared
+    if preparation.kind == Kind.UTILITIES:
+        if plan.cutoff is None:
+            raise TypeError("a plan for predicted utilities needs a cutoff")
+        return apply_cutoff(utility_block(bundle, values, position), plan.cutoff)
+    if keys is None:
+        return np.zeros(len(values), dtype=np.int64)  # one sample of any question
+    if isinstance(policy, RouterPolicy):
+        setting = policy.schedule.select(plan.price, mixing_uniform(keys))
+        return values[np.arange(len(values)), setting].astype(np.int64)
+    if isinstance(policy, ArmMixture):
+        return policy.schedule.select(plan.price, mixing_uniform(keys))
+    if isinstance(policy, ColouredPolicy):
+        return _coloured_levels(policy, plan.price, prepared.values[:, 0], keys)
+    return _ask_policy(preparation, plan.price, prepared, keys)
+
+
+def _coloured_levels(
+    policy: ColouredPolicy, price: float, cell: IntArray, keys: KeyArray
+) -> IntArray:
+    """Return the first level of each arm that the plan of the price samples first."""
+    start = policy.find_state((), (), ())
+    setting = policy.schedule.select(price, mixing_uniform(keys))
+    arm = policy.action[setting, start, cell].astype(np.int64) - 1
+    first = np.concatenate([[0], np.cumsum(policy.colours.max_samples)[:-1]])
+    return np.asarray(first[arm])
+
+
+def _ask_policy(
+    preparation: Preparation, price: float, prepared: Prepared, keys: KeyArray
+) -> IntArray:
+    """Return the first decisions of an episode."""
+    bundle = preparation.bundle
+    size, features = len(keys), prepared.values
+    if not preparation.width:
+        features = features[:, :0]
+    episode = Episode.start(
+        bundle.policy,
+        price,
+        key=keys,
+        features=features.astype(np.float32),
+        cost=np.broadcast_to(bundle.level_cost, (size, bundle.level_cost.shape[1])),
+        samples=SampleMatrix(np.empty((size, 0), dtype=np.int64)),
+        max_rounds=bundle.max_rounds or UNLIMITED_ROUNDS,
+    )
+    return episode.decide().state.level
+
+
+def utility_block(bundle: Bundle, values: np.ndarray, position: int) -> UtilityTable:
+    """Return predicted utilities as a table whose keys are positions."""
+    key = np.arange(position, position + len(values), dtype=np.uint64)
+    return UtilityTable(values.astype(np.float64), bundle.level_cost[0], key)
+
+
+def _arms(bundle: Bundle, level: IntArray) -> IntArray | None:
+    """Return the arm of each level; None if there is one arm."""
+    policy = bundle.policy
+    if not isinstance(policy, ColouredPolicy | ArmMixture) or len(policy.arms) == 1:
+        return None
+    arms = np.array([policy.arm_of_level(i) for i in range(len(policy.levels))])
+    return np.asarray(arms[level])

@@ -1,0 +1,164 @@
+"""Ray sampling: answer a batch on a Ray cluster, part by part.
+
+The questions are divided into consecutive partitions, and the total into leases, one per partition,
+in proportion to what the plan expects them to cost. A partition is a batch of its own, in its own
+directory, whose total is its lease; actors of a Ray Dataset run them. The leases add up to the
+total, so it is kept however many actors there are and whatever becomes of them. The ledger of a
+partition is in its directory: an actor that takes over from one that was lost finds there what is
+paid. The directory must be on a filesystem that all nodes share.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from adacompute.batch.answers import PART_ROWS, Status
+from adacompute.batch.calls import BatchArm
+from adacompute.batch.costs import CallCosts
+from adacompute.batch.expected_spend import ExpectedSpend
+from adacompute.batch.job import BatchJob, BatchSettings
+from adacompute.batch.passes import Span
+from adacompute.batch.plan import CostCurve
+from adacompute.batch.questions import QuestionSource
+from adacompute.batch.ray_cluster import connect, count_cpus, map_tasks
+from adacompute.batch.ray_planning import BundleWorker, pack_bundle
+from adacompute.batch.servers import Servers
+from adacompute.graders.grader import load_grader
+from adacompute.policies.bundle import load_bundle
+from adacompute.storage.manifest import write_atomically
+
+PARTITION_ROWS = 8 * PART_ROWS
+"""Questions per partition, at most: each partition ends with calls that wait for each other."""
+
+MANIFEST, PARTITIONS = "manifest.json", "partitions"
+SUMS = ("questions", "samples", "cost", "lost_cost", *get_args(Status))
+"""Entries of the results of partitions that are added up."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Consecutive questions, and the part of the total that they may spend."""
+
+    first: int
+    n_questions: int
+    lease: float
+
+
+@dataclass(frozen=True, eq=False)
+class RayBatch:
+    """A batch to run on Ray: everything that its actors need, except the bundle."""
+
+    directory: Path
+    source: QuestionSource
+    grader: str
+    arms: Sequence[BatchArm]
+    curve: CostCurve
+    expected: ExpectedSpend
+    costs: CallCosts
+    settings: BatchSettings
+    servers: Servers
+    identity: Mapping[str, Any]
+
+    def divide(self, n_workers: int) -> list[Partition]:
+        """Divide the questions and the total; the leases add up to at most the total."""
+        n_questions = self.source.n_questions
+        rows = max(PART_ROWS, min(PARTITION_ROWS, math.ceil(n_questions / n_workers)))
+        rows = math.ceil(rows / PART_ROWS) * PART_ROWS
+        per_unit = self.costs.per_unit
+        total = self.costs.to_amount(self.settings.total)
+        edges = [*range(0, n_questions, rows), n_questions]
+        until = [math.floor(total * self.expected.share_until(edge)) for edge in edges]
+        return [
+            Partition(edges[i], edges[i + 1] - edges[i], (until[i + 1] - until[i]) / per_unit)
+            for i in range(len(edges) - 1)
+        ]
+
+
+def sample_on_ray(
+    batch: RayBatch,
+    bundle: Path,
+    *,
+    address: str | None = None,
+    workers: int | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Answer all questions that have no answer yet; return counts and costs."""
+    with connect(address, n_cpus=workers):
+        n_workers = workers or count_cpus()
+        partitions = _remember(batch, n_workers)
+        n_workers = min(n_workers, len(partitions))
+        shared = max(1, batch.settings.concurrency // n_workers)
+        batch = replace(batch, settings=replace(batch.settings, concurrency=shared))
+        arguments = {"batch": batch, "partitions": partitions, **pack_bundle(bundle)}
+        results: list[dict[str, Any]] = []
+        for _, text in map_tasks(
+            PartitionWorker, arguments, n_tasks=len(partitions), max_workers=n_workers
+        ):
+            results.append(json.loads(text))
+            n_done = sum(one["questions"] for one in results)
+            report(f"{n_done:,} of {batch.source.n_questions:,} questions")
+    return _summarise(batch, results)
+
+
+class PartitionWorker(BundleWorker):
+    """Answers partitions, in an actor."""
+
+    def __init__(
+        self,
+        batch: RayBatch,
+        partitions: Sequence[Partition],
+        files: Mapping[str, bytes],
+        digest: str,
+    ) -> None:
+        super().__init__(files, digest)
+        self.batch = batch
+        self.partitions = partitions
+
+    def __call__(self, number: int) -> str:
+        """Answer one partition; return its result as JSON."""
+        batch, partition = self.batch, self.partitions[number]
+        first, stop = partition.first, partition.first + partition.n_questions
+        job = BatchJob(
+            directory=batch.directory / PARTITIONS / f"{number:06d}",
+            span=Span(batch.source, first, partition.n_questions),
+            bundle=load_bundle(Path(self.bundle)),
+            grader=load_grader(batch.grader),
+            arms=batch.arms,
+            curve=batch.curve,
+            costs=batch.costs,
+            settings=replace(batch.settings, total=partition.lease),
+            expected=batch.expected.slice(first, stop),
+            identity={**batch.identity, "first": first},
+        )
+        return json.dumps(batch.servers.run(job))
+
+
+def _remember(batch: RayBatch, n_workers: int) -> list[Partition]:
+    """Store how the batch is divided, so that another number of workers continues it as it is."""
+    path = batch.directory / "partitions.json"
+    if path.is_file():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return [Partition(**one) for one in known]
+    partitions = batch.divide(n_workers)
+    batch.directory.mkdir(parents=True, exist_ok=True)
+    content = [vars(one) for one in partitions]
+    write_atomically(path, json.dumps(content).encode())
+    return partitions
+
+
+def _summarise(batch: RayBatch, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up the results of partitions, and write the manifest."""
+    total = {name: sum(one[name] for one in results) for name in SUMS}
+    total |= {
+        "unit": batch.costs.unit,
+        "total": batch.settings.total,
+        "mean_cost": total["cost"] / total["questions"],
+        "answers": str(batch.directory / PARTITIONS / "*" / "answers"),
+    }
+    write_atomically(batch.directory / MANIFEST, json.dumps(total, indent=2).encode())
+    return total

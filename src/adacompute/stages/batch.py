@@ -1,0 +1,202 @@
+"""Batch: the stage that answers files of questions under a hard total.
+
+It plans a price for the questions, then samples, votes and writes answers into a directory, where a
+batch that was stopped goes on. API keys are read from the environment and are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from adacompute.batch.calls import BatchArm
+from adacompute.batch.costs import MONEY, CallCosts
+from adacompute.batch.expected_spend import expect_spend
+from adacompute.batch.job import BatchJob, BatchProgress, BatchSettings
+from adacompute.batch.passes import Span
+from adacompute.batch.planning import make_plan
+from adacompute.batch.questions import QuestionSource, open_questions
+from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
+from adacompute.batch.servers import Servers
+from adacompute.core.errors import BundleError, ConfigError
+from adacompute.datasets.example import locate_bundle
+from adacompute.graders.grader import load_grader
+from adacompute.models.messages import Settings
+from adacompute.models.templates import Template
+from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
+from adacompute.spending.token_prices import TokenPriceList, parse_token_prices
+from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
+from adacompute.stages.inputs import no_progress, read_api_key
+from adacompute.storage.manifest import hash_path
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """What to answer, with which policy and servers, and what it may cost."""
+
+    questions: Sequence[str]
+    bundle: Path
+    out: Path
+    base_urls: Sequence[str] = ()
+    total: float | None = None
+    budget: float | None = None
+    model: str | None = None
+    grader: str | None = None
+    token_prices: Path | None = None
+    price_as: Mapping[str, str] = field(default_factory=dict)
+    max_output_tokens: int | None = None
+    reserve: float = 0.01
+    concurrency: int = 64
+    text_column: str = "question"
+    id_column: str = "question_id"
+    accept_verdict: bool = False
+    api_key_env: str = "OPENAI_API_KEY"
+    engine: str = LOCAL
+    ray_address: str | None = None
+
+
+def run_batch(
+    options: BatchOptions, *, report: Callable[[str], None] = no_progress
+) -> dict[str, Any]:
+    """Plan and answer a batch, or what is left of it; return counts and costs."""
+    bundle, source = open_batch(options)
+    total = read_total(options.total, options.budget, source.n_questions)
+    _check_verdict(options, bundle, total / source.n_questions)
+    if not options.base_urls:
+        raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
+    arms = make_arms(options, bundle)
+    costs = CallCosts(bundle.unit, _read_prices(options, bundle))
+    settings = BatchSettings(total=total, reserve=options.reserve, concurrency=options.concurrency)
+    for arm in arms:
+        costs.check(arm.model, arm.settings.max_tokens)
+    with open_engine(options.engine, ray_address=options.ray_address) as engine:
+        batch = engine.prepare(
+            bundle, source, options.out, lambda done: report(f"planning: {done}")
+        )
+    plan = make_plan(batch, total * (1 - options.reserve))
+    shared: dict[str, Any] = {
+        "directory": options.out.absolute(),
+        "arms": arms,
+        "curve": plan.curve,
+        "costs": costs,
+        "settings": settings,
+        "expected": expect_spend(batch, plan),
+        "identity": _identity(options, source),
+    }
+    servers = Servers.find(options.base_urls, arms[0].model, read_api_key(options.api_key_env))
+    grader = _find_grader(options, bundle)
+    if options.engine == RAY:
+        parts = RayBatch(source=source, grader=grader, servers=servers, **shared)
+        path = locate_bundle(options.bundle)
+        result = sample_on_ray(parts, path, address=options.ray_address, report=report)
+    else:
+        job = BatchJob(span=Span.all(source), bundle=bundle, grader=load_grader(grader), **shared)
+        job.on_progress = lambda done: report(describe_progress(done, bundle.unit))
+        result = servers.run(job)
+    return result | {"price": plan.price, "expected_cost": plan.expected_cost}
+
+
+def plan_only_batch(
+    options: BatchOptions, *, report: Callable[[str], None] = no_progress
+) -> dict[str, Any]:
+    """Plan a batch and write the first decisions of its questions; nothing is sampled."""
+    return plan_questions(
+        options.questions,
+        bundle=load_bundle(locate_bundle(options.bundle)),
+        out=options.out,
+        total=options.total,
+        budget=options.budget,
+        text_column=options.text_column,
+        id_column=options.id_column,
+        engine=options.engine,
+        ray_address=options.ray_address,
+        report=report,
+    )
+
+
+def open_batch(options: BatchOptions) -> tuple[Bundle, QuestionSource]:
+    """Read the bundle and find the questions."""
+    bundle = load_bundle(locate_bundle(options.bundle))
+    source = open_questions(
+        options.questions, text_column=options.text_column, id_column=options.id_column
+    )
+    return bundle, source
+
+
+def make_arms(options: BatchOptions, bundle: Bundle) -> list[BatchArm]:
+    """Return how each arm of a bundle is sampled, with the limit of output tokens."""
+    model = options.model or bundle.model
+    if not bundle.arms:
+        if model is None:
+            raise ConfigError("the bundle names no model: give --model")
+        known = bundle.settings or Settings()
+        return [
+            BatchArm(None, model, bundle.template or Template(), _limit(known, options, bundle))
+        ]
+    return [
+        BatchArm(
+            arm.name if len(bundle.arms) > 1 else None,
+            arm.model,
+            arm.template or bundle.template or Template(),
+            _limit(arm.settings or bundle.settings or Settings(), options, bundle),
+        )
+        for arm in bundle.arms
+    ]
+
+
+def describe_progress(done: BatchProgress, unit: str) -> str:
+    """Return how far a batch is, in one line."""
+    rate = done.n_samples / max(done.elapsed_s, 1e-9)
+    again = f", pass {done.pass_number + 1}" if done.pass_number else ""
+    line = (
+        f"{done.n_ended:,} of {done.n_questions:,} questions{again}, {done.n_samples:,} samples "
+        f"({rate:,.0f}/s), spent {done.spent:,.6g} {unit}"
+    )
+    if done.pass_number or not done.seconds_left:
+        return line
+    return f"{line}, {done.seconds_left:,.0f} s left"
+
+
+def _limit(settings: Settings, options: BatchOptions, bundle: Bundle) -> Settings:
+    """Return settings with the smaller limit of output tokens, and the signals that votes need."""
+    limits = [x for x in (settings.max_tokens, options.max_output_tokens) if x is not None]
+    limit = min(limits, default=None)
+    return replace(settings, max_tokens=limit, logprobs=bundle.needs_logprobs)
+
+
+def _read_prices(options: BatchOptions, bundle: Bundle) -> TokenPriceList:
+    if bundle.unit != MONEY:
+        return {}
+    if options.token_prices is None:
+        raise ConfigError("a total in money needs token prices: give --token-prices")
+    return parse_token_prices(options.token_prices, dict(options.price_as))
+
+
+def _find_grader(options: BatchOptions, bundle: Bundle) -> str:
+    """Return the name of the grader."""
+    name = options.grader or bundle.grader
+    if name is None:
+        raise ConfigError("the bundle names no grader: give --grader")
+    return name
+
+
+def _check_verdict(options: BatchOptions, bundle: Bundle, budget: float) -> None:
+    """Refuse a policy that showed no gain at this mean cost, unless that is accepted."""
+    verdict = bundle.verdict(budget)
+    if verdict not in (None, "gain", NOT_JUDGED) and not options.accept_verdict:
+        raise BundleError(
+            f"the verdict on {options.bundle} at a budget of {budget:g} is {verdict!r}: use the "
+            "policy 'mixture', or give --accept-verdict"
+        )
+
+
+def _identity(options: BatchOptions, source: QuestionSource) -> dict[str, Any]:
+    """Return what a directory must agree on with the batch that continues in it."""
+    return {
+        "bundle": hash_path(locate_bundle(options.bundle)),
+        "files": [[file.path, file.n_rows] for file in source.files],
+        "model": options.model,
+        "max_output_tokens": options.max_output_tokens,
+    }

@@ -1,0 +1,132 @@
+"""Batch plan: the stage that plans files of questions and writes what to sample first.
+
+It opens the questions, prepares them on the chosen engine, finds the price that spends the total,
+and writes the first actions as Parquet files. The manifest is written last; the same plan is not
+made again while it is there. Nothing is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adacompute.batch.plan import BatchPlan
+from adacompute.batch.plan_output import ActionFiles, write_first_actions
+from adacompute.batch.planning import PlannedBatch, Progress, make_plan, prepare_batch
+from adacompute.batch.processes import WorkerProcesses
+from adacompute.batch.questions import ID_COLUMN, TEXT_COLUMN, QuestionSource, open_questions
+from adacompute.batch.ray_cluster import connect
+from adacompute.batch.ray_planning import prepare_on_ray, write_on_ray
+from adacompute.core.errors import ConfigError
+from adacompute.policies.bundle import Bundle
+from adacompute.stages.inputs import no_progress
+from adacompute.storage.manifest import Manifest, read_manifest, write_manifest
+
+PLAN, MANIFEST = "plan", "plan.json"
+"""Directory of the files of first actions, and the manifest that is written last."""
+
+LOCAL, RAY = "local", "ray"
+ENGINES = (LOCAL, RAY)
+
+
+def plan_questions(
+    questions: Sequence[str],
+    *,
+    bundle: Bundle,
+    out: Path,
+    total: float | None = None,
+    budget: float | None = None,
+    text_column: str = TEXT_COLUMN,
+    id_column: str = ID_COLUMN,
+    workers: int | None = None,
+    engine: str = LOCAL,
+    ray_address: str | None = None,
+    report: Callable[[str], None] = no_progress,
+) -> dict[str, Any]:
+    """Plan a batch and write first actions; ``total`` or ``budget`` is in the bundle's unit."""
+    source = open_questions(questions, text_column=text_column, id_column=id_column)
+    with open_engine(engine, workers=workers, ray_address=ray_address) as chosen:
+        batch = chosen.prepare(bundle, source, out, lambda progress: report(str(progress)))
+        total = read_total(total, budget, batch.n_questions)
+        arguments = {"total": total, "unit": bundle.unit}
+        inputs = {"questions": source.fingerprint, "batch": batch.fingerprint}
+        known = read_manifest(out / MANIFEST)
+        if known is not None and (known.arguments, known.inputs) == (arguments, inputs):
+            return known.result
+        plan = make_plan(batch, total)
+        report("writing first actions")
+        written = chosen.write(batch, plan, out / PLAN)
+    for old in set((out / PLAN).glob("part-*.parquet")) - set(written.paths):
+        old.unlink()
+    result = describe_plan(batch, plan) | {"first_actions": describe_actions(written)}
+    result["out"] = str(out / PLAN)
+    outputs = {path.name: str(path.stat().st_size) for path in written.paths}
+    write_manifest(out / MANIFEST, Manifest("plan", arguments, inputs, outputs, result))
+    return result
+
+
+class PlanningEngine(NamedTuple):
+    """Where shards are prepared and written."""
+
+    prepare: Callable[[Bundle, QuestionSource, Path, Progress], PlannedBatch]
+    write: Callable[[PlannedBatch, BatchPlan, Path], ActionFiles]
+
+
+@contextmanager
+def open_engine(
+    engine: str = LOCAL, *, workers: int | None = None, ray_address: str | None = None
+) -> Iterator[PlanningEngine]:
+    """Open an engine by its name; its processes end with the context."""
+    if engine == LOCAL:
+        if ray_address is not None:
+            raise ConfigError("an address of a cluster is for the engine 'ray'")
+        with WorkerProcesses(workers) as processes:
+            yield PlanningEngine(
+                lambda bundle, source, out, show: prepare_batch(
+                    bundle, source, directory=out, processes=processes, on_progress=show
+                ),
+                partial(write_first_actions, processes=processes),
+            )
+    elif engine == RAY:
+        with connect(ray_address, n_cpus=workers):
+            yield PlanningEngine(
+                lambda bundle, source, out, show: prepare_on_ray(
+                    bundle, source, directory=out, workers=workers, on_progress=show
+                ),
+                partial(write_on_ray, workers=workers),
+            )
+    else:
+        raise ConfigError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}")
+
+
+def read_total(total: float | None, budget: float | None, n_questions: int) -> float:
+    """Return the total, from the mean budget per question if that is given instead."""
+    if (total is None) == (budget is None):
+        raise ConfigError("give the total or the budget per question, not both")
+    if total is None:
+        return float(budget or 0.0) * n_questions
+    return float(total)
+
+
+def describe_plan(batch: PlannedBatch, plan: BatchPlan) -> dict[str, Any]:
+    """Return a plan as JSON."""
+    return {
+        "questions": plan.n_questions,
+        "without_text": batch.source.n_questions - plan.n_questions,
+        "unit": batch.bundle.unit,
+        "total": plan.total,
+        "price": plan.price,
+        "expected_cost": plan.expected_cost,
+        "expected_cost_per_question": plan.expected_cost / plan.n_questions,
+    }
+
+
+def describe_actions(written: ActionFiles) -> list[dict[str, Any]]:
+    """Return how many questions have each first action."""
+    return [
+        {**({"arm": arm} if arm else {}), "samples": n_samples, "questions": count}
+        for (arm, n_samples), count in written.counts.items()
+    ]
