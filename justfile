@@ -5,7 +5,7 @@ python := env("PYTHON", "python")
 # Everything that must pass before a commit
 default: lint types layers test slow docs
 
-# The tree in docs/architecture.md, from the modules' docstrings
+# The tree in docs/contribute/architecture.md, from the modules' docstrings
 tree:
     {{python}} scripts/write_architecture.py
 

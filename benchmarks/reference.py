@@ -1,4 +1,4 @@
-"""Reference: the table of docs/results.md, from recorded samples of a real model.
+"""Reference: the table of docs/research/results.md, from recorded samples of a real model.
 
 Run it with ``python benchmarks/reference.py SAMPLES.parquet [--drop-unparsed]``.
 

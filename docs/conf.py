@@ -57,4 +57,4 @@ drop-unparsed = true
 
 This page is made from the help of the commands."""
 
-write_commands(Path(__file__).parent / "cli.md")
+write_commands(Path(__file__).parent / "reference" / "command-line.md")

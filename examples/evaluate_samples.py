@@ -1,8 +1,8 @@
 """Evaluate: train a policy on recorded samples and measure what it gains.
 
 Run it with ``python examples/evaluate_samples.py [FILE]``. FILE is a Parquet, JSON lines or CSV
-file with one row per sample (docs/samples.md). Without one, it uses the samples that ship with the
-package. It needs only the base install.
+file with one row per sample (docs/reference/files.md). Without one, it uses the samples that ship
+with the package. It needs only the base install.
 """
 
 from __future__ import annotations

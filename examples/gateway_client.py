@@ -1,6 +1,6 @@
 """Gateway client: call the gateway with the official OpenAI client and read what it decided.
 
-Start a gateway (``adacompute serve``, see docs/serve.md), then run
+Start a gateway (``adacompute serve``, see docs/how-to/serve.md), then run
 ``python examples/gateway_client.py MODEL "What is 17 + 25?"``. It needs ``pip install openai``.
 The address is taken from OPENAI_BASE_URL, for example http://127.0.0.1:8000/v1. The gateway must
 allow a budget of 4 for the model (``max_budget = 4``).

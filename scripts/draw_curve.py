@@ -1,4 +1,4 @@
-"""Curve: the figure at the top of the README, drawn from the table in docs/results.md.
+"""Curve: the figure at the top of the README, drawn from the table in docs/research/results.md.
 
 Run it with ``python scripts/draw_curve.py`` after the table has changed.
 """
@@ -25,7 +25,7 @@ CURVES = {
 
 def read_table(name: str) -> tuple[list[float], dict[str, list[float]]]:
     """Return the budgets and, by policy, the accuracies of a table of the results page."""
-    text = (ROOT / "docs" / "results.md").read_text()
+    text = (ROOT / "docs" / "research" / "results.md").read_text()
     table = text.split(f"<!-- {name}: begin -->\n")[1].split(f"<!-- {name}: end -->")[0]
     head, _, *rows = [
         [cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()

@@ -1,4 +1,4 @@
-"""Architecture: the annotated tree in docs/architecture.md, made from the modules' docstrings.
+"""The annotated tree in docs/contribute/architecture.md, made from the modules' docstrings.
 
 Run it with ``python scripts/write_architecture.py`` after adding, moving or redescribing a module.
 A test fails while the page is out of date.
@@ -10,7 +10,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "contribute" / "architecture.md"
 BEGIN, END = "<!-- tree: begin -->\n", "<!-- tree: end -->"
 ORDER = (
     "cli",

@@ -40,13 +40,20 @@ from adacompute.testing.llama import missing_requirement
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 SHIPPED = SOURCE / "datasets" / "shipped"
-GENERATED = {"cli.md"}
+DOCS = ROOT / "docs"
+GENERATED = {DOCS / "reference" / "command-line.md"}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     SHIPPED / "arithmetic.md",
-    *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED),
+    *sorted(page for page in DOCS.rglob("*.md") if page not in GENERATED),
 ]
+
+
+def name_page(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 SHOWN = {"text", "csv"}
 """Languages of blocks that are only shown."""
 
@@ -201,7 +208,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_blocks_of_a_page_run(
     page: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +222,7 @@ def test_blocks_of_a_page_run(
             example.evaluate()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_every_block_is_run_or_only_shown(page: Path) -> None:
     for language, text in blocks(page):
         assert language in RUN or language in SHOWN, f"a block of {language!r}: {text}"
@@ -223,13 +230,13 @@ def test_every_block_is_run_or_only_shown(page: Path) -> None:
             assert not any(COMMAND.match(line) for line in text.splitlines()), text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_a_skipped_block_says_why(page: Path) -> None:
     for marked in re.findall(r"^<!--+ *skip:(.*?)--+>", page.read_text(), re.MULTILINE):
         assert re.fullmatch(r' next ".{15,}" ', marked), marked
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_every_command_can_be_parsed(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +250,7 @@ def test_every_command_can_be_parsed(
                 cli.commands[name].make_context(name, words)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_commands_in_sentences_exist_and_have_these_options(page: Path) -> None:
     for command in re.findall(r"`adacompute ([^`]+)`", page.read_text()):
         name, *words = command.split()
@@ -255,7 +262,7 @@ def test_commands_in_sentences_exist_and_have_these_options(page: Path) -> None:
 
 
 def test_files_named_in_the_architecture_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "contribute" / "architecture.md").read_text()
     named = set(re.findall(r"`([\w/]+\.py)`", text))
     found = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py")]
     assert len(named) > 20

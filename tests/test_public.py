@@ -56,7 +56,7 @@ def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_is_in_the_documentation(name: str) -> None:
-    assert f":: adacompute.{name}\n" in (ROOT / "docs" / "api.md").read_text()
+    assert f":: adacompute.{name}\n" in (ROOT / "docs" / "reference" / "python-api.md").read_text()
 
 
 def test_every_public_error_is_an_adacompute_error() -> None:

@@ -27,7 +27,7 @@ PAGES = [
     ROOT / "SECURITY.md",
     SOURCE / "datasets" / "shipped" / "arithmetic.md",
     ROOT / "docs" / "conf.py",
-    *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md"),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "command-line.md"),
 ]
 DEPLOYED = [path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file()]
 PROGRAMS = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "scripts").glob("*.py")])

@@ -20,7 +20,7 @@ from adacompute.collection.plan import read_plan
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / os.environ.get("ADACOMPUTE_DATA", "../shared/data") / "questions"
-PAGE = ROOT / "docs" / "collect.md"
+PAGE = ROOT / "docs" / "tutorials" / "collect.md"
 
 Rows = Sequence[dict[str, Any]]
 

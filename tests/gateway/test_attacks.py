@@ -1,7 +1,7 @@
 """Attacks on the gateway, one test each: what was tried, and what must come of it.
 
 Each runs against a gateway that is a process of its own, over raw sockets where a client library
-would not send what an attacker sends. `docs/security.md` lists them.
+would not send what an attacker sends. `docs/how-to/secure.md` lists them.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def test_every_query_of_the_dashboard_names_metrics_that_exist() -> None:
 
 
 def test_the_page_for_operators_names_every_metric_and_no_other() -> None:
-    page = (ROOT / "docs" / "operate.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "observe.md").read_text()
     told = {name.removeprefix(PREFIX) for name in _NAME.findall(page)}
     assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, "requests_in_flight"}
 
@@ -53,7 +53,7 @@ def test_the_page_for_operators_names_every_metric_and_no_other() -> None:
     "kind", [Config, ModelConfig, ClientLimits, CapConfig, CallsConfig, LogConfig]
 )
 def test_the_page_on_serving_names_every_setting(kind: type) -> None:
-    page = (ROOT / "docs" / "serve.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "serve.md").read_text()
     named = set(re.findall(r"`([a-z_]+)`", page))
     named |= set(re.findall(r"^#? ?([a-z_]+) = ", page, re.MULTILINE))
     named |= set(re.findall(r"^\[\[?serve\.([a-z_]+)", page, re.MULTILINE))

@@ -25,7 +25,7 @@ from adacompute.paper.exhibits import EXHIBITS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(adacompute.__file__).parent
-TEXT = (ROOT / "docs" / "paper-map.md").read_text()
+TEXT = (ROOT / "docs" / "research" / "paper-map.md").read_text()
 NO_CODE = "no code"
 
 
