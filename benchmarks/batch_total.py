@@ -122,12 +122,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", type=int, nargs="?", default=200)
+    parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     results = []
-    for seed in range(options.runs):
-        results.append(run_one(options.out, seed))
-        if seed % 10 == 9 or seed == options.runs - 1:
+    for n_runs in range(1, options.runs + 1):
+        results.append(run_one(options.out, options.first_seed + n_runs - 1))
+        if n_runs % 10 == 0 or n_runs == options.runs:
             line = {
                 "runs": len(results),
                 "exceeded": sum(one["is_exceeded"] for one in results),

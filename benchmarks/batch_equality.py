@@ -1,0 +1,125 @@
+"""Batch plans, equality: those of files, in any blocks and on both engines, are those in memory.
+
+``python -m benchmarks.batch_equality [QUESTIONS]`` plans the same questions (1 million) in memory,
+by the local engine with the default and with small shards, with the files in reverse order, and on
+Ray, for `sequential` and `value-router`. It prints the price of each plan and the number of
+questions whose first action differs from the one in memory. It exits with 1 if any is not 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from benchmarks.batch_plan import BUDGET, fresh, make_value_router, write_questions
+
+from adacompute.batch import spool
+from adacompute.batch.cost_curves import cell_costs
+from adacompute.batch.plan import plan_at_total
+from adacompute.core.oracle import solve
+from adacompute.core.types import IntArray, UtilityTable, hash_text
+from adacompute.datasets.example import locate_bundle
+from adacompute.features.text import extract_features
+from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.episode import Episode
+from adacompute.policies.policy import SampleMatrix
+from adacompute.stages.batch_plan import plan_questions
+
+BLOCK = 1 << 14
+
+
+def plan_in_memory(bundle: Bundle, texts: pa.ChunkedArray) -> tuple[float, IntArray]:
+    """Return the price and the samples of each first action, from one table of all questions."""
+    prepared = np.concatenate(
+        [
+            bundle.policy.prepare_features(
+                extract_features(texts[first : first + BLOCK], features=bundle.features)
+            )
+            for first in range(0, len(texts), BLOCK)
+        ]
+    )
+    if prepared.shape[1] == len(bundle.level_cost[0]):
+        table = UtilityTable(prepared.astype(np.float64), bundle.level_cost[0])
+        price = solve(table, BUDGET).price
+    else:
+        costs = cell_costs(bundle)
+        counts = np.bincount(prepared[:, 0].astype(np.int64), minlength=costs.costs.shape[1])
+        plan = plan_at_total(costs.curve(counts), n_questions=len(texts), total=BUDGET * len(texts))
+        price = plan.price
+    episode = Episode.start(
+        bundle.policy,
+        price,
+        key=np.array([hash_text(text) for text in texts.to_pylist()], dtype=np.uint64),
+        features=prepared,
+        cost=np.broadcast_to(bundle.level_cost, (len(texts), bundle.level_cost.shape[1])),
+        samples=SampleMatrix(np.empty((len(texts), 0), dtype=np.int64)),
+        max_rounds=bundle.max_rounds or 99,
+    )
+    n_samples = np.array([level.n_samples for level in bundle.policy.levels])
+    return price, n_samples[episode.decide().state.level]
+
+
+def compare(
+    folder: Path,
+    bundle: Bundle,
+    files: list[str],
+    known: tuple[float, IntArray],
+    **options: Any,  # noqa: ANN401
+) -> bool:
+    """Print one comparison; whether the plans are equal."""
+    name = options.pop("name")
+    result = plan_questions(
+        files, bundle=bundle, out=fresh(folder / "job"), budget=BUDGET, **options
+    )
+    planned = pq.read_table(result["out"])
+    row = pc.cast(pc.replace_substring(planned["question_id"], "question-", ""), pa.int64())
+    differ = np.asarray(planned["n_samples"]) != known[1][np.asarray(row)]
+    ratio = result["price"] / known[0] - 1
+    print(
+        f"  {name:28s} price {ratio:+.1e} relative, {differ.sum()} first actions differ", flush=True
+    )
+    return abs(ratio) < 1e-12 and not differ.any()
+
+
+def main() -> None:
+    """Print the comparisons."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("questions", type=int, nargs="?", default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/adacompute-batch-plan"))  # noqa: S108
+    options = parser.parse_args()
+    source = options.folder / f"questions-{options.questions}"
+    write_questions(source, options.questions)
+    files = sorted(str(path) for path in source.iterdir())
+    texts = pq.read_table(source)["question"]
+    shard_rows, block_rows = spool.SHARD_ROWS, spool.BLOCK_ROWS
+    is_equal = True
+    for name in ("sequential", "value-router"):
+        bundle = (
+            load_bundle(locate_bundle(Path("example")))
+            if name == "sequential"
+            else make_value_router(options.folder, source)
+        )
+        known = plan_in_memory(bundle, texts)
+        print(f"{name}, {len(texts):,} questions, price in memory {known[0]:.6g}", flush=True)
+        runs: list[dict[str, Any]] = [
+            {"name": "local"},
+            {"name": "local, files in reverse", "files": files[::-1]},
+            {"name": "local, small shards", "shards": (77_777, 1_013)},
+            {"name": "ray", "engine": "ray"},
+            {"name": "ray, small shards", "engine": "ray", "shards": (77_777, 1_013)},
+        ]
+        for run in runs:
+            spool.SHARD_ROWS, spool.BLOCK_ROWS = run.pop("shards", (shard_rows, block_rows))
+            given = run.pop("files", files)
+            is_equal &= compare(options.folder, bundle, given, known, workers=2, **run)
+    sys.exit(0 if is_equal else 1)
+
+
+if __name__ == "__main__":
+    main()
