@@ -7,10 +7,10 @@ content depends only on the samples: two runs with the same samples write the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -143,26 +143,27 @@ class AnswerParts:
     def replace(self, answers: Mapping[int, BatchAnswer]) -> None:
         """Replace answers by their positions, part by part."""
         for part in sorted({position // self.part_rows for position in answers}):
-            table = pq.read_table(self.path(part))
-            for name in AMOUNTS:
-                amounts = pa.array(self._to_amounts(table[name].to_numpy()))
-                table = table.set_column(table.schema.get_field_index(name), name, amounts)
-            rows = [
-                BatchAnswer(**(row | {"position": row["position"] - self._offset}))
-                for row in table.to_pylist()
-            ]
-            self._write(part, [answers.get(row.position, row) for row in rows])
+            columns = pq.read_table(self.path(part)).to_pydict()
+            first = part * self.part_rows
+            rows = [i for i in range(len(columns["position"])) if first + i in answers]
+            replaced = self._to_columns([answers[first + i] for i in rows])
+            for name, values in replaced.items():
+                for i, value in zip(rows, values, strict=True):
+                    columns[name][i] = value
+            write_table(self.path(part), pa.table(columns, schema=_SCHEMA))
 
     def _to_amounts(self, cost: FloatArray) -> IntArray:
         return np.rint(cost * self._per_unit).astype(np.int64)
 
-    def _write(self, part: int, rows: Iterable[BatchAnswer]) -> None:
-        listed = list(rows)
+    def _write(self, part: int, rows: Sequence[BatchAnswer]) -> None:
+        write_table(self.path(part), pa.table(self._to_columns(rows), schema=_SCHEMA))
+
+    def _to_columns(self, rows: Sequence[BatchAnswer]) -> dict[str, list[Any]]:
+        """Return the columns of a file."""
         columns = {
-            field.name: [getattr(row, field.name) for row in listed]
-            for field in fields(BatchAnswer)
+            field.name: [getattr(row, field.name) for row in rows] for field in fields(BatchAnswer)
         }
         for name in AMOUNTS:
             columns[name] = [amount / self._per_unit for amount in columns[name]]
-        columns["position"] = [row.position + self._offset for row in listed]
-        write_table(self.path(part), pa.table(columns, schema=_SCHEMA))
+        columns["position"] = [row.position + self._offset for row in rows]
+        return columns

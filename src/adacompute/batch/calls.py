@@ -66,8 +66,20 @@ class _Request:
     arm: BatchArm
     path: str
     body: Mapping[str, Any]
-    max_bytes: int
+    encoded: bytes
     max_cost: int
+
+    @property
+    def max_bytes(self) -> int:
+        """Size of the request with its seed, at most."""
+        return len(self.encoded) + SEED_BYTES
+
+    def encode(self, fields: Mapping[str, int]) -> bytes:
+        """Return the body of one call, with fields of its own, as JSON."""
+        if not self.body.keys().isdisjoint(fields):
+            return encode({**self.body, **fields})
+        added = "".join(f', "{name}": {value}' for name, value in fields.items())
+        return b"%b%b}" % (self.encoded[:-1], added.encode())
 
 
 @dataclass(eq=False, slots=True)
@@ -129,10 +141,10 @@ class Caller:
         one = self._arms[arm]
         prompt = one.template.render(account.text)
         body = request_body(one.model, prompt, one.settings, self._upstreams[0].capabilities)
-        size = len(encode(body)) + SEED_BYTES
-        limit = one.settings.max_tokens
+        encoded = encode(body)
+        size, limit = len(encoded) + SEED_BYTES, one.settings.max_tokens
         cost = self.costs.max_cost(one.model, n=1, max_tokens=limit, prompt_bytes=size)
-        found = account.requests[arm] = _Request(one, prompt.path, body, size, cost)
+        found = account.requests[arm] = _Request(one, prompt.path, body, encoded, cost)
         return found
 
     def demand(self, account: QuestionAccount, *, max_samples: int, mean: int) -> Demand:
@@ -167,15 +179,17 @@ class Caller:
     ) -> list[PaidCall]:
         request = self.prepare(account, arm)
         upstream = self._upstreams[(account.key + turn) % len(self._upstreams)]
-        body = dict(request.body)
+        fields: dict[str, int] = {}
         if upstream.capabilities.seed != "rejected":
-            body["seed"] = hash_text(f"{account.key}/{arm or ''}/{number}") >> SEED_SHIFT
+            fields["seed"] = hash_text(f"{account.key}/{arm or ''}/{number}") >> SEED_SHIFT
         if n > 1:
-            body["n"] = n
+            fields["n"] = n
         tracker = _Attempts(self, account, request, number, n)
         try:
             async with self._slots:
-                reply = await upstream.post_bytes(request.path, encode(body), tracker=tracker)
+                reply = await upstream.post_bytes(
+                    request.path, request.encode(fields), tracker=tracker
+                )
             if not isinstance(reply, ParsedReply):
                 raise RequestRejected(reply.message)
             drawn = tracker.to_paid(reply.samples)

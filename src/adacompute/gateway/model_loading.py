@@ -22,6 +22,7 @@ from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
 from adacompute.policies.kinds import EVIDENCE_POLICIES
+from adacompute.policies.verdicts import check_verdict
 from adacompute.spending.token_prices import (
     TokenPriceList,
     find_token_prices,
@@ -135,12 +136,7 @@ def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:
             f"max_rounds is {given.max_rounds}, but {given.bundle} was calibrated for {limit} of "
             f"rounds: run 'adacompute calibrate --max-rounds {given.max_rounds}'"
         )
-    verdict = bundle.verdict(given.budget)
-    if verdict not in (None, "gain", NOT_JUDGED) and not given.accept_verdict:
-        raise BundleError(
-            f"the verdict on {given.bundle} at a budget of {given.budget:g} is {verdict!r}: train "
-            "and serve the policy 'mixture', or set accept_verdict (--accept-verdict)"
-        )
+    check_verdict(bundle, given.budget, path=given.bundle, is_accepted=given.accept_verdict)
 
 
 def describe_verdict(name: str, virtual: VirtualModel) -> str | None:

@@ -85,14 +85,21 @@ def _canonicalise(match: re.Match[str]) -> str | None:
     exponent = int((match["exponent"] or match["power"] or "0").replace("\u2212", "-"))
     if abs(exponent) > _MAX_EXPONENT:
         return None
-    value = Fraction(match["digits"].replace(",", "")) * Fraction(10) ** exponent
+    digits = match["digits"].replace(",", "")
+    if digits.isdecimal() and not exponent and not match["divisor"]:
+        return _signed(match, str(int(digits)))  # most numbers; fractions are slow
+    value = Fraction(digits) * Fraction(10) ** exponent
     if match["divisor"]:
         divisor = int(match["divisor"])
         if divisor == 0:
             return None
         value = value / divisor + int(match["whole"] or "0")
-    canonical = _format(value)
-    if match["sign"] in ("-", "\u2212") and value:
+    return _signed(match, _format(value))
+
+
+def _signed(match: re.Match[str], canonical: str) -> str | None:
+    """Return a canonical number with the sign of its match; None if it is too long."""
+    if match["sign"] in ("-", "\u2212") and canonical != "0":
         canonical = f"-{canonical}"
     return canonical if len(canonical) <= MAX_NUMBER_CHARS else None
 

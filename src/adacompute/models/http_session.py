@@ -122,7 +122,9 @@ class HttpSession:
         _CURRENT_CONNECTION.set(connection := _Connection())
         has_begun = False
         # A redirect would lose the body, and show the key to another server.
-        request = self._session.post(url, data=data, headers=headers, allow_redirects=False)
+        request = self._session.post(
+            _parse_url(url, encoded=False), data=data, headers=headers, allow_redirects=False
+        )
         try:
             async with request as response:
                 has_begun = True

@@ -48,8 +48,13 @@ class TokenLogprobs:
     top_logprobs: int | None = None
 
 
+_NO_LOGPROBS = TokenLogprobs()
+
+
 def parse_logprobs(raw: object, text: str = "") -> TokenLogprobs:
     """Parse the log-probabilities of a choice of a chat or of a completion with this text."""
+    if not raw:
+        return _NO_LOGPROBS
     fields = raw if isinstance(raw, dict) else {}
     values, tops = fields.get("token_logprobs"), fields.get("top_logprobs")
     tokens = _as_list(fields.get("tokens"))

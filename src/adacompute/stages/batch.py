@@ -20,12 +20,13 @@ from adacompute.batch.planning import make_plan
 from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
-from adacompute.core.errors import BundleError, ConfigError
+from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
 from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
+from adacompute.policies.bundle import Bundle, load_bundle
+from adacompute.policies.verdicts import check_verdict
 from adacompute.spending.token_prices import TokenPriceList, parse_token_prices
 from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
 from adacompute.stages.inputs import no_progress, read_api_key
@@ -63,7 +64,12 @@ def run_batch(
     """Plan and answer a batch, or what is left of it; return counts and costs."""
     bundle, source = open_batch(options)
     total = read_total(options.total, options.budget, source.n_questions)
-    _check_verdict(options, bundle, total / source.n_questions)
+    check_verdict(
+        bundle,
+        total / source.n_questions,
+        path=str(options.bundle),
+        is_accepted=options.accept_verdict,
+    )
     if not options.base_urls:
         raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
     arms = make_arms(options, bundle)
@@ -180,16 +186,6 @@ def _find_grader(options: BatchOptions, bundle: Bundle) -> str:
     if name is None:
         raise ConfigError("the bundle names no grader: give --grader")
     return name
-
-
-def _check_verdict(options: BatchOptions, bundle: Bundle, budget: float) -> None:
-    """Refuse a policy that showed no gain at this mean cost, unless that is accepted."""
-    verdict = bundle.verdict(budget)
-    if verdict not in (None, "gain", NOT_JUDGED) and not options.accept_verdict:
-        raise BundleError(
-            f"the verdict on {options.bundle} at a budget of {budget:g} is {verdict!r}: use the "
-            "policy 'mixture', or give --accept-verdict"
-        )
 
 
 def _identity(options: BatchOptions, source: QuestionSource) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from adacompute.core.types import Allocation, FloatArray, KeyArray, UtilityTable
 from adacompute.evaluation.costs import describe_token_prices, level_costs, read_token_prices
 from adacompute.spending.token_prices import TokenPriceList
 from adacompute.stages.estimate import UTILITY
+from adacompute.stages.solve_blocks import needs_blocks, solve_blocks
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
@@ -50,11 +51,35 @@ def solve_run(
         "method": method,
         "prices": describe_token_prices(prices),
     }
-    utility = store.read_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
+    store.check_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
     inputs = store.hashes([SAMPLES, GRADES, UTILITY])
     finished = store.find_finished("solve", arguments, inputs)
     if finished:
         return finished.result
+    is_supported = not limits and (unit, method) == ("samples", "exact")
+    if needs_blocks(store, UTILITY, is_supported=is_supported):
+        found = {**solve_blocks(store, UTILITY, ALLOCATION, budget), "unit": unit}
+        store.finish_written(
+            "solve", arguments=arguments, inputs=inputs, names=[ALLOCATION], result=found
+        )
+        return found
+    result, chosen = _solve_in_memory(store, budget, unit, limits, method, prices)
+    store.finish(
+        "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
+    )
+    return result
+
+
+def _solve_in_memory(
+    store: Run,
+    budget: float,
+    unit: str,
+    limits: Mapping[str, float] | None,
+    method: str,
+    prices: TokenPriceList | None,
+) -> tuple[dict[str, Any], pa.Table]:
+    """Return the result of the stage, and the level of each question."""
+    utility = store.read_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
     recorded = store.encoded_samples()
     names = [name for name in utility.column_names if name.startswith("utility_")]
     read = _read_arm_levels if len(recorded.arms) > 1 else _read_levels
@@ -72,11 +97,7 @@ def solve_run(
     result = {**_describe(allocation, ids, levels), "unit": unit}
     if limits:
         result["limits"] = _describe_limits(allocation, limits)
-    chosen = pa.table({"question_id": ids, "level": np.asarray(levels)[allocation.choice]})
-    store.finish(
-        "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
-    )
-    return result
+    return result, pa.table({"question_id": ids, "level": np.asarray(levels)[allocation.choice]})
 
 
 Costs = Callable[[str, TokenPriceList | None], FloatArray]
