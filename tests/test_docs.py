@@ -41,7 +41,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 SHIPPED = SOURCE / "datasets" / "shipped"
 DOCS = ROOT / "docs"
-GENERATED = {DOCS / "reference" / "command-line.md"}
+GENERATED = {
+    DOCS / "reference" / f"{name}.md"
+    for name in ("command-line", "configuration", "metrics", "columns", "errors")
+}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
