@@ -37,7 +37,7 @@ class ModelConfig:
     max_rounds: int | None = None
     """Rounds of samples per request. It must be what the price was calibrated with."""
     deadline_s: float | None = None
-    """Start no round after this many seconds; cancel the rest once a sample has arrived."""
+    """Start no round after this many seconds; cancel the rest when a sample has arrived."""
     accept_verdict: bool = False
     """Serve a policy whose verdict is loss, no gain or inconclusive."""
     pacing: bool = True
