@@ -19,10 +19,11 @@ fmt:
     ruff format .
     ruff check --fix .
 
-# Formatting and lint rules
+# Formatting, lint rules and spelling
 lint:
     ruff format --check .
     ruff check .
+    codespell docs src README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md
 
 # Types of everything, and those of the examples by a second checker
 types:

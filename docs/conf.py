@@ -1,13 +1,15 @@
-"""Sphinx: configuration of the documentation; the page of commands is made from their help."""
+"""Sphinx: configuration of the documentation; generate.py makes some pages from the code."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-import click
-
 from adacompute import __version__
-from adacompute.cli.main import cli
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generate import write_pages
 
 project = "AdaCompute"
 author = "The AdaCompute authors"
@@ -26,35 +28,4 @@ autodoc_typehints = "signature"
 doctest_test_doctest_blocks = ""  # pytest runs those in docstrings
 
 
-def write_commands(path: Path) -> None:
-    """Write a page with the help of every command."""
-    lines = ["# Command line", "", COMMANDS, ""]
-    for name, command in sorted(cli.commands.items()):
-        context = click.Context(command, info_name=f"adacompute {name}", max_content_width=96)
-        lines += [f"## {name}", "", "```text", command.get_help(context), "```", ""]
-    path.write_text("\n".join(lines))
-
-
-COMMANDS = """Every command prints a table. With `--json` it prints one JSON document on standard
-output, and nothing else there. Progress goes to standard error, and only if that is a terminal.
-
-| exit code | meaning |
-|---|---|
-| 0 | done |
-| 1 | failed; one sentence says what failed, the value, the bound and what to do |
-| 2 | wrong usage |
-
-Every command also takes its options from a TOML file (`--config FILE`), from the table named after
-the command. Options on the command line win. An unknown key is rejected, with a list of the known
-ones:
-
-```toml
-[evaluate]
-budgets = [1.5, 2, 3]
-levels = [1, 2, 3, 4, 6, 8]
-drop-unparsed = true
-```
-
-This page is made from the help of the commands."""
-
-write_commands(Path(__file__).parent / "reference" / "command-line.md")
+write_pages(Path(__file__).parent / "reference")

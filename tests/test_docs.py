@@ -41,7 +41,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 SHIPPED = SOURCE / "datasets" / "shipped"
 DOCS = ROOT / "docs"
-GENERATED = {DOCS / "reference" / "command-line.md"}
+GENERATED = {
+    DOCS / "reference" / f"{name}.md"
+    for name in ("command-line", "configuration", "metrics", "columns", "errors")
+}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -259,6 +262,36 @@ def test_commands_in_sentences_exist_and_have_these_options(page: Path) -> None:
         known = {option for one in cli.commands[name].params for option in one.opts}
         given = {word.split("=")[0] for word in words if word.startswith("--")}
         assert given <= known, f"adacompute {command}"
+
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^(```|<!--).*?^(```|-->)$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings of a page, as GitHub and MyST name them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_links_lead_to_pages_and_headings_that_exist(page: Path) -> None:
+    """Sphinx checks links of the documentation; this also checks them on GitHub."""
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if target in GENERATED:
+            continue  # Sphinx checks these: they are made when it runs
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_a_missing_reference_stops_the_build() -> None:
+    config = (DOCS / "conf.py").read_text()
+    assert "suppress_warnings" not in config
+    assert "-W" in (ROOT / "justfile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
 
 
 def test_files_named_in_the_architecture_exist() -> None:

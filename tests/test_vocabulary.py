@@ -21,13 +21,15 @@ from adacompute.cli.main import cli
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
 MODULES = sorted(SOURCE.rglob("*.py"))
+GENERATED = {"command-line", "configuration", "metrics", "columns", "errors"}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     SOURCE / "datasets" / "shipped" / "arithmetic.md",
     ROOT / "docs" / "conf.py",
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "command-line.md"),
+    ROOT / "docs" / "generate.py",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.stem not in GENERATED),
 ]
 DEPLOYED = [path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file()]
 PROGRAMS = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "scripts").glob("*.py")])

@@ -18,7 +18,8 @@ import openai
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.answer_field import find_answer
-from adacompute.gateway.config import ModelConfig, make_config
+from adacompute.gateway.config import make_config
+from adacompute.gateway.model_settings import ModelConfig
 from adacompute.storage.decisions import read_decisions
 from adacompute.testing import gateways, scripted
 from adacompute.testing.scripted import ScriptedReply, ScriptedServer

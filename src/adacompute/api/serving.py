@@ -11,9 +11,10 @@ from adacompute.api.bundles import load_policy
 from adacompute.api.estimator import Estimator, as_estimator
 from adacompute.core.errors import AdaComputeError, ConfigError
 from adacompute.gateway.app import Application, build
-from adacompute.gateway.config import Config, ModelConfig
+from adacompute.gateway.config import Config
 from adacompute.gateway.log_settings import LogConfig
 from adacompute.gateway.model_loading import make_model
+from adacompute.gateway.model_settings import ModelConfig
 from adacompute.gateway.openai_requests import check_name
 from adacompute.graders.grader import Grader
 

@@ -29,22 +29,28 @@ ERROR: Final = "error"
 Status = Literal["answered", "limited", "unanswered", "error"]
 """Answered as the policy wants; stopped by the total; no sample could be parsed; failed."""
 
-_SCHEMA = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("question_id", pa.string()),
-        ("answer", pa.large_string()),
-        ("text", pa.large_string()),
-        ("n_samples", pa.int32()),
-        ("agreement", pa.float64()),
-        ("cost", pa.float64()),
-        ("allowance", pa.float64()),
-        ("price", pa.float64()),
-        ("status", pa.string()),
-        ("error", pa.string()),
-    ]
-)
+ANSWER_COLUMNS: Mapping[str, tuple[Any, str]] = {
+    "position": (pa.int64(), "number of the question in the input, from 0"),
+    "question_id": (pa.string(), "id of the question"),
+    "answer": (pa.large_string(), "the answer; null if no sample could be parsed"),
+    "text": (pa.large_string(), "text of the sample that the answer is from"),
+    "n_samples": (pa.int32(), "samples that were drawn"),
+    "agreement": (pa.float64(), "share of the parsed samples that give this answer"),
+    "cost": (pa.float64(), "what the question spent, in the unit of the total"),
+    "allowance": (pa.float64(), "the most that it could spend in the first pass"),
+    "price": (pa.float64(), "price of the decision"),
+    "status": (
+        pa.string(),
+        (
+            "``answered`` as the policy wants, ``limited`` by the total, ``unanswered`` (no sample "
+            "could be parsed) or ``error``"
+        ),
+    ),
+    "error": (pa.string(), "why the question failed; null if it did not"),
+}
+"""Type and meaning of the columns of answers, one row per question."""
 
+_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in ANSWER_COLUMNS.items()])
 
 AMOUNTS = ("cost", "allowance")
 """Columns that are integer amounts here, and in the unit in files."""

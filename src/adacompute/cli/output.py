@@ -38,6 +38,15 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda now: status.update(Text(f"{what}: {printable(now)}"))
 
 
+EXIT_CODES = {
+    0: "done",
+    1: "failed; one sentence says what failed, the value, the bound and what to do",
+    2: "an option or a configuration file cannot be used; one sentence says which and why",
+    130: "stopped by Ctrl-C",
+}
+"""Meaning of the exit codes of every command."""
+
+
 def show(
     result: dict[str, Any], describe: Callable[[dict[str, Any]], None], *, as_json: bool
 ) -> None:

@@ -25,7 +25,10 @@ from importlib.util import find_spec
 
 
 class AdaComputeError(Exception):
-    """Any expected failure; the command line prints it as one sentence and exits with 1."""
+    """Any expected failure; a command prints it as one sentence and exits with 1.
+
+    A ConfigError exits with 2.
+    """
 
 
 class ConfigError(AdaComputeError, ValueError):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.datasets.columns import QUESTION_COLUMNS, SAMPLE_COLUMNS, make_schema
 from adacompute.datasets.records import first_line, open_parquet
 from adacompute.datasets.text_rows import ReadColumns, read_csv, read_jsonl
 
@@ -23,47 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-SAMPLE_SCHEMA = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("question", pa.string()),
-        pa.field("gold", pa.string()),
-        pa.field("difficulty", pa.string()),
-        pa.field("sample", pa.int32(), nullable=False),
-        pa.field("answer", pa.string()),
-        pa.field("correct", pa.bool_(), nullable=False),
-        pa.field("completion", pa.string()),
-        pa.field("completion_chars", pa.int32()),
-        pa.field("completion_tokens", pa.int32()),
-        pa.field("mean_logprob", pa.float32()),
-        pa.field("min_logprob_window", pa.float32()),
-        pa.field("answer_logprob", pa.float32()),
-        pa.field("temperature", pa.float32()),
-        pa.field("latency_s", pa.float32()),
-        pa.field("model", pa.string()),
-        pa.field("arm", pa.string()),
-        pa.field("prompt_tokens", pa.int32()),
-        pa.field("cached_tokens", pa.int32()),
-        pa.field("reasoning_tokens", pa.int32()),
-        pa.field("samples_per_call", pa.int32()),
-        pa.field("finish_reason", pa.string()),
-        pa.field("cost", pa.float64()),
-        pa.field("score", pa.float64()),
-        pa.field("entropy", pa.float32()),
-        pa.field("top_logprobs", pa.int32()),
-    ]
-)
+SAMPLE_SCHEMA = make_schema(SAMPLE_COLUMNS)
 """Columns of recorded samples. ``difficulty`` and ``arm`` have aliases: see ``SOURCE_NAMES``."""
 
-QUESTION_SCHEMA = pa.schema(
-    [
-        pa.field("question_id", pa.string(), nullable=False),
-        pa.field("question", pa.string()),
-        pa.field("gold", pa.string()),
-        pa.field("difficulty", pa.string()),
-        pa.field("subject", pa.string()),
-    ]
-)
+QUESTION_SCHEMA = make_schema(QUESTION_COLUMNS)
 """Columns of question sets."""
 
 SOURCE_NAMES = {"difficulty": "level", "arm": "operating_level"}

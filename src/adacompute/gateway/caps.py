@@ -39,17 +39,20 @@ DAY_S = 86_400
 
 @dataclass(frozen=True)
 class CapConfig:
-    """A limit on what is spent in a period.
-
-    ``unit`` is samples, tokens (of prompts and completions) or money. ``client`` and ``model``
-    restrict it to the calls of a client or for a virtual model; ``*`` gives each its own.
-    """
+    """A limit on what is spent in a period."""
 
     amount: float
+    """The most that may be spent in a period."""
     unit: str = "money"
+    """``samples``, ``tokens`` (of prompts and completions) or ``money``."""
     period: str = "day"
+    """``day``, ``month`` or ``all``, in UTC. A call belongs to the period in which it starts."""
     client: str | None = None
+    """Only the calls of this client; ``*`` gives each client a cap of its own. Default: all
+    clients together."""
     model: str | None = None
+    """Only the calls for this virtual model; ``*`` gives each model a cap of its own. Default: all
+    calls."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.amount < math.inf:

@@ -56,18 +56,23 @@ _WELL_KNOWN = {hashlib.sha256(key.encode()).hexdigest(): key for key in _WELL_KN
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """What one client may ask for; empty lists and None mean what all clients may.
-
-    ``budget`` takes the place of the model's budget: the mean cost of the client's own requests.
-    """
+    """What one client may ask for; empty lists and None mean what all clients may."""
 
     allowed_paths: Sequence[str] = ()
+    """Requests that it may send, instead of the gateway's list."""
     models: Sequence[str] = ()
+    """Models that it may ask for (403). Default: all. Its requests must then be JSON objects."""
     budget: float | None = None
+    """Mean cost of its own requests, held apart from those of others. Default: the model's."""
     max_budget: float | None = None
+    """Largest budget that a request may set for itself (403)."""
     max_samples: int | None = None
+    """Samples that one request may draw. ``n`` and ``best_of`` of forwarded requests must not be
+    larger (403)."""
     max_concurrency: int | None = None
+    """Its requests in flight, of all workers together (429)."""
     requests_per_minute: int | None = None
+    """Its requests in the last minute, of all workers together (429)."""
 
     def __post_init__(self) -> None:
         check_paths(self.allowed_paths)

@@ -20,15 +20,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.answer_field import check_pointer
 from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.caps import WHEN_SPENT, CapConfig, check_caps
 from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
 from adacompute.gateway.log_settings import CallsConfig, LogConfig
 from adacompute.gateway.logs import FORMATS, LEVELS
+from adacompute.gateway.model_settings import ModelConfig
 from adacompute.gateway.openai_requests import check_name
-from adacompute.gateway.settings import as_table, build_settings, expand_variables
+from adacompute.gateway.settings import as_table, build_settings, check_positive, expand_variables
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S
@@ -62,121 +62,115 @@ _POSITIVE = (
     "sse_keepalive_s",
 )
 
-_MODEL_LIMITS = (
-    "max_rounds",
-    "deadline_s",
-    "max_budget",
-    "max_samples",
-    "max_concurrency",
-    "max_output_tokens",
-    "requests_per_minute",
-)
-
 ACCOUNTS = "accounts.sqlite"
 """Name of the file in which workers share what was spent."""
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """A virtual model: its policy, its budget and its grader.
-
-    ``model`` is the upstream's name for the model. ``audit_share`` is the share of requests that
-    are sampled to the largest level after the answer; ``audit_max_share`` limits what that may
-    take, as a share of the samples that were served. ``accept_verdict`` serves a policy whose
-    calibration found no gain. ``pacing`` holds the mean cost of all requests at the budget.
-    ``answer_field`` is a JSON pointer to what is graded of answers to
-    requests for JSON, which are forwarded without it.
-    """
-
-    bundle: str
-    budget: float
-    model: str | None = None
-    grader: str | None = None
-    max_rounds: int | None = None
-    deadline_s: float | None = None
-    accept_verdict: bool = False
-    pacing: bool = True
-    shadow: bool = False
-    audit_share: float = 0.0
-    audit_max_share: float = 0.05
-    max_budget: float | None = None
-    max_samples: int | None = None
-    max_concurrency: int | None = None
-    max_output_tokens: int | None = None
-    requests_per_minute: int | None = None
-    token_prices: str | None = None
-    scorer: str | None = None
-    answer_field: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_positive(self.budget, "budget")
-        if self.answer_field is not None:
-            check_pointer(self.answer_field, "answer_field")
-        for name in _MODEL_LIMITS:
-            if (value := getattr(self, name)) is not None:
-                _check_positive(value, name)
-        for name in ("audit_share", "audit_max_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be a share from 0 to 1, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
 class Config:
-    """A gateway: its upstream, its models, its clients and its limits.
-
-    ``client_keys`` maps names of clients to SHA-256 digests of their keys, and ``client_limits``
-    the same names to what the client may ask for. ``account_store`` is where replicas share what
-    was spent: the address of a Redis server, or a file, by default in the directory of calls.
-    """
+    """A gateway: its upstream, its models, its clients and its limits."""
 
     base_url: str
+    """Address of the upstream, with its ``/v1``."""
     upstream_api_key: str | None = field(default=None, repr=False)
+    """Key that is sent to the upstream."""
     host: str = "127.0.0.1"
+    """Address to listen on. One that others can reach needs client keys."""
     port: int = 8000
+    """Port to listen on."""
     admin_host: str = "127.0.0.1"
+    """Address of the admin pages: ``/ready``, ``/metrics`` and administration."""
     admin_port: int | None = None
+    """Port of the admin pages. Default: the one after ``port``."""
     admin_key: str | None = field(default=None, repr=False)
+    """SHA-256 of the key that administration needs. Default: administration is off."""
     log_format: str = "text"
+    """Lines on standard error: ``text`` or ``json``."""
     log_level: str = "info"
+    """Least severe level of these lines: ``debug``, ``info``, ``warning`` or ``error``."""
     workers: int = 1
+    """Worker processes."""
     forward_key: bool = False
+    """Send the client's key upstream."""
     max_request_line_bytes: int = 8_192
+    """Longest method and URL of a request (431)."""
     max_header_bytes: int = 32_768
+    """Largest size of all headers of a request (431)."""
     max_headers: int = 100
+    """Headers of a request (431)."""
     max_connections_per_address: int = 100
+    """Connections that one client address may open, per worker (429)."""
     trusted_proxies: Sequence[str] = ()
+    """Addresses and networks without that limit, such as ``10.0.0.0/8``."""
     allowed_hosts: Sequence[str] = ()
+    """Values of the ``Host`` header to answer to (403). Default: names of this machine; with
+    client keys, all."""
     allowed_origins: Sequence[str] = ()
+    """Origins of web pages that may send requests, such as ``https://app.example.com``."""
     max_body_mb: float = 32.0
+    """Largest body of a request (413)."""
     max_json_elements: int = MAX_ELEMENTS
+    """Brackets and commas in a body that can be voted on, those in texts included (400)."""
     max_reply_mb: float = 16.0
+    """Largest reply of the upstream that is held in memory, decompressed (502)."""
     max_concurrency: int = 10_000
+    """Requests in flight, per worker (503)."""
     max_samples: int = 64
+    """Samples that one request may draw. Forwarded requests with a larger ``n`` get 403."""
     max_output_tokens: int | None = None
+    """Tokens that one completion may have. It is written into requests that set no limit or a
+    larger one. Caps in tokens or money need it."""
     timeout_s: float = 600.0
+    """Time limit of a whole request, with all its calls and retries (504)."""
     first_byte_timeout_s: float = 120.0
+    """Longest silence of the upstream in one call."""
     body_timeout_s: float = 30.0
+    """Time in which the body of a request must arrive (408)."""
     grader_timeout_s: float = TIMEOUT_S
+    """Time limit for grading a sample; after it the sample is unparsed."""
     max_grader_queue: int = MAX_QUEUE
+    """Samples that may wait for a grader, per worker."""
     max_attempts: int = 3
+    """Attempts per call to the upstream."""
     max_retry_share: float = 0.2
+    """Retries as a share of all calls of a worker."""
     max_upstream_failures: int = 5
+    """Failures in a row after which ``/ready`` answers 503."""
     shutdown_delay_s: float = 0.0
+    """Time to go on serving after SIGTERM, while ``/ready`` answers 503."""
     drain_s: float = 30.0
+    """Time to complete requests after that, before everything is stopped."""
     sse_keepalive_s: float = 5.0
+    """Seconds between the comments in a stream that waits for samples."""
     probe: bool = True
+    """Find out at the start what the upstream supports."""
     traces: bool = False
+    """Send OpenTelemetry traces; needs the extra ``otel``."""
     allowed_paths: Sequence[str] = ALLOWED_PATHS
+    """Requests that clients may send (403). A path may end in ``*``; ``* /v1/*`` allows all."""
     allow_stored_responses: bool = False
+    """Accept ``previous_response_id``, ``conversation`` and ``background`` on ``/v1/responses``,
+    which reach what the upstream stores for other clients."""
     client_keys: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the key of each client, by the client's name."""
     client_limits: Mapping[str, ClientLimits] = field(default_factory=dict)
+    """What each client may ask for, by the client's name: see below."""
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
+    """Virtual models, by their name: see below."""
     log: LogConfig | None = None
+    """The decision log: see below. Default: no log."""
     calls: CallsConfig = field(default_factory=CallsConfig)
+    """The account of calls: see below."""
     account_store: str | None = field(default=None, repr=False)
+    """Where workers and hosts share what was spent: a file, or ``redis://…``. Default:
+    ``accounts.sqlite`` in the directory of the account of calls."""
     caps: Sequence[CapConfig] = ()
+    """Limits on what is spent per day, per month or altogether: see below."""
     when_spent: str = "reject"
+    """What a request without a sample gets when a cap is reached: ``reject`` (an error) or
+    ``cheapest`` (one sample of the cheapest arm)."""
     token_prices: str | None = None
+    """File with the token prices of every upstream model."""
 
     def __post_init__(self) -> None:
         check_url(self.base_url)
@@ -184,7 +178,7 @@ class Config:
         if key and not (key.isascii() and key.isprintable() and " " not in key):
             raise ConfigError("upstream_api_key contains characters that no header can carry")
         for name in _POSITIVE:
-            _check_positive(getattr(self, name), name)
+            check_positive(getattr(self, name), name)
         if not 0 <= self.shutdown_delay_s < math.inf:
             raise ConfigError(
                 f"shutdown_delay_s must be a number of 0 or more, not {self.shutdown_delay_s}"
@@ -204,7 +198,7 @@ class Config:
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         if self.max_output_tokens is not None:
-            _check_positive(self.max_output_tokens, "max_output_tokens")
+            check_positive(self.max_output_tokens, "max_output_tokens")
         check_caps(self)
         self._check_addresses()
         for name in self.models:
@@ -354,8 +348,3 @@ def _resolve_paths(
         if isinstance(found.get(name), str):
             found[name] = str(beside / found[name])
     return found
-
-
-def _check_positive(value: float, name: str) -> None:
-    if not 0 < value < math.inf:
-        raise ConfigError(f"{name} must be a number above 0, not {value}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from adacompute.core.errors import AdaComputeError, ModelError, ModelTimeout, RateLimited
 from adacompute.gateway.caps import NotPriced
@@ -25,6 +25,41 @@ EXPECTED = (AdaComputeError, BadRequest, TooLarge, TooManyElements, TimeoutError
 BAD_REQUEST = 400
 MAX_RETRY_AFTER_S = 31 * 86_400.0
 """Longest wait that a client is asked for: that to the end of a month."""
+
+ERROR_CODES: Mapping[str, tuple[int, str]] = {
+    "invalid_api_key": (401, "the key is missing or not valid"),
+    "budget_not_allowed": (403, "the budget is above ``max_budget`` of the client or the model"),
+    "invalid_host": (403, "the ``Host`` header is not in ``allowed_hosts``"),
+    "invalid_origin": (403, "a web page whose origin is not in ``allowed_origins``"),
+    "model_not_allowed": (403, "the model is not in ``models`` of the client"),
+    "no_token_prices": (403, "a cap in money, and the model has no token prices"),
+    "path_not_allowed": (403, "the method and path are not in ``allowed_paths``"),
+    "samples_not_allowed": (403, "``n`` or ``best_of`` is above ``max_samples``"),
+    "stored_member": (403, "a member refers to stored responses: see ``allow_stored_responses``"),
+    "framing_too_large": (400, "the chunks of the body have too much framing"),
+    "invalid_http": (400, "the request is not valid HTTP"),
+    "invalid_path": (400, "the path contains ``..``"),
+    "pipelining": (400, "too many requests are pipelined on one connection"),
+    "too_many_elements": (400, "the body has more than ``max_json_elements``"),
+    "unread_body": (400, "the body goes on after the reply"),
+    "invalid_method": (405, "the method is not supported"),
+    "slow": (408, "the body did not arrive within ``body_timeout_s``"),
+    "too_large": (413, "the body is larger than ``max_body_mb``"),
+    "invalid_content_type": (415, "without client keys, a body must be ``application/json``"),
+    "cap_reached": (429, "a cap is spent until the end of its period"),
+    "cap_unavailable": (429, "a cap cannot be checked now; try again"),
+    "client_max_concurrency": (429, "too many requests of the client are in flight"),
+    "client_requests_per_minute": (429, "too many requests of the client in a minute"),
+    "model_max_concurrency": (429, "too many requests for the model are in flight"),
+    "model_requests_per_minute": (429, "too many requests for the model in a minute"),
+    "too_many_connections": (429, "the address is above ``max_connections_per_address``"),
+    "headers_too_large": (431, "the headers are above ``max_header_bytes`` or ``max_headers``"),
+    "url_too_long": (431, "the URL is above ``max_request_line_bytes``"),
+    "overloaded": (503, "more than ``max_concurrency`` requests are in flight"),
+    "upstream_failing": (503, "the upstream fails repeatedly and was not asked"),
+    "timeout": (504, "the upstream did not answer in time, or ``timeout_s`` is over"),
+}
+"""Status and meaning of every code in the gateway's own errors."""
 
 _KINDS = {
     401: "authentication_error",

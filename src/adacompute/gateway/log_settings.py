@@ -18,10 +18,15 @@ class LogConfig:
     """Where decisions are logged, for how long, and whether with texts."""
 
     directory: str
+    """Where decisions are logged."""
     texts: bool = False
+    """Also log questions and completions."""
     rotate_mb: float = 64.0
+    """Size at which a process starts a new file."""
     keep_days: float = 30.0
+    """Age after which old files are deleted."""
     keep_mb: float = 10_000.0
+    """Total size above which old files are deleted."""
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -29,15 +34,17 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class CallsConfig:
-    """Where calls to the upstream are recorded, and for how long.
-
-    ``directory`` is by default one below the user's state directory, named after the port.
-    """
+    """Where calls to the upstream are recorded, and for how long."""
 
     directory: str | None = None
+    """Where calls are recorded, with the store of accounts and the files of replicas. Default:
+    ``adacompute/calls/PORT`` below ``$XDG_STATE_HOME`` or ``~/.local/state``."""
     rotate_mb: float = 64.0
+    """Size at which a process starts a new file."""
     keep_days: float = 90.0
+    """Age after which old files are deleted."""
     keep_mb: float = 10_000.0
+    """Total size above which old files are deleted."""
 
     def __post_init__(self) -> None:
         _check_sizes(self)

@@ -112,6 +112,7 @@ MEANS: Final = ("request_cost_mean", "feature_drift", "agreement_drift")
 """Gauges that are means over the last requests, of all workers together."""
 
 IN_FLIGHT: Final = "requests_in_flight"
+IN_FLIGHT_HELP: Final = "Requests in flight."
 _SUM, _COUNT = "_window_sum", "_window_count"
 """A mean is stored as a sum and a count in each process: means cannot be added up."""
 
@@ -159,7 +160,7 @@ class Metrics:
             for name in (mean + _SUM, mean + _COUNT)
         }
         self._in_flight = prometheus.Gauge(
-            PREFIX + IN_FLIGHT, "Requests in flight.", multiprocess_mode="livesum", **own
+            PREFIX + IN_FLIGHT, IN_FLIGHT_HELP, multiprocess_mode="livesum", **own
         )
         self._children: dict[tuple[str, ...], Any] = {}
         self._pending: dict[tuple[str, ...], float] = {}

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.datasets.example import locate_bundle
-from adacompute.gateway.config import Config, ModelConfig
+from adacompute.gateway.config import Config
 from adacompute.gateway.engine import Engine
 from adacompute.gateway.log_settings import MB
+from adacompute.gateway.model_settings import ModelConfig
 from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.graders.grader import Grader, load_grader
 from adacompute.models.capabilities_cache import cache_path, load_cached

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -82,3 +83,9 @@ def _variable(match: re.Match[str]) -> str:
     if name not in os.environ:
         raise ConfigError(f"the environment variable {name} is not set")
     return os.environ[name]
+
+
+def check_positive(value: float, name: str) -> None:
+    """Raise ConfigError if a number is not above 0, or is infinite."""
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be a number above 0, not {value}")

@@ -30,6 +30,34 @@ FILES = f"calls-{FORMAT}-*.jsonl"
 TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 """Counts of a call's last row; its first row has bounds of the first two."""
 
+START_COLUMNS: Mapping[str, str] = {
+    "call": "id of the call, in both of its rows",
+    "request": "``x-request-id`` of the client's request, if it sent one",
+    "client": "name of the client; ``-`` without client keys",
+    "model": "virtual model; ``-`` if there is none",
+    "upstream_model": "the upstream's name of the model",
+    "path": "path of the call",
+    "purpose": "``vote``, ``audit``, ``forward``, ``probe`` or ``scorer``",
+    "attempt": "number of the attempt, from 1",
+    "started_at": "when the call started, in seconds since 1970",
+    "max_prompt_tokens": "upper bound of its prompt tokens",
+    "max_completion_tokens": "upper bound of its completion tokens",
+    "max_cost": "upper bound of its cost; null without token prices",
+}
+"""Meaning of the members of a call's first row."""
+
+END_COLUMNS: Mapping[str, str] = {
+    "call": "id of the call, in both of its rows",
+    "ended_at": "when the call ended, in seconds since 1970",
+    "prompt_tokens": "prompt tokens that it is charged",
+    "completion_tokens": "completion tokens that it is charged",
+    "cached_tokens": "prompt tokens that were cached",
+    "reasoning_tokens": "hidden tokens, part of ``completion_tokens``",
+    "is_estimated": "whether it is charged its upper bound, because no usage arrived",
+    "cost": "money that it is charged; null without token prices",
+}
+"""Meaning of the members of a call's last row."""
+
 REOPEN_S = 1.0
 """Pause before a file that could not be opened or written is tried again."""
 

@@ -28,6 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
+from adacompute.storage.decision_columns import (
+    DECISION_COLUMNS,
+    LOGGED_SAMPLE_COLUMNS,
+    make_schema,
+)
 
 FORMAT = 2
 """Version of the log's fields; logs of other versions are rejected."""
@@ -39,55 +44,8 @@ _FORMAT_KEY = b"adacompute.log_format"
 ACTIVE, FULL = "active-*.jsonl", "full-*.jsonl"
 DAY_S = 86_400.0
 
-DECISIONS = pa.schema(
-    [
-        ("id", pa.string()),
-        ("time", pa.float64()),
-        ("model", pa.string()),
-        ("key", pa.uint64()),
-        ("question", pa.string()),
-        ("features", pa.list_(pa.float32())),
-        ("budget", pa.float64()),
-        ("price", pa.float64()),
-        ("max_rounds", pa.int32()),
-        ("answers", pa.list_(pa.int32())),
-        ("samples_used", pa.int32()),
-        ("samples_planned", pa.int32()),
-        ("chosen", pa.int32()),
-        ("rounds", pa.int32()),
-        ("calls", pa.int32()),
-        ("prompt_tokens", pa.int64()),
-        ("completion_tokens", pa.int64()),
-        ("estimated", pa.bool_()),
-        ("cost", pa.float64()),
-        ("latency_s", pa.float64()),
-        ("decision_s", pa.float64()),
-        ("question_source", pa.string()),
-        ("incomplete", pa.bool_()),
-        ("audit", pa.bool_()),
-        ("shadow", pa.bool_()),
-        ("scorer_error", pa.string()),
-        ("upstream_model", pa.string()),
-        ("client", pa.string()),
-    ]
-)
-SAMPLES = pa.schema(
-    [
-        ("question_id", pa.string()),
-        ("question", pa.string()),
-        ("gold", pa.string()),
-        ("difficulty", pa.string()),
-        ("sample", pa.int32()),
-        ("answer", pa.string()),
-        ("correct", pa.bool_()),
-        ("completion", pa.string()),
-        ("completion_chars", pa.int32()),
-        ("completion_tokens", pa.int64()),
-        ("mean_logprob", pa.float32()),
-        ("model", pa.string()),
-        ("decision_id", pa.string()),
-    ]
-)
+DECISIONS = make_schema(DECISION_COLUMNS)
+SAMPLES = make_schema(LOGGED_SAMPLE_COLUMNS)
 
 
 @dataclass

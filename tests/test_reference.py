@@ -1,0 +1,113 @@
+"""The generated pages of the reference name everything that the code defines."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
+
+
+from adacompute.cli.main import cli
+from adacompute.gateway.error_replies import ERROR_CODES
+from adacompute.gateway.metrics import CAP_GAUGES, COUNTERS, GAUGES, HISTOGRAMS, IN_FLIGHT, PREFIX
+from adacompute.storage.calls import END_COLUMNS, START_COLUMNS
+
+ROOT = Path(__file__).resolve().parent.parent
+GATEWAY = ROOT / "src" / "adacompute" / "gateway"
+sys.path.insert(0, str(ROOT / "docs"))  # as docs/conf.py does
+generate: Any = importlib.import_module("generate")
+
+REJECTING = {"send_rejection", "_reject", "_stop_parsing", "Forbidden", "reject"}
+"""Functions of the gateway whose last argument is a code."""
+
+
+def named_in(page: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", page))
+
+
+def test_pages_are_written_and_excluded_from_other_checks(tmp_path: Path) -> None:
+    generate.write_pages(tmp_path)
+    written = {path.stem for path in tmp_path.iterdir()}
+    assert written == set(generate.PAGES)
+    for path in (ROOT / "tests" / "test_docs.py", ROOT / "tests" / "test_vocabulary.py"):
+        assert all(f'"{name}"' in path.read_text() for name in written), path.name
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {f"/docs/reference/{name}.md" for name in written} <= set(ignored)
+
+
+def test_every_command_is_on_its_page() -> None:
+    page = generate.command_line()
+    assert all(f"\n## {name}\n" in page for name in cli.commands)
+
+
+@pytest.mark.parametrize("title", generate.TABLES)
+def test_every_setting_has_a_meaning(title: str) -> None:
+    kind, _ = generate.TABLES[title]
+    assert all(len(meaning) > 10 for _, meaning in generate.settings(kind))
+    section = generate.configuration().partition(f"## `{title}`")[2].partition("\n## ")[0]
+    assert {field.name for field in fields(kind)} <= named_in(section)
+
+
+def test_every_metric_is_on_its_page() -> None:
+    known = {*COUNTERS, *HISTOGRAMS, *GAUGES, *CAP_GAUGES, IN_FLIGHT}
+    assert {PREFIX + name for name in known} <= named_in(generate.metrics())
+
+
+def test_every_column_is_on_its_page() -> None:
+    page = generate.columns()
+    assert page.count("\n## ") == 6
+    assert {*START_COLUMNS, *END_COLUMNS} <= named_in(page)
+
+
+def test_the_members_of_calls_are_those_that_are_written() -> None:
+    source = (GATEWAY / "call_log.py").read_text()
+    written = set(re.findall(r'"(\w+)":[{"]', source.partition("class CallLog")[2]))
+    assert written == {*START_COLUMNS, *END_COLUMNS}
+
+
+def test_every_exception_is_on_its_page() -> None:
+    names = {one.__name__ for one in generate.exception_classes()}
+    assert len(names) > 10
+    assert names <= named_in(generate.errors())
+
+
+def find_codes() -> set[str]:
+    """Codes of errors in the source of the gateway."""
+    found = set()
+    for path in GATEWAY.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            values: list[ast.expr] = []
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                values = node.args[-1:] if name in REJECTING else []
+                values += [one.value for one in node.keywords if one.arg == "code"]
+            elif isinstance(node, ast.Tuple) and len(node.elts) == 3:
+                first = node.elts[0]
+                is_status = isinstance(first, ast.Constant) and type(first.value) is int
+                values = node.elts[2:] if is_status or ast.unparse(first).isupper() else []
+            found |= {
+                str(one.value)
+                for one in values
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            }
+    return found
+
+
+def test_every_code_of_an_error_is_listed() -> None:
+    codes = find_codes()
+    assert len(codes) > 20
+    assert codes <= set(ERROR_CODES)
+    by_setting = {f"{kind}_{name}" for kind in ("client", "model") for name in THROTTLED}
+    unlisted = set(ERROR_CODES) - codes - by_setting
+    assert unlisted == {"cap_reached", "cap_unavailable"}  # chosen by a condition
+
+
+THROTTLED = ("max_concurrency", "requests_per_minute")
