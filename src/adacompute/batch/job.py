@@ -43,7 +43,7 @@ LAG_PER_CALL, MIN_LAG = 8, 64
 
 GC_THRESHOLDS = (100_000, 20, 100)
 """Thousands of questions under way are some hundred thousand objects, none of which is garbage.
-With Python's own thresholds a quarter of the CPU time went into looking through them."""
+With Python's own thresholds a fifth of the CPU time went into looking through them."""
 
 
 @dataclass(frozen=True)

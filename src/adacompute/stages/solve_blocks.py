@@ -61,7 +61,8 @@ def solve_blocks(store: Run, utility: str, allocation: str, budget: float) -> di
 def _write_levels(source: Path, out: Path, level: Any, rows: set[int]) -> dict[int, str]:  # noqa: ANN401 - an array
     """Write ids and levels block by block; return the ids of some rows."""
     schema = pa.schema([("question_id", pa.string()), ("level", pa.int64())])
-    partial, first, names = out.with_name(f".{out.name}.partial"), 0, {}
+    partial, first = out.with_name(f".{out.name}.partial"), 0
+    names: dict[int, str] = {}
     with pq.ParquetFile(source) as document, pq.ParquetWriter(partial, schema) as writer:
         for batch in document.iter_batches(BLOCK_ROWS, columns=["question_id"]):
             ids = batch.column(0).cast(pa.string())
