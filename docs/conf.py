@@ -9,13 +9,13 @@ from adacompute import __version__
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generate import write_pages
+from generate import copy_design_notes, write_pages
 
 project = "AdaCompute"
 author = "The AdaCompute authors"
 copyright = "2026, the AdaCompute authors"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
+extensions = ["myst_parser", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
@@ -28,4 +28,6 @@ autodoc_typehints = "signature"
 doctest_test_doctest_blocks = ""  # pytest runs those in docstrings
 
 
-write_pages(Path(__file__).parent / "reference")
+DOCS = Path(__file__).parent
+write_pages(DOCS / "reference")
+copy_design_notes(DOCS.parent / "design", DOCS / "research" / "design")

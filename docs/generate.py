@@ -81,6 +81,13 @@ def write_pages(directory: Path) -> None:
         (directory / f"{name}.md").write_text(make(), encoding="utf-8")
 
 
+def copy_design_notes(source: Path, directory: Path) -> None:
+    """Copy the design notes to where Sphinx finds them."""
+    directory.mkdir(exist_ok=True)
+    for note in source.glob("0*.md"):
+        (directory / note.name).write_text(note.read_text(encoding="utf-8"), encoding="utf-8")
+
+
 def command_line() -> str:
     """Return the page with the help of every command."""
     lines = [COMMAND_LINE.format(exit_codes=_exit_codes())]

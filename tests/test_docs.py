@@ -44,7 +44,7 @@ DOCS = ROOT / "docs"
 GENERATED = {
     DOCS / "reference" / f"{name}.md"
     for name in ("command-line", "configuration", "metrics", "columns", "errors")
-}
+} | {DOCS / "research" / "design" / note.name for note in (ROOT / "design").glob("0*.md")}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

@@ -29,7 +29,11 @@ PAGES = [
     SOURCE / "datasets" / "shipped" / "arithmetic.md",
     ROOT / "docs" / "conf.py",
     ROOT / "docs" / "generate.py",
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.stem not in GENERATED),
+    *sorted(
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.stem not in GENERATED and page.parent.name != "design"
+    ),
 ]
 DEPLOYED = [path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file()]
 PROGRAMS = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "scripts").glob("*.py")])
