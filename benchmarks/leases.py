@@ -263,11 +263,11 @@ def draw(
             axes.tick_params(labelsize=TEXT_SIZE)
             axes.set_xticks(REPLICAS, [f"{size:,}" for size in REPLICAS])
             axes.set_xlim(0.8, 1_400)
-            place = "center right" if axes is tracking else "best"
-            axes.legend(loc=place, fontsize=TEXT_SIZE)
+            axes.legend(fontsize=TEXT_SIZE)
         for axes, ticks in {excess: (0.1, 1, 10, 100), tracking: (1, 2, 5, 10, 20, 50)}.items():
             axes.set_yscale("log")
             axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        tracking.legend(loc="center right", bbox_to_anchor=(1, 0.68), fontsize=TEXT_SIZE)
         for axes in titles:
             axes.minorticks_off()
         path.write_text(
@@ -276,8 +276,8 @@ def draw(
                 shown=560,
                 title="Caps and budgets held by 1 to 1,000 replicas",
                 description="Top: the share of a cap that is exceeded when accounts are lost."
-                " Middle: the share that stays unused with faults. Bottom: the worst deviation of the"
-                " mean cost in a window of 5,000 questions, for three periods of exchange.",
+                " Middle: the share that stays unused with faults. Bottom: the worst deviation of"
+                " the mean cost in a window of 5,000 questions, for three periods of exchange.",
             )
         )
 
