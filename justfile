@@ -11,8 +11,11 @@ tree:
 
 # The figures in the documentation
 figures:
-    {{python}} scripts/draw_curve.py
-    {{python}} scripts/take_screenshot.py
+    {{python}} -m scripts.draw_diagrams
+    {{python}} -m scripts.draw_curve
+    {{python}} -m scripts.take_screenshot
+    {{python}} -m scripts.make_notebook
+    # {{python}} -m benchmarks.leases --figure docs/_static/replicas.svg takes a quarter of an hour
 
 # Format, then lint what is left
 fmt:

@@ -36,6 +36,7 @@ from typing import Any, Literal
 
 from benchmarks import pacing_replicas
 from benchmarks.pacing_replicas import EXCHANGES_S, Tracking
+from scripts.svg_theme import figure_svg
 
 from adacompute.report.plot_style import COLOURS, MARKERS, panels
 from adacompute.spending.accounts import CapAccount, Entry, LeaseRequest, exchange
@@ -47,6 +48,9 @@ STEP_S, DURATION_S, CALL_S = 0.1, 30.0, 0.5
 REPLICAS = (1, 8, 64, 250, 1_000)
 SETTINGS = ((1.0, 2.0), (5.0, 2.0), (1.0, 10.0))
 """Seconds between refreshes, and seconds of spending that a lease is meant to last."""
+
+TEXT_SIZE = 12.5
+"""Of the figure: 11 pixels on a phone."""
 
 
 @dataclass(eq=False)
@@ -228,7 +232,7 @@ def draw(
     path: Path,
 ) -> None:
     """Draw what is exceeded when accounts are lost, what is unused, and how a mean is held."""
-    with panels(columns=3, width=3.9, height=3.4) as (figure, (excess, unused, tracking)):
+    with panels(rows=3, width=5.4, height=3.4) as (figure, (excess, unused, tracking)):
         styles = list(zip(COLOURS, MARKERS, strict=True))
         for (colour, marker), (refresh_s, lease_s) in zip(styles, SETTINGS, strict=False):
             style: dict[str, Any] = {"color": colour, "marker": marker}
@@ -252,15 +256,30 @@ def draw(
             tracking: ("Mean cost, worst window", "% off the budget"),
         }
         for axes, (title, unit) in titles.items():
-            axes.set(xscale="log", xlabel="replicas", ylabel=unit, title=title)
+            axes.set(xscale="log")
+            axes.set_xlabel("replicas", fontsize=TEXT_SIZE)
+            axes.set_ylabel(unit, fontsize=TEXT_SIZE)
+            axes.set_title(title, fontsize=TEXT_SIZE + 1)
+            axes.tick_params(labelsize=TEXT_SIZE)
             axes.set_xticks(REPLICAS, [f"{size:,}" for size in REPLICAS])
-            axes.legend()
+            axes.set_xlim(0.8, 1_400)
+            axes.legend(fontsize=TEXT_SIZE)
         for axes, ticks in {excess: (0.1, 1, 10, 100), tracking: (1, 2, 5, 10, 20, 50)}.items():
             axes.set_yscale("log")
             axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        tracking.legend(loc="center right", bbox_to_anchor=(1, 0.68), fontsize=TEXT_SIZE)
         for axes in titles:
             axes.minorticks_off()
-        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
+        path.write_text(
+            figure_svg(
+                figure,
+                shown=560,
+                title="Caps and budgets held by 1 to 1,000 replicas",
+                description="Top: the share of a cap that is exceeded when accounts are lost."
+                " Middle: the share that stays unused with faults. Bottom: the worst deviation of"
+                " the mean cost in a window of 5,000 questions, for three periods of exchange.",
+            )
+        )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Screenshot: the picture of the report in the documentation, for the example set at budget 2.
 
-Run it with ``python scripts/take_screenshot.py`` after the page has changed. It needs Chromium.
+Run it with ``python -m scripts.take_screenshot`` after the page has changed. It needs Chromium.
 """
 
 from __future__ import annotations
