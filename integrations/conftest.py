@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from adacompute.testing.gateways import free_port, wait_for
+from adacompute.testing.gateways import fetch, free_port
 
 MODEL = "SmolLM2-135M-Instruct"
 """The model of the policy that ships with the package."""
+
+
+CONFIG = """
+[serve]
+base_url = "{base_url}"
+port = {port}
+probe = false  # a probe draws samples, which the tests would have to subtract
+
+[serve.models.SmolLM2-135M-Instruct]
+bundle = "example"
+budget = 2.0
+"""
 
 
 @dataclass(frozen=True)
@@ -43,9 +54,11 @@ class Server:
 
 
 @contextmanager
-def running(*command: str, folder: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def running(
+    *command: str, folder: Path | None = None, stdout: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
     """Run a command while the context is open."""
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=folder, stdout=stdout, text=True) as process:
         try:
             yield process
         finally:
@@ -54,6 +67,19 @@ def running(*command: str, folder: Path | None = None) -> Iterator[subprocess.Po
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def wait_until_up(process: subprocess.Popen[str], url: str, timeout_s: float = 180.0) -> None:
+    """Wait until a page of a process answers; fail if the process ends."""
+    deadline = time.monotonic() + timeout_s
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            fetch(url)
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    pytest.fail(f"{process.args} did not start; its exit code is {process.poll()}")
 
 
 @pytest.fixture
@@ -71,11 +97,12 @@ def serve(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
 
     def start(base_url: str) -> Server:
         port = free_port()
-        options = ("--bundle", "example", "--budget", "2", "--port", str(port))
-        command = (sys.executable, "-m", "adacompute", "serve", "--base-url", base_url, *options)
+        config = tmp_path / f"{port}.toml"
+        config.write_text(CONFIG.format(base_url=base_url, port=port), encoding="utf-8")
+        command = (sys.executable, "-m", "adacompute", "serve", "--config", str(config))
         contexts.append(running(*command, folder=tmp_path))
-        contexts[-1].__enter__()
-        wait_for(f"http://127.0.0.1:{port + 1}/ready", timeout_s=60)
+        process = contexts[-1].__enter__()
+        wait_until_up(process, f"http://127.0.0.1:{port + 1}/ready")
         return Server(port)
 
     yield start

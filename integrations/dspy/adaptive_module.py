@@ -28,24 +28,23 @@ class AdaptivePredict(dspy.Module):
         *,
         policy: ada.Estimator,
         budget: float,
+        temperature: float = 0.7,
         vote_field: str = "answer",
         question_field: str = "question",
     ) -> None:
         super().__init__()
         self.predict = dspy.ChainOfThought(signature)
-        self.policy, self.budget = policy, budget
+        self.policy, self.budget, self.temperature = policy, budget, temperature
         self.vote_field, self.question_field = vote_field, question_field
 
     def forward(self, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - fields of the signature
         """Ask the policy how many predictions it wants, draw them, and vote."""
         session = self.policy.start(inputs[self.question_field], budget=self.budget)
-        lm = self.predict.get_lm() if self.predict.predictors()[0].lm else dspy.settings.lm
-        temperature = lm.kwargs.get("temperature") or 0.7
         drawn: list[dspy.Prediction] = []
         while request := session.ask():
             for _ in range(request.n):
                 # Another rollout_id is another sample: the cache would return the same one.
-                config = {"rollout_id": len(drawn), "temperature": temperature}
+                config = {"rollout_id": len(drawn), "temperature": self.temperature}
                 drawn.append(self.predict(**inputs, config=config))
             session.tell([str(one[self.vote_field]) for one in drawn[-request.n :]])
         chosen = drawn[session.chosen or 0]
