@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from adacompute.testing.gateways import fetch, free_port
 
 MODEL = "SmolLM2-135M-Instruct"

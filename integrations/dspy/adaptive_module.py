@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import adacompute as ada
 import dspy
+
+import adacompute as ada
 
 
 class AdaptivePredict(dspy.Module):

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import adacompute as ada
 import dspy
 import pytest
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer, serve_scripted
 from adaptive_module import AdaptivePredict
+
+import adacompute as ada
+from adacompute.testing.scripted import ScriptedReply, ScriptedServer, serve_scripted
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 

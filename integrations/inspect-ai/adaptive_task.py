@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 
-import adacompute as ada
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ModelUsage, get_model
 from inspect_ai.scorer import match
 from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+import adacompute as ada
 
 
 @solver

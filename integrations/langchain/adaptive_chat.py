@@ -12,12 +12,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import adacompute as ada
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import add_usage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
+
+import adacompute as ada
 
 
 class AdaptiveChat(BaseChatModel):
@@ -52,21 +53,18 @@ class AdaptiveChat(BaseChatModel):
                 calls = [pool.submit(draw) for _ in range(request.n)]
                 drawn += [call.result() for call in calls]
                 session.tell([as_sample(result.generations[0]) for result in drawn[-request.n :]])
-        chosen = drawn[session.chosen or 0]
-        usages = [result.generations[0].message.usage_metadata for result in drawn]
-        usage = functools.reduce(add_usage, usages, None)
+        chosen = session.chosen or 0
+        replies = [result.generations[0].message for result in drawn]
+        usage = functools.reduce(add_usage, (reply.usage_metadata for reply in replies), None)
         decision = {
             "answer": session.answer,
             "samples": session.n_samples,
-            "rounds": session.rounds,
             "agreement": session.agreement,
             "cost": {"samples": session.n_samples, "tokens": usage["total_tokens"]},
         }
-        content = chosen.generations[0].message.content
-        message = AIMessage(
-            content, response_metadata={"adacompute": decision}, usage_metadata=usage
-        )
-        output = {key: one for key, one in (chosen.llm_output or {}).items() if key != "token_usage"}
+        message = AIMessage(replies[chosen].content, usage_metadata=usage)
+        message.response_metadata = {"adacompute": decision}
+        output = dict(drawn[chosen].llm_output or {}, token_usage=None)  # as usage_metadata
         return ChatResult(generations=[ChatGeneration(message=message)], llm_output=output)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import adacompute as ada
 from adaptive_chat import AdaptiveChat
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI
+
+import adacompute as ada
 
 if TYPE_CHECKING:
     from conftest import Server

@@ -12,8 +12,9 @@ import asyncio
 import sys
 from typing import Any
 
-import adacompute as ada
 import litellm
+
+import adacompute as ada
 
 POLICY = ada.load_policy("example")
 BUDGET = 2.0

@@ -13,8 +13,9 @@ from typing import Any
 
 import litellm
 import pytest
-from adacompute.testing.gateways import free_port
 from adaptive_provider import provider
+
+from adacompute.testing.gateways import free_port
 from conftest import MODEL, Server, running, wait_until_up
 
 HERE = Path(__file__).parent
@@ -23,9 +24,7 @@ KEY = f"sk-{secrets.token_hex(32)}"
 
 
 @pytest.fixture
-def proxy(
-    upstream: Server, gateway: Server, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
+def proxy(upstream: Server, gateway: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Run the LiteLLM proxy, with the fake and a gateway as its upstreams."""
     monkeypatch.setenv("LITELLM_MASTER_KEY", KEY)  # the proxy does not start without one
     for name, server in (("UPSTREAM", upstream), ("GATEWAY", gateway)):
@@ -44,10 +43,10 @@ def ask(server: Server, model: str, question: str) -> tuple[dict[str, Any], dict
     """Send one chat; return the reply and its headers, with names in lower case."""
     chat = {"model": model, "messages": [{"role": "user", "content": question}]}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-    request = urllib.request.Request(  # noqa: S310 - of this machine
+    request = urllib.request.Request(
         f"{server.base_url}/chat/completions", json.dumps(chat).encode(), headers
     )
-    with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 - as above
+    with urllib.request.urlopen(request, timeout=60) as reply:
         return json.load(reply), {name.lower(): value for name, value in reply.headers.items()}
 
 
@@ -72,6 +71,9 @@ def check_provider(proxy: Server, upstream: Server) -> None:
     assert after["choices"] - before["choices"] > len(QUESTIONS)
     tokens = sum(one["usage"]["completion_tokens"] for one in replies)
     assert tokens == after["tokens"] - before["tokens"]
+    assert (
+        sum(one["adacompute"]["samples"] for one in replies) == after["choices"] - before["choices"]
+    )
 
 
 def check_gateway_behind_proxy(proxy: Server) -> None:

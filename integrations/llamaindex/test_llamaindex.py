@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from conftest import MODEL
 from gateway_llm import make_llm
 from llama_index.core.llms import ChatMessage
+
+from conftest import MODEL
 
 if TYPE_CHECKING:
     from conftest import Server

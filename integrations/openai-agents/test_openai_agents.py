@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from gateway_agents import answer
+
 from adacompute.testing.gateways import fetch
 from adacompute.testing.scripted import ScriptedReply, serve_scripted
 from conftest import MODEL, Server
-from gateway_agents import answer
 
 QUESTION = "What is 2 + 2?"
 
