@@ -80,4 +80,4 @@ if __name__ == "__main__":
     model = ChatOpenAI(model=name, temperature=0.7)
     chat = AdaptiveChat(chat_model=model, policy=ada.load_policy("example"), budget=2.0)
     answer = chat.invoke(text)
-    print(answer.text, answer.response_metadata["adacompute"], answer.usage_metadata)
+    print(answer.text, answer.response_metadata["adacompute"], answer.usage_metadata, sep="\n")
