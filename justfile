@@ -74,6 +74,10 @@ bench:
     {{python}} benchmarks/collection.py
     {{python}} benchmarks/sampler.py
 
+# The examples in integrations/, each in an environment of its own; CI does not run them
+integrations *FOLDERS:
+    {{python}} scripts/run_integrations.py {{FOLDERS}}
+
 # Resolve again the versions that CI installs
 pins:
     (echo "# Versions that CI installs. 'just pins' writes them again."; \

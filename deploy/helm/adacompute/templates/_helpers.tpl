@@ -1,0 +1,21 @@
+{{- define "adacompute.name" -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "adacompute.redisName" -}}
+{{- printf "%s-redis" (include "adacompute.name" .) -}}
+{{- end -}}
+
+{{- define "adacompute.accountStore" -}}
+{{- if .Values.redis.enabled -}}
+redis://{{ include "adacompute.redisName" . }}:6379/0
+{{- else -}}
+{{- required "redis.url is required if redis.enabled is false" .Values.redis.url -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "adacompute.labels" -}}
+app: {{ include "adacompute.name" . }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
