@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTRIBUTE = ROOT / "docs" / "contribute"
 TESTS = {
     "grader": "tests/graders/test_yes_no.py tests/graders/test_grader.py",
-    "policy": "tests/policies/test_first_to.py tests/api/test_estimators.py::test_every_kind_of_policy_has_an_estimator",
+    "policy": "tests/policies/test_first_to.py "
+    "tests/api/test_estimators.py::test_every_kind_of_policy_has_an_estimator",
     "dataset": "tests/datasets/test_multiple_choice.py tests/datasets/test_gsm8k.py",
     "rival": "tests/evaluation/test_rivals.py",
 }
