@@ -271,7 +271,7 @@ def draw_gateway() -> str:
     stores = canvas.row(
         note + 16,
         ("Store of accounts", "caps and held budgets;", "SQLite on one host,", "Redis for several"),
-        ("Decision log", "one row per request,", "JSON lines, then", "Parquet"),
+        ("Decision log", "one row per decision,", "JSON lines, then", "Parquet"),
     )
     metrics = canvas.box(stores[0].bottom + 14, "Prometheus", "reads /metrics; a Grafana dashboard")
     return write(
