@@ -210,7 +210,8 @@ def damaged(run: Path, chance: random.Random) -> None:
     elif how != "remove":
         if how == "flip":
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        path.write_bytes({"cut": data[: chance.randrange(len(data))], "empty": b""}.get(how, data))
+        kept = {"cut": chance.randrange(len(data)), "empty": 0}.get(how, len(data))
+        path.write_bytes(data[:kept])
 
 
 @pytest.mark.slow
