@@ -32,7 +32,7 @@ def test_the_final_answer_is_sampled(gateway: Server, upstream: Server) -> None:
     assert sum(usage.output_tokens for usage in usages) == after["tokens"] - before["tokens"]
     assert after["choices"] - before["choices"] > sum(usage.requests for usage in usages)
     page = fetch(f"http://127.0.0.1:{gateway.port + 1}/metrics")
-    assert 'adacompute_passthrough_requests_total{reason="tools"} 5.0' in page
+    assert f'adacompute_passthrough_requests_total{{model="{MODEL}",reason="tools"}} 5.0' in page
 
 
 def test_tools_are_forwarded_unchanged(serve: Callable[[str], Server]) -> None:
