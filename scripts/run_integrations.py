@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "integrations"
 TIMEOUT_S = 900.0
+PYTEST_OPTIONS = ("-q", "-ra", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(FOLDER))
+"""Without the options of the project's own tests, some of which need its development tools."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def check(folder: Path, place: Path, uv: str) -> Outcome:
     code = f"from importlib.metadata import version; print(version({package!r}))"
     version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     begin = time.monotonic()
-    is_passed = run(python, "-m", "pytest", "-q", folder.name)
+    is_passed = run(python, "-m", "pytest", *PYTEST_OPTIONS, folder.name)
     result = "passed" if is_passed else "failed"
     name = f"{package} {version.stdout.strip()}"
     return Outcome(folder.name, name, installed - start, time.monotonic() - begin, result)
