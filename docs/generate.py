@@ -299,8 +299,8 @@ SAMPLES = """One row per sample: input of `import` and `fit` (Parquet, CSV or JS
 `samples.parquet` of a run. A column that may be null may be absent, and so may `correct` if the
 samples are graded. Other columns are ignored."""
 
-QUESTIONS = """One row per question: input of `collect` and `fit`, and of `import --gold`. The input of
-`batch` needs only `question` ([input of a batch](../tutorials/batch.md#input))."""
+QUESTIONS = """One row per question: input of `collect` and `fit`, and of `import --gold`. The input
+of `batch` needs only `question` ([input of a batch](../tutorials/batch.md#input))."""
 
 DECISIONS = """`decisions-*.parquet` of the decision log, one row per request for which calls were
 made. Any column may be null."""
