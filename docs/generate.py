@@ -299,14 +299,16 @@ SAMPLES = """One row per sample: input of `import` and `fit` (Parquet, CSV or JS
 `samples.parquet` of a run. A column that may be null may be absent, and so may `correct` if the
 samples are graded. Other columns are ignored."""
 
-QUESTIONS = "One row per question: input of `collect` and `fit`, and of `import --gold`."
+QUESTIONS = """One row per question: input of `collect` and `fit`, and of `import --gold`. The input
+of `batch` needs only `question` ([input of a batch](../tutorials/batch.md#input))."""
 
 DECISIONS = """`decisions-*.parquet` of the decision log, one row per request for which calls were
 made. Any column may be null."""
 
 LOGGED_SAMPLES = "`samples-*.parquet` of the decision log, one row per sample; input of `import`."
 
-ANSWERS = "Output of `batch`, one row per question, in the order of the input."
+ANSWERS = """Output of `batch`, one row per question, in the order of the input. `limited` wins over
+`unanswered`, and `error` over both ([output of a batch](../tutorials/batch.md#output))."""
 
 CALLS = """Every call to the upstream is two lines of JSON in the directory of `[serve.calls]`: one
 when it starts, one when it ends. `adacompute spend DIRECTORY` sums them. A call without a last row

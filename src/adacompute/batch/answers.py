@@ -35,9 +35,9 @@ ANSWER_COLUMNS: Mapping[str, tuple[Any, str]] = {
     "answer": (pa.large_string(), "the answer; null if no sample could be parsed"),
     "text": (pa.large_string(), "text of the sample that the answer is from"),
     "n_samples": (pa.int32(), "samples that were drawn"),
-    "agreement": (pa.float64(), "share of the parsed samples that give this answer"),
+    "agreement": (pa.float64(), "share of the parsed answers that equal the most frequent one"),
     "cost": (pa.float64(), "what the question spent, in the unit of the total"),
-    "allowance": (pa.float64(), "the most that it could spend in the first pass"),
+    "allowance": (pa.float64(), "the most that it could spend when it was first asked"),
     "price": (pa.float64(), "price of the decision"),
     "status": (
         pa.string(),
