@@ -15,6 +15,7 @@ from adacompute.cli.main import cli
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import load_bundle
+from adacompute.policies.coloured import ColouredPolicy
 from adacompute.stages import calibrate as calibrations
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
@@ -39,6 +40,15 @@ def trained(
     return place / "run", place / "policy"
 
 
+@pytest.fixture(scope="module")
+def by_votes(trained: tuple[Path, Path]) -> tuple[Path, Path]:
+    """Return the run and a bundle of a policy that sees the votes alone."""
+    run, policy = trained
+    out = policy.with_name("by-votes")
+    train_run(run, policy="sequential", out=out, levels=(1, 2, 4), evidence="votes")
+    return run, out
+
+
 def test_calibration_sets_price_and_frontier(trained: tuple[Path, Path]) -> None:
     run, policy = trained
     found = calibrate_run(run, bundle=policy, budget=2.0)
@@ -52,8 +62,8 @@ def test_calibration_sets_price_and_frontier(trained: tuple[Path, Path]) -> None
     assert bundle.max_rounds is None
 
 
-def test_calibration_for_a_number_of_rounds_is_recorded(trained: tuple[Path, Path]) -> None:
-    run, policy = trained
+def test_calibration_for_a_number_of_rounds_is_recorded(by_votes: tuple[Path, Path]) -> None:
+    run, policy = by_votes
     found = calibrate_run(run, bundle=policy, budget=2.0, max_rounds=2)
     assert found["max_rounds"] == load_bundle(policy).max_rounds == 2
     assert found["rounds"] <= 2
@@ -62,8 +72,18 @@ def test_calibration_for_a_number_of_rounds_is_recorded(trained: tuple[Path, Pat
     assert again["rounds"] > found["rounds"]
 
 
-def test_verdicts_of_other_budgets_are_kept(trained: tuple[Path, Path]) -> None:
-    run, policy = trained
+def test_a_policy_that_draws_one_sample_per_round_has_no_limit_of_rounds(
+    trained: tuple[Path, Path],
+) -> None:
+    """Its price and verdict would be those of another policy, and it would end too early."""
+    run, weighted = trained
+    assert isinstance(load_bundle(weighted).policy, ColouredPolicy)
+    with pytest.raises(ConfigError, match="--evidence"):
+        calibrate_run(run, bundle=weighted, budget=2.0, max_rounds=2)
+
+
+def test_verdicts_of_other_budgets_are_kept(by_votes: tuple[Path, Path]) -> None:
+    run, policy = by_votes
     first, second = (calibrate_run(run, bundle=policy, budget=budget) for budget in (2.0, 1.5))
     bundle = load_bundle(policy)
     assert [bundle.verdict(b) for b in (2.0, 1.5)] == [first["verdict"], second["verdict"]]

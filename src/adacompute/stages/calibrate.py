@@ -25,6 +25,7 @@ from adacompute.evaluation.verdict import (
     describe_excess,
 )
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.stages.inputs import hash_run, no_progress, read_pool
@@ -60,7 +61,7 @@ def calibrate_run(
     trained = load_bundle(bundle)
     if budget is not None:
         check_budgets([budget], unit=trained.unit)
-    experiment, name = _experiment(run, trained, check_rounds(max_rounds))
+    experiment, name = _experiment(run, trained, check_rounds(max_rounds, trained.policy))
     final = _final_fit(trained, experiment)
     if budget is not None:
         experiment.pool.check_budget(budget)
@@ -122,11 +123,23 @@ def check_settings(
     return CalibrationSettings(confidence, cost_confidence, horizon, margin)
 
 
-def check_rounds(max_rounds: int | None) -> int:
-    """Return the maximum number of rounds; a very large number if it is not limited."""
-    if max_rounds is not None and max_rounds < 1:
+def check_rounds(max_rounds: int | None, policy: object) -> int:
+    """Return the maximum number of rounds; a very large number if it is not limited.
+
+    A policy that draws one sample per round cannot be limited: it would not ask for more samples
+    per round, but end after as many samples.
+    """
+    if max_rounds is None:
+        return UNLIMITED_ROUNDS
+    if max_rounds < 1:
         raise ConfigError(f"max_rounds must be at least 1, got {max_rounds}")
-    return UNLIMITED_ROUNDS if max_rounds is None else max_rounds
+    if isinstance(policy, ColouredPolicy):
+        raise ConfigError(
+            f"max_rounds is {max_rounds}, but the policy draws one sample per round, because it "
+            "chooses arms or weighs votes by log-probability: train it on one arm with --evidence "
+            "votes"
+        )
+    return max_rounds
 
 
 def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
