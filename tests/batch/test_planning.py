@@ -15,6 +15,7 @@ import pytest
 
 from adacompute.batch import planning, spool
 from adacompute.batch.cost_curves import cell_costs, frontier_curve, router_curve
+from adacompute.batch.expected_spend import expect_spend
 from adacompute.batch.plan import plan_at_total
 from adacompute.batch.plan_output import ActionFiles, write_first_actions
 from adacompute.batch.planning import PlanProgress, make_plan, plan_batch, prepare_batch
@@ -126,6 +127,7 @@ def test_plans_equal_those_in_memory(
     assert plan.price == pytest.approx(price_in_memory(bundle, texts, total), rel=1e-12)
     assert plan.expected_cost <= total * (1 + 1e-9)
     assert plan.n_questions == len(texts)
+    assert expect_spend(batch, plan).share_until(len(texts)) == 1.0
     table = read_parts(write_first_actions(batch, plan, tmp_path / "plan", ALONE))
     assert table["question_id"].to_pylist() == [f"q{i}" for i in range(len(texts))]
     n_samples = table["n_samples"].to_pylist()

@@ -2,8 +2,8 @@
 
 Before a call its position and its maximum cost are written into a memory-mapped file, which needs
 no system call and survives kill -9; they are cleared when the sample is in a segment. After a kill,
-the calls that are left may have been billed, so their maximum counts as spent. After a power
-failure the file may be lost; then as many calls as can be open count at the largest cost of a call.
+the calls that are left may have been billed, so their maximum counts as spent. If the file is lost,
+as it may be after a power failure or on another machine, open calls are not counted.
 """
 
 from __future__ import annotations

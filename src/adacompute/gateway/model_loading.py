@@ -22,8 +22,7 @@ from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
 from adacompute.policies.bundle import NOT_JUDGED, Bundle, load_bundle
-from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.policies.verdicts import check_verdict
+from adacompute.policies.bundle_checks import check_arms, check_verdict
 from adacompute.spending.token_prices import (
     TokenPriceList,
     find_token_prices,
@@ -117,16 +116,6 @@ def _make_scorer(config: Config, given: ModelConfig) -> HttpScorer | None:
         retries=config.retries,
         max_reply_bytes=int(config.max_reply_mb * MB),
     )
-
-
-def check_arms(bundle: Bundle, path: str) -> None:
-    """Refuse a policy over several arms that does not say how they are sampled."""
-    policy = bundle.policy
-    if isinstance(policy, EVIDENCE_POLICIES) and len(policy.arms) > 1 and not bundle.arms:
-        raise BundleError(
-            f"{path} does not say how its arms {', '.join(policy.arms)} are sampled, because their "
-            "samples were imported: collect them with 'adacompute collect --arm …'"
-        )
 
 
 def _check_calibration(given: ModelConfig, bundle: Bundle) -> None:

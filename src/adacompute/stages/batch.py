@@ -26,7 +26,7 @@ from adacompute.graders.grader import load_grader
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle
-from adacompute.policies.verdicts import check_verdict
+from adacompute.policies.bundle_checks import check_arms, check_verdict
 from adacompute.spending.token_prices import TokenPriceList, parse_token_prices
 from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
 from adacompute.stages.inputs import no_progress, read_api_key
@@ -72,6 +72,7 @@ def run_batch(
     )
     if not options.base_urls:
         raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
+    check_arms(bundle, str(options.bundle))
     arms = make_arms(options, bundle)
     costs = CallCosts(bundle.unit, _read_prices(options, bundle))
     settings = BatchSettings(total=total, reserve=options.reserve, concurrency=options.concurrency)

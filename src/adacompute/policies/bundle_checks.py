@@ -1,4 +1,4 @@
-"""Verdicts: which policies may be used at a budget, by the verdict of their calibration.
+"""Bundle checks: which bundles can be used, by the verdict of their calibration and their arms.
 
 It does not judge: `calibrate` writes the verdict into the bundle.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from adacompute.core.errors import BundleError
 from adacompute.policies.bundle import NOT_JUDGED, Bundle
+from adacompute.policies.kinds import EVIDENCE_POLICIES
 
 
 def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool) -> None:
@@ -17,4 +18,14 @@ def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool
             f"the verdict on {path} at a budget of {budget:g} is {verdict!r}: train and use the "
             "policy 'mixture', or accept the verdict (--accept-verdict, or accept_verdict in a "
             "configuration)"
+        )
+
+
+def check_arms(bundle: Bundle, path: str) -> None:
+    """Refuse a policy over several arms that does not say how they are sampled."""
+    policy = bundle.policy
+    if isinstance(policy, EVIDENCE_POLICIES) and len(policy.arms) > 1 and not bundle.arms:
+        raise BundleError(
+            f"{path} does not say how its arms {', '.join(policy.arms)} are sampled, because their "
+            "samples were imported: collect them with 'adacompute collect --arm …'"
         )

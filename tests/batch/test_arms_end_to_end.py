@@ -1,0 +1,58 @@
+"""Batches over two arms, with confidence: from a file to answers within the total."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from adacompute.core.errors import BundleError
+from adacompute.models.messages import Settings
+from adacompute.policies.arm_settings import ArmSettings
+from adacompute.policies.bundle import Bundle, save_bundle
+from adacompute.stages.batch import BatchOptions, run_batch
+from adacompute.testing.fake_openai import serve_fake
+
+ARMS = tuple(
+    ArmSettings(name, name, settings=Settings(max_tokens=20)) for name in ("small", "large")
+)
+
+
+@pytest.fixture
+def options(
+    tmp_path: Path,
+    coloured: Bundle,
+    make_texts: Callable[[int], list[str]],
+    write_questions: Callable[..., str],
+) -> BatchOptions:
+    save_bundle(replace(coloured, arms=ARMS, grader="numeric"), tmp_path / "bundle")
+    return BatchOptions(
+        questions=[write_questions(make_texts(120))],
+        bundle=tmp_path / "bundle",
+        out=tmp_path / "out",
+        budget=2.5,
+        concurrency=8,
+    )
+
+
+def test_a_policy_over_arms_with_confidence_answers_a_file(options: BatchOptions) -> None:
+    with serve_fake() as fake:
+        result = run_batch(replace(options, base_urls=[fake.base_url]))
+        n_choices = fake.stats()["choices"]
+    answers = pq.read_table(options.out / "answers")
+    assert answers.num_rows == 120
+    assert result["error"] == 0
+    assert n_choices == result["samples"] >= 120
+    assert result["cost"] <= 2.5 * 120
+
+
+def test_arms_that_were_imported_cannot_be_sampled(
+    options: BatchOptions, coloured: Bundle, tmp_path: Path
+) -> None:
+    save_bundle(replace(coloured, grader="numeric"), tmp_path / "imported")
+    asked = replace(options, bundle=tmp_path / "imported", base_urls=["http://127.0.0.1:9/v1"])
+    with pytest.raises(BundleError, match="small, large"):
+        run_batch(asked)
