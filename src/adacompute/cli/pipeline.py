@@ -248,7 +248,7 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
     type=float,
     default=0.005,
     show_default=True,
-    help="Gains and losses up to this size count as no gain.",
+    help="An interval around 0 within this size is no gain.",
 )
 @click.option("--max-rounds", type=int, help="Maximum rounds of samples per question.")
 @common
