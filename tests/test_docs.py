@@ -51,6 +51,8 @@ PAGES = [
     SHIPPED / "arithmetic.md",
     *sorted(page for page in DOCS.rglob("*.md") if page not in GENERATED),
 ]
+NOTEBOOK = DOCS / "tutorials" / "notebook.md"
+"""tests/test_notebook.py runs its blocks."""
 
 
 def name_page(page: Path) -> str:
@@ -212,7 +214,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=name_page)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != NOTEBOOK], ids=name_page)
 def test_blocks_of_a_page_run(
     page: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
