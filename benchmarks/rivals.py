@@ -2,10 +2,10 @@
 
 Run it with ``python benchmarks/rivals.py SAMPLES OUT [SET …]``. SAMPLES is a directory of recorded
 samples that ``adacompute import`` can read. Sets that are already scored in OUT are not scored
-again. It prints accuracy and headroom by set and budget, and the mean difference in points between
-``sequential`` and each rival at equal cost. Intervals cover the questions, with copies of a text in
-different sets counted as one, and the fits. It also prints which sets and budgets are not part of
-the mean, and why.
+again. It prints accuracy and headroom by set and budget, and the difference in points between
+``sequential`` and each rival at equal cost, by set and budget and in the mean. Intervals cover the
+questions, with copies of a text in different sets counted as one, and the fits. It also prints
+which sets and budgets are not part of the mean, and why.
 
 The sets named in DESIGN were used to design the policy; no other set was.
 """
@@ -206,6 +206,10 @@ def report(sets: list[SetScores]) -> None:
                 for a, h in zip(accuracy.tolist(), headroom.tolist(), strict=True)
             ]
             print(f"  {name:22}", "  ".join(cells))
+        for i, rival in enumerate(scores.rivals):
+            pairs = [average([(scores, k)], i) for k in range(len(scores.budgets))]
+            cells = [f"{100 * value:+.2f} ± {196 * error:.2f}" for value, error in pairs]
+            print(f"  minus {rival:16}", "  ".join(cells))
     used = select_cells(sets)
     print("\nmean difference in points, sequential minus rival, over untouched sets and budgets:")
     for i, rival in enumerate(sets[0].rivals):

@@ -29,6 +29,20 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
         pass
 
 
+def test_a_start_that_takes_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")  # noqa: TRY002 - as Ray does
+
+    monkeypatch.setattr(ray, "init", init)
+    with (
+        pytest.raises(
+            AdaComputeError, match="Ray did not start, try again: The current node timed out"
+        ),
+        connect(),
+    ):
+        pass
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[set[str]]:
     before = open_to_others()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +27,7 @@ from adacompute.batch.questions import open_questions
 from adacompute.batch.ray_cluster import SETTINGS, connect
 from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
+from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import save_bundle
@@ -86,6 +89,35 @@ def test_every_question_is_answered_once_within_the_total(batch: RayBatch, tmp_p
     assert table["question_id"].to_pylist() == [f"q{i}" for i in range(N_QUESTIONS)]
     assert choices == result["cost"] <= BUDGET * N_QUESTIONS
     assert len(list(batch.directory.glob("partitions/*"))) == 2
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_one_partition_leaves_goes_to_another(batch: RayBatch, tmp_path: Path) -> None:
+    # The plan expects nearly all of the cost in the first partition, which cannot spend it.
+    expected = ExpectedSpend(np.array([0.0, 192, N_QUESTIONS]), np.array([0.0, 0.83, 1.0]))
+    total = 7.0 * N_QUESTIONS
+    with serve_fake() as fake:
+        served = replace(
+            batch,
+            servers=Servers((fake.base_url,), (Capabilities(),)),
+            expected=expected,
+            settings=replace(batch.settings, total=total),
+        )
+        result = sample_on_ray(served, tmp_path / "bundle", workers=2)
+        choices = fake.stats()["choices"]
+    rounds = sorted(batch.directory.glob("round-*.json"))
+    assert len(rounds) > 1
+    lease = json.loads(rounds[0].read_text())["partitions"][1]["lease"]
+    second = json.loads((batch.directory / "partitions/000001/manifest.json").read_text())
+    assert second["cost"] > 0.9 * lease
+    assert second["limited"] == 0
+    assert choices == result["cost"] <= total
+    with pytest.raises(ConfigError, match="belongs to a batch with total"):
+        sample_on_ray(
+            replace(served, settings=replace(batch.settings, total=9 * N_QUESTIONS)),
+            tmp_path / "bundle",
+            workers=2,
+        )
 
 
 @pytest.mark.usefixtures("cluster")

@@ -19,8 +19,8 @@ from adacompute.core.block_cutoff import (
 )
 from adacompute.core.errors import InfeasibleBudget
 from adacompute.core.oracle import find_cutoff
-from adacompute.core.types import UtilityTable, hash_keys
-from adacompute.core.upgrades import Cutoff
+from adacompute.core.types import UtilityTable, hash_keys, sum_cost
+from adacompute.core.upgrades import Cutoff, apply_cutoff
 
 tables = st.from_type(UtilityTable)
 COST = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
@@ -46,7 +46,9 @@ def test_any_blocks_and_samples_give_the_cutoff_of_the_table(
     rows = data.draw(st.sets(st.integers(0, len(table) - 1), min_size=1))
     blocks = data.draw(st.permutations(list(table.blocks(size))))
     sample = table.take(np.array(sorted(rows)))
-    assert find_block_cutoff(lambda: blocks, sample, budget) == find_cutoff(table, budget)
+    found = find_block_cutoff(lambda: blocks, sample, budget)
+    assert found.cutoff == find_cutoff(table, budget)
+    assert found.cost == sum_cost(table.cost_of(apply_cutoff(table, found.cutoff)))
 
 
 @pytest.mark.parametrize("grid", [None, 16])
@@ -63,7 +65,7 @@ def test_few_questions_are_kept_even_if_upgrades_are_tied(grid: int | None, budg
         passes.append(1)
         return list(table.blocks(7_000))
 
-    assert find_block_cutoff(read, sample, budget) == find_cutoff(table, budget)
+    assert find_block_cutoff(read, sample, budget).cutoff == find_cutoff(table, budget)
     assert len(passes) == 1
 
 
@@ -76,7 +78,7 @@ def test_a_misleading_sample_costs_further_passes_only() -> None:
         passes.append(1)
         return [table]
 
-    assert find_block_cutoff(read, easy, 3.0) == find_cutoff(table, 3.0)
+    assert find_block_cutoff(read, easy, 3.0).cutoff == find_cutoff(table, 3.0)
     assert len(passes) == 3
 
 
@@ -92,13 +94,15 @@ def test_a_cutoff_beyond_the_bracket_at_the_same_price_is_not_taken() -> None:
     exact = find_cutoff(table, budget)
     assert exact.key == order[3]
     assert block_cutoff._try(lambda: [table], bracket, budget) is None
-    assert block_cutoff._try(lambda: [table], Bracket(), budget) == exact
+    found = block_cutoff._try(lambda: [table], Bracket(), budget)
+    assert found is not None
+    assert found.cutoff == exact
 
 
 def test_budgets_beyond_both_ends() -> None:
     table = make_table(500, grid=16)
-    assert find_block_cutoff(lambda: [table], table, 99.0) == EVERYTHING
-    assert find_block_cutoff(lambda: [table], table, 1.0) == find_cutoff(table, 1.0)
+    assert find_block_cutoff(lambda: [table], table, 99.0).cutoff == EVERYTHING
+    assert find_block_cutoff(lambda: [table], table, 1.0).cutoff == find_cutoff(table, 1.0)
     with pytest.raises(InfeasibleBudget):
         find_block_cutoff(lambda: [table], table, 0.9)
 

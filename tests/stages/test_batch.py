@@ -50,6 +50,14 @@ def test_the_shipped_policy_answers_a_file(options: BatchOptions) -> None:
     assert sum(choices) == result["samples"] == result["cost"] <= 400
     assert min(choices) > 50
     assert result["error"] == 0
+    changed = {
+        "grader": replace(options, grader="exact"),
+        "columns": replace(options, text_column="id"),
+        "--engine local": replace(options, engine="ray"),
+    }
+    for named, other in changed.items():
+        with pytest.raises(ConfigError, match=f"belongs to a batch (with|of) {named}"):
+            run_batch(replace(other, base_urls=urls))
 
 
 def test_only_the_plan_is_written_without_a_server(options: BatchOptions) -> None:
@@ -105,4 +113,7 @@ def test_a_total_in_money_is_kept_with_token_prices(options: BatchOptions, tmp_p
         with pytest.raises(ConfigError, match="--token-prices"):
             run_batch(served)
         result = run_batch(replace(served, token_prices=prices))
+        prices.write_text('[models."fake"]\ninput = 2.0\noutput = 10.0\n')
+        with pytest.raises(ConfigError, match="belongs to a batch with token_prices"):
+            run_batch(replace(served, token_prices=prices))
     assert 0.1 < result["cost"] <= 0.2

@@ -38,6 +38,7 @@ from adacompute.models.openai import Upstream
 from adacompute.policies.bundle import Bundle
 from adacompute.storage.manifest import write_atomically
 
+JOB, MANIFEST = "job.json", "manifest.json"
 LAG_PER_CALL, MIN_LAG = 8, 64
 """Questions that may be under way per concurrent call, and at least."""
 
@@ -97,6 +98,8 @@ class BatchJob:
     """A batch in a directory, over the questions of ``span``.
 
     ``curve`` gives the price of a mean cost, ``expected`` says which questions it goes to.
+    ``extra`` is added to the total after the first pass, for questions that their allowance has
+    stopped; below 0 it is taken from what is left.
     """
 
     directory: Path
@@ -108,6 +111,7 @@ class BatchJob:
     costs: CallCosts
     settings: BatchSettings
     expected: ExpectedSpend | None = None
+    extra: float = 0.0
     identity: Mapping[str, Any] = field(default_factory=dict)
     on_progress: Callable[[BatchProgress], None] = lambda _: None
 
@@ -136,6 +140,8 @@ class BatchJob:
                 for upstream in upstreams:
                     await stack.enter_async_context(upstream)
                 lost = await self._open_ledger(stack, upstreams)
+                spendable = min(self._spendable, self._total - lost)
+                extra = self.costs.to_amount(self.extra)
                 passes = Passes(
                     directory=self.directory,
                     span=self.span,
@@ -145,14 +151,15 @@ class BatchJob:
                     parts=self._parts,
                     curve=self.curve,
                     expected=self.expected or ExpectedSpend.uniform(self._n),
-                    spendable=min(self._spendable, self._total - lost),
+                    spendable=spendable,
+                    extra=extra,
                     lag=lag,
                     cheapest=self._cheapest,
                     on_end=self._report,
                 )
                 await passes.answer_all()
                 await passes.finish_limited()
-            return self._summarise(lost)
+            return self._summarise(lost, spendable + extra)
 
     def _check(self) -> None:
         """Refuse a total that cannot pay for a sample of every question."""
@@ -171,7 +178,7 @@ class BatchJob:
 
     def _remember(self) -> int:
         """Write what the batch is, or check that the directory belongs to it; return the lag."""
-        path = self.directory / "job.json"
+        path = self.directory / JOB
         asked = {
             "total": self.settings.total,
             "unit": self.costs.unit,
@@ -181,12 +188,7 @@ class BatchJob:
         }
         if path.is_file():
             known = json.loads(path.read_text())
-            for name, value in asked.items():
-                if known.get(name) != json.loads(json.dumps(value)):
-                    raise ConfigError(
-                        f"{self.directory} belongs to a batch with {name} {known.get(name)}, not "
-                        f"{value}: use another directory"
-                    )
+            check_same_batch(self.directory, known, asked)
             return int(known["lag"])
         lag = self.settings.max_running
         write_atomically(path, json.dumps(asked | {"lag": lag}, indent=2).encode())
@@ -244,7 +246,7 @@ class BatchJob:
             )
         )
 
-    def _summarise(self, lost: int) -> dict[str, Any]:
+    def _summarise(self, lost: int, spendable: int) -> dict[str, Any]:
         """Count the answers, and write the manifest."""
         statuses: dict[str, int] = {}
         n_samples = spent = 0
@@ -263,12 +265,23 @@ class BatchJob:
             "total": self.settings.total,
             "cost": spent / per_unit,
             "lost_cost": lost / per_unit,
+            "left": max(0, spendable - spent) / per_unit,
             "mean_cost": spent / per_unit / self._n,
             **{name: statuses.get(name, 0) for name in get_args(Status)},
             "answers": str(self.directory / "answers"),
         }
-        write_atomically(self.directory / "manifest.json", json.dumps(result, indent=2).encode())
+        write_atomically(self.directory / MANIFEST, json.dumps(result, indent=2).encode())
         return result
+
+
+def check_same_batch(directory: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a directory belongs to another batch than the one that is asked for."""
+    for name, value in asked.items():
+        if known.get(name) != json.loads(json.dumps(value)):
+            raise ConfigError(
+                f"{directory} belongs to a batch with {name} {known.get(name)}, not {value}: use "
+                "another directory"
+            )
 
 
 @contextmanager

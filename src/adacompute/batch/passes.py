@@ -73,6 +73,8 @@ class Span:
 class Passes:
     """The passes over a batch in ``directory``, which may spend ``spendable`` in all.
 
+    ``extra`` is added to it after the first pass.
+
     ``curve`` gives the price of a mean cost, ``expected`` says which questions of ``span`` it goes
     to. ``cheapest`` is the mean cost of the cheapest sample.
     ``on_end`` is called with the number of the pass and of the questions that have ended in it.
@@ -90,6 +92,7 @@ class Passes:
     lag: int
     cheapest: int
     on_end: Callable[[int, int], None]
+    extra: int = 0
 
     async def answer_all(self) -> None:
         """Answer the questions that have no answer yet."""
@@ -164,7 +167,7 @@ class Passes:
         """Return the questions that their allowance stopped, and what is left of the total."""
         names = ("position", "price", "cost", "allowance")
         found: dict[str, list[Any]] = {name: [] for name in names}
-        left = self.spendable
+        left = self.spendable + self.extra
         columns = ["position", "price", "status"]
         amounts = (self.parts.costs(), self.parts.costs("allowance"))
         for table, costs, allowed in zip(self.parts.read(columns), *amounts, strict=True):
@@ -174,7 +177,7 @@ class Passes:
             found["price"] += table["price"].to_numpy()[rows].tolist()
             found["cost"] += costs[rows].tolist()
             found["allowance"] += allowed[rows].tolist()
-        found["left"] = [left] * len(found["position"])
+        found["left"] = [max(0, left)] * len(found["position"])
         return pa.table(found, schema=LIMITED_SCHEMA)
 
     async def _continue(self, table: pa.Table, number: int) -> dict[int, BatchAnswer]:

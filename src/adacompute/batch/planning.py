@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from adacompute.batch.cost_curves import (
     has_cell_costs,
     router_curve,
 )
-from adacompute.batch.first_actions import utility_block
 from adacompute.batch.plan import BatchPlan, CostCurve, check_total, plan_at_total
 from adacompute.batch.preparation import Kind, Preparation
 from adacompute.batch.processes import WorkerProcesses
@@ -34,8 +32,7 @@ from adacompute.batch.spool import Shard, ShardSummary, Spool, split_source
 from adacompute.core.block_cutoff import find_block_cutoff, is_sampled
 from adacompute.core.errors import AdaComputeError
 from adacompute.core.oracle import frontier
-from adacompute.core.types import UtilityTable, join_tables, sum_cost
-from adacompute.core.upgrades import apply_cutoff
+from adacompute.core.types import UtilityTable, join_tables
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.storage.manifest import hash_path
 
@@ -241,29 +238,32 @@ def make_plan(batch: PlannedBatch, total: float) -> BatchPlan:
     return plan_at_total(curve, n_questions=n_questions, total=total)
 
 
-def read_utilities(batch: PlannedBatch) -> Iterator[UtilityTable]:
-    """Yield the predicted utilities of questions with a usable text, in blocks."""
+def read_utilities(batch: PlannedBatch, *, sampled: bool = False) -> Iterator[UtilityTable]:
+    """Yield the predicted utilities of questions with a usable text, in blocks.
+
+    If ``sampled``, only those of a sample.
+    """
     preparation = Preparation(batch.bundle)
     for shard, summary in zip(batch.shards, batch.summaries, strict=True):
         is_complete = summary.n_questions == shard.stop - shard.start
         for position, prepared in batch.spool.read_prepared(preparation, shard):
-            if is_complete:
-                yield utility_block(batch.bundle, prepared.values, position)
-                continue
-            known = ~preparation.find_missing(prepared.values)
-            values = np.where(known[:, None], prepared.values, 0)
-            yield utility_block(batch.bundle, values, position).take(known)
+            values = prepared.values
+            keys = np.arange(position, position + len(values), dtype=np.uint64)
+            if sampled:
+                chosen = is_sampled(keys, batch.n_questions)
+                values, keys = values[chosen], keys[chosen]
+            if not is_complete:
+                known = ~preparation.find_missing(values)
+                values, keys = values[known], keys[known]
+            yield UtilityTable(values.astype(np.float64), batch.bundle.level_cost[0], keys)
 
 
 def _plan_utilities(batch: PlannedBatch, total: float) -> BatchPlan:
-    """Find the upgrade at which the total is spent, in two or three passes over the spool."""
+    """Find the upgrade at which the total is spent, in two passes over the spool."""
     n_questions = batch.n_questions
     read = partial(read_utilities, batch)
-    sample = join_tables([block.take(is_sampled(block.key, n_questions)) for block in read()])
-    cutoff = find_block_cutoff(read, sample, total / n_questions)
-    spent = sum(
-        (sum_cost(block.cost_of(apply_cutoff(block, cutoff))) for block in read()), Fraction(0)
-    )
+    sample = join_tables(list(read(sampled=True)))
+    cutoff, spent = find_block_cutoff(read, sample, total / n_questions)
     curve = _sample_curve(sample)
     return BatchPlan(n_questions, total, cutoff.price, float(spent), curve, cutoff)
 

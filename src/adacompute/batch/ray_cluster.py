@@ -56,6 +56,10 @@ def connect(address: str | None = None, *, n_cpus: int | None = None) -> Iterato
         ray.init(**options)
     except ConnectionError as error:
         raise AdaComputeError(f"there is no Ray cluster at {address}: {error}") from None
+    except BaseException as error:
+        if type(error) is Exception:  # a start of more than 30 s has no class of its own
+            raise AdaComputeError(f"Ray did not start, try again: {error}") from None
+        raise
     try:
         if address is None:
             _check_loopback(ray.nodes())  # type: ignore[no-untyped-call]

@@ -3,7 +3,8 @@
 The questions are divided into consecutive partitions, and the total into leases, one per partition,
 in proportion to what the plan expects them to cost. A partition is a batch of its own, in its own
 directory, whose total is its lease; actors of a Ray Dataset run them. The leases add up to the
-total, so it is kept however many actors there are and whatever becomes of them. The ledger of a
+total, so it is kept however many actors there are and whatever becomes of them. What partitions
+have left goes, in further rounds, to those whose questions the lease has stopped. The ledger of a
 partition is in its directory: an actor that takes over from one that was lost finds there what is
 paid. The directory must be on a filesystem that all nodes share.
 """
@@ -21,12 +22,13 @@ from adacompute.batch.answers import PART_ROWS, Status
 from adacompute.batch.calls import BatchArm
 from adacompute.batch.costs import CallCosts
 from adacompute.batch.expected_spend import ExpectedSpend
-from adacompute.batch.job import BatchJob, BatchSettings
-from adacompute.batch.passes import Span
+from adacompute.batch.job import MANIFEST, BatchJob, BatchSettings
+from adacompute.batch.passes import BLOCK_ROWS, Span
 from adacompute.batch.plan import CostCurve
 from adacompute.batch.questions import QuestionSource
 from adacompute.batch.ray_cluster import connect, count_cpus, map_tasks
 from adacompute.batch.ray_planning import BundleWorker, pack_bundle
+from adacompute.batch.rounds import PARTITIONS, Partition, Rounds, find_partition
 from adacompute.batch.servers import Servers
 from adacompute.graders.grader import load_grader
 from adacompute.policies.bundle import load_bundle
@@ -35,18 +37,8 @@ from adacompute.storage.manifest import write_atomically
 PARTITION_ROWS = 8 * PART_ROWS
 """Questions per partition, at most: each partition ends with calls that wait for each other."""
 
-MANIFEST, PARTITIONS = "manifest.json", "partitions"
-SUMS = ("questions", "samples", "cost", "lost_cost", *get_args(Status))
+SUMS = ("questions", "samples", "cost", "lost_cost", "left", *get_args(Status))
 """Entries of the results of partitions that are added up."""
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Consecutive questions, and the part of the total that they may spend."""
-
-    first: int
-    n_questions: int
-    lease: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,17 +56,31 @@ class RayBatch:
     servers: Servers
     identity: Mapping[str, Any]
 
+    def describe(self) -> dict[str, Any]:
+        """Return what a directory must agree on with the batch that continues in it."""
+        return {
+            "total": self.settings.total,
+            "unit": self.costs.unit,
+            "reserve": self.settings.reserve,
+            "questions": self.source.n_questions,
+            **self.identity,
+        }
+
     def divide(self, n_workers: int) -> list[Partition]:
-        """Divide the questions and the total; the leases add up to at most the total."""
+        """Divide the questions and the total; the leases add up to at most the total.
+
+        Every worker gets as many partitions, of the same size except the last.
+        """
         n_questions = self.source.n_questions
-        rows = max(PART_ROWS, min(PARTITION_ROWS, math.ceil(n_questions / n_workers)))
-        rows = math.ceil(rows / PART_ROWS) * PART_ROWS
+        n_partitions = n_workers * math.ceil(n_questions / (n_workers * PARTITION_ROWS))
+        rows = max(PART_ROWS, math.ceil(n_questions / n_partitions))
+        rows = math.ceil(rows / BLOCK_ROWS) * BLOCK_ROWS
         per_unit = self.costs.per_unit
         total = self.costs.to_amount(self.settings.total)
         edges = [*range(0, n_questions, rows), n_questions]
         until = [math.floor(total * self.expected.share_until(edge)) for edge in edges]
         return [
-            Partition(edges[i], edges[i + 1] - edges[i], (until[i + 1] - until[i]) / per_unit)
+            Partition(i, edges[i], edges[i + 1] - edges[i], (until[i + 1] - until[i]) / per_unit)
             for i in range(len(edges) - 1)
         ]
 
@@ -90,19 +96,24 @@ def sample_on_ray(
     """Answer all questions that have no answer yet; return counts and costs."""
     with connect(address, n_cpus=workers):
         n_workers = workers or count_cpus()
-        partitions = _remember(batch, n_workers)
+        rounds = Rounds(batch.directory, batch.describe())
+        partitions = rounds.start(lambda: batch.divide(n_workers))
         n_workers = min(n_workers, len(partitions))
         shared = max(1, batch.settings.concurrency // n_workers)
         batch = replace(batch, settings=replace(batch.settings, concurrency=shared))
-        arguments = {"batch": batch, "partitions": partitions, **pack_bundle(bundle)}
-        results: list[dict[str, Any]] = []
-        for _, text in map_tasks(
-            PartitionWorker, arguments, n_tasks=len(partitions), max_workers=n_workers
-        ):
-            results.append(json.loads(text))
-            n_done = sum(one["questions"] for one in results)
-            report(f"{n_done:,} of {batch.source.n_questions:,} questions")
-    return _summarise(batch, results)
+        files = pack_bundle(bundle)
+        n_done = 0
+        while partitions:
+            arguments = {"batch": batch, "partitions": partitions, **files}
+            for _, text in map_tasks(
+                PartitionWorker, arguments, n_tasks=len(partitions), max_workers=n_workers
+            ):
+                n_done += json.loads(text)["questions"]
+                again = f", round {rounds.number + 1}" if rounds.number else ""
+                report(f"{n_done:,} of {batch.source.n_questions:,} questions{again}")
+            partitions = rounds.next(batch.costs)
+            n_done = 0
+    return _summarise(batch, rounds.results())
 
 
 class PartitionWorker(BundleWorker):
@@ -124,7 +135,7 @@ class PartitionWorker(BundleWorker):
         batch, partition = self.batch, self.partitions[number]
         first, stop = partition.first, partition.first + partition.n_questions
         job = BatchJob(
-            directory=batch.directory / PARTITIONS / f"{number:06d}",
+            directory=find_partition(batch.directory, partition.number),
             span=Span(batch.source, first, partition.n_questions),
             bundle=load_bundle(Path(self.bundle)),
             grader=load_grader(batch.grader),
@@ -133,22 +144,10 @@ class PartitionWorker(BundleWorker):
             costs=batch.costs,
             settings=replace(batch.settings, total=partition.lease),
             expected=batch.expected.slice(first, stop),
+            extra=partition.extra,
             identity={**batch.identity, "first": first},
         )
         return json.dumps(batch.servers.run(job))
-
-
-def _remember(batch: RayBatch, n_workers: int) -> list[Partition]:
-    """Store how the batch is divided, so that another number of workers continues it as it is."""
-    path = batch.directory / "partitions.json"
-    if path.is_file():
-        known = json.loads(path.read_text(encoding="utf-8"))
-        return [Partition(**one) for one in known]
-    partitions = batch.divide(n_workers)
-    batch.directory.mkdir(parents=True, exist_ok=True)
-    content = [vars(one) for one in partitions]
-    write_atomically(path, json.dumps(content).encode())
-    return partitions
 
 
 def _summarise(batch: RayBatch, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,6 +49,13 @@ class Bracket:
     def contains(self, cutoff: Cutoff) -> bool:
         """Whether a cutoff is between the two, or one of them."""
         return _rank(self.first) <= _rank(cutoff) <= _rank(self.last)
+
+
+class FoundCutoff(NamedTuple):
+    """A cutoff, and the cost of all questions at the levels that it chooses."""
+
+    cutoff: Cutoff
+    cost: Fraction
 
 
 def _rank(cutoff: Cutoff) -> tuple[float, int, int]:
@@ -96,7 +105,7 @@ def scan_bracket(block: UtilityTable, bracket: Bracket) -> Scan:
 
 def find_block_cutoff(
     read_blocks: Callable[[], Iterable[UtilityTable]], sample: UtilityTable, budget: float
-) -> Cutoff:
+) -> FoundCutoff:
     """Find the cutoff of a table from its blocks; each call of ``read_blocks`` is one pass.
 
     ``sample`` holds some of the questions, chosen at random.
@@ -106,17 +115,20 @@ def find_block_cutoff(
         slack = next(slacks, None)
         # The bracket of all cutoffs contains every one.
         bracket = Bracket() if slack is None else estimate_bracket(sample, budget, slack)
-        if (cutoff := _try(read_blocks, bracket, budget)) is not None:
-            return cutoff
+        if (found := _try(read_blocks, bracket, budget)) is not None:
+            return found
 
 
 def _try(
     read_blocks: Callable[[], Iterable[UtilityTable]], bracket: Bracket, budget: float
-) -> Cutoff | None:
+) -> FoundCutoff | None:
     """Return the cutoff if it is in the bracket."""
     merged = Scan.merge(scan_bracket(block, bracket) for block in read_blocks())
     high, low = bracket.first.price, bracket.last.price
     cutoff = locate_cutoff(merged, budget=budget, low=low, high=high)
     if cutoff is None or not bracket.contains(cutoff):
         return None
-    return cutoff
+    rest = merged.undecided
+    return FoundCutoff(
+        cutoff, merged.decided_cost + sum_cost(rest.cost_of(apply_cutoff(rest, cutoff)))
+    )

@@ -14,11 +14,12 @@ from typing import Any
 from adacompute.batch.calls import BatchArm
 from adacompute.batch.costs import MONEY, CallCosts
 from adacompute.batch.expected_spend import expect_spend
-from adacompute.batch.job import BatchJob, BatchProgress, BatchSettings
+from adacompute.batch.job import JOB, BatchJob, BatchProgress, BatchSettings
 from adacompute.batch.passes import Span
 from adacompute.batch.planning import make_plan
 from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
+from adacompute.batch.rounds import ROUND
 from adacompute.batch.servers import Servers
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import locate_bundle
@@ -27,7 +28,7 @@ from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.bundle_checks import check_arms, check_verdict
-from adacompute.spending.token_prices import TokenPriceList, parse_token_prices
+from adacompute.spending.token_prices import TokenPriceList, find_token_prices, parse_token_prices
 from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
 from adacompute.stages.inputs import no_progress, read_api_key
 from adacompute.storage.manifest import hash_path
@@ -62,6 +63,7 @@ def run_batch(
     options: BatchOptions, *, report: Callable[[str], None] = no_progress
 ) -> dict[str, Any]:
     """Plan and answer a batch, or what is left of it; return counts and costs."""
+    _check_engine(options)
     bundle, source = open_batch(options)
     total = read_total(options.total, options.budget, source.n_questions)
     check_verdict(
@@ -82,6 +84,7 @@ def run_batch(
         batch = engine.prepare(
             bundle, source, options.out, lambda done: report(f"planning: {done}")
         )
+    grader = _find_grader(options, bundle)
     plan = make_plan(batch, total * (1 - options.reserve))
     shared: dict[str, Any] = {
         "directory": options.out.absolute(),
@@ -90,10 +93,9 @@ def run_batch(
         "costs": costs,
         "settings": settings,
         "expected": expect_spend(batch, plan),
-        "identity": _identity(options, source),
+        "identity": _identity(options, source, grader, costs, arms),
     }
     servers = Servers.find(options.base_urls, arms[0].model, read_api_key(options.api_key_env))
-    grader = _find_grader(options, bundle)
     if options.engine == RAY:
         parts = RayBatch(source=source, grader=grader, servers=servers, **shared)
         path = locate_bundle(options.bundle)
@@ -166,6 +168,17 @@ def describe_progress(done: BatchProgress, unit: str) -> str:
     return f"{line}, {done.seconds_left:,.0f} s left"
 
 
+def _check_engine(options: BatchOptions) -> None:
+    """Refuse a directory in which the other engine has begun."""
+    other = {LOCAL: ROUND.format(0), RAY: JOB}[options.engine]
+    if (options.out / other).is_file():
+        begun = LOCAL if options.engine == RAY else RAY
+        raise ConfigError(
+            f"{options.out} belongs to a batch of --engine {begun}: go on with it, or use another "
+            "directory"
+        )
+
+
 def _limit(settings: Settings, options: BatchOptions, bundle: Bundle) -> Settings:
     """Return settings with the smaller limit of output tokens, and the signals that votes need."""
     limits = [x for x in (settings.max_tokens, options.max_output_tokens) if x is not None]
@@ -189,11 +202,23 @@ def _find_grader(options: BatchOptions, bundle: Bundle) -> str:
     return name
 
 
-def _identity(options: BatchOptions, source: QuestionSource) -> dict[str, Any]:
+def _identity(
+    options: BatchOptions,
+    source: QuestionSource,
+    grader: str,
+    costs: CallCosts,
+    arms: Sequence[BatchArm],
+) -> dict[str, Any]:
     """Return what a directory must agree on with the batch that continues in it."""
+    priced = arms if costs.unit == MONEY else ()
     return {
         "bundle": hash_path(locate_bundle(options.bundle)),
         "files": [[file.path, file.n_rows] for file in source.files],
         "model": options.model,
         "max_output_tokens": options.max_output_tokens,
+        "grader": grader,
+        "token_prices": {
+            arm.model: vars(find_token_prices(costs.token_prices, arm.model)) for arm in priced
+        },
+        "columns": [options.id_column, options.text_column],
     }
