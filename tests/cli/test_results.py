@@ -154,7 +154,7 @@ def test_kept_share_of_accuracy_is_printed(
         (("--budget", "1"), "Best allocation of 1 sample per question"),
         (("--budget", "2"), "Best allocation of 2 samples per question"),
         (("--budget", "9", "--unit", "tokens"), "Best allocation of 9 tokens per question"),
-        (("--budget", "9", "--unit", "money"), "Best allocation of 9 of money per question"),
+        (("--budget", "9", "--unit", "money"), "Best allocation of 9 in money per question"),
     ],
 )
 def test_title_names_the_budget_with_its_unit(

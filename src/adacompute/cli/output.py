@@ -190,9 +190,9 @@ def format_amount(number: float, unit: str) -> str:
     """Format a number of things, or an amount of a unit; money has no plural.
 
     >>> format_amount(1, "sample"), format_amount(2.5, "tokens"), format_amount(0.02, "money")
-    ('1 sample', '2.5 tokens', '0.02 of money')
+    ('1 sample', '2.5 tokens', '0.02 in money')
     """
     text = format_value(float(number))
     if unit == "money":
-        return f"{text} of money"
+        return f"{text} in money"
     return f"{text} {unit.removesuffix('s')}{'' if text == '1' else 's'}"
