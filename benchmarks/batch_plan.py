@@ -272,40 +272,53 @@ def fresh(path: Path) -> Path:
     return path
 
 
-def measure(
-    folder: Path, name: str, bundle: Bundle, path: Path, options: argparse.Namespace
-) -> None:
-    """Print one comparison."""
+def measure_bare(
+    folder: Path, name: str, path: Path, options: argparse.Namespace
+) -> dict[str, Seconds]:
+    """Return the seconds of the parts that a plan cannot do without."""
     questions, workers = str(folder / f"questions-{options.questions}"), options.workers
-    is_ray, wide = options.engine == "ray", name == "value-router"
-    out = str(fresh(folder / "bare"))
-    if is_ray:
+    out, wide = str(fresh(folder / "bare")), name == "value-router"
+    if options.engine == "ray":
         engine_s, _ = timed(lambda: ray_engine(questions, out, workers, wide))
     else:
         engine_s, _ = timed(lambda: in_processes(bare_engine, workers, questions, out, wide))
-    features_s = Seconds.merge(in_processes(bare_features, workers, questions, out, str(path)))
-    model_s = Seconds.merge(in_processes(bare_model, workers, questions, out, str(path)))
+    return {
+        "bare engine": engine_s,
+        "bare features": Seconds.merge(
+            in_processes(bare_features, workers, questions, out, str(path))
+        ),
+        "bare model": Seconds.merge(in_processes(bare_model, workers, questions, out, str(path))),
+    }
+
+
+def measure(
+    folder: Path, name: str, bundle: Bundle, path: Path, options: argparse.Namespace
+) -> None:
+    """Print one comparison, or, with ``--no-bare``, the plan alone."""
+    parts = measure_bare(folder, name, path, options) if options.bare else {}
     job = fresh(folder / "job")
 
     def plan() -> dict[str, Any]:
         return plan_questions(
-            [questions],
+            [str(folder / f"questions-{options.questions}")],
             bundle=bundle,
             out=job,
             budget=BUDGET,
-            workers=workers,
+            workers=options.workers,
             engine=options.engine,
         )
 
     with PeakMemory() as memory:
         plan_s, result = timed(plan)
-    total = engine_s + features_s + model_s
-    print(f"{name}, {options.engine}, {result['questions']:,} questions, {workers} processes")
+    print(
+        f"{name}, {options.engine}, {result['questions']:,} questions, {options.workers} processes"
+    )
     print("                         wall    processor (without the workers of Ray)")
-    parts = {"bare engine": engine_s, "bare features": features_s, "bare model": model_s}
     for part, seconds in {**parts, "plan": plan_s}.items():
         print(f"  {part:18s} {seconds.wall:9.1f} s {seconds.cpu:9.1f} s")
-    print(f"  plan / sum         {plan_s.wall / total.wall:9.2f}   {plan_s.cpu / total.cpu:9.2f}")
+    if parts:
+        wall, cpu = (sum(getattr(one, kind) for one in parts.values()) for kind in ("wall", "cpu"))
+        print(f"  plan / sum         {plan_s.wall / wall:9.2f}   {plan_s.cpu / cpu:9.2f}")
     print(f"  peak memory          {memory.peak_mb:9.0f} MB")
     print(
         f"  price {result['price']:.6g}, expected cost {result['expected_cost']:,.0f}", flush=True
@@ -320,6 +333,9 @@ def main() -> None:
     parser.add_argument("--policy", choices=["sequential", "value-router"], action="append")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=Path("/tmp/adacompute-batch-plan"))  # noqa: S108
+    parser.add_argument(
+        "--no-bare", dest="bare", action="store_false", help="Measure the plan alone."
+    )
     options = parser.parse_args()
     os.environ |= SETTINGS
     questions = options.folder / f"questions-{options.questions}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,6 +128,28 @@ class Fragile:
 def test_results_come_with_the_numbers_of_their_tasks() -> None:
     found = dict(map_tasks(Divider, {"by": 9}, n_tasks=4, max_workers=2))
     assert found == {0: "0", 1: "0", 2: "0", 3: "0"}
+
+
+class Meeting:
+    """Waits until the other task has started too."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+
+    def __call__(self, number: int) -> str:
+        (self.directory / str(number)).touch()
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if len(list(self.directory.iterdir())) > 1:
+                return "met"
+            time.sleep(0.05)
+        return "alone"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_as_many_tasks_as_workers_run_at_the_same_time(tmp_path: Path) -> None:
+    found = dict(map_tasks(Meeting, {"directory": str(tmp_path)}, n_tasks=2, max_workers=2))
+    assert found == {0: "met", 1: "met"}
 
 
 @pytest.mark.usefixtures("cluster")

@@ -123,12 +123,16 @@ def map_tasks(
     context.enable_progress_bars = False
     context.execution_options.preserve_order = False
     context.raise_original_map_exception = True
+    # Tasks are few and long. By default an actor queues several before another one is started.
+    context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0
     rows = [{TASK: number} for number in range(n_tasks)]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Actor,
         batch_size=1,
         fn_constructor_kwargs={"worker": worker, "arguments": dict(arguments)},
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max_workers),
+        compute=ray.data.ActorPoolStrategy(
+            min_size=1, max_size=max_workers, max_tasks_in_flight_per_actor=1
+        ),
         num_cpus=1,
     )
     try:
