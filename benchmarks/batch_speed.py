@@ -3,9 +3,10 @@
 ``python -m benchmarks.batch_speed OUT --questions 100000 --concurrency 512 --latency 1`` starts the
 fake upstream as a process. A bare loop of aiohttp makes as many calls as the batch needs, with the
 same bodies and concurrency; then the batch answers the questions. It prints samples per second and
-CPU per sample of both, their ratio, and how long the last 1 % of the questions took. With
-``--latency 0`` both are limited by the CPU. ``--engine ray`` answers them on Ray with two actors,
-which share the calls at a time; the start of the cluster is not counted, that of the actors is.
+CPU per sample of both, their ratio, how long the last 1 % of the questions took, and the peak
+memory. With ``--latency 0`` both are limited by the CPU. ``--engine ray`` answers them on Ray with
+two actors, which share the calls at a time; the start of the cluster is not counted, that of the
+actors is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -97,6 +99,7 @@ def measure_batch(out: Path, url: str, n_questions: int, concurrency: int) -> di
         "samples": result["samples"],
         "cost": result["cost"],
         "last_percent_s": time.monotonic() - moments[0],
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 

@@ -82,6 +82,10 @@ def make_processor(model: str, *, gpus: int, max_tokens: int, **engine: object) 
         concurrency=max(1, gpus),
         batch_size=64,
         should_continue_on_error=True,
+        log_engine_metrics=False,  # vLLM's metrics need more than ray[data]
+        chat_template_stage={"num_cpus": 0.25},
+        tokenize_stage=False,  # vLLM does both itself
+        detokenize_stage=False,
     )
     params = {"temperature": 0.7, "max_tokens": max_tokens, "logprobs": 0}
     return build_processor(
@@ -119,6 +123,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--max-model-len", type=int, default=1024)
+    parser.add_argument("--enforce-eager", action="store_true", help="Do not compile the model.")
     options = parser.parse_args()
     table = pq.read_table(options.questions)
     policy, budget = ada.load_policy(options.policy), options.total / len(table)
@@ -132,6 +137,7 @@ def main() -> None:
         max_tokens=options.max_tokens,
         dtype=options.dtype,
         max_model_len=options.max_model_len,
+        enforce_eager=options.enforce_eager,
     )
     rows = answer_in_rounds(questions, process, options.total)
     pq.write_table(pa.Table.from_pylist(rows), options.answers)
