@@ -127,8 +127,8 @@ def calibrate(
     of each fold and scored on the others. The frontier that is found is kept as
     ``policy.frontier_``. By default the expected cost is the budget; with ``cost_confidence`` an
     upper bound of it is. With ``horizon`` costs are predicted for that many next questions, else
-    for the long run. If the interval of the gain contains zero and lies within ``margin`` of it, the
-    verdict is no gain. With ``max_rounds`` the price is for that many rounds of samples per
+    for the long run. If the interval of the gain contains zero and lies within ``margin`` of it,
+    the verdict is no gain. With ``max_rounds`` the price is for that many rounds of samples per
     question. ``progress`` is called with the name of each step; True prints them to standard error.
     """
     estimator = as_estimator(policy)
