@@ -5,7 +5,7 @@ import math
 import tracemalloc
 from collections import Counter
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from adacompute.core.utility import estimate, probability_of_best
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from adacompute.core.types import IntArray
+    from adacompute.core.types import FloatArray, IntArray
 
 samples = st.from_type(Answers)
 Sample = tuple[int, bool, float]
@@ -418,3 +418,23 @@ def test_memory_does_not_grow_with_pairs_of_samples() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 80e6
+
+
+def test_questions_with_the_same_counts_are_estimated_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    original = utility._over_subsets
+
+    def count(counts: FloatArray, *rest: Any) -> FloatArray:
+        seen.append(len(counts))
+        return original(counts, *rest)
+
+    monkeypatch.setattr(utility, "_over_subsets", count)
+    rows = [[0, 0, 1, 2], [1, 2, 2, 0], [UNPARSED, 0, 1, 1]]
+    correct = [[True, True, False, False], [False, True, True, False], [False, True, False, False]]
+    found = estimate(Answers.of(rows * 500, correct=correct * 500), (1, 2, 3))
+    assert seen[0] == 2
+    assert (found.utility[::3] == found.utility[1::3]).all()
+    assert (found.standard_error[::3] == found.standard_error[1::3]).all()
+    assert (found.utility[2::3] != found.utility[::3]).any()
