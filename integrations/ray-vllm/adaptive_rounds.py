@@ -120,11 +120,14 @@ def main() -> None:
     parser.add_argument("--total", type=int, required=True)
     parser.add_argument("--policy", default="example")
     parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--cpus", type=int, help="Start Ray here with so many; at least 4.")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--max-model-len", type=int, default=1024)
     parser.add_argument("--enforce-eager", action="store_true", help="Do not compile the model.")
     options = parser.parse_args()
+    if options.cpus:
+        ray.init(num_cpus=options.cpus)
     table = pq.read_table(options.questions)
     policy, budget = ada.load_policy(options.policy), options.total / len(table)
     questions = [

@@ -34,6 +34,7 @@ def run(tmp_path: Path) -> Path:
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate_blocks, "MAX_SAMPLES_IN_MEMORY", 100)
     monkeypatch.setattr(sample_blocks.read_sample_blocks, "__kwdefaults__", {"block_rows": 331})
+    monkeypatch.setattr(estimate_blocks, "BLOCK_SAMPLES", 331)
 
 
 @pytest.mark.parametrize("grader", [None, "exact"])

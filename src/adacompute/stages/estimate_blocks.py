@@ -25,6 +25,10 @@ from adacompute.storage.sample_blocks import (
 )
 from adacompute.storage.store import Run, encode_samples
 
+BLOCK_SAMPLES = 1 << 20
+"""Samples per block. Questions with equal counts are estimated once per block, so large ones are
+faster; a block takes about half a gigabyte."""
+
 COLUMNS = ("question_id", "sample", "answer", "correct", "arm", "model")
 
 
@@ -76,7 +80,7 @@ def estimate_blocks(
     schema = pa.schema([("question_id", pa.string()), *((one, pa.float64()) for one in columns)])
     arms: set[str] = set()
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-        for block in read_sample_blocks(store, COLUMNS):
+        for block in read_sample_blocks(store, COLUMNS, block_rows=BLOCK_SAMPLES):
             ids, found = _estimate_block(block, levels, arms, pool_answers=store.pool_answers)
             sums.add(found.utility)
             values = [
