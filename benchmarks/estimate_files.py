@@ -27,6 +27,11 @@ from adacompute.storage.store import SAMPLES, Run
 
 N_SAMPLES, N_ANSWERS = 16, 8
 BLOCK = 1 << 16
+OPTIONS = {
+    "estimate": (),
+    "train": ("--policy", "sequential-votes"),
+    "evaluate": ("--policies", "mixture,adaptive-consistency", "--budgets", "2"),
+}
 ANSWERS = pa.array([str(i) for i in range(N_ANSWERS)])
 
 
@@ -96,7 +101,7 @@ def main() -> None:
     parser.add_argument("questions", type=int, nargs="?", default=10_000_000)
     parser.add_argument("--folder", type=Path, default=Path("/tmp/adacompute-estimate-files"))  # noqa: S108
     parser.add_argument("--keep", action="store_true", help="Keep the files.")
-    parser.add_argument("--stage", action="append", help="Stages to run (default: all).")
+    parser.add_argument("--stage", choices=OPTIONS, action="append", help="default: all")
     options = parser.parse_args()
     run = options.folder / str(options.questions)
     if not (run / "import.manifest.json").is_file():
@@ -108,10 +113,12 @@ def main() -> None:
     scanned = scan(run / SAMPLES)
     scan_s = time.perf_counter() - start
     print(f"bare scan {scan_s:8.1f} s, {scanned / 1e6:,.0f} MB in memory", flush=True)
-    for stage in options.stage or ("estimate", "train", "evaluate"):
-        command = [sys.executable, "-m", "adacompute", stage, str(run), "--json"]
+    for stage in options.stage or OPTIONS:
+        command = [sys.executable, "-m", "adacompute", stage, str(run), "--json", *OPTIONS[stage]]
+        if stage == "train":
+            command += ["--out", str(run / "bundle")]
         seconds, peak_mb, result = run_process(command)
-        shown = {name: value for name, value in result.items() if "questions" in name}
+        shown = {name: result.get(name) for name in ("questions", "subsample_of")}
         print(
             f"{stage:9s} {seconds:8.1f} s, {seconds / scan_s:5.2f} x, peak {peak_mb:6,.0f} MB, "
             f"{json.dumps(shown)}",
