@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from adacompute.core.errors import AdaComputeError, ConfigError, needs_extra
@@ -26,6 +27,10 @@ SETTINGS = {
 
 CONNECT_S = 10.0
 """How long a cluster may take to accept a connection."""
+
+SCALING: dict[str, Any] = {"actor_pool_util_upscaling_threshold": 1.0}
+"""Start another actor as soon as all are busy: tasks are few and long. By default an actor queues
+several tasks before another one is started."""
 
 TASK, RESULT = "task", "result"
 """Columns of the dataset."""
@@ -123,8 +128,7 @@ def map_tasks(
     context.enable_progress_bars = False
     context.execution_options.preserve_order = False
     context.raise_original_map_exception = True
-    # Tasks are few and long. By default an actor queues several before another one is started.
-    context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0
+    context.autoscaling_config = replace(context.autoscaling_config, **SCALING)
     rows = [{TASK: number} for number in range(n_tasks)]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Actor,
