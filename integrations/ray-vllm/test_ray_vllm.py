@@ -65,8 +65,9 @@ def test_every_question_is_answered_and_the_total_is_kept() -> None:
 def test_a_small_total_stops_questions_and_says_so() -> None:
     upstream = Upstream()
     rows = answer_in_rounds(make_questions(20, 6.0), upstream, 25)
-    assert upstream.n_rows <= 25
-    assert {row["status"] for row in rows} == {"answered", "limited"}
+    assert upstream.n_rows == 25
+    assert all(row["n_samples"] for row in rows)
+    assert "limited" in {row["status"] for row in rows}
 
 
 def test_the_configuration_of_vllm_is_valid() -> None:
