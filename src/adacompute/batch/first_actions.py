@@ -59,7 +59,8 @@ def _find_levels(
     if preparation.kind == Kind.UTILITIES:
         if plan.cutoff is None:
             raise TypeError("a plan for predicted utilities needs a cutoff")
-        return apply_cutoff(utility_block(bundle, values, position), plan.cutoff)
+        positions = np.arange(position, position + len(values), dtype=np.uint64)
+        return apply_cutoff(utility_block(bundle, values, positions), plan.cutoff)
     if keys is None:
         return np.zeros(len(values), dtype=np.int64)  # one sample of any question
     if isinstance(policy, RouterPolicy):
@@ -103,10 +104,9 @@ def _ask_policy(
     return episode.decide().state.level
 
 
-def utility_block(bundle: Bundle, values: np.ndarray, position: int) -> UtilityTable:
+def utility_block(bundle: Bundle, values: np.ndarray, positions: KeyArray) -> UtilityTable:
     """Return predicted utilities as a table whose keys are positions."""
-    key = np.arange(position, position + len(values), dtype=np.uint64)
-    return UtilityTable(values.astype(np.float64), bundle.level_cost[0], key)
+    return UtilityTable(values.astype(np.float64), bundle.level_cost[0], positions)
 
 
 def _arms(bundle: Bundle, level: IntArray) -> IntArray | None:

@@ -179,13 +179,7 @@ class BatchJob:
     def _remember(self) -> int:
         """Write what the batch is, or check that the directory belongs to it; return the lag."""
         path = self.directory / JOB
-        asked = {
-            "total": self.settings.total,
-            "unit": self.costs.unit,
-            "reserve": self.settings.reserve,
-            "questions": self._n,
-            **self.identity,
-        }
+        asked = describe_batch(self.settings, self.costs, self._n, self.identity)
         if path.is_file():
             known = json.loads(path.read_text())
             check_same_batch(self.directory, known, asked)
@@ -272,6 +266,19 @@ class BatchJob:
         }
         write_atomically(self.directory / MANIFEST, json.dumps(result, indent=2).encode())
         return result
+
+
+def describe_batch(
+    settings: BatchSettings, costs: CallCosts, n_questions: int, identity: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a directory must agree on with the batch that continues in it."""
+    return {
+        "total": settings.total,
+        "unit": costs.unit,
+        "reserve": settings.reserve,
+        "questions": n_questions,
+        **identity,
+    }
 
 
 def check_same_batch(directory: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

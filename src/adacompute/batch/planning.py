@@ -24,6 +24,7 @@ from adacompute.batch.cost_curves import (
     has_cell_costs,
     router_curve,
 )
+from adacompute.batch.first_actions import utility_block
 from adacompute.batch.plan import BatchPlan, CostCurve, check_total, plan_at_total
 from adacompute.batch.preparation import Kind, Preparation
 from adacompute.batch.processes import WorkerProcesses
@@ -255,7 +256,7 @@ def read_utilities(batch: PlannedBatch, *, sampled: bool = False) -> Iterator[Ut
             if not is_complete:
                 known = ~preparation.find_missing(values)
                 values, keys = values[known], keys[known]
-            yield UtilityTable(values.astype(np.float64), batch.bundle.level_cost[0], keys)
+            yield utility_block(batch.bundle, values, keys)
 
 
 def _plan_utilities(batch: PlannedBatch, total: float) -> BatchPlan:

@@ -22,7 +22,7 @@ from adacompute.batch.answers import PART_ROWS, Status
 from adacompute.batch.calls import BatchArm
 from adacompute.batch.costs import CallCosts
 from adacompute.batch.expected_spend import ExpectedSpend
-from adacompute.batch.job import MANIFEST, BatchJob, BatchSettings
+from adacompute.batch.job import MANIFEST, BatchJob, BatchSettings, describe_batch
 from adacompute.batch.passes import BLOCK_ROWS, Span
 from adacompute.batch.plan import CostCurve
 from adacompute.batch.questions import QuestionSource
@@ -56,16 +56,6 @@ class RayBatch:
     servers: Servers
     identity: Mapping[str, Any]
 
-    def describe(self) -> dict[str, Any]:
-        """Return what a directory must agree on with the batch that continues in it."""
-        return {
-            "total": self.settings.total,
-            "unit": self.costs.unit,
-            "reserve": self.settings.reserve,
-            "questions": self.source.n_questions,
-            **self.identity,
-        }
-
     def divide(self, n_workers: int) -> list[Partition]:
         """Divide the questions and the total; the leases add up to at most the total.
 
@@ -96,7 +86,9 @@ def sample_on_ray(
     """Answer all questions that have no answer yet; return counts and costs."""
     with connect(address, n_cpus=workers):
         n_workers = workers or count_cpus()
-        rounds = Rounds(batch.directory, batch.describe())
+        n_questions = batch.source.n_questions
+        asked = describe_batch(batch.settings, batch.costs, n_questions, batch.identity)
+        rounds = Rounds(batch.directory, asked)
         partitions = rounds.start(lambda: batch.divide(n_workers))
         n_workers = min(n_workers, len(partitions))
         shared = max(1, batch.settings.concurrency // n_workers)
@@ -110,7 +102,7 @@ def sample_on_ray(
             ):
                 n_done += json.loads(text)["questions"]
                 again = f", round {rounds.number + 1}" if rounds.number else ""
-                report(f"{n_done:,} of {batch.source.n_questions:,} questions{again}")
+                report(f"{n_done:,} of {n_questions:,} questions{again}")
             partitions = rounds.next(batch.costs)
             n_done = 0
     return _summarise(batch, rounds.results())

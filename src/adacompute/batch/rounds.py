@@ -62,7 +62,7 @@ class Rounds:
         check_same_batch(self.directory, known["batch"], self.asked)
         self._partitions = [Partition(**one) for one in known["partitions"]]
         self._left = known["left"]
-        return self._limited() if self.number else self._partitions
+        return self._limited(self.results()) if self.number else self._partitions
 
     def next(self, costs: CallCosts) -> list[Partition]:
         """Share out what is left; return the partitions that go on with it, if there are any."""
@@ -75,7 +75,7 @@ class Rounds:
             return []
         self.number += 1
         self._write(shared, left)
-        return self._limited()
+        return self._limited(results)
 
     def results(self) -> list[dict[str, Any]]:
         """Return the results of all partitions."""
@@ -84,9 +84,9 @@ class Rounds:
             for one in self._partitions
         ]
 
-    def _limited(self) -> list[Partition]:
+    def _limited(self, results: Sequence[Mapping[str, Any]]) -> list[Partition]:
         """Return the partitions with questions that want more."""
-        found = zip(self._partitions, self.results(), strict=True)
+        found = zip(self._partitions, results, strict=True)
         return [one for one, result in found if result[LIMITED]]
 
     def _path(self, number: int) -> Path:

@@ -75,7 +75,7 @@ def run_batch(
     if not options.base_urls:
         raise ConfigError("a batch needs a server: give --base-url, or --plan-only to see its plan")
     check_arms(bundle, str(options.bundle))
-    arms = make_arms(options, bundle)
+    arms, grader = make_arms(options, bundle), _find_grader(options, bundle)
     costs = CallCosts(bundle.unit, _read_prices(options, bundle))
     settings = BatchSettings(total=total, reserve=options.reserve, concurrency=options.concurrency)
     for arm in arms:
@@ -84,7 +84,6 @@ def run_batch(
         batch = engine.prepare(
             bundle, source, options.out, lambda done: report(f"planning: {done}")
         )
-    grader = _find_grader(options, bundle)
     plan = make_plan(batch, total * (1 - options.reserve))
     shared: dict[str, Any] = {
         "directory": options.out.absolute(),
