@@ -7,7 +7,7 @@ default: lint types layers test slow docs
 
 # The tree in docs/contribute/architecture.md, from the modules' docstrings
 tree:
-    {{python}} scripts/write_architecture.py
+    {{python}} -m scripts.write_architecture
 
 # The figures in the documentation
 figures:
@@ -66,17 +66,17 @@ docs:
 
 # The fast benchmarks, to the terminal
 bench:
-    {{python}} benchmarks/solver.py
-    {{python}} benchmarks/estimator.py
-    {{python}} benchmarks/decisions.py
-    {{python}} benchmarks/features.py
-    {{python}} benchmarks/clients.py
-    {{python}} benchmarks/collection.py
-    {{python}} benchmarks/sampler.py
+    {{python}} -m benchmarks.solver
+    {{python}} -m benchmarks.estimator
+    {{python}} -m benchmarks.decisions
+    {{python}} -m benchmarks.features
+    {{python}} -m benchmarks.clients
+    {{python}} -m benchmarks.collection
+    {{python}} -m benchmarks.sampler
 
 # The examples in integrations/, each in an environment of its own; CI does not run them
 integrations *FOLDERS:
-    {{python}} scripts/run_integrations.py {{FOLDERS}}
+    {{python}} -m scripts.run_integrations {{FOLDERS}}
 
 # Resolve again the versions that CI installs
 pins:

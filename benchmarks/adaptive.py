@@ -1,6 +1,6 @@
 """Adaptive collection: how few samples choose as good an allocation as all of them.
 
-Run it with ``python benchmarks/adaptive.py SAMPLES [--design] [--verbose]``. SAMPLES is a directory
+Run it with ``python -m benchmarks.adaptive SAMPLES [--design] [--verbose]``. SAMPLES is a directory
 of recorded samples. Sets with at least 50 samples per question are used, or with ``--design`` the
 two sets on which the rule was designed. In each random split, 16 samples of every question are set
 aside for scoring; the others may be collected. It prints the share of those that is needed until

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from benchmarks.evidence import print_rows
-from benchmarks.holm import TWO_SIDED, adjust, p_value_of_loss
 
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.verdict import judge
 from adacompute.stages.arms import list_arms
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
+from benchmarks.evidence import print_rows
+from benchmarks.holm import TWO_SIDED, adjust, p_value_of_loss
 
 DATA = Path(os.environ.get("ADACOMPUTE_DATA", "../shared/data")) / "samples"
 GPT, OPUS = "gpt-5.2-2025-12-11", "claude-opus-4-5-20251101"

@@ -1,6 +1,6 @@
 """Bare proxy: a minimal forwarding proxy with Starlette and aiohttp, as a baseline.
 
-``python benchmarks/bare_proxy.py UPSTREAM PORT`` serves until it is stopped.
+``python -m benchmarks.bare_proxy UPSTREAM PORT`` serves until it is stopped.
 """
 
 from __future__ import annotations

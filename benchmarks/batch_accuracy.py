@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from benchmarks.batch_total import OK, RandomServer
 
 import adacompute as ada
 from adacompute.batch.calls import BatchArm
@@ -39,6 +38,7 @@ from adacompute.models.model import CallUsage
 from adacompute.models.openai import ParsedReply
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle
+from benchmarks.batch_total import OK, RandomServer
 
 N_FOLDS, MAX_SAMPLES, BOOTSTRAPS = 5, 16, 2000
 Rows = Mapping[str, list[dict[str, Any]]]

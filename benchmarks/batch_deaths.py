@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from adacompute.testing.batches import Case, read_bytes, run_job
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
+from test_support.batches import Case, read_bytes, run_job
 
 CONCURRENCY, LAG = 32, 256
 

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from benchmarks.batch_plan import BUDGET, fresh, make_value_router, write_questions
 
 from adacompute.batch import spool
 from adacompute.batch.cost_curves import cell_costs
@@ -34,6 +33,7 @@ from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.router import ValueRouterPolicy
 from adacompute.stages.batch_plan import plan_questions
+from benchmarks.batch_plan import BUDGET, fresh, make_value_router, write_questions
 
 BLOCK = 1 << 14
 POLICIES = ("sequential", "value-router")

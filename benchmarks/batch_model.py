@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from benchmarks.gateway_live import make_questions, run_command
 
 from adacompute.graders.grader import load_grader
 from adacompute.testing.llama import serve_llama
+from benchmarks.gateway_live import make_questions, run_command
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Batch plans: wall time of planning files of questions, against the parts it cannot do without.
 
-Run it with ``python benchmarks/batch_plan.py [QUESTIONS] [--engine local|ray] [--policy NAME]``.
+Run it with ``python -m benchmarks.batch_plan [QUESTIONS] [--engine local|ray] [--policy NAME]``.
 It writes questions with distinct texts, plans them with equal numbers of processes, and measures on
 the same files and rows: the bare engine that reads the files and writes the columns of the output,
 the extraction of features alone, and the model alone. Peak memory is that of all processes.

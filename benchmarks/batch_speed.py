@@ -34,8 +34,8 @@ from adacompute.batch.servers import Servers
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.policies.bundle import save_bundle
-from adacompute.testing.batches import Case, make_job
-from adacompute.testing.gateways import free_port
+from test_support.batches import Case, make_job
+from test_support.gateways import free_port
 
 
 @contextmanager

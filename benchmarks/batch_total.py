@@ -25,7 +25,7 @@ from adacompute.models.calls import NO_USAGE, CallTracker
 from adacompute.models.messages import Capabilities, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import ParsedReply
-from adacompute.testing.batches import MAX_TOKENS, MEAN_SAMPLE, PRICES, Case, make_job
+from test_support.batches import MAX_TOKENS, MEAN_SAMPLE, PRICES, Case, make_job
 
 N_QUESTIONS, OK = 5_000, 200
 PROMPT_TOKENS = 30

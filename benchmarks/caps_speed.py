@@ -24,9 +24,8 @@ from benchmarks.gateway_speed import (
     start_process,
     wait_for,
 )
-
-from adacompute.testing.gateways import free_port, save_example_bundle
-from adacompute.testing.redis_server import RedisServer, serve_redis
+from test_support.gateways import free_port, save_example_bundle
+from test_support.redis_server import RedisServer, serve_redis
 
 CAPS = """
 [[serve.caps]]

@@ -44,7 +44,6 @@ from tempfile import mkdtemp
 from typing import Any
 
 import aiohttp
-from benchmarks.gateway_workers import GatewayWorker, start_workers
 
 from adacompute.core.types import make_levels
 from adacompute.gateway.config import make_config
@@ -57,8 +56,9 @@ from adacompute.policies.uniform import FixedRule
 from adacompute.spending.accounts import CapAccount
 from adacompute.spending.registers import RegisterError
 from adacompute.storage.calls import FILES, read_calls
-from adacompute.testing.gateways import fetch, free_port
-from adacompute.testing.redis_server import Data, RedisServer, serve_redis
+from benchmarks.gateway_workers import GatewayWorker, start_workers
+from test_support.gateways import fetch, free_port
+from test_support.redis_server import Data, RedisServer, serve_redis
 
 N_CLIENTS, N_GATEWAYS, N_WORKERS = 64, 8, 4
 MAX_SAMPLES, SAMPLE_TOKENS = 4, 4
@@ -340,7 +340,7 @@ def run(folder: Path, plan: Plan, seed: int) -> Result:
             save_cached(cache, f"{upstream}/v1", UPSTREAM_MODEL, known)
         settings = make_settings(folder, plan, upstream, store)
         workers = [GatewayWorker(one, folder / f"worker-{i}.log") for i, one in enumerate(settings)]
-        with start_workers(workers, ["aiohttp", "adacompute.testing.redis_server"]):
+        with start_workers(workers, ["aiohttp", "test_support.redis_server"]):
             progress = asyncio.run(load(plan, workers, server, seed))
             for worker in workers:
                 worker.wait_ready()

@@ -3,7 +3,7 @@
 The fake upstream runs in a process of its own. The clients take turns, several times, and the best
 turn of each counts, because other processes on the machine can only slow them down.
 
-    python benchmarks/clients.py
+    python -m benchmarks.clients
 """
 
 from __future__ import annotations

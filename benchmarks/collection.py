@@ -3,8 +3,8 @@
 The fake upstream runs in a process of its own. Both sides draw the same samples at the same
 concurrency. The bare loop has no ledger, no retries and no limit on cost.
 
-    python benchmarks/collection.py                   # throughput, and CPU time at saturation
-    python benchmarks/collection.py --memory 100000   # peak memory of a whole `adacompute collect`
+    python -m benchmarks.collection                   # throughput, and CPU time at saturation
+    python -m benchmarks.collection --memory 100000   # peak memory of a whole `adacompute collect`
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decisions: time per decision of every policy, without its features; one by one and in blocks.
 
-Run it with ``python benchmarks/decisions.py``.
+Run it with ``python -m benchmarks.decisions``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Estimator: time and variance of exact subsets, for 1,000 questions × 50 samples × 5 levels.
 
-Run it with ``python benchmarks/estimator.py``.
+Run it with ``python -m benchmarks.estimator``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long the policy over arms and confidence takes: a decision, a plan, and a fit.
 
-``python benchmarks/evidence_speed.py`` times decisions of a policy with 23,210 states, one plan of
+``python -m benchmarks.evidence_speed`` times decisions of a policy with 23,210 states, one plan of
 24 cells, and a fit to 1,000 made-up questions with one cheap arm and three expensive ones.
 """
 

@@ -1,6 +1,6 @@
 """Features: time to extract the paper's sixteen features, for one question and for many.
 
-Run it with ``python benchmarks/features.py``.
+Run it with ``python -m benchmarks.features``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fit: processor time of fitting the sequential policy to all questions of a set.
 
-Run it with ``python benchmarks/fit.py SAMPLES.parquet``. It prints the best of five fits after a
+Run it with ``python -m benchmarks.fit SAMPLES.parquet``. It prints the best of five fits after a
 first one that is not counted, state sums included. Compare two versions by running each with its
 own ``PYTHONPATH`` in turn.
 """

@@ -23,6 +23,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from adacompute.core.types import FloatArray, IntArray
+from adacompute.core.utility import estimate
+from adacompute.models.templates import Template
+from adacompute.storage.store import Run
+from adacompute.testing.llama import LlamaServer, serve_llama
 from benchmarks.gateway_live import (
     BOOTSTRAPS,
     Case,
@@ -30,13 +36,7 @@ from benchmarks.gateway_live import (
     run_command,
     serve_case,
 )
-
-from adacompute.core.types import FloatArray, IntArray
-from adacompute.core.utility import estimate
-from adacompute.models.templates import Template
-from adacompute.storage.store import Run
-from adacompute.testing.arithmetic import FEW_SHOT, Problem
-from adacompute.testing.llama import LlamaServer, serve_llama
+from test_support.arithmetic import FEW_SHOT, Problem
 
 SAMPLES = {"short": 16, "number": 8}
 NEW_SAMPLES, SLOTS = 4, 16

@@ -1,13 +1,13 @@
 """Gateway under attack: honest clients beside hostile ones, and reloads under load.
 
-``python benchmarks/gateway_attacks.py hostile [SECONDS]``: 32 honest clients from 127.0.0.3, first
+``python -m benchmarks.gateway_attacks hostile [SECONDS]``: 32 honest clients from 127.0.0.3, first
 alone and then beside 64 hostile ones from 127.0.0.2, which send large headers, one giant header,
 slow bodies, brackets in every member, compressed bombs, trailers, half requests, pipelined requests
 and floods of connections. The gateway is pinned to one core. It prints the memory of all its
 processes, the latency of ``/health``, failed honest requests, and their throughput as a share of
 that without attackers.
 
-``python benchmarks/gateway_attacks.py reload [SECONDS]``: SIGHUP every two seconds while 16 clients
+``python -m benchmarks.gateway_attacks reload [SECONDS]``: SIGHUP every two seconds while 16 clients
 send requests on connections that they keep; it prints how many requests were lost.
 """
 
@@ -32,7 +32,7 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from adacompute.testing.gateways import (
+from test_support.gateways import (
     fetch,
     free_port,
     process_tree,

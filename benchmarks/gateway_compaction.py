@@ -4,7 +4,7 @@ A gateway process serves voted requests of a few clients. Halfway, its log is ro
 file of the given size waits for compaction. Printed are the latencies before and meanwhile, the
 memory of all processes, and how long the compaction took.
 
-    python benchmarks/gateway_compaction.py [MEGABYTES] [SECONDS]
+    python -m benchmarks.gateway_compaction [MEGABYTES] [SECONDS]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from adacompute.testing.gateways import (
+from test_support.gateways import (
     fetch,
     free_port,
     process_usage,

@@ -1,6 +1,6 @@
 """Gateway faults: many requests while a fifth of all calls fail.
 
-``python benchmarks/gateway_faults.py [REQUESTS]``. The upstream is busy, fails, resets connections,
+``python -m benchmarks.gateway_faults [REQUESTS]``. The upstream is busy, fails, resets connections,
 stalls, and sends truncated and invalid replies; some clients disconnect early. It checks that every
 client gets a well-formed answer or error, that the tokens accounted exactly are at most those
 served and all tokens accounted are at least those served, and that no request, file or memory
@@ -25,7 +25,7 @@ from typing import Any
 
 import aiohttp
 
-from adacompute.testing.gateways import (
+from test_support.gateways import (
     fetch,
     free_port,
     process_usage,

@@ -7,7 +7,7 @@ invalid data. After each request the gateway must answer /health in time. Printe
 many requests were sent, how they were answered, and each distinct failure: an internal error, a
 worker that died, a health page that did not answer, or a traceback in the log.
 
-    python benchmarks/gateway_fuzz.py [MINUTES] [SEED]
+    python -m benchmarks.gateway_fuzz [MINUTES] [SEED]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
-from adacompute.testing.gateways import fetch, free_port, save_example_bundle, wait_for
+from test_support.gateways import fetch, free_port, save_example_bundle, wait_for
 
 HEALTH_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 0.3

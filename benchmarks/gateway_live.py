@@ -1,6 +1,6 @@
 """Gateway, live: what calibrated budgets cost and gain on a real model, through the gateway.
 
-``python benchmarks/gateway_live.py OUT [QUESTIONS]`` starts a llama.cpp server. It collects 24
+``python -m benchmarks.gateway_live OUT [QUESTIONS]`` starts a llama.cpp server. It collects 24
 samples of each of QUESTIONS generated problems, trains ``sequential``, and calibrates it for each
 of four cases: a budget of 2 or 4, any number of rounds or at most two. As many new questions are
 asked once per case with the official client, through a gateway that serves the case's bundle. Each
@@ -38,9 +38,9 @@ from adacompute.core.types import FloatArray, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.graders.grader import load_grader
 from adacompute.models.templates import Template
-from adacompute.testing.arithmetic import FEW_SHOT, Problem, generate_problems
-from adacompute.testing.gateways import free_port
 from adacompute.testing.llama import LlamaServer, serve_llama
+from test_support.arithmetic import FEW_SHOT, Problem, generate_problems
+from test_support.gateways import free_port
 
 SEED, MAX_QUESTIONS = 20_261_116, 1500
 CONCURRENCY, TRAINING_SAMPLES, MIXTURE_SAMPLES, MAX_TOKENS = 2, 24, 8, 20

@@ -1,6 +1,6 @@
 """Gateway speed: our gateway against a bare proxy, nginx and its peers, on one machine.
 
-``python benchmarks/gateway_speed.py [PEERS] [--before SRC]``. A fake upstream answers with 50
+``python -m benchmarks.gateway_speed [PEERS] [--before SRC]``. A fake upstream answers with 50
 tokens after 20 ms; each proxy has one worker. wrk sends 64 requests in parallel to measure requests
 per second, and one at a time to measure the added latency. PEERS is a directory of virtual
 environments (``litellm``, ``optillm``, ``its``); missing ones are skipped. SRC is the folder
@@ -27,13 +27,11 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from adacompute.testing.gateways import fetch, free_port, process_usage, save_example_bundle
+from test_support.gateways import fetch, free_port, process_usage, save_example_bundle
 
 DURATION_S, CONCURRENCY, TURNS, N_STREAMS = 5, 64, 2, 5000
 OURS, BEFORE = "(c) ours", "(C) ours, another commit"
-SAVE_BUNDLE = (
-    "from pathlib import Path; from adacompute.testing.gateways import save_example_bundle; "
-)
+SAVE_BUNDLE = "from pathlib import Path; from test_support.gateways import save_example_bundle; "
 LUA = """
 wrk.method = "POST"
 wrk.body = '{"model":"%s","messages":[{"role":"user","content":"What is 7 + 6?"}],"max_tokens":50}'

@@ -1,6 +1,6 @@
 """Gateway spend: the account of calls beside the upstream's own count, while everything fails.
 
-``python benchmarks/gateway_spend.py [REQUESTS]`` sends voted, forwarded and streamed requests, some
+``python -m benchmarks.gateway_spend [REQUESTS]`` sends voted, forwarded and streamed requests, some
 of them audited, to chat completions, completions, responses and embeddings. A fifth of all calls
 fails, a tenth of all clients disconnects, and a worker is killed with SIGKILL every few seconds. It
 checks that every call that the upstream received has its row, that calls which are not flagged
@@ -33,12 +33,12 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.storage.calls import FILES, read_calls, sum_calls
-from adacompute.testing.gateways import (
+from test_support.gateways import (
     fetch,
     free_port,
     wait_for,
 )
-from adacompute.testing.spend import SpendComparison, compare_spend
+from test_support.spend import SpendComparison, compare_spend
 
 CONCURRENCY = 32
 DISCONNECT_RATE = 0.1

@@ -1,6 +1,6 @@
 """Gateway stop: SIGTERM while nothing in the gateway wants to end.
 
-``python benchmarks/gateway_stop.py [TRIES] [--workers N] [--grader cmd|math]``. Each try starts a
+``python -m benchmarks.gateway_stop [TRIES] [--workers N] [--grader cmd|math]``. Each try starts a
 gateway with a grader that hangs, an upstream that stalls before its reply, and a stream that stays
 open, sends SIGTERM to the gateway, and measures how long it takes until every process that it
 started has ended. It fails if one try takes longer than ``drain_s``.
@@ -23,8 +23,8 @@ import urllib.request
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from adacompute.testing.gateways import free_port, save_example_bundle
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer, serve_scripted
+from test_support.gateways import free_port, save_example_bundle
+from test_support.scripted import ScriptedReply, ScriptedServer, serve_scripted
 
 DRAIN_S = 3.0
 START_TIMEOUT_S = 120.0

@@ -22,7 +22,7 @@ from adacompute.gateway.config import make_config
 from adacompute.gateway.http_server import HttpServer, run_in_fast_loop
 from adacompute.gateway.logs import set_up_logging
 from adacompute.gateway.model_loading import load_models
-from adacompute.testing.gateways import fetch
+from test_support.gateways import fetch
 
 START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 20.0
 PRELOADED = (

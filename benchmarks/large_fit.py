@@ -1,6 +1,6 @@
 """Large fits: memory and time of `train` and `calibrate` on many questions.
 
-Run it with ``python benchmarks/large_fit.py DIRECTORY 10000 100000``. For each number of questions
+Run it with ``python -m benchmarks.large_fit DIRECTORY 10000 100000``. For each number of questions
 it writes a synthetic run of 16 samples per question (four archetypes, the words of a third of the
 questions reveal theirs), then runs the two commands as processes of their own and prints their
 time and peak memory.
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 SAMPLES, TELLING, BUDGET = 16, 1 / 3, 2.0
 WORDS = ("sum", "integral", "country", "sonnet", "river", "matrix", "planet", "verb")

@@ -34,12 +34,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from adacompute.report.plot_style import COLOURS, MARKERS, panels
+from adacompute.spending.accounts import CapAccount, Entry, LeaseRequest, exchange
 from benchmarks import pacing_replicas
 from benchmarks.pacing_replicas import EXCHANGES_S, Tracking
 from scripts.svg_theme import figure_svg
-
-from adacompute.report.plot_style import COLOURS, MARKERS, panels
-from adacompute.spending.accounts import CapAccount, Entry, LeaseRequest, exchange
 
 Kind = Literal["calm", "faults", "lost"]
 

@@ -3,7 +3,7 @@
 Calls count against three counters (client, model and total), as in the gateway, and take 20 ms.
 Redis runs on the loopback interface and syncs every write.
 
-    python benchmarks/meter.py
+    python -m benchmarks.meter
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import MemoryRegister, Reading, Register
 from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
-from adacompute.testing.redis_server import serve_redis
+from test_support.redis_server import serve_redis
 
 CALL_S, CONCURRENCY = 0.02, 64
 COUNTERS = [

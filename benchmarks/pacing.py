@@ -1,6 +1,6 @@
 """Pacing: whether the mean cost stays at the budget while the traffic changes.
 
-Run it with ``python benchmarks/pacing.py SAMPLES.parquet --seeds 20``. For each seed, a half of the
+Run it with ``python -m benchmarks.pacing SAMPLES.parquet --seeds 20``. For each seed, a half of the
 questions is used to fit and to calibrate the policy ``sequential``. Streams of 20,000 questions are
 drawn from the other half with replacement, each with a random order of its samples:
 

@@ -28,6 +28,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from aiohttp import web
+
+from adacompute.features.text import VERSION
+from adacompute.models.capabilities_cache import save_cached
+from adacompute.models.messages import Capabilities
+from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
+from adacompute.storage.store import encode_samples
 from benchmarks.gateway_workers import GatewayWorker, start_workers
 from benchmarks.pacing import (
     LENGTH,
@@ -40,14 +46,8 @@ from benchmarks.pacing import (
     make_source,
     make_stream,
 )
-
-from adacompute.features.text import VERSION
-from adacompute.models.capabilities_cache import save_cached
-from adacompute.models.messages import Capabilities
-from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
-from adacompute.storage.store import encode_samples
-from adacompute.testing.gateways import fetch, free_port
-from adacompute.testing.redis_server import serve_redis
+from test_support.gateways import fetch, free_port
+from test_support.redis_server import serve_redis
 
 if TYPE_CHECKING:
     from adacompute.core.types import IntArray
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 N_CLIENTS, N_GATEWAYS = 64, 8
 LATENCY_S, TIMEOUT_S = 0.005, 120.0
 MODEL, VIRTUAL = "recorded", "paced"
-PRELOADED = ["aiohttp.web", "adacompute.testing.redis_server", "benchmarks.pacing"]
+PRELOADED = ["aiohttp.web", "test_support.redis_server", "benchmarks.pacing"]
 
 
 class RecordedUpstream:

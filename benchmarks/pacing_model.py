@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from adacompute.models.templates import Template
+from adacompute.testing.llama import serve_llama
 from benchmarks.gateway_live import (
     FORM,
     SEED,
@@ -30,10 +33,7 @@ from benchmarks.gateway_live import (
     read_stored,
     serve_case,
 )
-
-from adacompute.models.templates import Template
-from adacompute.testing.arithmetic import FEW_SHOT, Problem, generate_problems
-from adacompute.testing.llama import serve_llama
+from test_support.arithmetic import FEW_SHOT, Problem, generate_problems
 
 CHEAP = ("add-3", "subtract-2", "word-2")
 EXPENSIVE = ("largest",)

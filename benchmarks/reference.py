@@ -1,6 +1,6 @@
 """Reference: the table of docs/research/results.md, from recorded samples of a real model.
 
-Run it with ``python benchmarks/reference.py SAMPLES.parquet [--drop-unparsed]``.
+Run it with ``python -m benchmarks.reference SAMPLES.parquet [--drop-unparsed]``.
 
 The table is from 1,000 exam questions × 50 samples of gpt-3.5-turbo, published by Renze and Guven
 (github.com/matthewrenze/jhu-llm-temperature, BSD-2-Clause; temperatures 0.6 to 1.0 pooled).

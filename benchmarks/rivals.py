@@ -1,6 +1,6 @@
 """Rivals: every policy on every recorded set, by one protocol, and the mean differences.
 
-Run it with ``python benchmarks/rivals.py SAMPLES OUT [SET …]``. SAMPLES is a directory of recorded
+Run it with ``python -m benchmarks.rivals SAMPLES OUT [SET …]``. SAMPLES is a directory of recorded
 samples that ``adacompute import`` can read. Sets that are already scored in OUT are not scored
 again. It prints accuracy and headroom by set and budget, and the difference in points between
 ``sequential`` and each rival at equal cost, by set and budget and in the mean. Intervals cover the

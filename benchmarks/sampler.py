@@ -1,6 +1,6 @@
 """Sampler: throughput of ``Sampler.map`` against a bare asyncio loop over the same samples.
 
-``python benchmarks/sampler.py [QUESTIONS]``. Both use the same ``Model``, which answers at once: it
+``python -m benchmarks.sampler [QUESTIONS]``. Both use the same ``Model``, which answers at once: it
 only lets other tasks run, as every real call does, so that all of the time is overhead. The bare
 loop is given the number of samples of each question in each round; it calls the model, keeps the
 samples and the usage, extracts the answers, merges equal ones and counts them. It decides nothing.

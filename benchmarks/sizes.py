@@ -1,6 +1,6 @@
 """How many questions and samples a verdict needs, on recorded samples.
 
-``python benchmarks/sizes.py FILE`` draws questions at random from a file of samples, keeps the
+``python -m benchmarks.sizes FILE`` draws questions at random from a file of samples, keeps the
 first samples of each, calibrates ``sequential`` and prints the half-width of the gain's interval
 and how many verdicts are decided: anything but "inconclusive". Rows are printed as they are
 finished, smallest first; ``--minutes`` starts no other row after that time.

@@ -1,6 +1,6 @@
 """Solve files: time and memory for a utility table on disk, against bare scans of it.
 
-Run it with ``python benchmarks/solve_files.py [QUESTIONS] [--grid 16]``. It writes utilities of
+Run it with ``python -m benchmarks.solve_files [QUESTIONS] [--grid 16]``. It writes utilities of
 five levels as uncompressed float32, measures a bare scan of the warm files, the time per row of the
 solver on a table in memory, and then ``solve_files`` in a process of its own.
 """

@@ -1,6 +1,6 @@
 """Solver: time for 10 million questions × 5 levels, against the paper's bisection and one sum().
 
-Run it with ``python benchmarks/solver.py [QUESTIONS]``.
+Run it with ``python -m benchmarks.solver [QUESTIONS]``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Surface: accuracy by budget and number of rounds, and the best policy by the cost of a round.
 
-Run it with ``python benchmarks/surface.py SAMPLES``. SAMPLES is a directory of recorded samples. It
+Run it with ``python -m benchmarks.surface SAMPLES``. SAMPLES is a directory of recorded samples. It
 uses the five exams on which the policies were designed, counts four characters as a token, and
 scores every policy on held-out questions at equal cost in money, as ``adacompute evaluate`` does.
 It prints two tables:

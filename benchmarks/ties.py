@@ -1,6 +1,6 @@
 """Ties: odd levels, and log-probabilities in the vote.
 
-Run it with ``python benchmarks/ties.py SAMPLES [SET …]``. SAMPLES is a directory of recorded
+Run it with ``python -m benchmarks.ties SAMPLES [SET …]``. SAMPLES is a directory of recorded
 samples. Sets are file names without their suffix, by default the two with log-probabilities. For
 each number of samples it prints the accuracy of these votes:
 

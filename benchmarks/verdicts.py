@@ -1,6 +1,6 @@
 """Verdicts: how often `calibrate` says "gain" wrongly, and how often its statements hold.
 
-Run it with ``python benchmarks/verdicts.py SAMPLES.parquet CASE POOLS``. It repeats one of these
+Run it with ``python -m benchmarks.verdicts SAMPLES.parquet CASE POOLS``. It repeats one of these
 cases on POOLS pools of questions and counts:
 
     no-gain        the correct answer of every question is drawn at random from the letters of its
@@ -47,8 +47,8 @@ from adacompute.evaluation.replay import Replay
 from adacompute.evaluation.verdict import calibrate, calibrate_share
 from adacompute.features.text import extract_features
 from adacompute.storage.store import encode_samples
-from adacompute.testing.pools import draw_pool
-from adacompute.testing.populations import make_population
+from test_support.pools import draw_pool
+from test_support.populations import make_population
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from adacompute.testing.gateways import fetch, free_port
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from test_support.gateways import fetch, free_port
 
 MODEL = "SmolLM2-135M-Instruct"
 """The model of the policy that ships with the package."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scripts.svg_theme import figure_svg
-
 from adacompute.report.plot_style import COLOURS, GREY, panels
+from scripts.svg_theme import figure_svg
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "_static" / "curve.svg"

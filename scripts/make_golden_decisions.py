@@ -1,6 +1,6 @@
 """Golden decisions: the decisions of every policy on recorded samples, stored for comparison.
 
-``python scripts/make_golden_decisions.py OUT`` writes ``OUT/decisions.json``. It fits every policy
+``python -m scripts.make_golden_decisions OUT`` writes ``OUT/decisions.json``. It fits every policy
 to the first 80 % of the questions of each recording and runs it on the rest, at five prices, with
 their samples in recorded order. It also replays the requests of ``OUT/gateway_log.jsonl`` at three
 budgets. With ``--record-log`` it first records a new log, with a gateway in front of a scripted
@@ -50,7 +50,7 @@ from adacompute.stages.inputs import read_pool
 from adacompute.stages.replay import decide_again, replay_log, request_prices
 from adacompute.storage.decisions import read_decisions
 from adacompute.storage.store import Run
-from adacompute.testing import gateways, scripted
+from test_support import gateways, scripted
 
 DATA = Path(__file__).parents[1] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 DECISIONS, LOG = "decisions.json", "gateway_log.jsonl"

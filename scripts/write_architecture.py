@@ -1,6 +1,6 @@
 """The annotated tree in docs/contribute/architecture.md, made from the modules' docstrings.
 
-Run it with ``python scripts/write_architecture.py`` after adding, moving or redescribing a module.
+Run it with ``python -m scripts.write_architecture`` after adding, moving or redescribing a module.
 A test fails while the page is out of date.
 """
 

@@ -6,6 +6,7 @@ Hypothesis tries the same examples on every run and has no deadline, since CI ma
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ from adacompute.stages.import_samples import import_samples
 settings.register_profile("adacompute", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=500)
 settings.load_profile("adacompute")
+
+ROOT = Path(__file__).resolve().parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.getenv("PYTHONPATH")]))
+"""Programs that tests start find test_support too."""
 
 Rows = list[dict[str, Any]]
 

@@ -34,8 +34,8 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from adacompute.cli.main import cli
-from adacompute.testing.gateways import free_port
 from adacompute.testing.llama import missing_requirement
+from test_support.gateways import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
@@ -66,7 +66,7 @@ COMMAND = re.compile(r"^\s*(\$|adacompute|pip|python3?|curl|export|just)\s")
 SERVERS = {
     "adacompute serve": 8000,
     "python -m adacompute.testing.llama": 8080,
-    "python -m adacompute.testing.recorded": 8080,
+    "python -m test_support.recorded": 8080,
     "python -m adacompute.testing.fake_openai": 0,
 }
 """Commands that do not end, and their default ports."""

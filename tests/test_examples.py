@@ -20,10 +20,10 @@ import pytest
 from adacompute.datasets.example import SEED
 from adacompute.gateway.config import make_config
 from adacompute.stages.estimate import estimate_run
-from adacompute.testing import gateways
-from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import serve_fake
 from adacompute.testing.llama import LlamaServer, missing_requirement, serve_llama
+from test_support import gateways
+from test_support.arithmetic import generate_problems
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKE_SAMPLES = ROOT / "scripts" / "make_samples.py"
@@ -168,7 +168,7 @@ def test_every_example_is_run_by_a_test() -> None:
 def test_the_tree_in_the_documentation_is_up_to_date() -> None:
     module = load_program(ROOT / "scripts" / "write_architecture.py")
     shown = module.PAGE.read_text().split(module.BEGIN)[1].split(module.END)[0]
-    assert shown == module.tree(), "run 'python scripts/write_architecture.py'"
+    assert shown == module.tree(), "run 'python -m scripts.write_architecture'"
 
 
 @pytest.mark.slow

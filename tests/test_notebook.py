@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("nbclient")
 
 import nbformat
+
 from scripts import make_notebook as script
 
 if TYPE_CHECKING:

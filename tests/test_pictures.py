@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+
 from scripts import draw_curve, draw_diagrams, svg_theme
 
 STATIC = Path(__file__).resolve().parent.parent / "docs" / "_static"

@@ -11,7 +11,7 @@ import pytest
 from adaptive_module import AdaptivePredict
 
 import adacompute as ada
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer, serve_scripted
+from test_support.scripted import ScriptedReply, ScriptedServer, serve_scripted
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 

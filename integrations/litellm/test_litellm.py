@@ -15,8 +15,8 @@ import litellm
 import pytest
 from adaptive_provider import provider
 
-from adacompute.testing.gateways import free_port
 from conftest import MODEL, Server, running, wait_until_up
+from test_support.gateways import free_port
 
 HERE = Path(__file__).parent
 QUESTIONS = [f"What is {n} + {n}?" for n in range(5)]

@@ -9,9 +9,9 @@ from typing import Any
 
 from gateway_agents import answer
 
-from adacompute.testing.gateways import fetch
-from adacompute.testing.scripted import ScriptedReply, serve_scripted
 from conftest import MODEL, Server
+from test_support.gateways import fetch
+from test_support.scripted import ScriptedReply, serve_scripted
 
 QUESTION = "What is 2 + 2?"
 

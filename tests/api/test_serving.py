@@ -11,7 +11,7 @@ import pytest
 
 import adacompute as ada
 from adacompute.testing.fake_openai import FakeUpstream, serve_fake
-from adacompute.testing.gateways import GatewayReply, send, serve_app
+from test_support.gateways import GatewayReply, send, serve_app
 
 QUESTION = {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0.7}
 

@@ -21,8 +21,8 @@ from adacompute.models.messages import Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle
-from adacompute.testing.batches import Case, make_job, read_bytes
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
+from test_support.batches import Case, make_job, read_bytes
 
 CASE = Case(200, 6.0, unit="tokens", concurrency=16, reserve=0.3, flush_s=0.05)
 MAX_TOKENS = {"small": 40, "large": 60}

@@ -15,9 +15,9 @@ from adacompute.batch.calls import ServersUnavailable
 from adacompute.batch.job import BatchProgress, lock_directory
 from adacompute.batch.segments import FAILED, read_segments
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
-from adacompute.testing.batches import Case, make_job, read_bytes, run_job
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
-from adacompute.testing.gateways import free_port
+from test_support.batches import Case, make_job, read_bytes, run_job
+from test_support.gateways import free_port
 
 FAULTS = {"500": 0.03, "reset": 0.03, "half": 0.03, "garbled": 0.02, "429": 0.03}
 

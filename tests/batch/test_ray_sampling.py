@@ -31,8 +31,8 @@ from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import save_bundle
-from adacompute.testing.batches import make_bundle, make_curve
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
+from test_support.batches import make_bundle, make_curve
 
 os.environ |= SETTINGS  # before Ray is imported
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")

@@ -19,8 +19,8 @@ from adacompute.batch.rounds import MAX_ROUNDS, Partition, Rounds, find_partitio
 from adacompute.core.errors import ConfigError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
-from adacompute.testing.batches import Case, make_job
 from adacompute.testing.fake_openai import serve_fake
+from test_support.batches import Case, make_job
 
 SAMPLES = CallCosts("samples")
 FEW, MANY = 330.0, 900.0

@@ -21,8 +21,8 @@ pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.models.capabilities_cache import cache_path, save_cached
 from adacompute.models.messages import Capabilities
-from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
+from test_support.arithmetic import generate_problems
 
 SAMPLES = int(os.environ.get("ADACOMPUTE_FAULTS", "240"))
 DRAWS = 8

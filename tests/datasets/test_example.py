@@ -25,7 +25,7 @@ from adacompute.policies.bundle import load_bundle
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
-from adacompute.testing.arithmetic import CLASSES, generate_problems
+from test_support.arithmetic import CLASSES, generate_problems
 
 LEVELS = (1, 4, 16)
 MOST_BYTES = 400_000

@@ -9,7 +9,7 @@ import pytest
 
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.populations import Population, make_population
+from test_support.populations import Population, make_population
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.policies.router import RouterPolicy
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.testing.populations import Population
+from test_support.populations import Population
 
 LEVELS = (1, 2, 4, 6)
 

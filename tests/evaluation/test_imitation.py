@@ -16,7 +16,7 @@ from adacompute.evaluation.factories import make_router
 from adacompute.evaluation.held_out import score_held_out
 from adacompute.evaluation.imitation import measure_imitation, score_imitation
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 
 @st.composite

@@ -14,7 +14,7 @@ from adacompute.evaluation.oracles import (
     in_sample_oracle,
 )
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.populations import Population, make_population
+from test_support.populations import Population, make_population
 
 LEVELS = (1, 2, 4, 8)
 BUDGETS = (1.5, 2.0, 4.0)

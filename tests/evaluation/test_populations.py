@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adacompute.core.utility import estimate
-from adacompute.testing.populations import ARCHETYPES, Population, make_population
+from test_support.populations import ARCHETYPES, Population, make_population
 
 
 def enumerate_votes(chance: tuple[float, ...], null_rate: float, samples: int) -> float:

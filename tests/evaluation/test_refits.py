@@ -16,7 +16,7 @@ from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.refits import N_PARTS, RefitVariance, score_refits
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 LEVELS = (1, 2, 4, 8)
 

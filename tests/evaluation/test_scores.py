@@ -13,7 +13,7 @@ from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate
-from adacompute.testing.populations import Population, make_population
+from test_support.populations import Population, make_population
 
 BUDGETS = (1.5, 3.0)
 OPTIONS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.pools import draw_pool
+from test_support.pools import draw_pool
 
 LEVELS, BUDGET = (1, 2, 4, 8), 2.0
 

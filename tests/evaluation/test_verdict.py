@@ -20,7 +20,7 @@ from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.verdict import advise_mixture, calibrate, calibrate_share, judge
-from adacompute.testing.populations import Population
+from test_support.populations import Population
 
 Make = Callable[[Population], Experiment]
 

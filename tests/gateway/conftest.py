@@ -19,9 +19,9 @@ from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.testing import scripted
-from adacompute.testing.gateways import free_port
-from adacompute.testing.scripted import ScriptedServer
+from test_support import scripted
+from test_support.gateways import free_port
+from test_support.scripted import ScriptedServer
 
 Launch = Callable[..., AbstractContextManager[int]]
 START_TIMEOUT_S = 180.0

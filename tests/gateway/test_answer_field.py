@@ -21,8 +21,8 @@ from adacompute.gateway.answer_field import find_answer
 from adacompute.gateway.config import make_config
 from adacompute.gateway.model_settings import ModelConfig
 from adacompute.storage.decisions import read_decisions
-from adacompute.testing import gateways, scripted
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import gateways, scripted
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 JSON = [("Content-Type", "application/json")]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "sum", "schema": {"type": "object"}}}

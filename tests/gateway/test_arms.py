@@ -25,8 +25,8 @@ from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import Confidence, equal_confidence
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import pooled_prior
-from adacompute.testing.gateways import send, serve_scripted_gateway
-from adacompute.testing.scripted import ScriptedReply
+from test_support.gateways import send, serve_scripted_gateway
+from test_support.scripted import ScriptedReply
 
 for library in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(library, reason="needs the extra 'serve'")

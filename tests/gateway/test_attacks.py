@@ -26,8 +26,8 @@ from adacompute.gateway.openai_requests import parse_request, passthrough_reason
 from adacompute.gateway.request_checks import Forbidden, check_choices
 from adacompute.models.messages import RetryPolicy
 from adacompute.models.scorer import HttpScorer
-from adacompute.testing.gateways import process_usage, send
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support.gateways import process_usage, send
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client", "msgspec"):
     pytest.importorskip(name, reason="needs the extra 'serve'")

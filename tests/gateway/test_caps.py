@@ -28,9 +28,9 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.storage.decisions import read_decisions
-from adacompute.testing import gateways
 from adacompute.testing.fake_openai import serve_fake
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import gateways
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 JSON = [("Content-Type", "application/json")]
 KEYS = {"alice": "a" * 24, "bob": "b" * 24}

@@ -21,8 +21,8 @@ from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.testing.fake_answers import FakeSettings
 from adacompute.testing.fake_openai import serve_fake
-from adacompute.testing.gateways import free_port, send, wait_for
-from adacompute.testing.redis_server import find_redis
+from test_support.gateways import free_port, send, wait_for
+from test_support.redis_server import find_redis
 
 ROOT = Path(__file__).parents[2]
 needs_redis = pytest.mark.skipif(find_redis() is None, reason="redis-server is not installed")

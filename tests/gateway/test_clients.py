@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 openai = pytest.importorskip("openai", reason="needs the official client")
 

@@ -23,8 +23,8 @@ from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.testing.gateways import free_port
-from adacompute.testing.scripted import ScriptedServer
+from test_support.gateways import free_port
+from test_support.scripted import ScriptedServer
 
 GOOD = 'base_url = "http://127.0.0.1:1/v1"'
 MODEL = '[serve.models.m]\nbundle = "two"\nbudget = 2\nmodel = "real"\ngrader = "numeric"\n'

@@ -15,8 +15,8 @@ from itertools import product
 
 import pytest
 
-from adacompute.testing.gateways import GatewayReply, open_connection, send
-from adacompute.testing.scripted import ReceivedRequest, ScriptedReply, ScriptedServer
+from test_support.gateways import GatewayReply, open_connection, send
+from test_support.scripted import ReceivedRequest, ScriptedReply, ScriptedServer
 
 Launch = Callable[..., AbstractContextManager[int]]
 

@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.testing import gateways
-from adacompute.testing.gateways import GatewayReply
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import gateways
+from test_support.gateways import GatewayReply
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -23,8 +23,8 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.storage.decisions import read_decisions
-from adacompute.testing import gateways
-from adacompute.testing.scripted import ScriptedReply
+from test_support import gateways
+from test_support.scripted import ScriptedReply
 
 JSON = [("Content-Type", "application/json")]
 N_REQUESTS = 400

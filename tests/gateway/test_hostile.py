@@ -41,9 +41,9 @@ from adacompute.models.openai_format import MalformedReply
 from adacompute.models.stream_events import parse_event
 from adacompute.models.streams import parse_stream
 from adacompute.policies.bundle import load_bundle
-from adacompute.testing import scripted
-from adacompute.testing.gateways import GatewayReply, free_port, send, send_raw, serve_gateway
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import scripted
+from test_support.gateways import GatewayReply, free_port, send, send_raw, serve_gateway
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 for name in ("aiohttp", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(name, reason="needs the extra 'serve'")

@@ -31,8 +31,8 @@ from adacompute.gateway.metrics import (
 )
 from adacompute.gateway.model_loading import load_models
 from adacompute.gateway.supervisor import run
-from adacompute.testing import gateways
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import gateways
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 Launch = Callable[..., AbstractContextManager[int]]
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -22,8 +22,8 @@ from adacompute.gateway.metrics import Metrics
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.storage.calls import CallFile
-from adacompute.testing import gateways
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
+from test_support import gateways
 
 BASE_URL = "http://127.0.0.1:9/v1"
 BODY = b'{"model": "virtual", "messages": [{"role": "user", "content": "2 + 2?"}]}'

@@ -26,10 +26,10 @@ from adacompute.gateway.request_model import RequestModel
 from adacompute.models.messages import Sample
 from adacompute.models.openai import Upstream
 from adacompute.storage.decisions import read_decisions
-from adacompute.testing import gateways, scripted
 from adacompute.testing.fake_answers import FakeSettings
 from adacompute.testing.fake_openai import FakeUpstream, serve_fake
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import gateways, scripted
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 JSON = [("Content-Type", "application/json")]
 EVENTS = [("Content-Type", "text/event-stream")]

@@ -25,9 +25,9 @@ from adacompute.gateway.usage_reader import UsageReader
 from adacompute.models.model import CallUsage
 from adacompute.storage.calls import FILES, read_calls
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
-from adacompute.testing.gateways import free_port, send, serve_gateway
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
-from adacompute.testing.spend import compare_spend
+from test_support.gateways import free_port, send, serve_gateway
+from test_support.scripted import ScriptedReply, ScriptedServer
+from test_support.spend import compare_spend
 
 Launch = Callable[..., AbstractContextManager[int]]
 Call = dict[str, Any]

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adacompute.storage.decisions import read_decisions
-from adacompute.testing import gateways
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import gateways
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 JSON = [("Content-Type", "application/json")]
 EVENTS = [("Content-Type", "text/event-stream")]

@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.testing.gateways import open_connection, process_tree, send
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support.gateways import open_connection, process_tree, send
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 Launch = Callable[..., AbstractContextManager[int]]
 

@@ -22,8 +22,8 @@ from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.sampling.session import ParsedAnswer, Session
 from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import read_decisions
-from adacompute.testing import gateways
 from adacompute.testing.fake_openai import serve_fake
+from test_support import gateways
 
 ROOT = Path(__file__).parents[2]
 N_REQUESTS = 25

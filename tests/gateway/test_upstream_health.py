@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
 from adacompute.gateway.upstream_health import CHECK_INTERVAL_S, UpstreamHealth
-from adacompute.testing.gateways import send
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support.gateways import send
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 MAX_FAILURES = 5
 Launch = Callable[..., AbstractContextManager[int]]

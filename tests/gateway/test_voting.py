@@ -41,8 +41,8 @@ from adacompute.policies.stopping import AdaptiveConsistencyRule
 from adacompute.policies.uniform import FixedRule
 from adacompute.stages.replay import decide_again, replay_log
 from adacompute.storage.decisions import DecisionLog, read_decisions
-from adacompute.testing import gateways, scripted
-from adacompute.testing.scripted import ScriptedReply, ScriptedServer
+from test_support import gateways, scripted
+from test_support.scripted import ScriptedReply, ScriptedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 JSON = [("Content-Type", "application/json")]

@@ -57,7 +57,7 @@ from adacompute.paper.oracle_data import (
 )
 from adacompute.paper.run_data import BUDGETS, RunData
 from adacompute.paper.verdicts import FAILS, HOLDS, NOT_MEASURABLE, NotMeasurable
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 LEVELS = (1, 2, 4, 8, 16)
 MEASURES = ClaimMeasures(

@@ -41,7 +41,7 @@ from adacompute.paper.verdicts import (
 from adacompute.policies.learners import CLASSIFIERS
 from adacompute.report.plot_style import to_svg
 from adacompute.report.table_files import to_csv, to_latex, to_markdown
-from adacompute.testing.populations import Population, make_population
+from test_support.populations import Population, make_population
 
 N_QUESTIONS, N_SAMPLES = 150, 40
 INFORMATIVE, UNINFORMATIVE = "informative", "uninformative"

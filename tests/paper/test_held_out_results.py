@@ -18,7 +18,7 @@ from adacompute.paper.comparison import describe_pipeline, measure_gap, tabulate
 from adacompute.paper.feature_importance import measure_importance
 from adacompute.paper.protocol import evaluate_paper
 from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, RunData
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 N_QUESTIONS, N_SAMPLES = 60, 8
 

@@ -34,7 +34,7 @@ from adacompute.paper.run_data import (
     quantile_groups,
 )
 from adacompute.paper.verdicts import middle_excess
-from adacompute.testing.populations import ARCHETYPES, Population, make_population
+from test_support.populations import ARCHETYPES, Population, make_population
 
 N_SAMPLES = 48
 TRUE_NAMES = dict(zip(NAMES, ("easy", "responsive", "diminishing", "hopeless"), strict=True))

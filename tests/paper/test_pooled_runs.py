@@ -20,7 +20,7 @@ from adacompute.paper.run_data import BUDGETS, MAIN_BUDGET, RunData
 from adacompute.paper.shared_exhibits import SHARED_EXHIBITS, ByRun, CompleteRun
 from adacompute.policies.learners import CLASSIFIERS, measure_gains
 from adacompute.report.plot_style import to_svg
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 N_QUESTIONS = 60
 

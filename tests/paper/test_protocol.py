@@ -17,7 +17,7 @@ from adacompute.paper.protocol import allocate_longest_first, decide_upfront, ev
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 NAMES = ["fixed", "random", "longest-first", "router", "oracle-in-sample"]
 

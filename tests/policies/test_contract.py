@@ -17,7 +17,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.episode import Episode
 from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, SampleMatrix, State
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 QUESTIONS, SAMPLES = 80, 8
 LEVELS = (1, 2, 4, 6)

@@ -20,7 +20,7 @@ from adacompute.models.messages import Sample
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.draft_router import DraftRouterPolicy
 from adacompute.sampling.session import ParsedAnswer, Session
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 N = 120
 COLUMN = FEATURES.index("entropy_estimate")

@@ -138,7 +138,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
         yield "sqlite", str(tmp_path / "caps.db")
         return
     # Here, because the processes of the race must start fast.
-    from adacompute.testing.redis_server import find_redis, serve_redis
+    from test_support.redis_server import find_redis, serve_redis
 
     if find_redis() is None:
         pytest.skip("redis-server is not installed")

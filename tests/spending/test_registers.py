@@ -27,7 +27,7 @@ from adacompute.spending.registers import (
     update,
 )
 from adacompute.spending.sqlite_register import SqliteRegister
-from adacompute.testing.redis_server import RedisServer, find_redis, serve_redis
+from test_support.redis_server import RedisServer, find_redis, serve_redis
 
 needs_redis = pytest.mark.skipif(find_redis() is None, reason="redis-server is not installed")
 

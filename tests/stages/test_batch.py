@@ -13,8 +13,8 @@ import pytest
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.policies.bundle import load_bundle, save_bundle
 from adacompute.stages.batch import BatchOptions, plan_only_batch, run_batch
-from adacompute.testing.batches import make_bundle, make_curve
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
+from test_support.batches import make_bundle, make_curve
 
 
 @pytest.fixture

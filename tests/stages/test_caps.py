@@ -21,7 +21,7 @@ from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.spending.token_prices import NANO
 from adacompute.stages.caps import list_caps
-from adacompute.testing.redis_server import find_redis, serve_redis
+from test_support.redis_server import find_redis, serve_redis
 
 CONFIG = """
 [serve]

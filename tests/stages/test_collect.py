@@ -31,8 +31,8 @@ from adacompute.stages.probe import probe_run
 from adacompute.stages.train import train_run
 from adacompute.storage.ledger import Ledger
 from adacompute.storage.store import Run
-from adacompute.testing.arithmetic import generate_problems
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
+from test_support.arithmetic import generate_problems
 
 KILLS = int(os.environ.get("ADACOMPUTE_KILLS", "6"))
 

@@ -181,8 +181,8 @@ def test_next_command_serves_a_gain_and_evaluates_without_one(
 
 def test_questions_are_collected_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
-    from adacompute.testing.arithmetic import generate_problems
     from adacompute.testing.fake_openai import FakeSettings, serve_fake
+    from test_support.arithmetic import generate_problems
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     questions = [

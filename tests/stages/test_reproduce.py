@@ -23,7 +23,7 @@ from adacompute.stages.reproduce import (
     read_run_data,
     reproduce_runs,
 )
-from adacompute.testing.populations import ARCHETYPES, make_population
+from test_support.populations import ARCHETYPES, make_population
 
 
 def write_samples(path: Path, questions: int = 30, samples: int = 8) -> Path:

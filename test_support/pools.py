@@ -9,7 +9,7 @@ import numpy as np
 
 from adacompute.core.types import hash_keys
 from adacompute.evaluation.pool import Pool
-from adacompute.testing.populations import make_population
+from test_support.populations import make_population
 
 
 def draw_pool(n_questions: int, n_samples: int, *, feature_signal: float, seed: int) -> Pool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from adacompute.testing.recorded import MODEL, answer, make_server, read_completions
+from test_support.recorded import MODEL, answer, make_server, read_completions
 
 QUESTION = "What is 6 + 3?"
 PROMPT = f"Question: What is half of 18?\nAnswer: 18 / 2 = 9\n\nQuestion: {QUESTION}\nAnswer:"

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from adacompute.testing.gateways import open_connection, send, send_raw
-from adacompute.testing.scripted import ScriptedReply, serve_scripted
+from test_support.gateways import open_connection, send, send_raw
+from test_support.scripted import ScriptedReply, serve_scripted
 
 BODY = b'{"a": 1.50}'
 

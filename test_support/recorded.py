@@ -5,7 +5,7 @@ with samples of a small model, drawn at random from those that were recorded for
 answers are as they are in practice, and cost no time. A question that it does not know is answered
 with status 404. It serves until Ctrl-C:
 
-    python -m adacompute.testing.recorded --port 8080
+    python -m test_support.recorded --port 8080
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from adacompute.policies.bundle import Bundle, FrontierPoint, save_bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
-from adacompute.testing.scripted import ScriptedServer, serve_scripted
+from test_support.scripted import ScriptedServer, serve_scripted
 
 __all__ = [
     "GatewayReply",

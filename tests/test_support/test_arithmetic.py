@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from adacompute.testing.arithmetic import CLASSES, FEW_SHOT, generate_problems
+from test_support.arithmetic import CLASSES, FEW_SHOT, generate_problems
 
 
 def test_questions_differ_and_classes_are_even() -> None:

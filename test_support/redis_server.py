@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from adacompute.core.errors import ConfigError
-from adacompute.testing.gateways import free_port
+from test_support.gateways import free_port
 
 __all__ = ["RedisServer", "find_redis", "serve_redis"]
 
