@@ -1,9 +1,24 @@
-# What CI runs, and the pieces of it. `just` alone runs everything.
+# What CI runs, and the pieces of it. `just` alone runs what CI runs.
 
 python := env("PYTHON", "python")
 
-# Everything that must pass before a commit
-default: lint types layers test slow docs
+# Everything that must pass before a commit. Types and the documentation are checked beside the
+# tests, some of which wait for servers
+ci: lint layers
+    #!/usr/bin/env bash
+    set -uo pipefail
+    beside=$(mktemp)
+    (just types docs > "$beside" 2>&1) & checks=$!
+    just test; tests=$?
+    wait $checks; checks=$?
+    cat "$beside"
+    exit $((tests || checks))
+
+# Everything at full size, with random examples: at most 150 minutes
+nightly: lint layers types docs
+    {{python}} -m pytest -n 2 {{again}} --hypothesis-profile=search --cov --cov-report=
+    {{python}} -m coverage report --fail-under=90
+    just integrations
 
 # The tree in docs/contribute/architecture.md, from the modules' docstrings
 tree:
@@ -40,24 +55,20 @@ layers:
 # Real servers on a busy machine can miss a deadline: CI runs a failed test once more, and lists it
 again := "--reruns 1 --reruns-delay 5 -raR"
 
-# Tests of a few seconds: those of the core cover every branch of it
+# All tests but those of full size, which `nightly` runs; those of the core cover every branch of it
 test *ARGS:
-    {{python}} -m pytest -n 2 -m "not slow" {{again}} tests/core --cov=adacompute.core --cov-report= {{ARGS}}
+    {{python}} -m pytest -n 2 -m "not nightly" {{again}} tests/core --cov=adacompute.core --cov-report= {{ARGS}}
     {{python}} -m coverage report --include='*/adacompute/core/*' --fail-under=100
-    {{python}} -m pytest -n 2 --dist worksteal -m "not slow" {{again}} --ignore tests/core {{ARGS}}
+    {{python}} -m pytest -n 3 --dist worksteal -m "not nightly" {{again}} --ignore tests/core {{ARGS}}
 
-# How much of the rest the tests of a few seconds cover; tracing doubles their time
-coverage *ARGS:
-    {{python}} -m pytest -n 2 -m "not slow" --cov --cov-report= {{ARGS}}
-    {{python}} -m coverage report --fail-under=90
-
-# Tests that take longer; without coverage, which would double their time
-slow *ARGS:
-    {{python}} -m pytest -n 2 --dist worksteal -m slow {{again}} {{ARGS}}
-
-# Tests of a few seconds, without coverage
+# Tests of a few seconds
 quick *ARGS:
-    {{python}} -m pytest -n 2 -m "not slow" {{ARGS}}
+    {{python}} -m pytest -n 2 -m "not slow and not nightly" {{ARGS}}
+
+# How much the tests that CI runs cover; tracing doubles their time
+coverage *ARGS:
+    {{python}} -m pytest -n 2 -m "not nightly" --cov --cov-report= {{ARGS}}
+    {{python}} -m coverage report --fail-under=90
 
 # The documentation; warnings are errors
 docs:

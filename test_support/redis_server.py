@@ -70,7 +70,7 @@ class RedisServer:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         self._data.mkdir(exist_ok=True)
-        self._process = subprocess.Popen(  # noqa: S603 - no input of others
+        self._process = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + START_TIMEOUT_S
