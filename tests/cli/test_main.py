@@ -109,7 +109,6 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
             *("--out", place / "fitted", "--budget", "1"),
             *("--levels", "1,2", "--policy", "mixture"),
         ),
-        "reproduce": (run, "--out", place / "paper", "--full-runs", "0"),
     }
 
 
@@ -131,6 +130,20 @@ def test_help_documents_every_option(call: Call, name: str) -> None:
         assert option.help.endswith(".")
         for spelling in option.opts:
             assert spelling in called.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [
+        (("reproduce", "a", "--unknown"), "python -m reproduction RUN… --out DIR"),
+        (("evaluate", "a", "--protocol", "paper"), "python -m reproduction evaluate RUN"),
+        (("evaluate", "--protocol=held-out"), "python -m reproduction evaluate RUN"),
+    ],
+)
+def test_what_moved_out_of_the_package_is_named(
+    call: Call, arguments: tuple[str, ...], new: str
+) -> None:
+    assert new in call(*arguments).misused()
 
 
 def test_help_and_version_exit_with_0(call: Call) -> None:

@@ -272,13 +272,6 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @LEVELS
 @click.option("--policies", type=NAMES, help="Policies to score (default: all).")
 @click.option("--drop-unparsed", is_flag=True, help="Remove samples that could not be parsed.")
-@click.option(
-    "--protocol",
-    type=click.Choice(["held-out", "paper"]),
-    default="held-out",
-    show_default=True,
-    help="Held-out questions at equal cost, or the paper's own protocol.",
-)
 @UNIT
 @TOKEN_PRICES
 @PRICE_AS
