@@ -37,7 +37,7 @@ def test_the_page_shows_the_diff_and_says_what_to_run(name: str) -> None:
 @pytest.mark.parametrize("name", TESTS)
 def test_the_diff_applies_and_its_tests_pass(name: str, tmp_path: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
-    for folder in ("src", "tests", "docs/reference"):
+    for folder in ("src", "tests", "test_support", "docs/reference"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}

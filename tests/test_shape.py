@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "adacompute"
-MODULES = sorted(SOURCE.rglob("*.py"))
+ROOT = Path(__file__).parents[1]
+MODULES = sorted(
+    [*(ROOT / "src" / "adacompute").rglob("*.py"), *(ROOT / "reproduction").glob("*.py")]
+)
 FILE_LINES, FUNCTION_LINES = 400, 50
 NO_NOUNS = {"utils", "util", "helpers", "helper", "common", "base", "manager"}
 
 every_module = pytest.mark.parametrize(
-    "path", MODULES, ids=lambda path: str(path.relative_to(SOURCE))
+    "path", MODULES, ids=lambda path: str(path.relative_to(ROOT))
 )
 
 
