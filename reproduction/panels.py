@@ -1,20 +1,23 @@
 """Paper panels: pieces that the paper's figures share.
 
 Colours of levels, axes of levels and prices, stacked bars, heat maps with numbers, and legends
-below an axis. It knows nothing of the data.
+below an axis, and how a figure is saved. It knows nothing of the data.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.report.plot_style import encode_figure
+
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
-    from adacompute.report.plot_style import Axes
+    from adacompute.report.plot_style import Axes, Figure
 
 LIGHT, DARK = (0.90, 0.93, 0.95), (0.02, 0.22, 0.34)
 WHITE_TEXT_ABOVE = 0.5
@@ -113,3 +116,17 @@ def drop_common_start(names: Sequence[str]) -> list[str]:
 def add_legend_below(axis: Axes, columns: int, *, title: str | None = None) -> None:
     """Put the legend below the axis, where it covers nothing."""
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, title=title)
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Save a figure as SVG and as PDF, and return the two paths."""
+    saved = []
+    formats: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("svg", {"Date": None, "Creator": None}),
+        ("pdf", {"CreationDate": None, "Creator": None, "Producer": None}),
+    )
+    for extension, metadata in formats:
+        file = path.with_suffix(f".{extension}")
+        file.write_bytes(encode_figure(figure, extension, metadata))
+        saved.append(file)
+    return saved

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import ConfigError, DataError, check_installed
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import resolve_source
-from adacompute.report.plot_style import save_figure
 from adacompute.report.wording import format_count
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import no_progress, read_pool
@@ -32,6 +31,7 @@ from reproduction.claims_shared import RunsData
 from reproduction.comparison import compare_policies
 from reproduction.exhibits import EXHIBITS, Exhibit
 from reproduction.figures_shared import draw_compositions
+from reproduction.panels import save_figure
 from reproduction.run_data import RunData
 from reproduction.shared_exhibits import SHARED_EXHIBITS, CompleteRun, SharedExhibit
 from reproduction.table_files import escape_markdown, save_table, to_csv

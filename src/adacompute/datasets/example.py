@@ -22,11 +22,6 @@ def find_example() -> Path:
     return _find("arithmetic.parquet")
 
 
-def find_card() -> Path:
-    """Path of the card, which says how the samples were made."""
-    return _find("arithmetic.md")
-
-
 def locate_bundle(path: Path) -> Path:
     """Path of a bundle; ``example`` is the shipped one, unless there is a file of that name."""
     return _find("policy") if path.name == EXAMPLE and not path.exists() else path
