@@ -10,12 +10,12 @@ import pytest
 from adacompute.core.oracle import solve
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool
-from adacompute.policies.learners import CLASSIFIERS, measure_gains
+from adacompute.policies.learners import CLASSIFIERS
 from adacompute.report.plot_style import to_svg
 from reproduction.ablations import compare_level_sets
 from reproduction.archetypes import compose_runs
 from reproduction.classifier_ablation import BY_QUESTION, BY_ROW, Ablation, ablate
-from reproduction.feature_importance import measure_importance
+from reproduction.feature_importance import measure_gains, measure_importance
 from reproduction.figures_learned import draw_ablation
 from reproduction.oracle_data import trace_cost, trace_price_effect
 from reproduction.run_data import BUDGETS, MAIN_BUDGET, RunData
