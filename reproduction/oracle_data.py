@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from adacompute.core.oracle import solve
-from adacompute.core.types import FloatArray, IntArray, Trace, UtilityTable
+from adacompute.core.types import FloatArray, IntArray, UtilityTable
 from adacompute.core.upgrades import choose
+from reproduction.bisection import Trace, bisect
 from reproduction.run_data import (
     BUDGETS,
     MAIN_BUDGET,
@@ -259,10 +260,7 @@ def bisect_prices(run: RunData, budgets: tuple[float, ...] = BUDGETS) -> Bisecti
     rows: list[Row] = []
     traces = []
     for budget in budgets:
-        bisected, exact = solve(table, budget, method="bisect"), solve(table, budget)
-        trace = bisected.trace
-        if trace is None:
-            continue
+        (bisected, trace), exact = bisect(table, budget), solve(table, budget)
         traces.append(trace)
         rows.append(
             {

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.core.types import FloatArray, Trace
+from adacompute.core.types import FloatArray
 from adacompute.core.upgrades import choose
 from adacompute.evaluation.pool import Pool
 from reproduction.ablations import Efficiency
 from reproduction.archetypes import Compositions, find_archetypes
+from reproduction.bisection import Trace
 from reproduction.claim_measures import ClaimMeasures, measure_claims
 from reproduction.claims import CLAIMS, compare_verdicts, judge_claims, judge_shared_claims
 from reproduction.claims_ablation import judge_even_importance

@@ -12,9 +12,6 @@ import pytest
 
 from adacompute.core.utility import estimate
 from adacompute.datasets.example import (
-    N_QUESTIONS,
-    N_SAMPLES,
-    SEED,
     find_example,
     locate_bundle,
 )
@@ -24,6 +21,7 @@ from adacompute.policies.bundle import load_bundle
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
+from scripts.make_samples import N_QUESTIONS, N_SAMPLES, SEED
 from test_support.arithmetic import CLASSES, generate_problems
 
 LEVELS = (1, 4, 16)

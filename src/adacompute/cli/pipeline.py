@@ -150,13 +150,6 @@ def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     multiple=True,
     help="Limit on the mean of another cost, such as latency=3; may be repeated.",
 )
-@click.option(
-    "--method",
-    type=click.Choice(["exact", "bisect"]),
-    default="exact",
-    show_default=True,
-    help="The exact solver, or the paper's bisection.",
-)
 @UNIT
 @TOKEN_PRICES
 @PRICE_AS

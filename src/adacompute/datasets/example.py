@@ -13,9 +13,6 @@ from pathlib import Path
 EXAMPLE = "example"
 """Name of the example as a source, unless there is a file of that name."""
 
-N_QUESTIONS, N_SAMPLES, SEED = 300, 48, 7
-"""Number of questions, samples per question, and the seed of the generated questions."""
-
 
 def find_example() -> Path:
     """Path of the samples."""

@@ -98,12 +98,6 @@ def evaluate_run(
     pool = make_pool(recorded, costs=costs, **known)
     result = {**_score(pool, arguments, progress), "skipped": skipped}
     result |= describe_subsample(recorded)
-    return _finish(store, arguments, inputs, result)
-
-
-def _finish(
-    store: Run, arguments: dict[str, Any], inputs: dict[str, str], result: dict[str, Any]
-) -> dict[str, Any]:
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result
