@@ -41,7 +41,7 @@ fmt:
 lint:
     ruff format --check .
     ruff check .
-    codespell docs src README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md
+    codespell docs src reproduction README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md
 
 # Types of everything, and those of the examples by a second checker
 types:

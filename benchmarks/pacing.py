@@ -51,7 +51,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.verdict import calibrate
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.sequential import SequentialPolicy
-from adacompute.spending.pacing import Aim, Counters, Gains, Pacer, PriceCurve
+from adacompute.spending.pacing import Counters, Gains, Pacer, PriceCurve
 from adacompute.stages.inputs import make_pool
 from adacompute.storage.store import encode_samples
 
@@ -231,13 +231,13 @@ def paced(gains: Gains, delay: int) -> Maker:
     """Return our controller."""
 
     def make(curve: PriceCurve, budget: float) -> Controller:
-        pacer, aim = Pacer(curve, MAX_SAMPLES, delay, gains), Aim.mean(budget)
-        state = pacer.start(aim)
+        pacer = Pacer(curve, MAX_SAMPLES, delay, gains)
+        state = pacer.start(budget)
 
         def observe(cost: float) -> None:
             nonlocal state
             n = state.settled + 1
-            state = pacer.advance(state, Counters(n, n, state.spent + cost), aim)
+            state = pacer.advance(state, Counters(n, n, state.spent + cost), budget)
 
         return lambda: pacer.price(state), observe
 

@@ -26,9 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adacompute.spending.pacing import Aim, Pacer, PriceCurve
+from adacompute.spending.pacing import Pacer, PriceCurve
 from adacompute.spending.registers import MemoryRegister
 from adacompute.spending.shared_pacing import SharedPacer
+from test_support.pacing import deviation_bound
 
 BUDGET, MAX_COST = 2.0, 16
 CURVE = PriceCurve((1.0, 2.0, 4.0, 8.0), (0.4, 0.1, 0.025, 0.006))
@@ -60,9 +61,9 @@ def draw_cost(rng: np.random.Generator, mean: float) -> int:
 
 async def simulate(n_replicas: int, exchange_s: float) -> Tracking:
     """Run one setting."""
-    rng, register, aim = np.random.default_rng(n_replicas), MemoryRegister(), Aim.mean(BUDGET)
+    rng, register = np.random.default_rng(n_replicas), MemoryRegister()
     pacer = Pacer(CURVE, MAX_COST)
-    replicas = [SharedPacer("mean", str(i), pacer, aim) for i in range(n_replicas)]
+    replicas = [SharedPacer("mean", str(i), pacer, BUDGET) for i in range(n_replicas)]
     open_calls: deque[tuple[float, SharedPacer, int]] = deque()
     costs: list[int] = []
     period, n_steps = round(exchange_s / STEP_S), round(DURATION_S / STEP_S)
@@ -81,7 +82,7 @@ async def simulate(n_replicas: int, exchange_s: float) -> Tracking:
             replica.begin()
             open_calls.append((now + CALL_S, replica, cost))
     delay = round(PER_S * (CALL_S + 2 * exchange_s * (n_replicas > 1)))
-    bound = Pacer(CURVE, MAX_COST, max_in_flight=delay).deviation_bound(BUDGET) / BUDGET
+    bound = deviation_bound(Pacer(CURVE, MAX_COST, max_in_flight=delay), BUDGET) / BUDGET
     found = measure(np.array(costs, dtype=np.float64) / BUDGET - 1, bound)
     assert found.debt <= bound, found
     return found

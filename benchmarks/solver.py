@@ -14,6 +14,7 @@ import numpy as np
 
 from adacompute import UtilityTable, solve
 from adacompute.core.types import FloatArray
+from reproduction.bisection import bisect as bisect_table
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def main() -> None:
     sum_s, _ = measure(utility.sum)
     table = UtilityTable(utility, COST)
     solve_s, exact = measure(lambda: solve(table, BUDGET))
-    ours_s, bisected = measure(lambda: solve(table, BUDGET, method="bisect"))
+    ours_s, (bisected, _) = measure(lambda: bisect_table(table, BUDGET))
     plain_s, price = measure(lambda: bisect(utility, COST, BUDGET))
     assert exact.cost <= BUDGET
     assert abs(exact.price - price) < 1e-6

@@ -18,9 +18,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES, SEED
 from adacompute.testing.llama import missing_requirement, serve_llama
 from test_support.arithmetic import FEW_SHOT, generate_problems
+
+N_QUESTIONS, N_SAMPLES, SEED = 300, 48, 7
+"""Number of questions, samples per question, and the seed of the generated questions."""
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ ORDER = (
     "api",
     "stages",
     "collection",
-    "paper",
     "report",
     "gateway",
     "batch",
@@ -35,6 +34,9 @@ ORDER = (
 )
 """Folders from the top layer to the bottom one; those that do not exist are skipped."""
 
+OUTSIDE = ("reproduction", "test_support")
+"""Folders of the repository that are not installed."""
+
 
 def first_line(path: Path) -> str:
     """Return the first line of a module's docstring without the leading name."""
@@ -49,11 +51,11 @@ def tree() -> str:
     found = {path.parent.name for path in source.glob("*/__init__.py")}
     folders = [name for name in ORDER if name in found] + sorted(found - set(ORDER))
     lines = ["```text"]
-    for name in folders:
-        lines.append(f"{name + '/':26} {first_line(source / name / '__init__.py')}")
+    for folder in [*(source / name for name in folders), *(ROOT / name for name in OUTSIDE)]:
+        lines.append(f"{folder.name + '/':26} {first_line(folder / '__init__.py')}")
         lines += [
             f"  {module.name:24} {first_line(module)}"
-            for module in sorted((source / name).glob("*.py"))
+            for module in sorted(folder.glob("*.py"))
             if module.name != "__init__.py"
         ]
     return "\n".join([*lines, "```", ""])

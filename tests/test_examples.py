@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from adacompute.datasets.example import SEED
 from adacompute.gateway.config import make_config
 from adacompute.stages.estimate import estimate_run
 from adacompute.testing.fake_openai import serve_fake
 from adacompute.testing.llama import LlamaServer, missing_requirement, serve_llama
+from scripts.make_samples import SEED
 from test_support import gateways
 from test_support.arithmetic import generate_problems
 

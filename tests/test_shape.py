@@ -9,10 +9,11 @@ import ast
 import re
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "adacompute"
+ROOT = Path(__file__).parents[1]
 MODULES = {
-    str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8")
-    for path in sorted(SOURCE.rglob("*.py"))
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for folder in ("src/adacompute/**", "reproduction")
+    for path in sorted(ROOT.glob(f"{folder}/*.py"))
 }
 TREES = {name: ast.parse(text) for name, text in MODULES.items()}
 FILE_LINES, FUNCTION_LINES = 400, 50

@@ -20,7 +20,7 @@ from adacompute.cli.main import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "adacompute"
-MODULES = sorted(SOURCE.rglob("*.py"))
+MODULES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "reproduction").glob("*.py")])
 GENERATED = {"command-line", "configuration", "metrics", "columns", "errors"}
 PAGES = [
     ROOT / "README.md",
@@ -54,7 +54,6 @@ OPTIONS = {
     "--orders": "--permutations",
     "--figures": "--full-runs",
     "paper+": "extended",
-    "--protocol honest": "--protocol held-out",
     "honest|": "held-out|",
     "|honest": "|held-out",
     "LEDGER": "LOG",
@@ -241,7 +240,8 @@ EXCEPTIONS = {
 
 def in_folders(path: Path, folders: str) -> bool:
     """Whether a module lies below one of the folders; all do where none are named."""
-    place = path.relative_to(SOURCE).as_posix()
+    base = SOURCE if path.is_relative_to(SOURCE) else ROOT
+    place = path.relative_to(base).as_posix()
     return not folders or any(
         place == folder or place.startswith(f"{folder}/") for folder in folders.split()
     )

@@ -16,12 +16,12 @@ import pytest
 from adacompute.batch import planning, spool
 from adacompute.batch.cost_curves import cell_costs, frontier_curve, router_curve
 from adacompute.batch.expected_spend import expect_spend
-from adacompute.batch.plan import plan_at_total
+from adacompute.batch.plan import BatchPlan, plan_at_total
 from adacompute.batch.plan_output import ActionFiles, write_first_actions
-from adacompute.batch.planning import PlanProgress, make_plan, plan_batch, prepare_batch
+from adacompute.batch.planning import PlanProgress, make_plan, prepare_batch
 from adacompute.batch.preparation import Kind, Preparation
 from adacompute.batch.processes import WorkerProcesses
-from adacompute.batch.questions import open_questions
+from adacompute.batch.questions import QuestionSource, open_questions
 from adacompute.core.block_cutoff import EVERYTHING
 from adacompute.core.errors import ConfigError, InfeasibleBudget
 from adacompute.core.oracle import solve
@@ -43,6 +43,13 @@ KINDS = [
     "coloured",
     "arm_mixture",
 ]
+
+
+def plan_batch(
+    bundle: Bundle, source: QuestionSource, *, total: float, directory: Path
+) -> BatchPlan:
+    """Prepare a batch in this process, and plan it."""
+    return make_plan(prepare_batch(bundle, source, directory=directory, processes=ALONE), total)
 
 
 @pytest.fixture
@@ -162,7 +169,7 @@ def test_copies_of_a_question_are_planned(
     value_router: Bundle, write_questions: Callable[..., str], tmp_path: Path
 ) -> None:
     source = open_questions([write_questions(["How many apples are 3 + 4?"] * 90)])
-    plan = plan_batch(value_router, source, total=131.0, directory=tmp_path, workers=1)
+    plan = plan_batch(value_router, source, total=131.0, directory=tmp_path)
     assert 131.0 - plan.expected_cost < 8
 
 
@@ -196,7 +203,7 @@ def test_a_batch_without_any_text_is_refused(
 ) -> None:
     source = open_questions([write_questions([None] * 9)])
     with pytest.raises(ConfigError):
-        plan_batch(sequential, source, total=9.0, directory=tmp_path, workers=1)
+        plan_batch(sequential, source, total=9.0, directory=tmp_path)
 
 
 def test_totals_below_one_sample_per_question_are_refused(
@@ -205,14 +212,14 @@ def test_totals_below_one_sample_per_question_are_refused(
     source = open_questions([write_questions(["a", "b", "c", "d"])])
     for i, bundle in enumerate((sequential, value_router)):
         with pytest.raises(InfeasibleBudget):
-            plan_batch(bundle, source, total=3.9, directory=tmp_path / str(i), workers=1)
+            plan_batch(bundle, source, total=3.9, directory=tmp_path / str(i))
 
 
 def test_a_total_that_pays_for_everything_buys_everything(
     value_router: Bundle, write_questions: Callable[..., str], tmp_path: Path
 ) -> None:
     source = open_questions([write_questions(["a", "b", "c", "d"])])
-    plan = plan_batch(value_router, source, total=99.0, directory=tmp_path, workers=1)
+    plan = plan_batch(value_router, source, total=99.0, directory=tmp_path)
     assert plan.cutoff == EVERYTHING
     assert plan.expected_cost <= 32
 
@@ -224,7 +231,7 @@ def test_the_curve_of_a_router_shows_its_cost_near_the_price(
     tmp_path: Path,
 ) -> None:
     source = open_questions([write_questions(make_texts(600))])
-    plan = plan_batch(value_router, source, total=1500.0, directory=tmp_path, workers=1)
+    plan = plan_batch(value_router, source, total=1500.0, directory=tmp_path)
     assert (np.diff(plan.curve.prices) < 0).all()
     assert (np.diff(plan.curve.costs) >= 0).all()
     assert plan.curve.cost_at(plan.price) * 600 == pytest.approx(1500, rel=0.02)
@@ -251,7 +258,7 @@ def test_finished_shards_are_not_prepared_again(
 
     monkeypatch.setattr(planning, "prepare_shard", dies)
     with pytest.raises(KeyboardInterrupt):
-        plan_batch(sequential, source, total=700.0, directory=tmp_path, workers=1)
+        plan_batch(sequential, source, total=700.0, directory=tmp_path)
     again: list[int] = []
 
     def counts(task: planning.ShardTask) -> spool.ShardSummary:
@@ -259,10 +266,10 @@ def test_finished_shards_are_not_prepared_again(
         return prepare(task)
 
     monkeypatch.setattr(planning, "prepare_shard", counts)
-    resumed = plan_batch(sequential, source, total=700.0, directory=tmp_path, workers=1)
+    resumed = plan_batch(sequential, source, total=700.0, directory=tmp_path)
     assert done == [0, 1]
     assert again == list(range(2, 6))
-    whole = plan_batch(sequential, source, total=700.0, directory=tmp_path / "other", workers=1)
+    whole = plan_batch(sequential, source, total=700.0, directory=tmp_path / "other")
     assert resumed.price == whole.price
 
 
@@ -275,13 +282,13 @@ def test_another_bundle_or_source_is_prepared_anew(
 ) -> None:
     texts = make_texts(60)
     source = open_questions([write_questions(texts)])
-    plan_batch(sequential, source, total=150.0, directory=tmp_path, workers=1)
+    plan_batch(sequential, source, total=150.0, directory=tmp_path)
     manifest = tmp_path / "spool" / "shard-000000.json"
     first = json.loads(manifest.read_text())["fingerprint"]
-    plan_batch(mixture, source, total=150.0, directory=tmp_path, workers=1)
+    plan_batch(mixture, source, total=150.0, directory=tmp_path)
     assert json.loads(manifest.read_text())["fingerprint"] != first
     manifest.write_text("{damaged")
-    plan_batch(sequential, source, total=150.0, directory=tmp_path, workers=1)
+    plan_batch(sequential, source, total=150.0, directory=tmp_path)
     assert json.loads(manifest.read_text())["fingerprint"] == first
 
 

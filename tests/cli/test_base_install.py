@@ -39,7 +39,6 @@ def test_base_install_scores_without_learned_policies(run: Path, execute: Execut
     ("arguments", "extra"),
     [
         (("evaluate", "--policies", "router", "--levels", "1,2"), "train"),
-        (("evaluate", "--protocol", "paper"), "train"),
         (("train", "--policy", "value-router", "--out", "bundle"), "train"),
         (("grade", "--grader", "math"), "math"),
     ],

@@ -109,7 +109,6 @@ def every_command(run: Path, source: Path, trained: tuple[Path, Path]) -> Exampl
             *("--out", place / "fitted", "--budget", "1"),
             *("--levels", "1,2", "--policy", "mixture"),
         ),
-        "reproduce": (run, "--out", place / "paper", "--full-runs", "0"),
     }
 
 
@@ -131,6 +130,20 @@ def test_help_documents_every_option(call: Call, name: str) -> None:
         assert option.help.endswith(".")
         for spelling in option.opts:
             assert spelling in called.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [
+        (("reproduce", "a", "--unknown"), "python -m reproduction RUN… --out DIR"),
+        (("evaluate", "a", "--protocol", "paper"), "python -m reproduction evaluate RUN"),
+        (("evaluate", "--protocol=held-out"), "python -m reproduction evaluate RUN"),
+    ],
+)
+def test_what_moved_out_of_the_package_is_named(
+    call: Call, arguments: tuple[str, ...], new: str
+) -> None:
+    assert new in call(*arguments).misused()
 
 
 def test_help_and_version_exit_with_0(call: Call) -> None:
@@ -195,15 +208,6 @@ def test_documents_have_the_keys_of_the_contract(call: Call, every_command: Exam
         assert {"difference", "difference_low", "difference_high"} <= row.keys()
         assert {"headroom", "relative_gain"} <= row.keys()
     assert call("train", *examples["train"], "--json").document["policy"] == "mixture"
-
-
-@pytest.mark.slow
-def test_rows_of_learned_routers_have_extra_keys(call: Call, run: Path) -> None:
-    options = ("--budgets", "1.5", "--levels", "1,2", "--policies", "router,value-router")
-    rows = call("evaluate", run, *options, "--json").document["rows"]
-    assert [row["policy"] for row in rows] == ["router", "value-router"]
-    for row in rows:
-        assert {"imitation", "oracle_gap", "regret", "regret_bound"} <= row.keys()
 
 
 @pytest.mark.slow

@@ -315,26 +315,24 @@ def test_a_budget_below_the_cheapest_is_infeasible(
 ) -> None:
     budget = budget_at(table, 0.0)
     solve(table, budget)
-    for method in ("exact", "bisect"):
-        with pytest.raises(InfeasibleBudget, match="raise the budget"):
-            solve(table, np.nextafter(budget, -np.inf) - table.rounding - 1e-9, method=method)
+    with pytest.raises(InfeasibleBudget, match="raise the budget"):
+        solve(table, np.nextafter(budget, -np.inf) - table.rounding - 1e-9)
 
 
-@pytest.mark.parametrize("method", ["exact", "bisect"])
 @pytest.mark.parametrize("unit", [0.1, 0.0003, 1e-7, 12.7])
-def test_the_cost_of_the_cheapest_levels_is_a_feasible_budget(unit: float, method: str) -> None:
+def test_the_cost_of_the_cheapest_levels_is_a_feasible_budget(unit: float) -> None:
     utility = np.array([[0.1, 0.9, 0.9], [0.2, 0.3, 0.8]])
     for cost in (unit * np.array([1, 2, 16]), unit * np.array([[1, 2, 16], [3, 4, 5]])):
         table = UtilityTable(utility, cost)
         cheapest = float(np.broadcast_to(cost, utility.shape)[:, 0].mean())
-        found = solve(table, cheapest, method=method)
+        found = solve(table, cheapest)
         assert found.choice.tolist() == [0, 0]
         assert found.cost <= cheapest
         assert found.mixed_cost <= cheapest
         assert found.mixed_utility == pytest.approx(0.15)
         assert np.array_equal(solve(table.take(np.arange(2)), cheapest).choice, found.choice)
         with pytest.raises(InfeasibleBudget, match="raise the budget"):
-            solve(table, cheapest * (1 - 1e-9), method=method)
+            solve(table, cheapest * (1 - 1e-9))
 
 
 @pytest.mark.parametrize("budget", [np.nan, np.inf])
@@ -346,58 +344,6 @@ def test_a_budget_must_be_finite(budget: float) -> None:
 def test_a_table_without_questions_is_rejected() -> None:
     with pytest.raises(DataError, match="no question"):
         solve(UtilityTable(np.empty((0, 2)), np.array([1.0, 2.0])), 1.0)
-
-
-def test_an_unknown_method_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="'exact' or 'bisect', got 'guess'"):
-        solve(ONE_STEP, 1.0, method="guess")
-
-
-# The paper's bisection.
-
-
-@given(tables, shares)
-def test_bisection_agrees_with_the_exact_method(
-    budget_at: BudgetAt, spent: Spent, table: UtilityTable, share: float
-) -> None:
-    budget = budget_at(table, share)
-    exact, search = solve(table, budget), solve(table, budget, method="bisect")
-    assert search.trace is not None
-    width = max(oracle.MAX_BISECTED_PRICE, oracle._max_ratio(table)) * 2.0**-48 + 1e-12
-    assert spent(table, search.choice) <= Fraction(budget)
-    assert (
-        search.utility <= exact.bound + 1e-12 * scale(table) <= search.bound + 1e-11 * scale(table)
-    )
-    reach = width * float(table.cost.max()) + 1e-9 * scale(table)
-    assert search.mixed_utility == pytest.approx(exact.mixed_utility, abs=reach, rel=0)
-    assert search.price == pytest.approx(exact.price, abs=width, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_bisection_brackets_the_price_and_the_budget_at_every_step(seed: int) -> None:
-    table = random_table(seed, 300, own=seed > 0)
-    budget = float(table.costs[:, 0].mean()) * 2
-    exact, found = solve(table, budget), solve(table, budget, method="bisect")
-    trace = found.trace
-    assert trace is not None
-    assert len(trace.low) == 50
-    assert (np.diff(trace.low) >= 0).all()
-    assert (np.diff(trace.high) <= 0).all()
-    assert ((trace.low < trace.middle) & (trace.middle < trace.high)).all()
-    assert ((trace.low <= exact.price) & (exact.price <= trace.high)).all()
-    assert ((trace.cost_low > budget) & (trace.cost_high <= budget)).all()
-    assert (trace.cost_low >= trace.cost_middle).all()
-    assert (trace.cost_middle >= trace.cost_high).all()
-    assert found.price == pytest.approx(exact.price, rel=1e-9)
-    assert found.mixed_cost == pytest.approx(budget, rel=1e-12)
-    assert found.mixed_utility == pytest.approx(exact.mixed_utility, abs=1e-6)
-
-
-def test_bisection_with_a_large_budget_takes_no_step() -> None:
-    found = solve(ONE_STEP, 3.0, method="bisect")
-    assert found.trace is not None
-    assert (len(found.trace.low), found.price, found.choice.tolist()) == (0, 0.0, [1])
-    assert len(found.split) == 0
 
 
 # Long tables.

@@ -8,8 +8,9 @@ import pytest
 from adacompute.core import state_sums
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.state_sums import NO_GROUP, StateSums, TieGains
-from adacompute.core.states import States, measure_states, states, vote_keys
+from adacompute.core.states import States, states, vote_keys
 from adacompute.core.types import FloatArray
+from test_support.states import measure_states
 
 
 def questions(size: int = 60, *, seed: int = 0) -> Answers:

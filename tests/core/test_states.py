@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.errors import DataError
-from adacompute.core.states import MAX_SAMPLES, measure_states, states, vote_keys
+from adacompute.core.states import MAX_SAMPLES, states, vote_keys
 from adacompute.core.utility import estimate
 from adacompute.core.votes import majority_accuracy
+from test_support.states import measure_states
 
 Drawn = list[int]
 drawn = st.lists(st.integers(UNPARSED, 4), min_size=1, max_size=MAX_SAMPLES)
@@ -101,10 +101,3 @@ def test_the_measure_sums_to_one_and_to_the_exact_utility() -> None:
         assert measure.correct_mass[layer].sum(axis=0) == pytest.approx(
             utility[:, n - 1], abs=1e-11
         )
-
-
-@pytest.mark.parametrize("max_samples", [0, 4, MAX_SAMPLES + 1])
-def test_states_beyond_the_samples_are_rejected(max_samples: int) -> None:
-    answers = Answers.of([[0, 1, 1]], [[True, False, False]])
-    with pytest.raises(DataError, match="max_samples"):
-        measure_states(answers, max_samples)

@@ -12,10 +12,6 @@ import pytest
 
 from adacompute.core.utility import estimate
 from adacompute.datasets.example import (
-    N_QUESTIONS,
-    N_SAMPLES,
-    SEED,
-    find_card,
     find_example,
     locate_bundle,
 )
@@ -25,11 +21,13 @@ from adacompute.policies.bundle import load_bundle
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.storage.store import encode_samples
+from scripts.make_samples import N_QUESTIONS, N_SAMPLES, SEED
 from test_support.arithmetic import CLASSES, generate_problems
 
 LEVELS = (1, 4, 16)
 MOST_BYTES = 400_000
-CARD = " ".join(find_card().read_text().split())
+CARD_FILE = find_example().with_suffix(".md")
+CARD = " ".join(CARD_FILE.read_text().split())
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +76,7 @@ def test_accuracies_by_class_are_those_of_the_card() -> None:
         for name in CLASSES
     ]
     lines.append(f"| all | {' | '.join(f'{value:.3f}' for value in utility.mean(0))} |")
-    assert "\n".join(lines) in find_card().read_text()
+    assert "\n".join(lines) in CARD_FILE.read_text()
 
 
 def test_grading_again_changes_nothing(tmp_path: Path) -> None:

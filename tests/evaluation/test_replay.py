@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.errors import DataError
 from adacompute.core.state_sums import TieGains
-from adacompute.core.states import StateMeasure, measure_states, states
+from adacompute.core.states import StateMeasure, states
 from adacompute.core.types import make_levels
 from adacompute.core.utility import estimate
 from adacompute.evaluation import replay as replay_module
@@ -22,6 +22,7 @@ from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.stopping import EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, RetryRule
+from test_support.states import measure_states
 
 EVERY = make_levels(tuple(range(1, 9)))
 

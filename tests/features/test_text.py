@@ -228,11 +228,10 @@ def test_the_matrix_is_float32_and_contiguous() -> None:
         assert matrix.flags.c_contiguous
 
 
-def test_a_null_text_has_only_the_draft_feature() -> None:
+def test_a_null_text_has_no_feature() -> None:
     for texts in (pa.array([None], pa.string()), pa.nulls(1), pa.chunked_array([pa.nulls(1)])):
-        (row,) = extract_features(texts, features="extended", draft=np.array([0.5]))
-        assert row[FEATURES.index("entropy_estimate")] == pytest.approx(0.5)
-        assert row.sum() == pytest.approx(0.5)
+        (row,) = extract_features(texts, features="extended")
+        assert not row.any()
 
 
 def test_wrong_arguments_are_rejected() -> None:
@@ -240,8 +239,6 @@ def test_wrong_arguments_are_rejected() -> None:
         extract_features(pa.array(["a"]), features="papers")
     with pytest.raises(DataError, match="int64"):
         extract_features(pa.array([1]))
-    with pytest.raises(DataError, match="draft"):
-        extract_features(pa.array(["a", "b"]), draft=np.zeros(3))
 
 
 def test_large_arrays_use_64_bit_offsets(

@@ -27,7 +27,6 @@ from adacompute.gateway.metrics import (
     HISTOGRAMS,
     IN_FLIGHT,
     PREFIX,
-    names,
 )
 from adacompute.gateway.model_loading import load_models
 from adacompute.gateway.supervisor import run
@@ -37,6 +36,12 @@ from test_support.scripted import ScriptedReply, ScriptedServer
 Launch = Callable[..., AbstractContextManager[int]]
 ROOT = Path(__file__).resolve().parent.parent.parent
 _NAME = re.compile(rf"{PREFIX}[a-z_]+")
+
+
+def names() -> list[str]:
+    """Return the name of every metric as it is scraped, with the parts of histograms."""
+    parts = [f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "sum", "count")]
+    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *CAP_GAUGES, *parts, IN_FLIGHT)]
 
 
 def test_every_query_of_the_dashboard_names_metrics_that_exist() -> None:

@@ -26,7 +26,6 @@ from adacompute.models.openai_format import (
     check_url,
     count_completion_tokens,
     encode,
-    estimate_tokens,
     parse_error_message,
     parse_json,
     parse_retry_after,
@@ -329,7 +328,8 @@ def test_what_is_not_estimated_was_reported(
 
 
 def test_estimates_are_a_quarter_of_the_characters_and_never_nothing() -> None:
-    assert [estimate_tokens("x" * size) for size in (0, 1, 4, 5)] == [1, 1, 1, 2]
+    choices = [Choice("", n_chars=size) for size in (0, 1, 4, 5)]
+    assert count_completion_tokens(choices, None, "all") == ([1, 1, 1, 2], True)
 
 
 # Suspicion

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.states import MAX_SAMPLES, StateMeasure, measure_states, states, vote_keys
+from adacompute.core.states import MAX_SAMPLES, StateMeasure, states, vote_keys
 from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.induction import break_even_prices, continuation_value, occupancy
+from test_support.states import measure_states
 
 QUESTIONS = 6
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.states import StateMeasure, measure_states, states, vote_keys
+from adacompute.core.states import StateMeasure, states, vote_keys
 from adacompute.policies.induction import break_even_prices, plan
+from test_support.states import measure_states
 
 
 def mixture(seed: int, max_samples: int, questions: int = 12) -> StateMeasure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED, Answers
 from adacompute.core.coloured_measure import ColouredSamples, measure_samples
-from adacompute.core.coloured_states import Colours, coloured_states
-from adacompute.core.states import measure_states, states
+from adacompute.core.coloured_states import ColouredStates, Colours, coloured_states
+from adacompute.core.states import states
+from adacompute.core.types import FloatArray
 from adacompute.policies.induction import break_even_prices
 from adacompute.policies.induction import occupancy as index_occupancy
-from adacompute.policies.plans import STOP, ActionArray, StateValues, make_plan, occupancy
+from adacompute.policies.plans import STOP, ActionArray, StateValues, make_plan
+from test_support.states import measure_states
 
 Sample = tuple[int, int]
 """Answer class and bin of a recorded sample."""
@@ -31,6 +33,32 @@ arm_samples = st.lists(sample, min_size=3, max_size=3)
 questions = st.lists(st.tuples(arm_samples, arm_samples), min_size=1, max_size=3)
 COLOURS = Colours((3, 3), (2, 2))
 COSTS = (1.0, 2.5)
+
+
+class Occupancy(NamedTuple):
+    """Share of each state's probability that stops there (S, C), and that samples arms (A, S, C).
+
+    Multiplied by the state probabilities of any question, they give the accuracy and the cost of
+    the plan on it, without a replay.
+    """
+
+    stop: FloatArray
+    go: FloatArray
+
+
+def occupancy(states: ColouredStates, action: ActionArray) -> Occupancy:
+    """Return how often a plan (S, C) stops and samples in each state, by one forward pass."""
+    reached = np.zeros(action.shape)
+    reached[0] = 1.0
+    go = np.zeros((states.colours.n_arms, *action.shape))
+    for n in range(states.n_layers):
+        layer = states.layer(n)
+        for arm, edges in enumerate(states.transitions):
+            go[arm, layer] = np.where(action[layer] == arm + 1, reached[layer], 0.0)
+            low, high = np.searchsorted(edges.source, [layer.start, layer.stop])
+            moved = go[arm, edges.source[low:high]] * edges.weight[low:high, None]
+            np.add.at(reached, edges.target[low:high], moved)  # several states share successors
+    return Occupancy(reached - go.sum(axis=0), go)
 
 
 def encode(rows: list[Question], costs: tuple[float, ...] = COSTS) -> ColouredSamples:

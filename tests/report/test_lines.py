@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adacompute.report.lines import MAIN_STYLES, choose_lines, find_rival
+from adacompute.report.lines import (
+    CURRENT_POINT,
+    MIXTURE,
+    ORACLE,
+    POLICY,
+    RIVAL,
+    choose_lines,
+    find_rival,
+)
 from adacompute.report.plot_style import COLOURS, GREY
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, for linear RGB.
@@ -43,6 +51,9 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 WHITE = np.array([0.9505, 1.0, 1.089])
 MIN_DISTANCE = 20.0
 
+MAIN_STYLES = (POLICY, MIXTURE, RIVAL, ORACLE, CURRENT_POINT)
+"""Styles of the lines that are shown by default."""
+
 
 def to_lab(colour: str, vision: str) -> np.ndarray[Any, Any]:
     """Return a colour as somebody with this vision sees it, in CIELAB (CIE 1976)."""
@@ -72,17 +83,17 @@ def palettes() -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize("page", ["drawn", "light", "dark"])
 def test_any_two_lines_differ_in_dashes_or_in_colour(page: str, vision: str) -> None:
     palette = palettes()[page]
-    for (one, a), (other, b) in combinations(MAIN_STYLES.items(), 2):
+    for a, b in combinations(MAIN_STYLES, 2):
         distance = float(
             np.linalg.norm(to_lab(palette[a.colour], vision) - to_lab(palette[b.colour], vision))
         )
-        assert a.dashes != b.dashes or distance >= MIN_DISTANCE, (one, other, distance)
+        assert a.dashes != b.dashes or distance >= MIN_DISTANCE, (a, b, distance)
 
 
 @pytest.mark.parametrize("vision", VISION)
 def test_lines_of_the_policy_the_mixture_and_the_rival_differ_in_colour_too(vision: str) -> None:
     for name, palette in palettes().items():
-        colours = [palette[MAIN_STYLES[one].colour] for one in ("policy", "mixture", "rival")]
+        colours = [palette[one.colour] for one in (POLICY, MIXTURE, RIVAL)]
         for a, b in combinations(colours, 2):
             distance = np.linalg.norm(to_lab(a, vision) - to_lab(b, vision))
             assert distance >= MIN_DISTANCE, (name, a, b)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from adacompute.spending.pacing import Aim, Pacer, PriceCurve
+from adacompute.spending.pacing import Pacer, PriceCurve
 from adacompute.spending.registers import MemoryRegister, Reading, RegisterError
 from adacompute.spending.shared_pacing import SharedPacer
 
@@ -16,7 +16,7 @@ CURVE = PriceCurve((1.0, 2.0, 4.0, 8.0), (0.8, 0.2, 0.05, 0.01))
 
 
 def make_pacer(replica: str, budget: float = 2.0) -> SharedPacer:
-    return SharedPacer("mean", replica, Pacer(CURVE, max_cost=16.0), Aim.mean(budget))
+    return SharedPacer("mean", replica, Pacer(CURVE, max_cost=16.0), budget)
 
 
 def serve(pacer: SharedPacer, rng: random.Random, hardness: float) -> float:
@@ -61,7 +61,7 @@ def test_a_new_budget_is_held_from_then_on() -> None:
     run(pacers, register, 4_000, hardness=1.0)
     before = pacers[0].state
     for pacer in pacers:
-        pacer.aim = Aim.mean(4.0)
+        pacer.target = 4.0
     mean = run(pacers, register, 10_000, hardness=1.0)
     assert mean == pytest.approx(4.0, rel=0.02)
     assert pacers[0].state.planned > before.planned

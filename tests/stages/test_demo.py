@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from adacompute.cli.main import cli
 from adacompute.core import errors
 from adacompute.core.errors import DataError
-from adacompute.datasets.example import N_QUESTIONS, N_SAMPLES
 from adacompute.stages.demo import BUDGETS, POLICIES, run_demo
+from scripts.make_samples import N_QUESTIONS, N_SAMPLES
 
 Rows = list[dict[str, Any]]
 

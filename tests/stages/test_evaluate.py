@@ -21,9 +21,10 @@ from adacompute.core import errors
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.rival_data import RivalData
+from adacompute.evaluation.scores import ONE_ARM_POLICIES
 from adacompute.policies.bundle import load_bundle
 from adacompute.stages import evaluate
-from adacompute.stages.evaluate import PROTOCOLS, evaluate_run
+from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.grade import grade_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.train import train_run
@@ -45,9 +46,6 @@ SCORED = {
     "headroom",
     "relative_gain",
 }
-
-
-IMITATED = {"imitation", "oracle_gap", "regret", "regret_bound"}
 
 
 QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "levels": (1, 2, 4), "policies": ("mixture",)}
@@ -73,16 +71,15 @@ def test_all_policies_are_scored_by_default(
     all_scores: dict[str, Any],
 ) -> None:
     found = [(row["policy"], row["budget"]) for row in all_scores["rows"]]
-    assert found == [(name, budget) for name in PROTOCOLS["held-out"] for budget in (1.5, 2.0)]
+    assert found == [(name, budget) for name in ONE_ARM_POLICIES for budget in (1.5, 2.0)]
     assert all_scores["skipped"] == {}
-    assert set(POLICY_FACTORIES) <= set(PROTOCOLS["held-out"])
+    assert set(POLICY_FACTORIES) <= set(ONE_ARM_POLICIES)
 
 
 @pytest.mark.slow
 def test_rows_have_the_documented_keys(all_scores: dict[str, Any]) -> None:
     for row in all_scores["rows"]:
         assert row.keys() >= SCORED
-        assert (row.keys() >= IMITATED) == (row["policy"] in ROUTERS)
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
         assert row["difference_low"] <= row["difference_high"]
 
@@ -156,12 +153,12 @@ def test_policies_of_a_missing_extra_are_skipped(
     recorded = evaluate._Recorded(True, (), RivalData(has_logprobs=True, has_lengths=True))
     with monkeypatch.context() as patch:
         patch.setattr(errors, "find_spec", lambda _: None)
-        names, skipped = evaluate._select_policies(None, "held-out", recorded)
+        names, skipped = evaluate._select_policies(None, recorded)
     assert set(skipped) == {*ROUTERS, "sequential", "sequential-votes"}
     assert all("adacompute[train]" in sentence for sentence in skipped.values())
-    assert set(names) == set(PROTOCOLS["held-out"]) - set(skipped)
-    found = evaluate._select_policies(None, "held-out", recorded)
-    assert found == (list(PROTOCOLS["held-out"]), {})
+    assert set(names) == set(ONE_ARM_POLICIES) - set(skipped)
+    found = evaluate._select_policies(None, recorded)
+    assert found == (list(ONE_ARM_POLICIES), {})
     with pytest.raises(ConfigError, match="psychic"):
         evaluate_run(run, **{**QUICK, "policies": ("psychic",)})
 
@@ -170,32 +167,10 @@ def test_duplicate_policy_is_scored_once(run: Path) -> None:
     assert len(evaluate_run(run, **{**QUICK, "policies": ("mixture", "mixture")})["rows"]) == 2
 
 
-@pytest.mark.slow
-def test_paper_protocol_scores_the_paper_policies(run: Path) -> None:
-    result = evaluate_run(run, budgets=(1.5, 2.0), protocol="paper")
-    found = [(row["policy"], row["budget"]) for row in result["rows"]]
-    assert found == [(name, budget) for budget in (1.5, 2.0) for name in PROTOCOLS["paper"]]
-    cells = {(row["policy"], row["budget"]): row for row in result["rows"]}
-    assert cells["oracle-in-sample", 2.0]["cost"] <= 2.0
-    assert cells["oracle-in-sample", 2.0]["accuracy"] >= cells["fixed", 2.0]["accuracy"]
-    assert {"held_out_accuracy", "imitation", "accuracy_low", "accuracy_high"} <= cells[
-        "router", 1.5
-    ].keys()
-    few = evaluate_run(
-        run, budgets=(1.5,), protocol="paper", policies=("fixed",), drop_unparsed=True
-    )
-    assert [row["policy"] for row in few["rows"]] == ["fixed"]
-    assert few["rows"][0]["accuracy"] == pytest.approx(96 / (192 - 18), abs=0.05)
-    assert few["rows"][0]["accuracy"] > cells["fixed", 1.5]["accuracy"]
-    with pytest.raises(ConfigError, match=r"'mixture'.*fixed"):
-        evaluate_run(run, budgets=(1.5,), protocol="paper", policies=("mixture",))
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "sentence"),
     [
         ({"policies": ("mixture", "psychic")}, ConfigError, "'psychic'"),
-        ({"protocol": "kind"}, ConfigError, "'kind'"),
         ({"features": "tea-leaves"}, ConfigError, "'tea-leaves'"),
         ({"unit": "bananas"}, ConfigError, "'bananas'"),
         ({"unit": "latency"}, ConfigError, "'latency'"),
@@ -296,9 +271,8 @@ def test_free_samples_are_refused(
     rows: Rows, make_run: Callable[[Rows], Path], tmp_path: Path
 ) -> None:
     free = make_run([{**row, "completion_tokens": 0} for row in rows])
-    for protocol in ("held-out", "paper"):
-        with pytest.raises(DataError, match="cost nothing"):
-            evaluate_run(free, budgets=(2.0,), protocol=protocol, policies=None, unit="tokens")
+    with pytest.raises(DataError, match="cost nothing"):
+        evaluate_run(free, budgets=(2.0,), policies=None, unit="tokens")
     with pytest.raises(DataError, match="cost nothing"):
         train_run(free, policy="mixture", out=tmp_path / "bundle", unit="tokens")
     assert not (tmp_path / "bundle").exists()
@@ -361,7 +335,7 @@ def test_rounds_are_limited_and_paid_for(run: Path) -> None:
             assert rounds["early-stopping", 2.0] > 1
         if result is once:
             assert rounds["early-stopping", 2.0] == pytest.approx(1.0)
-    for wrong in ({"rounds": 0}, {"round_cost": -1.0}, {"rounds": 2, "protocol": "paper"}):
+    for wrong in ({"rounds": 0}, {"round_cost": -1.0}):
         with pytest.raises(ConfigError, match="round"):
             evaluate_run(run, **{**options, "policies": None, **wrong})
 

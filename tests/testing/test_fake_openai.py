@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from adacompute.core.errors import ConfigError
+from adacompute.testing.fake_answers import read_recorded
 from adacompute.testing.fake_openai import FakeSettings, main, serve_fake
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
@@ -229,3 +230,37 @@ def test_options_that_do_not_exist_are_told(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         main(["--no-such"])
     assert "--no-such" in capsys.readouterr().err
+
+
+RECORDED = "What is 6 + 3?"
+RECORDED_PROMPT = f"Question: What is half of 18?\nAnswer: 9\n\nQuestion: {RECORDED}\nAnswer:"
+
+
+def test_recorded_answers_are_samples_of_the_question_that_was_asked() -> None:
+    known: dict[str, list[int]] = {}
+    for text, n_tokens in read_recorded()[RECORDED]:
+        known.setdefault(text, []).append(n_tokens)
+    with (
+        serve_fake(FakeSettings(recorded=True)) as fake,
+        openai.OpenAI(base_url=fake.base_url, api_key="none", max_retries=0) as client,
+    ):
+        reply = client.completions.create(model="any", prompt=RECORDED_PROMPT, n=5, seed=1)
+        again = client.completions.create(model="any", prompt=RECORDED_PROMPT, n=5, seed=1)
+        message: Any = {"role": "user", "content": RECORDED}
+        chat = client.chat.completions.create(model="any", messages=[message])
+        streamed = client.chat.completions.create(model="any", messages=[message], stream=True)
+        pieces = [chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices]
+        with pytest.raises(openai.NotFoundError, match="Who"):
+            client.completions.create(model="any", prompt="Question: Who?\nAnswer:")
+    texts = [choice.text for choice in reply.choices]
+    assert len(texts) == 5
+    assert set(texts) <= set(known)
+    assert [choice.text for choice in again.choices] == texts
+    assert reply.usage is not None
+    low, high = (sum(end(known[text]) for text in texts) for end in (min, max))
+    assert low - 2.5 <= reply.usage.completion_tokens <= high + 2.5  # five times a rounded mean
+    answer = chat.choices[0].message.content
+    assert answer is not None
+    assert chat.usage is not None
+    assert chat.usage.completion_tokens in known[answer]
+    assert "".join(pieces) in known

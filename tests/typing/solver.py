@@ -48,7 +48,6 @@ assert_type(found.gap, float)
 assert_type(found.split, Split)
 assert_type(found.split.probability, NDArray[np.float64])
 assert_type(found.shares(2), NDArray[np.float64])
-assert_type(solve(table, 2.5, method="bisect"), Allocation)
 assert_type(dual(table, 0.1, 2.5), float)
 
 extra_costs = UtilityTable(

@@ -90,23 +90,6 @@ class PlannedBatch:
         return sum(one.n_questions for one in self.summaries)
 
 
-def plan_batch(
-    bundle: Bundle,
-    source: QuestionSource,
-    *,
-    total: float,
-    directory: Path,
-    workers: int | None = None,
-    on_progress: Progress = no_progress,
-) -> BatchPlan:
-    """Prepare all questions that are not prepared yet, and find the price that spends the total."""
-    with WorkerProcesses(workers) as processes:
-        batch = prepare_batch(
-            bundle, source, directory=directory, processes=processes, on_progress=on_progress
-        )
-    return make_plan(batch, total)
-
-
 def prepare_batch(
     bundle: Bundle,
     source: QuestionSource,

@@ -1,4 +1,4 @@
-"""Analysis commands: replay logged decisions, sum what was spent, and reproduce the paper.
+"""Analysis commands: compare arms, replay logged decisions, and sum what was spent.
 
 Each command parses its options, calls one stage and prints the result. It computes nothing itself.
 """
@@ -25,16 +25,6 @@ from adacompute.cli.output import (
 )
 
 Result = dict[str, Any]
-
-COLUMNS = (
-    "run",
-    "mixture",
-    "static oracle (cross-fitted)",
-    "router (paper)",
-    "router (held out)",
-    "sequential",
-)
-"""Columns of the comparison that fit a terminal."""
 
 
 @click.command("replay")
@@ -112,25 +102,6 @@ def spend(*, directory: Path, as_json: bool) -> None:
     show(sum_spend(directory), _print_spend, as_json=as_json)
 
 
-@click.command("reproduce")
-@click.argument("sources", metavar="DIR…", type=RUN, nargs=-1, required=True)
-@click.option("--out", required=True, type=RUN, help="Directory for the tables and figures.")
-@click.option(
-    "--full-runs",
-    default=4,
-    show_default=True,
-    help="Number of runs that get every table and figure; the others are only compared.",
-)
-@common
-def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: bool) -> None:
-    """Make every table and figure of the paper from recorded samples."""
-    from adacompute.stages.reproduce import reproduce_runs
-
-    with progress("Reproducing") as report:
-        result = reproduce_runs(sources, out=out, full_runs=full_runs, progress=report)
-    show(result, _print_reproduction, as_json=as_json)
-
-
 def _print_spend(result: Result) -> None:
     """Print what was spent, one row per client, model and purpose."""
     rows = [
@@ -186,22 +157,3 @@ def _interval(result: Result, name: str) -> str:
         return format_percent(value)
     ends = f"{format_percent(low)} to {format_percent(high)}"
     return f"{format_percent(value)} (95 % interval {ends})"
-
-
-def _print_reproduction(result: Result) -> None:
-    """Print what was reproduced, and the comparison of all runs."""
-    print_values(
-        "Reproduced",
-        {
-            "Index": result["index"],
-            "Runs": result["runs"],
-            "Runs with every table and figure": result["complete"],
-            "Files": len(result["paths"]),
-            "Left out": len(result["excluded"]) or None,
-        },
-    )
-    rows = [
-        {name: row[name] if name == "run" else format_percent(row[name]) for name in COLUMNS}
-        for row in result["comparison"]
-    ]
-    print_rows("Accuracy at 2 samples per question", rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import NoReturn
 
 import click
 
@@ -16,12 +17,28 @@ from adacompute.cli import analysis, batch, live, pipeline
 from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
 
+MOVED = {
+    "reproduce": ("reproduce", "python -m reproduction RUN… --out DIR"),
+    "evaluate": ("evaluate --protocol", "python -m reproduction evaluate RUN"),
+}
+"""Commands that were here, and what to run instead."""
+
 
 class _InOrder(click.Group):
-    """A group that lists its commands in the order of the pipeline."""
+    """A group that lists its commands in the order of the pipeline, and names what moved."""
 
     def list_commands(self, _: click.Context) -> list[str]:
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, *options = args
+        given = {option.partition("=")[0] for option in options}
+        if name == "reproduce" or (name == "evaluate" and "--protocol" in given):
+            old, new = MOVED[name]
+            raise click.UsageError(f"{old} is not part of the package: run {new} in the repository")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
@@ -51,17 +68,21 @@ for command in (
     batch.batch,
     analysis.replay,
     analysis.spend,
-    analysis.reproduce,
 ):
     cli.add_command(command)
 
 
 def main() -> None:
-    """Run the command line; expected failures end in one sentence."""
+    """Run the command line."""
+    run(cli, "adacompute")
+
+
+def run(command: click.Command, name: str, arguments: list[str] | None = None) -> NoReturn:
+    """Run a command and exit; expected failures end in one sentence."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may lack some of our characters
         sys.stdout.reconfigure(errors="replace")
     try:
-        code = cli.main(prog_name="adacompute", standalone_mode=False)
+        code = command.main(arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
         fail("stopped", 130)
     except click.ClickException as error:

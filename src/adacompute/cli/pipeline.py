@@ -150,13 +150,6 @@ def estimate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     multiple=True,
     help="Limit on the mean of another cost, such as latency=3; may be repeated.",
 )
-@click.option(
-    "--method",
-    type=click.Choice(["exact", "bisect"]),
-    default="exact",
-    show_default=True,
-    help="The exact solver, or the paper's bisection.",
-)
 @UNIT
 @TOKEN_PRICES
 @PRICE_AS
@@ -272,13 +265,6 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @LEVELS
 @click.option("--policies", type=NAMES, help="Policies to score (default: all).")
 @click.option("--drop-unparsed", is_flag=True, help="Remove samples that could not be parsed.")
-@click.option(
-    "--protocol",
-    type=click.Choice(["held-out", "paper"]),
-    default="held-out",
-    show_default=True,
-    help="Held-out questions at equal cost, or the paper's own protocol.",
-)
 @UNIT
 @TOKEN_PRICES
 @PRICE_AS

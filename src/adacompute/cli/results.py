@@ -211,23 +211,19 @@ def print_fit(result: Result) -> None:
 
 def print_scores(result: Result) -> None:
     """Print the scores of each policy at each budget, one table per quantity."""
-    is_held_out = result["protocol"] == "held-out"
-    what = "held-out questions" if is_held_out else "the paper's protocol"
     dropped = ", unparsed samples removed" if result["drop_unparsed"] else ""
-    title = f"Accuracy by mean budget in {result['unit']}, {what}{dropped}"
-    _print_by_budget(title, result["rows"], _accuracy if is_held_out else _accuracy_and_cost)
-    if is_held_out:
-        title = "Difference to the mixture at equal cost, in points (95 % interval)"
-        _print_by_budget(title, result["rows"], _difference)
-        _print_by_budget("Headroom recovered", result["rows"], _headroom)
-        _print_by_budget("Mean rounds per question", result["rows"], _rounds)
+    title = f"Accuracy by mean budget in {result['unit']}, held-out questions{dropped}"
+    print_by_budget(title, result["rows"], _accuracy)
+    title = "Difference to the mixture at equal cost, in points (95 % interval)"
+    print_by_budget(title, result["rows"], _difference)
+    print_by_budget("Headroom recovered", result["rows"], _headroom)
+    print_by_budget("Mean rounds per question", result["rows"], _rounds)
     print_text(_legend(result))
-    over: dict[str, list[str]] = {}
-    for row in result["rows"]:
-        if row.get("is_over_budget"):
-            over.setdefault(row["policy"], []).append(f"{row['budget']:g}")
-    for name, budgets in over.items():
-        print_text(f"Over the budget: {name} at {', '.join(budgets)}")
+    print_skipped(result)
+
+
+def print_skipped(result: Result) -> None:
+    """Print which policies were not scored, and why."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in result["skipped"].items():
         by_reason.setdefault(reason, []).append(name)
@@ -235,7 +231,7 @@ def print_scores(result: Result) -> None:
         print_text(f"Not scored: {', '.join(names)} ({reason})")
 
 
-def _print_by_budget(title: str, rows: list[Result], cell: Callable[[Result], Cell | None]) -> None:
+def print_by_budget(title: str, rows: list[Result], cell: Callable[[Result], Cell | None]) -> None:
     """Print one quantity by policy and budget, without policies that do not have it."""
     budgets = sorted({row["budget"] for row in rows})
     cells: dict[str, dict[float, Cell]] = {}
@@ -250,10 +246,11 @@ def _print_by_budget(title: str, rows: list[Result], cell: Callable[[Result], Ce
 def _accuracy(row: Result) -> Cell:
     """Return the accuracy, and the cost where the policy spent less than the budget."""
     is_spent = row["cost"] >= FULLY_SPENT * row["budget"]
-    return format_percent(row["accuracy"]) if is_spent else _accuracy_and_cost(row)
+    return format_percent(row["accuracy"]) if is_spent else accuracy_and_cost(row)
 
 
-def _accuracy_and_cost(row: Result) -> Cell:
+def accuracy_and_cost(row: Result) -> Cell:
+    """Return the accuracy, and the cost below it."""
     return f"{format_percent(row['accuracy'])}\ncost {format_value(float(row['cost']))}"
 
 
@@ -278,9 +275,6 @@ def _legend(result: Result) -> str:
     questions = format_amount(result["questions"], "question")
     if "subsample_of" in result:
         questions += f", a subsample by hash of {result['subsample_of']:,}"
-    if result["protocol"] != "held-out":
-        feature = f"entropy_estimate: {result['entropy_estimate']}."
-        return f"{questions}; accuracy, and realised cost. {unparsed} {feature}"
     excluded = f" ({result['excluded']} excluded)" if result["excluded"] else ""
     levels = format_value(result["levels"])
     if result["levels_excluded"]:

@@ -12,7 +12,6 @@ this table of utilities; a sequential policy can be better.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from adacompute.core.types import (
     FloatArray,
     IntArray,
     Split,
-    Trace,
     UtilityTable,
     sum_cost,
 )
@@ -41,20 +39,16 @@ from adacompute.core.upgrades import (
 BRACKET_SAMPLE = 1 << 17
 """Questions from which a bracket of prices is estimated before a long table is scanned."""
 
-MAX_BISECTED_PRICE = 5.0
-"""Upper end of the bracket in which the paper searches the price."""
-
 MAX_BRACKET_RATIO = 64.0
 """An estimated bracket with a larger ratio of its ends is replaced by all prices."""
 
 
-def solve(table: UtilityTable, budget: float, *, method: str = "exact") -> Allocation:
+def solve(table: UtilityTable, budget: float) -> Allocation:
     """Choose a level for each question so that the mean cost stays within budget.
 
     The choice is optimal at the returned price. Levels are discrete, so it may not use the whole
     budget. ``gap`` bounds the loss from that; it is at most the gain of a single upgrade divided by
-    ``len(table)``. ``method="bisect"`` is the paper's own search. For budgets on several costs see
-    ``solve_limits``.
+    ``len(table)``. For budgets on several costs see ``solve_limits``.
 
     >>> table = UtilityTable(np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([1.0, 4.0]))
     >>> solve(table, budget=2.5).choice.tolist()
@@ -64,15 +58,10 @@ def solve(table: UtilityTable, budget: float, *, method: str = "exact") -> Alloc
         raise DataError("the table has no question to allocate to")
     if not np.isfinite(budget):
         raise ConfigError(f"budget must be a finite number, got {budget}")
-    if method not in ("exact", "bisect"):
-        raise ConfigError(f"method must be 'exact' or 'bisect', got {method!r}")
     rounded = _round_budget(table, budget)
-    if method == "bisect":
-        found = _bisect(table, rounded)
-    else:
-        cutoff = find_cutoff(table, rounded)
-        choice = np.concatenate([apply_cutoff(block, cutoff) for block in table.blocks(BLOCK_SIZE)])
-        found = _allocate(table, rounded, choice, cutoff)
+    cutoff = find_cutoff(table, rounded)
+    choice = np.concatenate([apply_cutoff(block, cutoff) for block in table.blocks(BLOCK_SIZE)])
+    found = _allocate(table, rounded, choice, cutoff)
     if rounded == budget:
         return found
     return replace(found, cost=budget, mixed_cost=budget)  # the unrounded costs are lower
@@ -126,7 +115,7 @@ def _allocate(table: UtilityTable, budget: float, choice: IntArray, cutoff: Cuto
     level = np.full(len(question), cutoff.level)
     probability = np.full(len(question), cutoff.probability)
     split = Split(question, level, probability)
-    mixed_cost, mixed_utility = _mix(table, choice, split, cost, utility)
+    mixed_cost, mixed_utility = mix_split(table, choice, split, cost, utility)
     amount = None
     if table.continuous:
         amount = _amounts(table, choice, costs, split)
@@ -157,7 +146,7 @@ def _cutoff_row(table: UtilityTable, choice: IntArray, cutoff: Cutoff) -> IntArr
     return rows[[int(off.argmin())]]
 
 
-def _mix(
+def mix_split(
     table: UtilityTable, choice: IntArray, split: Split, cost: float, utility: float
 ) -> tuple[float, float]:
     """Return the mean cost and utility with the split."""
@@ -241,57 +230,3 @@ def frontier(table: UtilityTable) -> Frontier:
         cost=np.concatenate([[0.0], np.cumsum(upgrades.extra_cost[order]) / size]) + first[0],
         utility=np.concatenate([[0.0], np.cumsum(upgrades.gain[order]) / size]) + first[1],
     )
-
-
-def _bisect(table: UtilityTable, budget: float, *, steps: int = 50) -> Allocation:
-    """Search the price as the paper does: halve the bracket [0, 5] a fixed number of times.
-
-    The bracket is larger only if some upgrade costs more, which samples never do. The choice is
-    that at the upper end of the bracket, so it never overspends. The split mixes it
-    with the choice at the lower end, with one probability for all questions, so that the mean cost
-    equals the budget.
-    """
-    low, high = 0.0, max(MAX_BISECTED_PRICE, _max_ratio(table) * 1.001)
-    at_low, at_high = choose(table, low), choose(table, high)
-    spent_low, spent_high = sum_cost(table.cost_of(at_low)), sum_cost(table.cost_of(at_high))
-    limit = Fraction(budget) * len(table)
-    if spent_high > limit:
-        raise infeasible(budget, float(spent_high / len(table)))
-    rows = []
-    if spent_low <= limit:
-        high, at_high, spent_high = low, at_low, spent_low
-    else:
-        for _ in range(steps):
-            middle = (low + high) / 2
-            choice = choose(table, middle)
-            spent = sum_cost(table.cost_of(choice))
-            means = (float(cost / len(table)) for cost in (spent_low, spent_high, spent))
-            rows.append((low, high, middle, *means))
-            if spent > limit:
-                low, at_low, spent_low = middle, choice, spent
-            else:
-                high, at_high, spent_high = middle, choice, spent
-    share = float((limit - spent_high) / (spent_low - spent_high)) if spent_low > limit else 0.0
-    question = np.flatnonzero(at_high != at_low) if share else np.empty(0, dtype=np.int64)
-    split = Split(question, at_low[question], np.full(len(question), share))
-    utility = float(table.utility_of(at_high).mean())
-    cost = float(spent_high / len(table))
-    mixed_cost, mixed_utility = _mix(table, at_high, split, cost, utility)
-    return Allocation(
-        choice=at_high,
-        price=high,
-        cost=cost,
-        utility=utility,
-        bound=max(dual(table, high, budget), utility),
-        split=split,
-        mixed_cost=mixed_cost,
-        mixed_utility=mixed_utility,
-        trace=Trace(*np.array(rows, dtype=np.float64).reshape(-1, 6).T),
-    )
-
-
-def _max_ratio(table: UtilityTable) -> float:
-    """Return a price above all upgrades: the largest gain divided by the smallest extra cost."""
-    extra_cost = np.diff(np.sort(table.cost, axis=-1), axis=-1)
-    gain = float(table.utility.max() - table.utility.min())
-    return gain / float(extra_cost.min(where=extra_cost > 0, initial=np.inf))

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from adacompute.core.answers import UNPARSED, Answers
-from adacompute.core.errors import DataError
 from adacompute.core.types import hash_keys
 
 if TYPE_CHECKING:
@@ -213,29 +212,6 @@ class StateMeasure:
     def map(self, change: Callable[[FloatArray], FloatArray]) -> StateMeasure:
         """Apply the same function to both tables."""
         return StateMeasure(change(self.mass), change(self.correct_mass))
-
-
-def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
-    """Measure the states of up to ``max_samples`` samples, over all subsets of recorded samples.
-
-    Ties are broken uniformly. An answer class counts as correct in proportion to the share of its
-    samples that are. The result takes 54 kB per question; see ``state_sums`` for many questions.
-    """
-    fewest = int(answers.n_samples.min(initial=max_samples))
-    if not 0 < max_samples <= min(MAX_SAMPLES, fewest):
-        raise DataError(
-            f"max_samples must be from 1 to {min(MAX_SAMPLES, fewest)}, got {max_samples}: states "
-            f"are defined up to {MAX_SAMPLES} samples, and one question has {fewest} samples"
-        )
-    count, accuracy = sorted_classes(answers)
-    n_unparsed = answers.n_samples - count.sum(axis=1)
-    n_states = int(states().first[max_samples + 1])
-    mass, correct_mass = (np.empty((n_states, len(answers))) for _ in range(2))
-    for start in range(0, len(answers), BLOCK_SIZE):
-        rows = slice(start, start + BLOCK_SIZE)
-        block = measure_counts(count[rows], accuracy[rows], n_unparsed[rows], max_samples)
-        mass[:, rows], correct_mass[:, rows] = block.mass, block.correct_mass
-    return StateMeasure(mass, correct_mass)
 
 
 def measure_counts(

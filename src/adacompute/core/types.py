@@ -290,18 +290,6 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
-    """Steps of a bisection: the bracket of prices and the mean costs at its ends."""
-
-    low: FloatArray
-    high: FloatArray
-    middle: FloatArray
-    cost_low: FloatArray
-    cost_high: FloatArray
-    cost_middle: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
 class Allocation:
     """One level per question, with a bound on how much better any other allocation can be.
 
@@ -323,7 +311,6 @@ class Allocation:
     prices: Mapping[str, float] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
     amount: FloatArray | None = None
-    trace: Trace | None = None
 
     @property
     def gap(self) -> float:

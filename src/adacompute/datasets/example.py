@@ -13,18 +13,10 @@ from pathlib import Path
 EXAMPLE = "example"
 """Name of the example as a source, unless there is a file of that name."""
 
-N_QUESTIONS, N_SAMPLES, SEED = 300, 48, 7
-"""Number of questions, samples per question, and the seed of the generated questions."""
-
 
 def find_example() -> Path:
     """Path of the samples."""
     return _find("arithmetic.parquet")
-
-
-def find_card() -> Path:
-    """Path of the card, which says how the samples were made."""
-    return _find("arithmetic.md")
 
 
 def locate_bundle(path: Path) -> Path:

@@ -50,13 +50,12 @@ class Pool:
     samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
     for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
     holds the length of the question. ``sequential_features``, where given, are for the sequential
-    policy. ``draft`` is the uncertainty of each sample (S,), if it was read. ``draft_features``,
-    where given, add that of a first sample before it is paid for: only the paper's protocol may use
-    them. Where ``logprob`` (S,) is given, ties go to the likeliest answer. ``latency_s`` (S,) is
-    how long each sample took, if it is known. ``arm`` (S,) numbers the ``arms`` if there are
-    several. ``signals`` (S, names) are what was recorded about the confidence of each sample, under
-    ``signal_names``; NaN is unknown. ``n_excluded`` counts the questions that ``equalise`` left
-    out, and ``n_imputed`` the samples that it added.
+    policy. ``draft`` is the uncertainty of each sample (S,), if it was read. Where ``logprob`` (S,)
+    is given, ties go to the likeliest answer. ``latency_s`` (S,) is how long each sample took, if
+    it is known. ``arm`` (S,) numbers the ``arms`` if there are several. ``signals`` (S, names) are
+    what was recorded about the confidence of each sample, under ``signal_names``; NaN is unknown.
+    ``n_excluded`` counts the questions that ``equalise`` left out, and ``n_imputed`` the samples
+    that it added.
     """
 
     answers: Answers
@@ -67,7 +66,6 @@ class Pool:
     length_feature: int = 0
     sequential_features: Float32Array | None = None
     draft: DraftUncertainty | None = None
-    draft_features: Float32Array | None = None
     round_cost: float | FloatArray = 0.0
     logprob: FloatArray | None = None
     latency_s: FloatArray | None = None
@@ -89,7 +87,6 @@ class Pool:
         if not bool((np.diff(rows) > 0).all()):
             raise DataError("the rows of a pool must be taken in rising order")
         kept, sequential = mask[self.answers.question], self.sequential_features
-        free = self.draft_features
         return replace(
             self,
             answers=self.answers.take(rows),
@@ -98,7 +95,6 @@ class Pool:
             features=self.features[rows],
             sequential_features=None if sequential is None else sequential[rows],
             draft=None if self.draft is None else self.draft.take(kept),
-            draft_features=None if free is None else free[rows],
             sample_cost=self.sample_cost[kept],
             logprob=None if self.logprob is None else self.logprob[kept],
             latency_s=None if self.latency_s is None else self.latency_s[kept],
@@ -106,10 +102,6 @@ class Pool:
             signals=None if self.signals is None else self.signals[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
-
-    def with_free_draft(self) -> Pool:
-        """Return the pool with the features of the paper's protocol, which do not pay the draft."""
-        return self if self.draft_features is None else replace(self, features=self.draft_features)
 
     def first_drafts(self) -> tuple[FloatArray, DraftSource]:
         """Return the uncertainty of the first sample of each question, (N,), and its source."""

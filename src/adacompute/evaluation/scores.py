@@ -26,7 +26,6 @@ from adacompute.evaluation.factories import (
     BASELINES,
     POLICY_FACTORIES,
     RIVALS,
-    ROUTERS,
     find_factory,
     is_single_arm,
     only_arms,
@@ -38,7 +37,6 @@ from adacompute.evaluation.held_out import (
     measure_difference,
     score_held_out,
 )
-from adacompute.evaluation.imitation import score_imitation
 from adacompute.evaluation.oracles import (
     OracleScores,
     cross_fitted_oracle,
@@ -167,8 +165,6 @@ class _Context:
             point = score.curve.read(budget)
             row = {"policy": name, "budget": budget, **describe_point(score, point)}
             row["headroom"] = headroom.share(capped, budget)
-            if policy in ROUTERS:
-                row |= score_imitation(experiment, score.curve, budget)
             rows.append(row)
         return rows
 

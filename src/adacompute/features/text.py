@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.errors import ConfigError
 from adacompute.features.block import (
     BLOCK_BYTES,
     SPACES,
@@ -167,13 +167,10 @@ def feature_names(features: str) -> tuple[str, ...]:
     return FEATURE_SETS[features]
 
 
-def extract_features(
-    text: Texts, *, features: str = "paper", draft: FloatArray | None = None
-) -> Float32Array:
+def extract_features(text: Texts, *, features: str = "paper") -> Float32Array:
     """Compute the features of each text, (N, F), in the order of ``feature_names(features)``.
 
-    ``draft`` is the uncertainty of one draft sample per question, NaN if there is none. It is the
-    entropy estimate, which is 0 without it. A null is an empty text.
+    The entropy estimate, which needs a sample, is 0. A null is an empty text.
 
     >>> extract_features(["What is 2 + 3?"])[0, :5].tolist()
     [14.0, 5.0, 1.0, 1.0, 2.0]
@@ -194,12 +191,6 @@ def extract_features(
     if is_embedding(features):
         texts = text.to_pylist() if hasattr(text, "to_pylist") else list(text)
         matrix[:, len(FEATURES) :] = find_encoder(features).encode(texts)
-    if draft is not None:
-        if draft.shape != (len(text),):
-            raise DataError(
-                f"draft must have shape ({len(text)},), one per question, not {draft.shape}"
-            )
-        matrix[:, names.index("entropy_estimate")] = np.nan_to_num(draft)
     return matrix
 
 

@@ -120,7 +120,7 @@ class Engine:
         budget, price, pooled_price = self._price(request, client)
         pacer = None if request.budget is not None else self.held_budgets.find(client)
         if pacer is not None:
-            budget = pacer.aim.target
+            budget = pacer.target
             price, pooled_price = self.held_budgets.prices(pacer.budget())
         question = question or self._find_question(request.prompt)
         text, bundle = question.text, self.virtual.bundle

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.policies.bundle import Bundle
-from adacompute.spending.pacing import Aim, Pacer, PriceCurve
+from adacompute.spending.pacing import Pacer, PriceCurve
 from adacompute.spending.shared_pacing import SharedPacer
 
 
@@ -31,7 +31,7 @@ class HeldBudgets:
         for client, budget in {"": virtual.budget, **virtual.client_budgets}.items():
             bundle.price_for(budget)  # raises InfeasibleBudget
             key = f"pacing/{virtual.name}/{bundle.unit}" + (f"/{client}" if client else "")
-            self._pacers[client] = SharedPacer(key, replica, pacer, Aim.mean(budget))
+            self._pacers[client] = SharedPacer(key, replica, pacer, budget)
 
     def find(self, client: str) -> SharedPacer | None:
         """Return the pacer of a client; None if budgets are not held."""

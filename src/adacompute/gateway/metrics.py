@@ -117,12 +117,6 @@ _SUM, _COUNT = "_window_sum", "_window_count"
 """A mean is stored as a sum and a count in each process: means cannot be added up."""
 
 
-def names() -> list[str]:
-    """Return every name as it is scraped, with the parts of histograms."""
-    parts = [f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "sum", "count")]
-    return [PREFIX + name for name in (*COUNTERS, *GAUGES, *CAP_GAUGES, *parts, IN_FLIGHT)]
-
-
 class Metrics:
     """The numbers of one process, or of all that share a directory."""
 

@@ -178,11 +178,6 @@ def parse_usage(document: object) -> Mapping[str, Any]:
     return _mapping(_mapping(document).get("usage"))
 
 
-def parse_count(usage: Mapping[str, Any], name: str) -> int | None:
-    """Return one token count of a ``usage`` object, None if it is no valid count."""
-    return _count(usage.get(name))
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One choice of a reply; `tokens` is known only from its log-probabilities.
@@ -242,15 +237,6 @@ def split_by_weight(total: int, weights: Sequence[int]) -> list[int]:
     for i in by_remainder[: total - sum(parts)]:
         parts[i] += 1
     return parts
-
-
-def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of a text: a quarter of its characters, at least 1.
-
-    >>> estimate_tokens("The answer is 42.")
-    5
-    """
-    return _estimate_tokens(len(text))
 
 
 def parse_error_message(body: bytes) -> str:

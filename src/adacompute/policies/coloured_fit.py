@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,13 +80,6 @@ class ArmSamples:
     signals: tuple[str, ...]
     values: FloatArray
     latency_s: FloatArray | None = None
-
-    @cached_property
-    def n_recorded(self) -> IntArray:
-        """Samples of each arm that every question has at least, (arms,)."""
-        cell = self.answers.question * self.n_arms + self.arm
-        counts = np.bincount(cell, minlength=len(self.answers) * self.n_arms)
-        return np.asarray(counts.reshape(-1, self.n_arms).min(axis=0))
 
     def order(self, max_samples: Sequence[int], n_orders: int, seed: int) -> list[IntArray]:
         """Return random orders of the samples of each arm, one array (N · orders, cap) per arm."""

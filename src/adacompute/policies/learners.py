@@ -94,7 +94,7 @@ def _fit_trees(
     weight: FloatArray | None,
     seed: int,
 ) -> OnnxModel:
-    booster = _boost(features, index, _tree_settings(len(present)), weight=weight, seed=seed)
+    booster = boost(features, index, tree_settings(len(present)), weight=weight, seed=seed)
     return OnnxModel(
         trees_to_onnx(
             _to_json(booster), n_features=features.shape[1], n_outputs=n_levels, output_of=present
@@ -102,30 +102,17 @@ def _fit_trees(
     )
 
 
-def _tree_settings(n_labels: int) -> dict[str, Any]:
+def tree_settings(n_labels: int) -> dict[str, Any]:
+    """Return the settings of the paper's trees, for this many different labels."""
     if n_labels == 1:  # nothing to learn: any constant score will do
         return {"objective": "reg:squarederror"}
     return {"objective": "multi:softprob", "num_class": n_labels, **GBM}
 
 
-def measure_gains(features: Float32Array, label: IntArray, *, seed: int = 0) -> FloatArray:
-    """Fit trees and return the importance that they give to each feature, (F,).
-
-    It is the mean gain of the splits on a feature, divided by the sum over all features; zeros
-    where no tree has a split.
-    """
-    present, index = np.unique(label, return_inverse=True)
-    booster = _boost(features, index, _tree_settings(len(present)), weight=None, seed=seed)
-    gain = np.zeros(features.shape[1])
-    for name, value in booster.get_score(importance_type="gain").items():
-        gain[int(name[1:])] = value
-    return gain / (gain.sum() or 1.0)
-
-
 def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) -> OnnxModel:
     """Fit a regressor of the utility of every level, (N, F) → (N, K)."""
     settings = {"objective": "reg:squarederror", **VALUE_GBM}
-    raw = _to_json(_boost(features, utility, settings, weight=None, seed=seed))
+    raw = _to_json(boost(features, utility, settings, weight=None, seed=seed))
     n_levels = utility.shape[1]
     return OnnxModel(
         trees_to_onnx(
@@ -137,7 +124,7 @@ def fit_values(features: Float32Array, utility: FloatArray, *, seed: int = 0) ->
     )
 
 
-def _boost(
+def boost(
     features: Float32Array,
     target: IntArray | FloatArray,
     settings: dict[str, Any],
@@ -145,6 +132,7 @@ def _boost(
     weight: FloatArray | None,
     seed: int,
 ) -> Any:  # noqa: ANN401 - a booster of xgboost
+    """Fit trees with these settings, always on one thread."""
     with needs_extra("train"):
         import xgboost
 

@@ -74,29 +74,3 @@ def _step_back(edges: Transitions, layer: slice, value: FloatArray) -> tuple[Int
     first = np.flatnonzero(np.diff(source, prepend=-1))
     weighted = value[edges.target[low:high]] * edges.weight[low:high, None]
     return source[first] - layer.start, np.add.reduceat(weighted, first, axis=0)
-
-
-class Occupancy(NamedTuple):
-    """Share of each state's probability that stops there (S, C), and that samples arms (A, S, C).
-
-    Multiplied by the state probabilities of any question, they give the accuracy and the cost of
-    the plan on it, without a replay.
-    """
-
-    stop: FloatArray
-    go: FloatArray
-
-
-def occupancy(states: ColouredStates, action: ActionArray) -> Occupancy:
-    """Return how often a plan (S, C) stops and samples in each state, by one forward pass."""
-    reached = np.zeros(action.shape)
-    reached[0] = 1.0
-    go = np.zeros((states.colours.n_arms, *action.shape))
-    for n in range(states.n_layers):
-        layer = states.layer(n)
-        for arm, edges in enumerate(states.transitions):
-            go[arm, layer] = np.where(action[layer] == arm + 1, reached[layer], 0.0)
-            low, high = np.searchsorted(edges.source, [layer.start, layer.stop])
-            moved = go[arm, edges.source[low:high]] * edges.weight[low:high, None]
-            np.add.at(reached, edges.target[low:high], moved)  # several states share successors
-    return Occupancy(reached - go.sum(axis=0), go)

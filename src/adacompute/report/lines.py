@@ -38,14 +38,6 @@ MIXTURE = LineStyle(GREY, "-", 2.0, zorder=3, is_banded=True)
 RIVAL = LineStyle(COLOURS[4], "--", 1.6)
 ORACLE = LineStyle(INK, ":", 1.4)
 CURRENT_POINT = LineStyle(COLOURS[0], "none", 0.0, zorder=5)
-MAIN_STYLES = {
-    "policy": POLICY,
-    "mixture": MIXTURE,
-    "rival": RIVAL,
-    "oracle": ORACLE,
-    "current point": CURRENT_POINT,
-}
-"""Styles of the lines that are shown by default."""
 
 OTHER_DASHES: tuple[Dashes, ...] = (
     "-.",

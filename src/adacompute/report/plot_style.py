@@ -11,7 +11,6 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import needs_extra
@@ -86,24 +85,11 @@ def panels(
 
 def to_svg(figure: Figure) -> str:
     """Return a figure as SVG without a date, for use inside a page."""
-    return _save(figure, "svg", {"Date": None, "Creator": None}).decode()
+    return encode_figure(figure, "svg", {"Date": None, "Creator": None}).decode()
 
 
-def save_figure(figure: Figure, path: Path) -> list[Path]:
-    """Save a figure as SVG and as PDF, and return the two paths."""
-    saved = []
-    formats: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("svg", {"Date": None, "Creator": None}),
-        ("pdf", {"CreationDate": None, "Creator": None, "Producer": None}),
-    )
-    for extension, metadata in formats:
-        file = path.with_suffix(f".{extension}")
-        file.write_bytes(_save(figure, extension, metadata))
-        saved.append(file)
-    return saved
-
-
-def _save(figure: Figure, extension: str, metadata: dict[str, Any]) -> bytes:
+def encode_figure(figure: Figure, extension: str, metadata: dict[str, Any]) -> bytes:
+    """Return a figure in a format of matplotlib; metadata can leave out what changes each time."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()

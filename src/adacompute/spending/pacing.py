@@ -6,8 +6,8 @@ frontier for a larger or smaller budget than the target. It has no clock and doe
 is six numbers, and the next state follows from the last one and from cumulative counters.
 
 Write D for the debt (spent minus planned), B for the target, n for the settled questions, K for the
-gain. The frontier is asked for the budget b·exp(θ), where b is the feed-forward (b = B without a
-traffic plan) and θ is the correction, a proportional-integral controller of the debt:
+gain. The frontier is asked for the budget b·exp(θ), where b is B, or the end of the frontier if B
+is beyond it, and θ is the correction, a proportional-integral controller of the debt:
 
     θ = −K·(D/B + I),    I grows by clip(payback·K·D/B, ±max_payback) per question
 
@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -150,27 +150,11 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What the next questions should cost on average, and the feed-forward for it.
-
-    ``budget`` is what the frontier is asked for if there is nothing to correct. It differs from
-    ``target`` if a traffic plan says that these questions are harder or easier than the average.
-    """
-
-    target: float
-    budget: float
-
-    @staticmethod
-    def mean(budget: float) -> Aim:
-        """Return the aim of a mean cost per question, without a traffic plan."""
-        return Aim(budget, budget)
-
-
-@dataclass(frozen=True)
 class PacingState:
     """The account of a pacer at some counters; all of it are numbers that JSON can hold.
 
-    Of two states of one account, the one with more settled questions is the later.
+    ``budget`` is what the frontier is asked for if there is nothing to correct. Of two states of
+    one account, the one with more settled questions is the later.
     """
 
     settled: int
@@ -192,17 +176,17 @@ class PacingState:
 
 @dataclass(frozen=True)
 class Pacer:
-    """Chooses prices on a curve, such that the mean cost stays at the target of an aim.
+    """Chooses prices on a curve, such that the mean cost stays at a target.
 
     ``max_cost`` is the most that one question can cost. ``max_in_flight`` is how many questions
     may be priced before the cost of an earlier one is in the counters; the gain is reduced if it
     would be too large for this delay.
 
     >>> pacer = Pacer(PriceCurve((1.0, 2.0, 4.0), (0.4, 0.1, 0.025)), max_cost=16)
-    >>> state = pacer.start(Aim.mean(2.0))
+    >>> state = pacer.start(2.0)
     >>> pacer.price(state)
     0.1
-    >>> state = pacer.advance(state, Counters(served=10, settled=10, spent=30), Aim.mean(2.0))
+    >>> state = pacer.advance(state, Counters(served=10, settled=10, spent=30), 2.0)
     >>> state.debt, pacer.price(state) > 0.1
     (10.0, True)
     """
@@ -229,40 +213,33 @@ class Pacer:
         """Share of the debt that is paid back with each question."""
         return self.gains.payback * self.gain
 
-    def deviation_bound(self, budget: float) -> float:
-        """Return the bound of the debt at a constant budget; see the module's docstring."""
-        curve, delay = self.curve, 1 + self.max_in_flight
-        span = math.log(curve.max_budget / curve.min_budget)
-        step = self.max_cost + 3 * self.gains.max_payback * budget
-        return budget / self.gain * span + delay * step
-
     def start(
-        self, aim: Aim, counters: Counters | None = None, *, correction: float = 0.0
+        self, target: float, counters: Counters | None = None, *, correction: float = 0.0
     ) -> PacingState:
         """Open an account without debt at some counters.
 
         A new day, or an operator who writes off a debt, passes the correction of the old state.
         """
-        counters, aim = counters or Counters(), self._check(aim)
+        counters, budget = counters or Counters(), self._check(target)
         return PacingState(
             settled=counters.settled,
             spent=counters.spent,
             planned=counters.spent,
-            correction=self._limit(correction, aim),
-            target=aim.target,
-            budget=aim.budget,
+            correction=self._limit(correction, target, budget),
+            target=target,
+            budget=budget,
         )
 
-    def advance(self, state: PacingState, counters: Counters, aim: Aim) -> PacingState:
-        """Return the state at newer counters, and set the aim of the next questions.
+    def advance(self, state: PacingState, counters: Counters, target: float) -> PacingState:
+        """Return the state at newer counters, and set the target of the next questions.
 
-        Questions that settled since then were planned at the state's target. A new aim keeps the
+        Questions that settled since then were planned at the state's target. A new one keeps the
         debt, in units of cost, and the correction. Older counters change nothing.
         """
         n_new = counters.settled - state.settled
         if n_new < 0:
             return state
-        aim = aim if (aim.target, aim.budget) == (state.target, state.budget) else self._check(aim)
+        budget = state.budget if target == state.target else self._check(target)
         planned = state.planned + n_new * state.target
         debt = counters.spent - planned
         change = (debt - state.debt) / state.target
@@ -273,9 +250,9 @@ class Pacer:
             settled=counters.settled,
             spent=counters.spent,
             planned=planned,
-            correction=self._limit(correction, aim),
-            target=aim.target,
-            budget=aim.budget,
+            correction=self._limit(correction, target, budget),
+            target=target,
+            budget=budget,
         )
 
     def budget(self, state: PacingState) -> float:
@@ -287,22 +264,18 @@ class Pacer:
         """Return the price of the next question."""
         return self.curve.price_for(self.budget(state))
 
-    def _limit(self, correction: float, aim: Aim) -> float:
+    def _limit(self, correction: float, target: float, budget: float) -> float:
         """Keep a correction between the ends of the frontier, with a margin for the delay.
 
         Without a margin, an adversary could add to the debt at each return from the end.
         """
-        margin = self.gain * (1 + self.max_in_flight) * self.max_cost / aim.target
-        low = math.log(self.curve.min_budget / aim.budget) - margin
-        high = math.log(self.curve.max_budget / aim.budget) + margin
+        margin = self.gain * (1 + self.max_in_flight) * self.max_cost / target
+        low = math.log(self.curve.min_budget / budget) - margin
+        high = math.log(self.curve.max_budget / budget) + margin
         return min(high, max(low, correction))
 
-    def _check(self, aim: Aim) -> Aim:
-        """Return an aim whose budget is on the frontier; refuse a target that is not positive."""
-        if not (0 < aim.target < math.inf and 0 < aim.budget < math.inf):
-            raise InfeasibleBudget(
-                "the target and its budget must be finite numbers above 0, got "
-                f"{aim.target} and {aim.budget}"
-            )
-        low, high = self.curve.min_budget, self.curve.max_budget
-        return replace(aim, budget=min(high, max(low, aim.budget)))
+    def _check(self, target: float) -> float:
+        """Return the nearest budget of the frontier; refuse a target that is not positive."""
+        if not 0 < target < math.inf:
+            raise InfeasibleBudget(f"the target must be a finite number above 0, got {target}")
+        return min(self.curve.max_budget, max(self.curve.min_budget, target))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from adacompute.spending.pacing import Aim, Counters, Pacer, PacingState
+from adacompute.spending.pacing import Counters, Pacer, PacingState
 from adacompute.spending.registers import Reading, Register, update
 
 HALF_LIFE = 2_000
@@ -88,16 +88,16 @@ class SharedPacer:
 
     >>> from adacompute.spending.pacing import PriceCurve
     >>> pacer = Pacer(PriceCurve((1.0, 2.0, 4.0), (0.4, 0.1, 0.025)), max_cost=16)
-    >>> shared = SharedPacer("model", "replica", pacer, Aim.mean(2.0))
+    >>> shared = SharedPacer("model", "replica", pacer, 2.0)
     >>> shared.budget()
     2.0
     >>> shared.begin(); shared.settle(8.0); shared.budget() < 2.0
     True
     """
 
-    def __init__(self, key: str, replica: str, pacer: Pacer, aim: Aim) -> None:
+    def __init__(self, key: str, replica: str, pacer: Pacer, target: float) -> None:
         self.key = key
-        self.aim = aim
+        self.target = target
         self._pacer = pacer
         self._replica = replica
         self._others: dict[str, Row] = {}
@@ -105,12 +105,12 @@ class SharedPacer:
         self._settled = 0
         self._spent = 0.0
         self._in_flight = self._peak = 0
-        self._state = pacer.start(aim)
+        self._state = pacer.start(target)
 
     @property
     def state(self) -> PacingState:
         """The state of the account, with everything that this replica knows."""
-        self._state = self._pacer.advance(self._state, self._counters(), self.aim)
+        self._state = self._pacer.advance(self._state, self._counters(), self.target)
         return self._state
 
     @property

@@ -1,6 +1,6 @@
 """Evaluate: the stage that scores policies on questions they were not fitted to.
 
-It scores by the held-out protocol, or by the paper's own. The scores stay in the run.
+The scores stay in the run.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.answers import UNPARSED
-from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.errors import ConfigError
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, evaluate
 from adacompute.features.embedding import pin_encoder
-from adacompute.paper.protocol import evaluate_paper
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
@@ -45,17 +44,11 @@ if TYPE_CHECKING:
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 5
+FORMAT = 6
 """Version of the scores in the run."""
 
 TEXT_POLICIES = (*ROUTERS, "longest-first")
 """Policies that decide by the text of a question alone."""
-
-PROTOCOLS = {
-    "held-out": ONE_ARM_POLICIES,
-    "paper": ("fixed", "random", "longest-first", "router", "oracle-in-sample"),
-}
-"""Policies that each protocol scores."""
 
 
 def evaluate_run(
@@ -65,7 +58,6 @@ def evaluate_run(
     levels: Sequence[int] = DEFAULT_LEVELS,
     policies: Sequence[str] | None = None,
     drop_unparsed: bool = False,
-    protocol: str = "held-out",
     unit: str = "samples",
     token_prices: Path | None = None,
     price_as: Mapping[str, str] | None = None,
@@ -78,23 +70,22 @@ def evaluate_run(
     seed: int = 0,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Score policies on held-out questions, or by the paper's protocol; costs: see `CostModel`."""
+    """Score policies on held-out questions; costs: see `CostModel`."""
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs = CostModel(unit, prices, native_n, round_cost)
     recorded = read_recorded(store)
     about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
-    names, skipped = _select_policies(policies, protocol, about)
+    names, skipped = _select_policies(policies, about)
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(recorded, costs, budgets)),
         "levels": list(check_levels(levels)),
         "policies": names,
         "drop_unparsed": drop_unparsed,
-        "protocol": protocol,
         "unit": unit,
         "features": features,
-        "rounds": _check_rounds(rounds, costs, protocol),
+        "rounds": _check_rounds(rounds),
         **costs.to_dict(),
         "tie_break": check_tie_break(tie_break),
         "evidence": check_evidence(evidence),
@@ -104,15 +95,9 @@ def evaluate_run(
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
     known: dict[str, Any] = {"features": features, "tie_break": tie_break}
-    pool = make_pool(recorded, costs=costs, draft=protocol == "paper", **known)
+    pool = make_pool(recorded, costs=costs, **known)
     result = {**_score(pool, arguments, progress), "skipped": skipped}
     result |= describe_subsample(recorded)
-    return _finish(store, arguments, inputs, result)
-
-
-def _finish(
-    store: Run, arguments: dict[str, Any], inputs: dict[str, str], result: dict[str, Any]
-) -> dict[str, Any]:
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result
@@ -160,35 +145,24 @@ def _has_lengths(tokens: FloatArray, characters: FloatArray) -> bool:
     return bool(np.isfinite(characters if np.isnan(tokens).all() else tokens).all())
 
 
-def _check_rounds(rounds: int | None, costs: CostModel, protocol: str) -> int | None:
+def _check_rounds(rounds: int | None) -> int | None:
     """Return the maximum number of rounds, if it is valid."""
     if rounds is not None and rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}")
-    if protocol == "paper" and (rounds is not None or costs.round_cost or costs.native_n):
-        raise ConfigError("the paper's protocol has no rounds: use the protocol held-out")
     return rounds
 
 
 def _score(
     pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Score by the given protocol, and describe the samples."""
-    score = _score_as_paper if arguments["protocol"] == "paper" else _score_held_out
-    return {
-        **{name: arguments[name] for name in ("protocol", "unit", "drop_unparsed")},
-        **score(pool, arguments, progress),
-        "unparsed_share": float((pool.answers.answer == UNPARSED).mean()),
-    }
-
-
-def _score_held_out(
-    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
-) -> dict[str, Any]:
+    """Score the policies, and describe the samples."""
     names = ("budgets", "levels", "policies", "drop_unparsed", "seed")
     options = {name: arguments[name] for name in names}
     options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE}
     scores = evaluate(pool, max_rounds=arguments["rounds"], progress=progress, **options)
     return {
+        "unit": arguments["unit"],
+        "drop_unparsed": arguments["drop_unparsed"],
         "questions": scores.n_questions,
         "excluded": scores.n_excluded,
         "samples": scores.n_samples,
@@ -196,33 +170,15 @@ def _score_held_out(
         "levels": list(scores.levels),
         "levels_excluded": list(scores.levels_excluded),
         "rows": scores.rows,
-    }
-
-
-def _score_as_paper(
-    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
-) -> dict[str, Any]:
-    equal = pool.trim(drop_unparsed=arguments["drop_unparsed"])
-    if not equal.sample_cost.any():
-        raise DataError("all samples cost nothing: use another unit")
-    rows = evaluate_paper(equal, budgets=arguments["budgets"], progress=progress)
-    return {
-        "questions": len(equal),
-        "excluded": equal.n_excluded,
-        "entropy_estimate": None if pool.draft is None else pool.draft.describe(),
-        "rows": [row for row in rows if row["policy"] in arguments["policies"]],
+        "unparsed_share": float((pool.answers.answer == UNPARSED).mean()),
     }
 
 
 def _select_policies(
-    policies: Sequence[str] | None, protocol: str, recorded: _Recorded
+    policies: Sequence[str] | None, recorded: _Recorded
 ) -> tuple[list[str], dict[str, str]]:
     """Return the policies to score, and those that are skipped with the reason."""
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"protocol must be 'held-out' or 'paper', got {protocol!r}")
-    if recorded.has_arms and protocol == "paper":
-        raise ConfigError("the paper's protocol scores one model, and the run has several arms")
-    known = arm_policies(recorded.arms) if recorded.has_arms else PROTOCOLS[protocol]
+    known = arm_policies(recorded.arms) if recorded.has_arms else ONE_ARM_POLICIES
     if policies is not None:
         for name in policies:
             if name not in known:
@@ -230,13 +186,13 @@ def _select_policies(
             if reason := recorded.find_obstacle(name):
                 raise ConfigError(f"{name} cannot be scored: {reason}")
         return list(dict.fromkeys(policies)), {}
-    missing = None if protocol == "paper" else missing_extra()
+    missing = missing_extra()
     reasons = {
         name: missing if name in LEARNED and missing else recorded.find_obstacle(name)
         for name in known
     }
     skipped = {name: reason for name, reason in reasons.items() if reason}
     if recorded.has_arms:
-        others = [name for name in PROTOCOLS[protocol] if name not in known]
+        others = [name for name in ONE_ARM_POLICIES if name not in known]
         skipped |= dict.fromkeys(others, "for one arm, and the run has several")
     return [name for name in known if name not in skipped], skipped

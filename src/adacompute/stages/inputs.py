@@ -103,18 +103,10 @@ def make_pool(
     tie_break: str = FIRST_SEEN,
     draft: bool = False,
 ) -> Pool:
-    """Return recorded samples with everything that a policy may know about their questions.
-
-    With ``draft`` there are also features of the paper's protocol, which include the uncertainty of
-    the first sample before that sample is paid for.
-    """
+    """Return recorded samples with everything that a policy may know about their questions."""
     text = pa.array(recorded.text, pa.string())
     columns = ("entropy", "top_logprobs", "mean_logprob")
     uncertainty = measure_uncertainty(*map(recorded.column, columns)) if draft else None
-    draft_features = None
-    if uncertainty is not None and uncertainty.is_known:
-        first = uncertainty.value[recorded.first_samples()]
-        draft_features = extract_features(text, features=features, draft=first)
     sample_cost, round_cost = costs.split(recorded)
     latency = recorded.column("latency_s")
     likely = _logprobs(recorded) if check_tie_break(tie_break) == LOGPROB else None
@@ -124,7 +116,6 @@ def make_pool(
         group=recorded.group,
         features=extract_features(text, features=features),
         draft=uncertainty,
-        draft_features=draft_features,
         sample_cost=sample_cost,
         round_cost=round_cost,
         logprob=likely,

@@ -27,6 +27,7 @@ from adacompute.report.summary import MAX_NAME, QuestionData, summarise
 from adacompute.report.wording import clean_text, headline
 from adacompute.stages.arms import describe_levels
 from adacompute.stages.evaluate import EVALUATION
+from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
 from adacompute.stages.inputs import (
     BASE_POLICY,
     BEST_POLICY,
@@ -155,7 +156,7 @@ def _find_evaluation(store: Run, costs: CostModel) -> dict[str, Any] | None:
     if store.hashes(list(manifest.outputs)) != manifest.outputs:
         return None
     expected = {
-        "protocol": "held-out",
+        "format": EVALUATION_FORMAT,
         "drop_unparsed": False,
         "rounds": None,
         "tie_break": "first",

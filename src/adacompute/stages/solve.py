@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from adacompute.core.errors import ConfigError
 from adacompute.core.limits import solve_limits
 from adacompute.core.oracle import solve
 from adacompute.core.types import Allocation, FloatArray, KeyArray, UtilityTable
@@ -35,20 +34,16 @@ def solve_run(
     budget: float,
     unit: str = "samples",
     limits: Mapping[str, float] | None = None,
-    method: str = "exact",
     token_prices: Path | None = None,
     price_as: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Compute the best allocation of a budget, and a bound on what any allocation reaches."""
-    if limits and method != "exact":
-        raise ConfigError(f"limits need the method 'exact', got {method!r}")
     store, units = Run(run), [unit, *(limits or {})]
     prices = read_token_prices(token_prices, units, price_as, run=run)
     arguments = {
         "budget": budget,
         "unit": unit,
         "limits": dict(limits or {}),
-        "method": method,
         "prices": describe_token_prices(prices),
     }
     store.check_table(UTILITY, stage="estimate", inputs=[SAMPLES, GRADES])
@@ -56,14 +51,14 @@ def solve_run(
     finished = store.find_finished("solve", arguments, inputs)
     if finished:
         return finished.result
-    is_supported = not limits and (unit, method) == ("samples", "exact")
+    is_supported = not limits and unit == "samples"
     if needs_blocks(store, UTILITY, is_supported=is_supported):
         found = {**solve_blocks(store, UTILITY, ALLOCATION, budget), "unit": unit}
         store.finish_written(
             "solve", arguments=arguments, inputs=inputs, names=[ALLOCATION], result=found
         )
         return found
-    result, chosen = _solve_in_memory(store, budget, unit, limits, method, prices)
+    result, chosen = _solve_in_memory(store, budget, unit, limits, prices)
     store.finish(
         "solve", arguments=arguments, inputs=inputs, outputs={ALLOCATION: chosen}, result=result
     )
@@ -75,7 +70,6 @@ def _solve_in_memory(
     budget: float,
     unit: str,
     limits: Mapping[str, float] | None,
-    method: str,
     prices: TokenPriceList | None,
 ) -> tuple[dict[str, Any], pa.Table]:
     """Return the result of the stage, and the level of each question."""
@@ -90,9 +84,7 @@ def _solve_in_memory(
         key,
         extra_costs={name: costs(name, prices) for name in limits or {}},
     )
-    allocation = (
-        solve_limits(table, budget, limits) if limits else solve(table, budget, method=method)
-    )
+    allocation = solve_limits(table, budget, limits) if limits else solve(table, budget)
     ids = utility["question_id"].to_pylist()
     result = {**_describe(allocation, ids, levels), "unit": unit}
     if limits:

@@ -33,7 +33,7 @@ def needs_blocks(store: Run, name: str, *, is_supported: bool) -> bool:
     if is_large(store) and not is_supported:
         raise ConfigError(
             f"a run of {files.n_questions:,} questions with this many samples is solved in blocks, "
-            "which supports one arm, the unit 'samples', the method 'exact' and no limits"
+            "which supports one arm, the unit 'samples' and no limits"
         )
     return is_large(store) or (is_supported and files.n_questions > MAX_QUESTIONS_IN_MEMORY)
 

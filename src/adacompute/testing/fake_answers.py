@@ -2,20 +2,24 @@
 
 An answer reads "The answer is 42.", followed by filler words up to the requested length. One word
 is one token. The number depends on the prompt and the seed, so samples differ and are
-reproducible. The score of a text depends on the text alone. This module does no networking and
-injects no faults.
+reproducible. The score of a text depends on the text alone. On request, answers are those that a
+small model gave to the questions of the shipped example. This module does no networking and injects
+no faults.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal
 
 from adacompute.core.errors import ConfigError
+from adacompute.datasets.example import find_example
 
 FAULTS = {
     "429": "asks to slow down",
@@ -36,6 +40,10 @@ FAULTS = {
 _FILLER = ("so", "we", "add", "both", "and", "take", "one", "half", "of", "it", "then", "look")
 
 
+class UnknownQuestionError(ValueError):
+    """A question of which no samples were recorded."""
+
+
 @dataclass(frozen=True)
 class FakeSettings:
     """Behaviour of the fake server. By default it does everything right and without delay.
@@ -47,7 +55,8 @@ class FakeSettings:
     to reject. `fault_script` lists the outcome of the first calls ("ok" or a name in ``FAULTS``);
     after that each call meets a fault with the probabilities of `fault_rates`, drawn from `seed` in
     order of arrival. With `vary_tokens`, the length of an answer is a number up to
-    `completion_tokens` that depends on its seed. With `record_calls`, /calls lists every call.
+    `completion_tokens` that depends on its seed. With `record_calls`, /calls lists every call. With
+    `recorded`, answers are samples of the shipped example, and other questions get status 404.
     """
 
     latency_s: float = 0.0
@@ -79,6 +88,7 @@ class FakeSettings:
     retry_after_date: bool = False
     vary_tokens: bool = False
     record_calls: bool = False
+    recorded: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -98,7 +108,8 @@ class FakeSettings:
 class FakeRequest:
     """One parsed request; `seeds` has one entry per choice of the reply.
 
-    `answer_tokens` is the length of an answer without a limit, and `max_tokens` the limit.
+    `answer_tokens` is the length of an answer without a limit, and `max_tokens` the limit. `texts`
+    are the answers of recorded choices.
     """
 
     chat: bool
@@ -110,6 +121,7 @@ class FakeRequest:
     logprobs: bool
     include_usage: bool
     top_logprobs: int = 0
+    texts: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -123,7 +135,9 @@ class FakeRequest:
         return "length" if self.tokens < self.answer_tokens + self.reasoning_tokens else "stop"
 
     def words(self, seed: object) -> list[str]:
-        """Visible tokens of the choice with this seed."""
+        """Visible tokens of the choice with this seed; a recorded answer is one piece."""
+        if self.texts:
+            return [self.texts[self.seeds.index(seed)]]
         n_visible = max(0, self.tokens - self.reasoning_tokens)
         number = zlib.crc32(f"{self.prompt}|{seed}".encode())
         words = ["The", " answer", " is", f" {number % 100}."]
@@ -281,7 +295,7 @@ def parse_fake_request(
     answer_tokens = settings.completion_tokens * (4 if longer else 1)
     if settings.vary_tokens:
         answer_tokens = 1 + zlib.crc32(f"{seeds[0]}".encode()) % answer_tokens
-    return FakeRequest(
+    found = FakeRequest(
         chat=chat,
         prompt=json.dumps(body["messages"]) if chat else str(body["prompt"]),
         seeds=seeds,
@@ -292,6 +306,31 @@ def parse_fake_request(
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         top_logprobs=min(settings.top_logprobs, _n_top_logprobs(body, chat=chat)),
     )
+    return _draw_recorded(found, body) if settings.recorded else found
+
+
+def _draw_recorded(request: FakeRequest, body: Mapping[str, Any]) -> FakeRequest:
+    """Answer with recorded samples; each choice has their mean number of tokens."""
+    text = str(body["messages"][-1]["content"] if request.chat else body["prompt"])
+    question = text.rpartition("Question: ")[2].partition("\nAnswer:")[0].strip()
+    if question not in (samples := read_recorded()):
+        raise UnknownQuestionError(f"no samples of the question {question!r} were recorded")
+    drawn = [random.Random(f"{text}|{seed}").choice(samples[question]) for seed in request.seeds]  # noqa: S311 - no secrets
+    tokens = round(sum(n_tokens for _, n_tokens in drawn) / len(drawn))
+    texts = tuple(text for text, _ in drawn)
+    return replace(request, texts=texts, answer_tokens=tokens, max_tokens=None)
+
+
+@cache
+def read_recorded() -> dict[str, list[tuple[str, int]]]:
+    """Return the answers to each question of the shipped example, and their numbers of tokens."""
+    import pyarrow.parquet as pq
+
+    found: dict[str, list[tuple[str, int]]] = {}
+    columns = ["question", "completion", "completion_tokens"]
+    for row in pq.read_table(find_example(), columns=columns).to_pylist():
+        found.setdefault(row["question"], []).append((row["completion"], row["completion_tokens"]))
+    return found
 
 
 def describe_logprobs(words: list[str], *, chat: bool, top_logprobs: int) -> dict[str, Any]:

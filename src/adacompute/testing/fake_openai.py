@@ -37,6 +37,7 @@ from adacompute.testing.fake_answers import (
     FAULTS,
     FakeRequest,
     FakeSettings,
+    UnknownQuestionError,
     parse_embedding_request,
     parse_fake_request,
     parse_score_request,
@@ -126,7 +127,7 @@ class FakeUpstream:
             fake_request = self._parse(body, path)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             self._counts["rejected"] += 1
-            return self._error(400, str(error))
+            return self._error(404 if isinstance(error, UnknownQuestionError) else 400, str(error))
         if fault is not None:
             self._faults[fault] += 1
         if self.settings.record_calls:

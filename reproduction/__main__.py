@@ -1,0 +1,147 @@
+"""Main: the commands that reproduce the paper, and what they print.
+
+``python -m reproduction RUN… --out DIR`` makes the tables and figures, and ``python -m reproduction
+evaluate RUN`` scores policies by the paper's protocol. Output, progress, failures and exit codes
+are those of the package's own commands. It computes nothing itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adacompute.cli.main import run as run_command
+from adacompute.cli.options import (
+    FEATURES,
+    NAMES,
+    NUMBERS,
+    PRICE_AS,
+    RUN,
+    TIE_BREAK,
+    TOKEN_PRICES,
+    UNIT,
+    common,
+)
+from adacompute.cli.output import (
+    format_amount,
+    format_percent,
+    print_rows,
+    print_text,
+    print_values,
+    progress,
+    show,
+)
+from adacompute.cli.results import accuracy_and_cost, print_by_budget, print_skipped
+from reproduction.evaluation import evaluate_run
+from reproduction.runs import FULL_RUNS, reproduce_runs
+
+Result = dict[str, Any]
+
+COLUMNS = (
+    "run",
+    "mixture",
+    "static oracle (cross-fitted)",
+    "router (paper)",
+    "router (held out)",
+    "sequential",
+)
+"""Columns of the comparison that fit a terminal."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def cli() -> None:
+    """Reproduce the paper from recorded samples; `reproduce` need not be written."""
+
+
+@cli.command("reproduce")
+@click.argument("sources", metavar="RUN…", type=RUN, nargs=-1, required=True)
+@click.option("--out", required=True, type=RUN, help="Directory for the tables and figures.")
+@click.option(
+    "--full-runs",
+    default=FULL_RUNS,
+    show_default=True,
+    help="Number of runs that get every table and figure; the others are only compared.",
+)
+@common
+def reproduce(*, sources: tuple[Path, ...], out: Path, full_runs: int, as_json: bool) -> None:
+    """Make every table and figure of the paper from recorded samples."""
+    with progress("Reproducing") as report:
+        result = reproduce_runs(sources, out=out, full_runs=full_runs, progress=report)
+    show(result, _print_reproduction, as_json=as_json)
+
+
+@cli.command("evaluate")
+@click.argument("run", metavar="RUN", type=RUN)
+@click.option(
+    "--budgets",
+    type=NUMBERS,
+    help="Mean costs per question to score at (default: the cost of 1.5,2,3,4,6 samples).",
+)
+@click.option("--policies", type=NAMES, help="Policies to score (default: all).")
+@click.option("--drop-unparsed", is_flag=True, help="Remove samples that could not be parsed.")
+@UNIT
+@TOKEN_PRICES
+@PRICE_AS
+@FEATURES
+@TIE_BREAK
+@common
+def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared above
+    """Score the paper's policies by its own protocol."""
+    with progress("Evaluating") as report:
+        result = evaluate_run(run, progress=report, **options)
+    show(result, print_scores, as_json=as_json)
+
+
+def _print_reproduction(result: Result) -> None:
+    """Print what was reproduced, and the comparison of all runs."""
+    print_values(
+        "Reproduced",
+        {
+            "Index": result["index"],
+            "Runs": result["runs"],
+            "Runs with every table and figure": result["complete"],
+            "Files": len(result["paths"]),
+            "Left out": len(result["excluded"]) or None,
+        },
+    )
+    rows = [
+        {name: row[name] if name == "run" else format_percent(row[name]) for name in COLUMNS}
+        for row in result["comparison"]
+    ]
+    print_rows("Accuracy at 2 samples per question", rows)
+
+
+def print_scores(result: Result) -> None:
+    """Print the accuracy and the cost of each policy at each budget."""
+    dropped = ", unparsed samples removed" if result["drop_unparsed"] else ""
+    title = f"Accuracy by mean budget in {result['unit']}, the paper's protocol{dropped}"
+    print_by_budget(title, result["rows"], accuracy_and_cost)
+    questions = format_amount(result["questions"], "question")
+    if "subsample_of" in result:
+        questions += f", a subsample by hash of {result['subsample_of']:,}"
+    print_text(
+        f"{questions}; accuracy, and realised cost. {format_percent(result['unparsed_share'])} of "
+        f"the samples could not be parsed. entropy_estimate: {result['entropy_estimate']}."
+    )
+    over: dict[str, list[str]] = {}
+    for row in result["rows"]:
+        if row["is_over_budget"]:
+            over.setdefault(row["policy"], []).append(f"{row['budget']:g}")
+    for name, budgets in over.items():
+        print_text(f"Over the budget: {name} at {', '.join(budgets)}")
+    print_skipped(result)
+
+
+def main() -> None:
+    """Run a command; without the name of one, make the tables and figures."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] not in (*cli.commands, "-h", "--help"):
+        arguments = ["reproduce", *arguments]
+    run_command(cli, "python -m reproduction", arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Paper classifier ablation: five classifiers of the oracle's levels, on one run or several.
+
+As in the paper, rows of (run, question, budget) are pooled, over the levels that all runs have, and
+the budget is not a feature. The paper splits the rows at random, so copies of a test question are
+in the training set. The same is therefore also computed with splits by question, which keep the
+copies of a question at all budgets and in all runs together. R rows, K levels. It knows nothing of
+plotting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adacompute.core.errors import DataError
+from adacompute.core.oracle import solve
+from adacompute.core.types import (
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    KeyArray,
+    UtilityTable,
+)
+from adacompute.evaluation.pool import assign_folds
+from adacompute.policies.learners import CLASSIFIERS, fit_classifier, single_threaded
+from reproduction.run_data import BUDGETS, FOLDS, RunData, levels_up_to
+from reproduction.table_files import Row
+
+N_SPLITS = 10
+BY_ROW, BY_QUESTION = "rows", "questions"
+SCORES = ("accuracy", "oracle_gap", "imitation", "cost")
+"""The scores of the paper's table, which come with their deviation over the splits."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Scores of one classifier on one split, and three bounds of its regret.
+
+    ``regret_bound`` weighs each mistake by its own worst cost and is valid. ``mean_bound`` is the
+    mean worst cost times the error rate: the paper plots it, and it is no bound. ``max_bound`` is
+    the largest worst cost times the error rate. ``run_gap`` is the oracle gap in each run, NaN
+    where a run has no held-out row.
+    """
+
+    classifier: str
+    split_by: str
+    accuracy: float
+    oracle_gap: float
+    imitation: float
+    cost: float
+    regret: float
+    regret_bound: float
+    mean_bound: float
+    max_bound: float
+    run_gap: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation:
+    """Trials of five classifiers, and the confusion matrix of the trees by kind of split.
+
+    ``oracle_accuracy`` and ``lowest_accuracy`` are those of the oracle and of the lowest level in
+    each run. A confusion matrix is (K, K), true levels in rows that sum to 1.
+    ``constant_imitation`` is the imitation of a constant prediction of the most common level.
+    ``adjacent_share`` is the share of the trees' mistakes that are one level off, among the levels
+    that occur as labels. ``mean_loss`` and ``max_loss`` are those of the worst level of each row.
+    """
+
+    runs: tuple[str, ...]
+    levels: tuple[int, ...]
+    trials: list[Trial]
+    oracle_accuracy: FloatArray
+    lowest_accuracy: FloatArray
+    oracle_cost: float
+    confusion: dict[str, FloatArray]
+    constant_imitation: float
+    adjacent_share: dict[str, float]
+    mean_loss: float
+    max_loss: float
+    excluded: dict[str, str]
+
+    def select(self, classifier: str, split_by: str) -> list[Trial]:
+        """Return the trials of a classifier with a kind of split."""
+        return [t for t in self.trials if (t.classifier, t.split_by) == (classifier, split_by)]
+
+    def mean(self, classifier: str, split_by: str, field: str) -> float:
+        """Mean of a score over splits; NaN where the classifier has no trial."""
+        own = self.select(classifier, split_by)
+        return float(np.mean([getattr(trial, field) for trial in own])) if own else float("nan")
+
+    def run_accuracy(self, classifier: str, split_by: str) -> FloatArray:
+        """Accuracy in each run, (runs,): the oracle's minus the mean gap on the held-out rows.
+
+        So it does not depend on how hard the rows are that were held out. NaN without trials.
+        """
+        own = np.array([trial.run_gap for trial in self.select(classifier, split_by)])
+        if not own.size:
+            return np.full(len(self.runs), np.nan)
+        has_rows = ~np.isnan(own)
+        gap = np.where(has_rows, own, 0.0).sum(axis=0) / np.maximum(1, has_rows.sum(axis=0))
+        return np.asarray(self.oracle_accuracy - gap)
+
+    @property
+    def rows(self) -> list[Row]:
+        """One row per kind of split and classifier."""
+        rows: list[Row] = []
+        for split_by in (BY_ROW, BY_QUESTION):
+            for name in CLASSIFIERS:
+                if own := self.select(name, split_by):
+                    row: Row = {"split by": split_by, "classifier": name}
+                    for score in SCORES:
+                        column = score.replace("_", " ")
+                        row[column] = self.mean(name, split_by, score)
+                        row[f"± {column}"] = float(np.std([getattr(t, score) for t in own]))
+                    row["share of the most common level"] = self.constant_imitation
+                    row["regret"] = self.mean(name, split_by, "regret")
+                    row["regret bound"] = self.mean(name, split_by, "regret_bound")
+                    if len(self.runs) > 1:
+                        by_run = self.run_accuracy(name, split_by).tolist()
+                        row |= {
+                            f"accuracy on {run}": value
+                            for run, value in zip(self.runs, by_run, strict=True)
+                        }
+                    rows.append(row)
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class _PooledRows:
+    """R rows of (run, budget, question); ``net`` (R, K) is utility − price × cost of each level.
+
+    Only the features of splits by row, the paper's own, include the draft that it does not pay for.
+    """
+
+    features: dict[str, Float32Array]
+    group: KeyArray
+    run: IntArray
+    label: IntArray
+    utility: FloatArray
+    cost: FloatArray
+    net: FloatArray
+
+    def at(self, values: FloatArray, choice: IntArray) -> FloatArray:
+        """Return the value of the chosen level of each row, (R,)."""
+        return np.asarray(values[np.arange(len(values)), choice])
+
+    @property
+    def max_loss(self) -> FloatArray:
+        """M_λ(x) of Theorem 2: the loss of the worst level of each row."""
+        return np.asarray(self.at(self.net, self.label) - self.net.min(axis=1))
+
+
+def ablate(*runs: RunData, n_splits: int = N_SPLITS) -> Ablation:
+    """Fit five classifiers to the oracle's levels at three budgets, all runs pooled."""
+    levels = levels_up_to(runs[0].levels, min(run.levels[-1] for run in runs))
+    pooled = _pool_rows(runs, levels)
+    folds = [assign_folds(pooled.group, FOLDS, seed=seed) == 0 for seed in range(n_splits)]
+    row_masks = [_hold_out_rows(len(pooled.label), seed) for seed in range(n_splits)]
+    trials: list[Trial] = []
+    counts = {split: np.zeros((len(levels), len(levels))) for split in (BY_ROW, BY_QUESTION)}
+    excluded: dict[str, str] = {}
+    for classifier in CLASSIFIERS:
+        for split_by, masks in ((BY_ROW, row_masks), (BY_QUESTION, folds)):
+            for seed, mask in enumerate(masks):
+                try:
+                    choice = _predict(pooled, split_by, mask, classifier, seed, len(levels))
+                except DataError as error:
+                    excluded[classifier] = str(error)
+                    continue
+                trials.append(_score(pooled, classifier, split_by, choice, mask, len(runs)))
+                if classifier == "gbm":
+                    np.add.at(counts[split_by], (pooled.label[mask], choice[mask]), 1.0)
+    total = {name: np.maximum(1.0, c.sum(axis=1, keepdims=True)) for name, c in counts.items()}
+    oracle = pooled.at(pooled.utility, pooled.label)
+    return Ablation(
+        runs=tuple(run.name for run in runs),
+        levels=levels,
+        trials=trials,
+        oracle_accuracy=_means_by_run(oracle, pooled.run, len(runs)),
+        lowest_accuracy=_means_by_run(pooled.utility[:, 0], pooled.run, len(runs)),
+        oracle_cost=float(pooled.at(pooled.cost, pooled.label).mean()),
+        confusion={name: c / total[name] for name, c in counts.items()},
+        constant_imitation=float(np.bincount(pooled.label).max() / len(pooled.label)),
+        adjacent_share={name: _adjacent_share(c, pooled.label) for name, c in counts.items()},
+        mean_loss=float(pooled.max_loss.mean()),
+        max_loss=float(pooled.max_loss.max()),
+        excluded=excluded,
+    )
+
+
+def _pool_rows(runs: Sequence[RunData], levels: tuple[int, ...]) -> _PooledRows:
+    """Stack the questions of all runs at all budgets, with the oracle's level of each."""
+    if len({run.pool.features.shape[1] for run in runs}) > 1:
+        raise DataError("the runs have different features, so one classifier cannot be fitted")
+    parts: list[_PooledRows] = []
+    for number, run in enumerate(runs):
+        whole = run.window_table
+        utility, cost = whole.utility[:, : len(levels)], whole.costs[:, : len(levels)]
+        table = UtilityTable(utility, cost, whole.key)
+        for budget in BUDGETS:
+            allocation = solve(table, budget)
+            parts.append(
+                _PooledRows(
+                    features={BY_ROW: run.paper_pool.features, BY_QUESTION: run.pool.features},
+                    group=run.pool.group,
+                    run=np.full(len(run), number),
+                    label=allocation.choice,
+                    utility=utility,
+                    cost=cost,
+                    net=utility - allocation.price * cost,
+                )
+            )
+    return _PooledRows(
+        features={
+            split: np.concatenate([part.features[split] for part in parts])
+            for split in (BY_ROW, BY_QUESTION)
+        },
+        group=np.concatenate([part.group for part in parts]),
+        run=np.concatenate([part.run for part in parts]),
+        label=np.concatenate([part.label for part in parts]),
+        utility=np.concatenate([part.utility for part in parts]),
+        cost=np.concatenate([part.cost for part in parts]),
+        net=np.concatenate([part.net for part in parts]),
+    )
+
+
+def _predict(
+    pooled: _PooledRows, split_by: str, mask: BoolArray, classifier: str, seed: int, n_levels: int
+) -> IntArray:
+    """Fit a classifier to the other rows; return its level of the held-out ones, else the label."""
+    features, label = pooled.features[split_by], pooled.label
+    with single_threaded():
+        model = fit_classifier(
+            features[~mask], label[~mask], n_levels=n_levels, classifier=classifier, seed=seed
+        )
+    choice = label.copy()
+    choice[mask] = model.predict(features[mask]).argmax(axis=1)
+    return choice
+
+
+def _adjacent_share(counts: FloatArray, label: IntArray) -> float:
+    """Share of the mistakes that are one level off, of the levels that some label uses."""
+    used = np.unique(label)
+    counts = counts[np.ix_(used, used)]
+    mistakes = counts.sum() - np.trace(counts)
+    adjacent = np.trace(counts, offset=1) + np.trace(counts, offset=-1)
+    return float(adjacent / mistakes) if mistakes else 1.0
+
+
+def _hold_out_rows(n_rows: int, seed: int) -> BoolArray:
+    """Mark a random fifth of the rows, as the paper splits."""
+    held_out = np.zeros(n_rows, dtype=np.bool_)
+    order = np.random.default_rng(seed).permutation(n_rows)
+    held_out[order[: max(1, n_rows // FOLDS)]] = True
+    return held_out
+
+
+def _means_by_run(values: FloatArray, run: IntArray, n_runs: int) -> FloatArray:
+    """Mean of each run, (runs,); NaN where it has no value."""
+    count = np.bincount(run, minlength=n_runs)
+    total = np.bincount(run, values, minlength=n_runs)
+    return np.where(count > 0, total / np.maximum(1, count), np.nan)
+
+
+def _score(
+    pooled: _PooledRows,
+    classifier: str,
+    split_by: str,
+    choice: IntArray,
+    mask: BoolArray,
+    n_runs: int,
+) -> Trial:
+    """Score a classifier on the held-out rows, each at the price of its own run and budget."""
+    label = pooled.label
+    utility, cost = (pooled.at(values, choice)[mask] for values in (pooled.utility, pooled.cost))
+    gap = pooled.at(pooled.utility, label)[mask] - utility
+    regret = (pooled.at(pooled.net, label) - pooled.at(pooled.net, choice))[mask]
+    max_loss, is_wrong = pooled.max_loss[mask], (label != choice)[mask]
+    error_rate = float(is_wrong.mean())
+    return Trial(
+        classifier=classifier,
+        split_by=split_by,
+        accuracy=float(utility.mean()),
+        oracle_gap=float(gap.mean()),
+        imitation=1.0 - error_rate,
+        cost=float(cost.mean()),
+        regret=float(regret.mean()),
+        regret_bound=float((max_loss * is_wrong).mean()),
+        mean_bound=float(max_loss.mean()) * error_rate,
+        max_bound=float(max_loss.max()) * error_rate,
+        run_gap=tuple(_means_by_run(gap, pooled.run[mask], n_runs).tolist()),
+    )

@@ -1,0 +1,45 @@
+"""Imitation: how closely a router follows the oracle, and how much its mistakes lose.
+
+This evaluates Theorem 2 and its corollary, and Theorem 3 with its second part corrected. The valid
+bound weighs each mistake by its own largest loss; the mean of M times the error rate, as in the
+paper, is not a bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adacompute.core.oracle import solve
+from adacompute.core.types import IntArray, UtilityTable
+from adacompute.policies.router import max_regret
+
+
+def measure_imitation(
+    table: UtilityTable, choice: IntArray, oracle: IntArray, price: float, budget: float
+) -> dict[str, Any]:
+    """Return the imitation, the regret and their bounds for any choice of levels.
+
+    ``oracle`` are the oracle's levels, which are optimal at the price. ``regret`` =
+    ``oracle_gap`` − price × ``cost_deviation``. ``recovery_bound`` bounds how far the choice is
+    below the best allocation of B′ = B + ε (c_K − c_1), a budget that it never exceeds.
+    """
+    is_wrong = oracle != choice
+    error = float(is_wrong.mean())
+    regret = max_regret(table, oracle, price)
+    utility, cost = table.utility_of(choice), table.cost_of(choice)
+    gap = float((table.utility_of(oracle) - utility).mean())
+    deviation = float((table.cost_of(oracle) - cost).mean())
+    lowest, highest = float(np.min(table.cost)), float(np.max(table.cost))
+    larger_budget = budget + error * (highest - lowest)
+    return {
+        "imitation": 1.0 - error,
+        "oracle_gap": gap,
+        "cost_deviation": deviation,
+        "regret": gap - price * deviation,
+        "regret_bound": float((regret * is_wrong).mean()),
+        "recovery_gap": solve(table, larger_budget).mixed_utility - float(utility.mean()),
+        "recovery_bound": float(regret.max()) * error
+        + price * (larger_budget - float(cost.mean())),
+    }

@@ -1,1 +1,0 @@
-"""Paper: every table and figure of the paper, from recorded samples."""

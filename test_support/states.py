@@ -1,0 +1,17 @@
+"""States: the vote states of single questions, to compare sums over many questions with."""
+
+from __future__ import annotations
+
+from adacompute.core.answers import Answers
+from adacompute.core.states import StateMeasure, measure_counts, sorted_classes
+
+
+def measure_states(answers: Answers, max_samples: int) -> StateMeasure:
+    """Measure the states of up to ``max_samples`` samples, over all subsets of recorded samples.
+
+    Ties are broken uniformly. An answer class counts as correct in proportion to the share of its
+    samples that are. The result takes 54 kB per question.
+    """
+    count, accuracy = sorted_classes(answers)
+    n_unparsed = answers.n_samples - count.sum(axis=1)
+    return measure_counts(count, accuracy, n_unparsed, max_samples)
