@@ -95,7 +95,7 @@ def arms() -> Experiment:
 
 
 def votes_of(experiment: Experiment) -> OrderedVotes:
-    return label_orders(experiment.evidence.samples, experiment.evidence.order[0])
+    return label_orders(experiment.evidence.samples.answers, experiment.evidence.order[0])
 
 
 def find_setting(fitted: FittedPolicy) -> tuple[Any, ...]:
@@ -256,7 +256,7 @@ def test_a_model_switch_stops_where_two_arms_agree(arms: Experiment) -> None:
     agree = (answer[one] == answer[two]) & (answer[one] != UNPARSED)
     cost = 1.0 + 5.0 + np.where(agree, 0.0, 9.0)
     np.testing.assert_allclose(result.cost[:, column], cost.reshape(-1, 5).mean(axis=1))
-    vote = label_orders(evidence.samples, np.stack([one, two, three], axis=1))
+    vote = label_orders(evidence.samples.answers, np.stack([one, two, three], axis=1))
     expected = np.where(agree, correct[one], weighted_accuracies(vote)[:, -1])
     np.testing.assert_allclose(result.accuracy[:, column], expected.reshape(-1, 5).mean(axis=1))
 
