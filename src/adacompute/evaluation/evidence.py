@@ -276,13 +276,15 @@ def follow_plans(
     """Return the position at which each plan stops in each order, (M, prices)."""
     stride, (n_prices, n_states, n_cells) = Grid(tuple(max_samples)).stride, action.shape
     size = len(state) * n_prices
-    position = np.zeros(size, dtype=np.int64)
     order, price = np.divmod(np.arange(size), n_prices)
-    place, plan = order * state.shape[1], price * (n_states * n_cells) + cell[order]
-    flat_state, flat_action, active = state.ravel(), action.ravel(), np.arange(size)
+    start = order * state.shape[1]
+    # Those that go on: their number, where they are in the states, and their plan in the actions.
+    active, place, plan = np.arange(size), start.copy(), price * (n_states * n_cells) + cell[order]
+    end, where, actions = start.copy(), state.ravel() * n_cells, action.ravel()
     while len(active):
-        now = flat_state[place[active] + position[active]]
-        step = flat_action[plan[active] + now * n_cells].astype(np.int64)
-        active, step = active[step != STOP], step[step != STOP]
-        position[active] += stride[step - 1]
-    return position.reshape(len(state), n_prices)
+        step = actions[plan + where[place]]
+        goes_on = step != STOP
+        active, place, plan = active[goes_on], place[goes_on], plan[goes_on]
+        place += stride[step[goes_on].astype(np.int64) - 1]
+        end[active] = place
+    return (end - start).reshape(len(state), n_prices)
