@@ -13,6 +13,9 @@ from pathlib import Path
 EXAMPLE = "example"
 """Name of the example as a source, unless there is a file of that name."""
 
+GRADER = "numeric"
+"""Grader of its answers."""
+
 N_QUESTIONS, N_SAMPLES, SEED = 300, 48, 7
 """Number of questions, samples per question, and the seed of the generated questions."""
 
@@ -20,6 +23,11 @@ N_QUESTIONS, N_SAMPLES, SEED = 300, 48, 7
 def find_example() -> Path:
     """Path of the samples."""
     return _find("arithmetic.parquet")
+
+
+def find_grader(path: Path) -> str | None:
+    """Return the grader of the samples at a path, which is known of the example alone."""
+    return GRADER if path == find_example() else None
 
 
 def find_card() -> Path:
