@@ -48,7 +48,7 @@ class Agreement(ada.Estimator):
 
 def main() -> None:
     """Compare the rule with a published one and with the best mixture, at equal cost."""
-    samples = ada.read_samples("example", grader="numeric")
+    samples = ada.read_samples("example")
     print(ada.evaluate([Agreement(), ada.AdaptiveConsistency(), "mixture"], samples, budgets=[4.0]))
 
 

@@ -16,7 +16,7 @@ import adacompute as ada
 URL, MODEL, PORT = os.environ["OPENAI_BASE_URL"], sys.argv[1], int(sys.argv[2])
 QUESTIONS = ["What is 17 + 25?", "What is half of 90?", "What is 391 divided by 17?"]
 
-samples = ada.read_samples("example", grader="numeric")
+samples = ada.read_samples("example")
 policy = ada.Sequential(max_samples=16).fit(samples)
 print(ada.calibrate(policy, samples, budget=2.0))
 print(ada.evaluate([policy, ada.AdaptiveConsistency(), "mixture"], samples, budgets=[1.5, 2, 4]))

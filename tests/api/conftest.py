@@ -12,7 +12,7 @@ import adacompute as ada
 @pytest.fixture(scope="session")
 def example() -> ada.Samples:
     """Return 300 questions with 48 samples each."""
-    return ada.read_samples("example", grader="numeric")
+    return ada.read_samples("example")
 
 
 @pytest.fixture(scope="session")

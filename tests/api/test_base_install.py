@@ -24,7 +24,7 @@ import adacompute as ada
 
 for name in ada.__all__:
     getattr(ada, name)
-samples = ada.read_samples("example", grader="numeric").take(range(0, 300, 3))
+samples = ada.read_samples("example").take(range(0, 300, 3))
 policy = ada.AdaptiveConsistency(max_samples=4).fit(samples)
 ada.calibrate(policy, samples, budget=2.5)
 ada.evaluate([policy, "mixture"], samples, budgets=[2])

@@ -55,7 +55,7 @@ def test_prices_do_not_transfer_between_fits_but_training_costs_do(telling: Expe
     prices = []
     for fold in score.curve.folds:
         first, _ = fold.locate(point.setting)
-        prices.append(fold.fitted.prices[first])
+        prices.append(fold.prices[first])
     assert max(prices) > 1.02 * min(prices)
     assert point.setting == pytest.approx(point.cost, rel=0.05)
 

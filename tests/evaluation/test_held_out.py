@@ -41,9 +41,14 @@ def curve_of(
     is_stepped: bool = False,
 ) -> HeldOutCurve:
     """Return a curve with one question per fold."""
-    fitted = replace(fitted, is_stepped=is_stepped)
+    known = {"prices": np.asarray(fitted.prices), "is_stepped": is_stepped}
     folds = [
-        FoldResult(fitted, np.array(own), np.array([f]), results([cost[f]], [accuracy[f]]))
+        FoldResult(
+            training_cost=np.array(own),
+            held_out=np.array([f]),
+            result=results([cost[f]], [accuracy[f]]),
+            **known,
+        )
         for f, own in enumerate(training)
     ]
     return HeldOutCurve(tuple(folds), np.arange(len(folds), dtype=np.uint64))
@@ -190,7 +195,7 @@ def simulate(seed: int, *, copies: int = 1, groups: int = 120) -> tuple[float, F
         accuracy = (ease[:, None] + rising + more[:, None])[rows]
         zero = np.zeros(accuracy.shape)
         result = ReplayResult(cost[rows], accuracy, zero, zero, zero, zero)
-        fold = FoldResult(FITTED, settings, np.arange(len(rows)), result)
+        fold = FoldResult(np.asarray(FITTED.prices), settings, np.arange(len(rows)), result)
         return HeldOutCurve((fold,), rows.astype(np.uint64))
 
     base = curve(np.tile(settings, (groups, 1)), np.zeros(groups))

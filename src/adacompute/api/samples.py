@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import Float32Array, IntArray, KeyArray, UtilityTable
-from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
+from adacompute.datasets.example import EXAMPLE, find_example, find_grader, locate_bundle
 from adacompute.datasets.rows import SAMPLE_SCHEMA, finish_samples, read_columns, select_columns
 from adacompute.datasets.sources import read_question_source, resolve_source
 from adacompute.datasets.ungraded import UNGRADED, grade_table
@@ -228,15 +228,17 @@ def read_samples(
     question with different grades are refused unless ``allow_inconsistent_grades`` is set. Without
     ``pool_answers``, answers of different arms are never equal; a run records that itself.
 
-    >>> len(read_samples("example", grader="numeric"))
+    >>> len(read_samples("example"))
     300
     """
+    path = resolve_source(Path(source)) if isinstance(source, str | PathLike) else None
+    if grader is None and path is not None:
+        grader = find_grader(path)
     judge = load_grader(grader) if isinstance(grader, str) else grader
     prices = _read_prices(token_prices, unit, price_as)
     costs = CostModel(unit, prices, native_n, round_cost)
     known: dict[str, Any] = {"grader": judge, "costs": costs, "pool_answers": pool_answers}
-    if isinstance(source, str | PathLike):
-        path = resolve_source(Path(source))
+    if path is not None:
         if (path / SAMPLES_FILE).is_file():
             return _select_prices(_read_run(Run(path), model, known), token_prices, price_as)
         table = _read_path(path, judge, gold, columns, pool_answers=pool_answers)

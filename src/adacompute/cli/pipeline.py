@@ -288,17 +288,23 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @click.command("report")
 @click.argument("run", metavar="DIR", type=RUN)
 @click.option("--out", required=True, type=RUN, help="File of the page, such as report.html.")
-@click.option("--budget", type=float, help="Mean cost per question (default: two samples).")
-@click.option("--policy", help="Policy that the page is about (default: sequential).")
+@click.option(
+    "--budget", type=float, help="Mean cost per question (default: as fitted, or two samples)."
+)
+@click.option("--policy", help="Policy that the page is about (default: as fitted, or sequential).")
 @click.option(
     "--policies", type=NAMES, help="Policies to compare with (default: a fast selection)."
 )
-@click.option("--levels", type=WHOLE_NUMBERS, help="Levels (default: as evaluated, or 1,2,4,8,16).")
+@click.option(
+    "--levels",
+    type=WHOLE_NUMBERS,
+    help="Levels (default: as fitted or evaluated, or 1,2,4,8,16).",
+)
 @click.option("--all-policies", is_flag=True, help="Draw all policies in the main chart.")
-@UNIT
+@click.option("--unit", help="Unit of costs and budgets (default: as fitted, or samples).")
 @TOKEN_PRICES
 @PRICE_AS
-@SEED
+@click.option("--seed", type=int, help="Seed of all random choices (default: as fitted, or 0).")
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
     """Write a page that shows what a budget buys, and why."""

@@ -221,6 +221,7 @@ def _list_types(colours: Colours) -> tuple[IntArray, IntArray]:
     return np.array(vectors), grown
 
 
+@lru_cache(maxsize=256)
 def count_states(colours: Colours, limit: int = MAX_STATES) -> int:
     """Return the number of states, or a number above the limit if there are more."""
     try:

@@ -271,8 +271,9 @@ def _polynomials(
     pick = np.stack([_binomial(size, heads, max_samples) for size in counts])
     rest = _binomial(unparsed, heads, max_samples)
     value = np.zeros((len(levels), counts.shape[1]))
-    for lead in range(1, max_samples + 1):
-        led = _with_lead(pick, accuracy, lead, max_samples)
+    largest = counts.max(axis=1).astype(np.int64).tolist()
+    for lead in range(1, min(max_samples, max(largest, default=0)) + 1):
+        led = _with_lead(pick, accuracy, lead, max_samples, largest)
         for k, size in enumerate(levels):
             if lead > size:
                 continue
@@ -282,16 +283,24 @@ def _polynomials(
     return np.asarray((value / probability).T)
 
 
-def _with_lead(pick: FloatArray, accuracy: FloatArray, lead: int, max_samples: int) -> FloatArray:
-    """Return P(samples picked, classes tied at the lead) × the sum of the tied accuracies."""
+def _with_lead(
+    pick: FloatArray, accuracy: FloatArray, lead: int, max_samples: int, largest: list[int]
+) -> FloatArray:
+    """Return P(samples picked, classes tied at the lead) × the sum of the tied accuracies.
+
+    No more samples of a class are picked than ``largest`` says that it has in any row.
+    """
     max_ties = max_samples // lead
     shape = (max_samples + 1, max_ties + 1, pick.shape[2])
     both = np.zeros((2, *shape))  # the probability, and its product with the tied accuracies
     both[0, 0, 0] = 1.0
-    for own, class_accuracy in zip(pick, accuracy, strict=True):
+    for own, class_accuracy, size in zip(pick, accuracy, largest, strict=True):
         new = both * own[0]
-        for taken in range(1, lead):
+        for taken in range(1, min(lead, size + 1)):
             new[:, taken:] += both[:, : max_samples + 1 - taken] * own[taken]
+        if size < lead:
+            both = new
+            continue
         tie = both[:, : max_samples + 1 - lead, :-1] * own[lead]
         tie[1] += tie[0] * class_accuracy
         new[:, lead:, 1:] += tie

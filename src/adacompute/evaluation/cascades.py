@@ -96,7 +96,7 @@ def run_cascades(evidence: Evidence, *, pair: tuple[int, int]) -> Settings:
     """Return all cascades from one arm to another, and their results, (N, settings)."""
     first, second = pair
     index = [evidence.order[arm] for arm in pair]
-    votes = label_orders(evidence.samples, np.concatenate(index, axis=1))
+    votes = label_orders(evidence.samples.answers, np.concatenate(index, axis=1))
     n_first, n_second = evidence.max_samples[first], evidence.max_samples[second]
     counts = _counts(votes, slice(0, n_first)), _counts(votes, slice(n_first, None))
     cost = [np.cumsum(evidence.samples.cost[one], axis=1) for one in index]
@@ -128,7 +128,7 @@ def run_switches(evidence: Evidence, *, chain: tuple[int, ...]) -> Settings:
     index = np.concatenate(
         [evidence.order[first][:, :1], evidence.order[second][:, :1], later], axis=1
     )
-    votes = label_orders(evidence.samples, index)
+    votes = label_orders(evidence.samples.answers, index)
     totals = [total.copy() for total in running_totals(votes)]
     cost = np.cumsum(evidence.samples.cost[index], axis=1)
     agree = (votes.label[:, 0] == votes.label[:, 1]) & (votes.label[:, 0] != UNPARSED)

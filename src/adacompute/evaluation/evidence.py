@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from adacompute.core.coloured_measure import KnownMeasures
-from adacompute.core.coloured_states import Colours
 from adacompute.core.positions import Grid, VoteTable
 from adacompute.evaluation.replay import ReplayResult
+from adacompute.evaluation.running_votes import OrderedVotes, label_orders, weighted_accuracies
 from adacompute.policies.coloured_fit import (
     ArmSamples,
     FittedVotes,
@@ -28,7 +28,6 @@ from adacompute.policies.coloured_fit import (
     measure_arms,
     order_votes,
 )
-from adacompute.policies.confidence import equal_confidence
 from adacompute.policies.plans import STOP
 
 if TYPE_CHECKING:
@@ -44,6 +43,9 @@ MAX_MEASURES = 16
 
 MAX_BYTES = 256_000_000
 """Memory for the measures of single questions."""
+
+MAX_TABLE = 1_000_000
+"""Votes of orders at positions, up to which they are kept for all training questions."""
 
 PRICE_BLOCK = 8
 """Prices that are replayed at once."""
@@ -150,10 +152,15 @@ class Evidence:
 
     def table(self, votes: FittedVotes) -> VoteTable:
         """Return the votes of all orders at the positions of the fitted states."""
-        index = [
-            one[:, :cap] for one, cap in zip(self.order, votes.colours.max_samples, strict=True)
-        ]
-        return order_votes(self.samples, index, votes.confidence, votes.colours)
+        caps = votes.colours.max_samples
+
+        def tabulate(_: Evidence) -> VoteTable:
+            index = [one[:, :cap] for one, cap in zip(self.order, caps, strict=True)]
+            return order_votes(self.samples, index, votes.confidence, votes.colours)
+
+        if len(self.order[0]) * len(Grid(caps)) > MAX_TABLE:
+            return tabulate(self)
+        return self.remember(("votes", votes), tabulate)
 
     def totals(self, values: FloatArray, max_samples: Sequence[int]) -> FloatArray:
         """Return the sum of a value over the samples of every position and order.
@@ -209,13 +216,22 @@ class Evidence:
 
     def run_arm(self, arm: int, votes: FittedVotes | None) -> ReplayResult:
         """Return the results of every number of samples of one arm, (N, levels)."""
-        cap = self.max_samples[arm]
-        confidence = equal_confidence(1) if votes is None else votes.confidence.of_arm(arm)
-        single = Colours((cap,), (1,))
-        table = order_votes(self.samples.merged, [self.order[arm]], confidence, single)
-        cost = np.cumsum(self.samples.cost[self.order[arm]], axis=1)
-        n_samples = np.broadcast_to(np.arange(1.0, cap + 1), cost.shape)
-        return self.summarise(cost, table.correct[:, 1:], n_samples, n_samples * 0 + 1)
+        order, weight = self.order[arm], None
+        if votes is not None:
+            confidence = votes.confidence.of_arm(arm)
+            own = np.zeros(len(self.samples.arm), dtype=np.int64)
+            log_odds = confidence.log_odds(own, self.samples.column(confidence.signals))
+            weight = confidence.weight(log_odds)[order]
+        correct = weighted_accuracies(self.labels(arm), weight)
+        cost = np.cumsum(self.samples.cost[order], axis=1)
+        n_samples = np.broadcast_to(np.arange(1.0, order.shape[1] + 1), cost.shape)
+        return self.summarise(cost, correct, n_samples, n_samples * 0 + 1)
+
+    def labels(self, arm: int) -> OrderedVotes:
+        """Return the numbered answers of the orders of one arm; they are numbered once."""
+        return self.remember(
+            ("labels", arm), lambda one: label_orders(one.samples.answers, one.order[arm])
+        )
 
     def run_plans(
         self, votes: FittedVotes, action: IntArray, cell: IntArray, table: VoteTable | None = None
@@ -223,7 +239,7 @@ class Evidence:
         """Return the results of plans (prices, states, cells) on every question, (N, prices)."""
         table = self.table(votes) if table is None else table
         caps = votes.colours.max_samples
-        cost = self.totals(self.samples.cost, caps)
+        cost = self.remember(("cost", caps), lambda one: one.totals(one.samples.cost, caps))
         counts = Grid(caps).counts.sum(axis=1).astype(np.float64)
         cells = np.repeat(cell, self.n_permutations)
         parts = []
@@ -258,11 +274,17 @@ def follow_plans(
     state: IntArray, action: IntArray, cell: IntArray, max_samples: Sequence[int]
 ) -> IntArray:
     """Return the position at which each plan stops in each order, (M, prices)."""
-    stride = Grid(tuple(max_samples)).stride
-    row, price = np.arange(len(state))[:, None], np.arange(len(action))[None, :]
-    position = np.zeros((len(state), len(action)), dtype=np.int64)
-    while True:
-        step = action[price, state[row, position], cell[:, None]]
-        if not step.any():
-            return position
-        position += np.where(step == STOP, 0, stride[step.astype(np.int64) - 1])
+    stride, (n_prices, n_states, n_cells) = Grid(tuple(max_samples)).stride, action.shape
+    size = len(state) * n_prices
+    order, price = np.divmod(np.arange(size), n_prices)
+    start = order * state.shape[1]
+    # Those that go on: their number, where they are in the states, and their plan in the actions.
+    active, place, plan = np.arange(size), start.copy(), price * (n_states * n_cells) + cell[order]
+    end, where, actions = start.copy(), state.ravel() * n_cells, action.ravel()
+    while len(active):
+        step = actions[plan + where[place]]
+        goes_on = step != STOP
+        active, place, plan = active[goes_on], place[goes_on], plan[goes_on]
+        place += stride[step[goes_on].astype(np.int64) - 1]
+        end[active] = place
+    return (end - start).reshape(len(state), n_prices)

@@ -116,7 +116,7 @@ def make_coloured(experiment: Experiment, train: IntArray, features: Float32Arra
         )
 
     policy = fit(chosen.prior, chosen.weight)
-    if chosen.weight.shape[1] > 1:
+    if chosen.weight.shape[1] > 1 and len(train) == len(experiment.pool):  # only it is served
         pooled = fit(pooled_prior(features.shape[1]), chosen.equal_weight)
         policy = replace(policy, pooled=pooled)
     cell = policy.prepare_features(features)[:, 0].astype(np.int64)

@@ -7,7 +7,7 @@ are fitted and scored with. It does not know any policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,14 +25,14 @@ from adacompute.core.types import (
     make_levels,
 )
 from adacompute.evaluation.evidence import Evidence, arm_samples
+from adacompute.evaluation.kept_results import KeptResults, hash_value
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay, ReplayResult
 from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.policy import Policy
-from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import response_profile
-from adacompute.policies.rule_policy import Rule, RulePolicy
+from adacompute.policies.rule_policy import Rule
 
 N_PRICES = 48
 """Prices of a policy that changes smoothly with the price."""
@@ -51,6 +51,7 @@ class Experiment:
     """What all factories share: the pool, its levels, and the random orders of its samples.
 
     Without ``use_confidence``, what was recorded about the confidence of samples is ignored.
+    ``kept`` is where results are kept that other processes may need.
     """
 
     pool: Pool
@@ -63,9 +64,23 @@ class Experiment:
     draft: bool = False
     max_rounds: int = UNLIMITED_ROUNDS
     use_confidence: bool = True
+    kept: KeptResults | None = field(default=None, repr=False, compare=False)
     _rule_results: dict[Rule, ReplayResult] = field(default_factory=dict, repr=False)
     scores: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Scores of policies that were computed already."""
+
+    _final_fits: dict[Any, FittedPolicy] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of the samples and of all options, by which results are kept."""
+        return hash_value(self)
+
+    def fit_final(self, factory: PolicyFactory) -> FittedPolicy:
+        """Return a policy fitted to all questions; it is fitted once."""
+        if factory not in self._final_fits:
+            self._final_fits[factory] = factory(self, np.arange(len(self.pool)))
+        return self._final_fits[factory]
 
     @cached_property
     def table(self) -> UtilityTable:
@@ -179,9 +194,7 @@ class Experiment:
             parts: list[list[ReplayResult]] = [[] for _ in missing]
             for _, block in self.replay.blocks():
                 for rule, results in zip(missing, parts, strict=True):
-                    policy = RulePolicy("rule", self.dense_levels, (rule,), PriceSchedule((1.0,)))
-                    features = policy.prepare_features(block.pool.features)
-                    results.append(block.run_block(policy, (1.0,), features, 1.0))
+                    results.append(block.run_rule(rule))
             for rule, results in zip(missing, parts, strict=True):
                 self._rule_results[rule] = ReplayResult.concatenate(results)
         return ReplayResult.side_by_side([self._rule_results[rule] for rule in rules])
@@ -222,28 +235,3 @@ PolicyFactory = Callable[[Experiment, IntArray], FittedPolicy]
 def price_grid(highest: float) -> tuple[float, ...]:
     """Return falling prices over five orders of magnitude, for policies that change smoothly."""
     return tuple(np.geomspace(highest, highest * 1e-5, N_PRICES).tolist())
-
-
-_recent: list[Experiment] = []
-
-
-def recall(experiment: Experiment) -> Experiment:
-    """Return the experiment of the last call if it is the same, with all that it computed.
-
-    Steps that follow each other on one run, such as `calibrate` and `report`, share their fits.
-    """
-    if not (_recent and _is_same(_recent[0], experiment)):
-        _recent[:] = [experiment]
-    return _recent[0]
-
-
-def _is_same(left: object, right: object) -> bool:
-    """Whether two values have the same public fields, arrays compared by their values."""
-    if is_dataclass(left) and not isinstance(left, type) and type(left) is type(right):
-        names = [one.name for one in fields(left) if one.compare]
-        public = [name for name in names if not name.startswith("_")]
-        return all(_is_same(getattr(left, name), getattr(right, name)) for name in public)
-    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
-        same_kind = left.dtype == right.dtype and left.shape == right.shape
-        return same_kind and left.tobytes() == right.tobytes()
-    return type(left) is type(right) and bool(left == right)

@@ -12,12 +12,14 @@ curve. It does not judge whether a policy is worth using.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.evaluation.kept_results import Arrays, name_function, remember
 from adacompute.evaluation.pool import N_FOLDS, assign_folds
 from adacompute.evaluation.replay import ReplayResult
 
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import FloatArray, IntArray, KeyArray
-    from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
+    from adacompute.evaluation.experiment import Experiment, PolicyFactory
 
 Split = tuple["IntArray", "IntArray"]
 """Rows of the training questions and of the held-out questions."""
+
+PARTS = ("prices", "training_cost", "held_out")
+"""Arrays of a fold besides its results."""
 
 
 def split_folds(fold: IntArray) -> list[Split]:
@@ -38,21 +43,22 @@ def split_folds(fold: IntArray) -> list[Split]:
 
 @dataclass(frozen=True, eq=False)
 class FoldResult:
-    """A fitted policy, its mean training cost at each price, and its held-out results there.
+    """The prices of a fitted policy, its mean training cost there, and its held-out results.
 
     ``training_cost`` (prices,) never falls from one price to the next lower one. ``held_out`` are
-    the rows of the questions of ``result``.
+    the rows of the questions of ``result``. A stepped policy has no settings between its prices.
     """
 
-    fitted: FittedPolicy
+    prices: FloatArray
     training_cost: FloatArray
     held_out: IntArray
     result: ReplayResult
+    is_stepped: bool = False
 
     def locate(self, setting: float) -> tuple[int, float]:
         """Return the first price of the mixture that costs this much, and the next one's share."""
         cost = self.training_cost
-        if self.fitted.is_stepped:
+        if self.is_stepped:
             fits = int(np.searchsorted(cost, setting * (1 + 1e-9), side="right")) - 1
             return max(fits, 0), 0.0
         position = float(np.interp(setting, cost, np.arange(len(cost))))
@@ -95,7 +101,7 @@ class HeldOutCurve:
     @property
     def is_stepped(self) -> bool:
         """Whether the policy has no settings between its prices."""
-        return self.folds[0].fitted.is_stepped
+        return self.folds[0].is_stepped
 
     @cached_property
     def settings(self) -> FloatArray:
@@ -162,9 +168,64 @@ def score_held_out(
 ) -> HeldOutCurve:
     """Fit a policy on the training questions of each fold and score it on the held-out ones."""
     group = experiment.pool.group
-    if splits is None:
-        splits = split_folds(assign_folds(group, N_FOLDS, seed=experiment.seed))
-    return HeldOutCurve(tuple(replay_splits(experiment, factory, splits)), group)
+    if splits is not None:
+        return HeldOutCurve(tuple(replay_splits(experiment, factory, splits)), group)
+    splits = split_folds(assign_folds(group, N_FOLDS, seed=experiment.seed))
+    return HeldOutCurve(recall_splits(experiment, experiment, factory, splits, "folds"), group)
+
+
+def recall_splits(
+    experiment: Experiment,
+    scored: Experiment,
+    factory: PolicyFactory,
+    splits: Sequence[Split],
+    name: str,
+) -> tuple[FoldResult, ...]:
+    """Return what ``replay_splits`` does, from the kept results of an experiment if it is there.
+
+    ``scored`` is the experiment or a part of it, and ``name`` says how ``splits`` were made of it.
+    """
+    function = name_function(factory)
+    key = None if function is None else f"{name} of {function} in {experiment.key}"
+
+    def compute() -> dict[str, np.ndarray]:
+        nonlocal folds
+        folds = tuple(replay_splits(scored, factory, splits))
+        return _to_arrays(folds)
+
+    folds: tuple[FoldResult, ...] = ()
+    arrays = remember(experiment.kept, key, compute)
+    return folds or _from_arrays(arrays)
+
+
+def _to_arrays(folds: Sequence[FoldResult]) -> dict[str, np.ndarray]:
+    """Return the arrays of folds under their numbers; those that equal the cost are left out."""
+    arrays = {}
+    for i, fold in enumerate(folds):
+        arrays |= {f"{i} {name}": getattr(fold, name) for name in PARTS}
+        arrays[f"{i} is_stepped"] = np.array(fold.is_stepped)
+        values = {one.name: getattr(fold.result, one.name) for one in fields(fold.result)}
+        cost = values["cost"]
+        arrays |= {
+            f"{i} {name}": value
+            for name, value in values.items()
+            if value is cost or not np.array_equal(value, cost)
+        }
+    return arrays
+
+
+def _from_arrays(arrays: Arrays) -> tuple[FoldResult, ...]:
+    """Return the folds of ``_to_arrays``."""
+    folds = []
+    for i in itertools.takewhile(lambda i: f"{i} cost" in arrays, itertools.count()):
+        cost = arrays[f"{i} cost"]
+        result = ReplayResult(
+            *(arrays.get(f"{i} {one.name}", cost) for one in fields(ReplayResult))
+        )
+        known = {name: arrays[f"{i} {name}"] for name in PARTS}
+        is_stepped = bool(arrays[f"{i} is_stepped"])
+        folds.append(FoldResult(**known, result=result, is_stepped=is_stepped))
+    return tuple(folds)
 
 
 def replay_splits(
@@ -189,7 +250,8 @@ def replay_splits(
             parts[i].append(result.take(np.flatnonzero(in_held_out[i][rows])))
     return [
         FoldResult(
-            fitted=fitted,
+            prices=np.asarray(fitted.prices),
+            is_stepped=fitted.is_stepped,
             # Accumulated, so that a price that costs more than a lower one is never used.
             training_cost=np.maximum.accumulate(cost[i] / len(splits[i][0])),
             held_out=splits[i][1],

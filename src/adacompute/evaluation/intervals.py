@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from adacompute.core.types import FloatArray, KeyArray
+    from adacompute.core.types import FloatArray, IntArray, KeyArray
 
 CONFIDENCE = 0.95
 
@@ -51,8 +52,7 @@ class Mean:
         is part of ``std``, and so only of predictions.
         """
         mean = float(values.mean())
-        _, inverse = np.unique(group, return_inverse=True)
-        deviation = np.bincount(inverse, values - mean)
+        deviation = np.bincount(_number_groups(group.dtype.str, group.tobytes()), values - mean)
         n_groups = len(deviation)
         variance = float((deviation**2).sum()) * n_groups / max(1, n_groups - 1)
         std = math.sqrt(float(values.var()) + float(np.mean(sample_variance)))
@@ -77,6 +77,13 @@ class Mean:
         return Interval(self.value, self.value - margin, self.value + margin)
 
 
+@lru_cache(maxsize=16)
+def _number_groups(dtype: str, content: bytes) -> IntArray:
+    """Return the number of each question's group; many means are over the same questions."""
+    _, inverse = np.unique(np.frombuffer(content, dtype=dtype), return_inverse=True)
+    return inverse
+
+
 def student_quantile(probability: float, n_groups: int) -> float:
     """Return the quantile of Student's t for the mean of ``n_groups`` observations.
 
@@ -97,7 +104,7 @@ def betting_test(values: FloatArray, group: KeyArray, *, lowest: float, confiden
     1 - confidence. This holds for any number of independent values above ``lowest``, whatever their
     distribution.
     """
-    _, inverse = np.unique(group, return_inverse=True)
+    inverse = _number_groups(group.dtype.str, group.tobytes())
     value = np.bincount(inverse, values) / np.bincount(inverse)
     count = np.arange(1, len(value) + 1)
     # A bet depends on earlier values only and risks at most half of the capital.

@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from adacompute.core.coloured_states import Colours
 from adacompute.core.oracle import solve
-from adacompute.core.positions import OrderedSamples, tabulate_votes
 from adacompute.core.types import Allocation, FloatArray, IntArray, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.held_out import split_folds
+from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.pool import N_FOLDS, Pool, assign_folds
+from adacompute.evaluation.running_votes import label_orders, weighted_accuracies
 
 PAPER_LEVELS = (1, 2, 4, 8, 16)
 N_HALVINGS = 10
@@ -30,6 +30,29 @@ N_UTILITY_ORDERS = 24
 
 OracleScores = dict[float, tuple[float, FloatArray]]
 """Mean cost, and utility of each question (N,), by budget."""
+
+
+def score_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> OracleScores:
+    """Return the scores of the cross-fitted oracle that votes as the policies of an experiment do.
+
+    Where each sample counts once, its levels are those up to half of the samples.
+    """
+
+    def compute() -> dict[str, np.ndarray]:
+        if experiment.uses_evidence:
+            scores = evidence_oracle(experiment, budgets)
+        else:
+            half = experiment.pool.n_samples // 2
+            levels = tuple(n for n in experiment.levels if n <= half) or experiment.levels[:1]
+            scores = cross_fitted_oracle(experiment.pool, levels, budgets, seed=experiment.seed)
+        size = (len(budgets), len(experiment.pool))
+        cost, utility = zip(*scores.values(), strict=True) if scores else ((), ())
+        return {"cost": np.array(cost), "utility": np.reshape(utility, size)}
+
+    key = f"oracle at {list(budgets)} in {experiment.key}"
+    found = remember(experiment.kept, key, compute)
+    rows = zip(found["cost"].tolist(), found["utility"], strict=True)
+    return dict(zip(budgets, rows, strict=True))
 
 
 def cross_fitted_oracle(
@@ -126,14 +149,7 @@ def _weighted_utility(
     """Return the accuracy of the weighted vote of 1, 2, … of some samples, (N, cap)."""
     repeated = np.repeat(index, N_UTILITY_ORDERS, axis=0)
     order = rng.permuted(repeated, axis=1)[:, :cap]
-    answers = pool.answers
-    ordered = OrderedSamples(
-        [answers.answer[order]],
-        [np.zeros(order.shape, dtype=np.int64)],
-        [weight[order]],
-        [answers.class_accuracy[order]],
-    )
-    correct = tabulate_votes(ordered, Colours((cap,), (1,))).correct[:, 1:]
+    correct = weighted_accuracies(label_orders(pool.answers, order), weight[order])
     return np.asarray(correct.reshape(len(index), N_UTILITY_ORDERS, cap).mean(axis=1))
 
 

@@ -8,7 +8,7 @@ recorded for them, and the fit: another set of training questions gives another 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,9 @@ class PolicyScore:
     curve: HeldOutCurve
     mixture: HeldOutCurve
     refit_splits: int | None = None
+    _refit_variances: dict[tuple[float, float], RefitVariance] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def group(self) -> KeyArray:
@@ -68,7 +71,11 @@ class PolicyScore:
         """Return the variances of the cost, gain and accuracy of a point between fits."""
         if self.refits is None:
             return RefitVariance(0.0, 0.0, 0.0)
-        return self.refits.variance(point.setting, self.mixture, point.cost)
+        place = point.setting, point.cost
+        if place not in self._refit_variances:
+            found = self.refits.variance(point.setting, self.mixture, point.cost)
+            self._refit_variances[place] = found
+        return self._refit_variances[place]
 
     def mean_cost(self, point: CurvePoint) -> Mean:
         """Return the mean cost of a point; its standard error covers the fit."""

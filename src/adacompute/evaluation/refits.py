@@ -19,7 +19,7 @@ import numpy as np
 
 from adacompute.core.types import hash_keys
 from adacompute.evaluation.factories import sees_evidence
-from adacompute.evaluation.held_out import FoldResult, HeldOutCurve, replay_splits
+from adacompute.evaluation.held_out import FoldResult, HeldOutCurve, recall_splits
 from adacompute.evaluation.intervals import Mean
 from adacompute.evaluation.pool import assign_folds
 
@@ -108,6 +108,7 @@ def score_refits(
     ``n_splits`` is three by default, and one where plans are made.
     """
     n_groups = len(np.unique(experiment.pool.group))
+    whole = experiment
     if len(experiment.pool) > MAX_QUESTIONS:
         order = np.argsort(hash_keys(experiment.pool.group), kind="stable")
         rows = np.sort(order[:MAX_QUESTIONS])
@@ -121,8 +122,8 @@ def score_refits(
     )
     for one in part:
         splits += [_split(one, p) for p in range(N_PARTS)]
-    results = replay_splits(experiment, factory, splits)
-    folds = tuple(tuple(results[i : i + N_PARTS]) for i in range(0, len(results), N_PARTS))
+    results = recall_splits(whole, experiment, factory, splits, f"{n_splits} refits")
+    folds = tuple(results[i : i + N_PARTS] for i in range(0, len(results), N_PARTS))
     return Refits(part, folds, group, n_groups)
 
 

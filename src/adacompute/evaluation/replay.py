@@ -4,7 +4,8 @@ All policies see the same orders, so differences between policies do not come fr
 orders of a question depend only on its key, so questions can be replayed in blocks, and memory does
 not grow with their number. Decisions are made by the same episodes that serve live requests; only
 the samples are recorded. A policy that compares a price with one number per vote state is replayed
-at all prices at once; the decisions are the same.
+at all prices at once, one that decides once is looked up, and a rule is replayed without the rest
+of the state; the decisions are the same.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from adacompute.core.states import states
 from adacompute.core.votes import running_accuracy
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.policies.policy import Policy, SampleMatrix
+from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix
 from adacompute.policies.sequential import SequentialPolicy
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import Float32Array, FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
+    from adacompute.policies.rule_policy import Rule
 
 BLOCK_SIZE = 1024
 """Questions that are replayed at a time; with 40 orders of 16 samples a block takes 60 MB."""
@@ -159,8 +161,27 @@ class Replay:
         free_rounds = self.max_rounds >= self.length and not self.pool.round_costs.any()
         if isinstance(policy, SequentialPolicy) and policy.is_index_rule and free_rounds:
             return self._run_index(policy, np.asarray(prices), features, sample_cost)
-        results = [self._run_episode(policy, price, features, sample_cost) for price in prices]
-        return ReplayResult.side_by_side(results)
+        run = self._run_once if getattr(policy, "decides_once", False) else self._run_episode
+        return ReplayResult.side_by_side(
+            [run(policy, price, features, sample_cost) for price in prices]
+        )
+
+    def run_rule(self, rule: Rule) -> ReplayResult:
+        """Run a rule that may stop after every sample on the questions of a block, (N,).
+
+        A rule sees the votes alone, so this does what an episode does, without its other state.
+        """
+        n_samples, n_rounds = np.zeros((2, len(self.samples.answer)), dtype=np.int64)
+        active = np.arange(len(n_samples))
+        while len(active):
+            now = n_samples[active]
+            target = rule.target_samples(ObservedSamples(self.samples, active, now))
+            target = np.minimum(target, self.length)
+            goes_on = (target > now) & (n_rounds[active] < self.max_rounds)
+            active = active[goes_on]
+            n_samples[active] = target[goes_on]
+            n_rounds[active] += 1
+        return self._summarise(n_samples, n_rounds)
 
     def _run_index(
         self,
@@ -258,9 +279,33 @@ class Replay:
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
     ) -> ReplayResult:
         """Run a policy at one price, decision by decision, (N,)."""
-        ended = run_episode(self._start(policy, price, features, sample_cost))
+        first = self._start(policy, price, features, sample_cost)
+        ended = run_episode(first.repeat(self.n_permutations))
         n_samples = ended.state.observed.n_samples
-        n_rounds = self.max_rounds - ended.state.rounds_left
+        return self._summarise(n_samples, self.max_rounds - ended.state.rounds_left)
+
+    def _run_once(
+        self, policy: Policy, price: float, features: Float32Array, sample_cost: float
+    ) -> ReplayResult:
+        """Run a policy that decides once, before it sees a sample, at one price, (N,)."""
+        n_samples = self._start(policy, price, features, sample_cost).target
+        every = np.arange(len(self.pool))
+        columns = (getattr(self._levels, one.name) for one in fields(ReplayResult))
+        return ReplayResult(*(column[every, n_samples] for column in columns))
+
+    @cached_property
+    def _levels(self) -> ReplayResult:
+        """The results of 0, 1, … samples of every question in one round, (N, length + 1)."""
+        size = len(self.pool) * self.n_permutations
+        return ReplayResult.side_by_side(
+            [
+                self._summarise(np.full(size, n), np.full(size, min(n, 1)))
+                for n in range(self.length + 1)
+            ]
+        )
+
+    def _summarise(self, n_samples: IntArray, n_rounds: IntArray) -> ReplayResult:
+        """Return the results of so many samples and rounds in each order, (N,)."""
         shape, rows = (len(self.pool), self.n_permutations), np.arange(len(n_samples))
         round_cost = np.repeat(self.pool.round_costs, self.n_permutations)
         cost = (self._cost[rows, n_samples] + round_cost * n_rounds).reshape(shape)
@@ -284,7 +329,7 @@ class Replay:
         if self.pool.latency_s is None:
             raise DataError("the latency of the samples was not recorded")
         latency, position = self.pool.latency_s[self._order], np.arange(self.length)
-        episode = self._start(policy, price, features, sample_cost)
+        episode = self._start(policy, price, features, sample_cost).repeat(self.n_permutations)
         total = np.zeros(len(latency))
         while len(rows := episode.active):
             first, end = episode.state.observed.n_samples[rows], episode.target[rows]
@@ -296,7 +341,7 @@ class Replay:
     def _start(
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
     ) -> Episode:
-        """Return an episode of every order, after the first decision."""
+        """Return an episode of every question after the first decision, which all orders share."""
         start = Episode.start(
             policy,
             price,
@@ -306,7 +351,7 @@ class Replay:
             samples=self.samples,
             max_rounds=self.max_rounds,
         )
-        return start.decide().repeat(self.n_permutations)
+        return start.decide()
 
     def _level_cost(self, policy: Policy, sample_cost: float) -> FloatArray:
         """Return the cost of each level that the policy decides by, (N, K)."""

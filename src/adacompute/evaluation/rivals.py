@@ -61,8 +61,7 @@ def make_weighted_consistency(experiment: Experiment, train: IntArray) -> Fitted
 
 def _weigh_by_temperature(evidence: Evidence) -> list[ReplayResult]:
     """Return the results of every number of samples, (N, n), at each temperature."""
-    index = evidence.order[0]
-    votes = label_orders(evidence.samples, index)
+    index, votes = evidence.order[0], evidence.labels(0)
     logprob = evidence.samples.column((LOGPROB,))[:, 0]
     logprob = np.where(np.isnan(logprob), np.nanmean(logprob), logprob)[index]
     cost = np.cumsum(evidence.samples.cost[index], axis=1)
@@ -100,7 +99,7 @@ def make_bayesian_stopping(experiment: Experiment, train: IntArray) -> FittedPol
 
 def _find_vote_states(evidence: Evidence) -> tuple[IntArray, FloatArray]:
     """Return the numbers of the vote states and the accuracy of plain votes, both (M, n)."""
-    votes = label_orders(evidence.samples, evidence.order[0])
+    votes = evidence.labels(0)
     counted = tally(votes.label)
     first, second = counted.leading, counted.runner_up
     numbers = vote_state_numbers(votes.label.shape[1])
@@ -111,7 +110,7 @@ def _find_vote_states(evidence: Evidence) -> tuple[IntArray, FloatArray]:
 def make_confidence_stopping(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Stop when the most likely answer is likely correct, by calibrated confidences."""
     evidence, samples = experiment.evidence, experiment.evidence.samples
-    votes = evidence.remember("labels", lambda one: label_orders(one.samples, one.order[0]))
+    votes = evidence.labels(0)
     confidence = evidence.votes(train, joint=False).confidence
     log_odds = confidence.log_odds(samples.arm, samples.column(confidence.signals))
     table = combine_confidences(votes, log_odds[evidence.order[0]])
@@ -156,7 +155,11 @@ def run_shortest(evidence: Evidence, settings: list[tuple[int, int]]) -> ReplayR
     for k in sorted({k for _, k in settings}):
         rank = np.argsort(length[index[:, :k]], axis=1, kind="stable")
         own = np.take_along_axis(index[:, :k], rank, axis=1)
-        votes, size, whole = label_orders(samples, own), length[own], samples.cost[own].sum(axis=1)
+        votes, size, whole = (
+            label_orders(samples.answers, own),
+            length[own],
+            samples.cost[own].sum(axis=1),
+        )
         for m, total in enumerate(running_totals(votes), start=1):
             if (m, k) in settings:
                 # Answers are numbered by their shortest sample: of tied ones, the first wins.

@@ -15,8 +15,8 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 
 if TYPE_CHECKING:
+    from adacompute.core.answers import Answers
     from adacompute.core.types import FloatArray, IntArray
-    from adacompute.policies.coloured_fit import ArmSamples
 
 TIE = 1e-12
 """Relative difference of totals up to which two answers are tied."""
@@ -32,9 +32,9 @@ class OrderedVotes(NamedTuple):
     accuracy: FloatArray
 
 
-def label_orders(samples: ArmSamples, index: IntArray) -> OrderedVotes:
+def label_orders(answers: Answers, index: IntArray) -> OrderedVotes:
     """Number the answers of orders of recorded samples, which are given by indices, (M, n)."""
-    answer, accuracy = samples.answers.answer[index], samples.answers.class_accuracy[index]
+    answer, accuracy = answers.answer[index], answers.class_accuracy[index]
     label = np.full(answer.shape, UNPARSED)
     n_answers = np.zeros(len(answer), dtype=np.int64)
     for i in range(answer.shape[1]):

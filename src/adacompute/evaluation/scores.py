@@ -37,12 +37,7 @@ from adacompute.evaluation.held_out import (
     measure_difference,
     score_held_out,
 )
-from adacompute.evaluation.oracles import (
-    OracleScores,
-    cross_fitted_oracle,
-    evidence_oracle,
-    in_sample_oracle,
-)
+from adacompute.evaluation.oracles import OracleScores, in_sample_oracle, score_oracle
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import ReplayResult
@@ -95,12 +90,13 @@ def evaluate(
     n_permutations: int = N_PERMUTATIONS,
     seed: int = 0,
     use_confidence: bool = True,
+    share: Callable[[Experiment], Experiment] = lambda experiment: experiment,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HeldOutScores:
     """Score policies at mean budgets by the protocol above.
 
     A mapping of policies gives the names of the rows, and can hold other factories than the
-    registered ones.
+    registered ones. ``share`` returns the experiment to use instead of a new one.
     """
     _check_names(policies, pool)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
@@ -109,7 +105,7 @@ def evaluate(
     equal.check_budget(wanted[0], kept[0])
     rounds = UNLIMITED_ROUNDS if max_rounds is None else max_rounds
     known: dict[str, Any] = {"max_rounds": rounds, "use_confidence": use_confidence}
-    experiment = Experiment(equal, kept, wanted, n_permutations, seed, **known)
+    experiment = share(Experiment(equal, kept, wanted, n_permutations, seed, **known))
     chosen = _choose_policies(policies, experiment)
     contexts: dict[bool, _Context] = {}
     rows: list[dict[str, Any]] = []
@@ -245,11 +241,7 @@ def measure_headroom(experiment: Experiment, mixture: HeldOutCurve) -> Headroom:
         experiment = replace(experiment, levels=kept, _rule_results={})
         mixture = score_held_out(experiment, find_factory("mixture"))
     budgets = experiment.budgets if max(kept) <= half else ()
-    if experiment.uses_evidence:
-        scores = evidence_oracle(experiment, budgets)
-    else:
-        scores = cross_fitted_oracle(experiment.pool, kept, budgets, seed=experiment.seed)
-    return Headroom(experiment, mixture, scores, is_capped)
+    return Headroom(experiment, mixture, score_oracle(experiment, budgets), is_capped)
 
 
 def _check_names(

@@ -211,7 +211,7 @@ def measure_retry_gain(score: PolicyScore, point: CurvePoint) -> float:
     experiment = score.experiment
     if experiment.pool.has_arms or not (experiment.pool.answers.answer == UNPARSED).any():
         return 0.0
-    retry = score_held_out(experiment, find_factory("retry"))
+    retry = score_held_out(experiment.votes_only, find_factory("retry"))
     plain = score.mixture
     if experiment.uses_evidence:  # a retried sample counts once, so it is compared with plain votes
         plain = score_held_out(experiment, find_factory("mixture-votes"))

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -137,7 +138,12 @@ def boost(
         import xgboost
 
     data = xgboost.DMatrix(features, target, weight=weight, nthread=1)
-    return xgboost.train({**settings, "seed": seed, "nthread": 1, "verbosity": 0}, data, N_TREES)
+    # What xgboost.train does, without its callbacks and its copy of the result.
+    options = {**settings, "seed": seed, "nthread": 1, "verbosity": 0}
+    booster = xgboost.Booster(options, [data])
+    for step in range(N_TREES):
+        booster.update(data, step)
+    return booster
 
 
 def _to_json(booster: Any) -> bytes:  # noqa: ANN401 - a booster of xgboost
@@ -146,11 +152,18 @@ def _to_json(booster: Any) -> bytes:  # noqa: ANN401 - a booster of xgboost
 
 def single_threaded() -> AbstractContextManager[Any]:
     """Limit numerical libraries to one thread: for small problems that is ten times faster."""
-    with needs_extra("train"):
-        import sklearn  # noqa: F401 - it depends on threadpoolctl, and the error should name it
-        from threadpoolctl import threadpool_limits
+    return cast("AbstractContextManager[Any]", _thread_pools().limit(limits=1))
 
-    return cast("AbstractContextManager[Any]", threadpool_limits(1))
+
+@cache
+def _thread_pools() -> Any:  # noqa: ANN401 - threadpoolctl has no types
+    """Find the thread pools of the libraries that fits use, which are loaded by then."""
+    with needs_extra("train"):
+        import sklearn.cluster
+        import sklearn.linear_model  # noqa: F401 - it depends on threadpoolctl, and loads the pools
+        from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def fit_clusters(

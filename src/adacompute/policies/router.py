@@ -34,6 +34,7 @@ class RouterPolicy:
     """The paper's router: classifiers of the oracle's levels, by decreasing price."""
 
     name = "router"
+    decides_once = True
     levels: tuple[Level, ...]
     models: tuple[Predictor, ...]
     schedule: PriceSchedule
@@ -73,6 +74,7 @@ class ValueRouterPolicy:
     """Predicts the utility of every level and takes the best one at the price."""
 
     name = "value-router"
+    decides_once = True
     levels: tuple[Level, ...]
     model: Predictor
 

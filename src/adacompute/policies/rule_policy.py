@@ -64,6 +64,11 @@ class RulePolicy:
         object.__setattr__(self, "_level_samples", samples)
         object.__setattr__(self, "_lengths", np.asarray(self.training_lengths, dtype=np.float64))
 
+    @property
+    def decides_once(self) -> bool:
+        """Whether the first decision, before there are samples, is the last."""
+        return all(isinstance(rule, FixedRule) for rule in self.rules)
+
     def prepare_features(self, features: Float32Array) -> Float32Array:
         """Keep the length if questions are mixed by it, else nothing."""
         if self.mix_by == "length":

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adacompute.report.lines import CURRENT_POINT, choose_lines
-from adacompute.report.plot_style import COLOURS, GREY, panels, round_ticks, spread, to_svg
+from adacompute.report.plot_style import (
+    COLOURS,
+    GREY,
+    fix_layout,
+    panels,
+    round_ticks,
+    spread,
+    to_svg,
+)
 from adacompute.report.svg import inline_svg
 from adacompute.report.wording import (
     format_budget,
@@ -83,8 +91,7 @@ def draw_svg(name: str, rows: int, columns: int, size: Size, draw: Draw, overlay
     with panels(rows, columns, width=size[0], height=size[1]) as (figure, axes):
         figure.set_dpi(72)
         draw(axes)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        fix_layout(figure)
         extra = overlay(figure, axes)
         return inline_svg(to_svg(figure), name=name, extra=extra)
 

@@ -83,6 +83,14 @@ def panels(
         yield figure, list(axes.ravel())
 
 
+def fix_layout(figure: Figure) -> None:
+    """Place the axes of a figure for good, before anything is drawn."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
+
+
 def to_svg(figure: Figure) -> str:
     """Return a figure as SVG without a date, for use inside a page."""
     return encode_figure(figure, "svg", {"Date": None, "Creator": None}).decode()

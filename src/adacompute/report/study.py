@@ -24,7 +24,7 @@ from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier
 from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval
-from adacompute.evaluation.oracles import cross_fitted_oracle, evidence_oracle
+from adacompute.evaluation.oracles import score_oracle
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.scores import oracle_point
 from adacompute.evaluation.verdict import MIN_QUESTIONS
@@ -138,7 +138,7 @@ class Study:
 def study_policy(experiment: Experiment, name: str) -> Study:
     """Score a policy on held-out questions, and fit it to all questions for its prices."""
     score = score_policy(experiment, name)
-    final = score.factory(experiment, np.arange(len(experiment.pool)))
+    final = experiment.fit_final(score.factory)
     return Study(name, score, PriceFrontier(score, final, CalibrationSettings()))
 
 
@@ -192,13 +192,7 @@ def _read_curve(name: str, score: PolicyScore, budgets: Sequence[float]) -> Poli
 
 def _read_oracle(uniform: PolicyScore, budgets: Sequence[float]) -> PolicyCurve:
     """Return the cross-fitted oracle, which knows the curve of each question, at budgets."""
-    experiment = uniform.experiment
-    if experiment.uses_evidence:
-        scores = evidence_oracle(experiment, tuple(budgets))
-    else:
-        half = experiment.pool.n_samples // 2
-        levels = tuple(n for n in experiment.levels if n <= half) or experiment.levels[:1]
-        scores = cross_fitted_oracle(experiment.pool, levels, tuple(budgets), seed=experiment.seed)
+    scores = score_oracle(uniform.experiment, tuple(budgets))
     # Beyond the cost of the largest levels a larger budget buys nothing: keep each cost once.
     _, first = np.unique([round(cost, 12) for cost, _ in scores.values()], return_index=True)
     points = [oracle_point(scores[budgets[i]]) for i in first.tolist()]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel, check_budgets
 from adacompute.evaluation.evidence_factories import replay_evidence
-from adacompute.evaluation.experiment import Experiment, FittedPolicy, recall
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
@@ -29,6 +29,7 @@ from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.stages.inputs import hash_run, no_progress, read_pool
+from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def calibrate_run(
     horizon: int | None = None,
     margin: float = MARGIN,
     max_rounds: int | None = None,
+    results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or to keep a share of the accuracy of N samples."""
@@ -62,6 +64,7 @@ def calibrate_run(
     if budget is not None:
         check_budgets([budget], unit=trained.unit)
     experiment, name = _experiment(run, trained, check_rounds(max_rounds, trained.policy))
+    experiment = (results or RunResults.of(run)).share(experiment)
     final = _final_fit(trained, experiment)
     if budget is not None:
         experiment.pool.check_budget(budget)
@@ -177,4 +180,4 @@ def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment,
         raise BundleError(
             f"the policy was trained on other samples than those of {run}: train it on this run"
         )
-    return recall(Experiment(pool, max_rounds=max_rounds, **settings)), name
+    return Experiment(pool, max_rounds=max_rounds, **settings), name

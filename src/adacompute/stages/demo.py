@@ -23,6 +23,7 @@ from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import BEST_POLICY, DEFAULT_LEVELS, choose_policy, no_progress
 from adacompute.stages.report import report_run
+from adacompute.stages.results import RunResults
 from adacompute.stages.solve import solve_run
 from adacompute.stages.train import train_run
 from adacompute.storage.store import encode_samples
@@ -77,21 +78,25 @@ def _steps(
     estimated, scored = (
         tuple(level for level in DEFAULT_LEVELS if level <= limit) for limit in (fewest, usual)
     )
-    bundle = run / BUNDLE
+    bundle, results = run / BUNDLE, RunResults.of(run)
+    shared: dict[str, Any] = {"results": results, "progress": progress}
     return {
         "estimate": (estimate_run, {"levels": estimated}),
         "solve": (solve_run, {"budget": BUDGET}),
         "evaluate": (
-            partial(evaluate_run, progress=progress),
+            partial(evaluate_run, **shared),
             {"budgets": BUDGETS, "levels": scored, "policies": POLICIES},
         ),
-        "train": (train_run, {"policy": policy, "out": bundle, "levels": scored}),
+        "train": (
+            partial(train_run, results=results),
+            {"policy": policy, "out": bundle, "levels": scored},
+        ),
         "calibrate": (
-            partial(calibrate_run, progress=progress),
+            partial(calibrate_run, **shared),
             {"bundle": bundle, "budget": BUDGET},
         ),
         "report": (
-            partial(report_run, progress=progress),
+            partial(report_run, **shared),
             {"out": run / PAGE, "budget": BUDGET},
         ),
     }

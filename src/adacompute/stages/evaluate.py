@@ -35,12 +35,16 @@ from adacompute.stages.inputs import (
     read_recorded,
     resolve_budgets,
 )
+from adacompute.stages.results import RunResults
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from adacompute.core.types import FloatArray
+    from adacompute.evaluation.experiment import Experiment
+
+    Share = Callable[[Experiment], Experiment]
 
 
 EVALUATION = "evaluation.json"
@@ -68,9 +72,14 @@ def evaluate_run(
     round_cost: float = 0.0,
     evidence: str = ALL_EVIDENCE,
     seed: int = 0,
+    write: bool = True,
+    results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Score policies on held-out questions; costs: see `CostModel`."""
+    """Score policies on held-out questions; costs: see `CostModel`.
+
+    Without ``write`` only the results are kept that scores are computed from.
+    """
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs = CostModel(unit, prices, native_n, round_cost)
@@ -96,8 +105,11 @@ def evaluate_run(
         return finished.result
     known: dict[str, Any] = {"features": features, "tie_break": tie_break}
     pool = make_pool(recorded, costs=costs, **known)
-    result = {**_score(pool, arguments, progress), "skipped": skipped}
+    share = (results or RunResults.of(run)).share
+    result = {**_score(pool, arguments, share, progress), "skipped": skipped}
     result |= describe_subsample(recorded)
+    if not write:
+        return result
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result
@@ -153,12 +165,12 @@ def _check_rounds(rounds: int | None) -> int | None:
 
 
 def _score(
-    pool: Pool, arguments: dict[str, Any], progress: Callable[[str], None]
+    pool: Pool, arguments: dict[str, Any], share: Share, progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Score the policies, and describe the samples."""
     names = ("budgets", "levels", "policies", "drop_unparsed", "seed")
     options = {name: arguments[name] for name in names}
-    options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE}
+    options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE, "share": share}
     scores = evaluate(pool, max_rounds=arguments["rounds"], progress=progress, **options)
     return {
         "unit": arguments["unit"],

@@ -21,6 +21,7 @@ from adacompute.policies.bundle import check_replaceable, load_bundle
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings
 from adacompute.stages.collect import collect_run, describe_missing
+from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
@@ -32,7 +33,8 @@ from adacompute.stages.inputs import (
     choose_policy,
     no_progress,
 )
-from adacompute.stages.report import check_extra, report_run
+from adacompute.stages.report import FITTED, check_extra, report_run
+from adacompute.stages.results import RunResults
 from adacompute.stages.train import train_run
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Run
@@ -40,6 +42,9 @@ from adacompute.storage.store import GRADES, SAMPLES, Run
 PAGE = "report.html"
 TRAINED, CALIBRATED = "fit-train", "fit-calibrate"
 """Manifests of the two steps that write the bundle, which is outside the run directory."""
+
+MAX_SCORED = 1000
+"""Questions up to which all policies are scored along with the fitted one."""
 
 
 @dataclass
@@ -100,9 +105,15 @@ def fit_run(
         _import(source, run, steps, gold=gold, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
-    trained = _train(run, out, steps, training, budget)
-    result = _calibrate(run, out, steps, trained, {"budget": budget, "confidence": confidence})
-    page = _report(run, steps, budget=budget, **shared)
+    results = RunResults.of(run)
+    trained = _train(run, out, steps, training, budget, results)
+    limits = {"budget": budget, "confidence": confidence}
+    result = _calibrate(run, out, steps, trained, limits, results)
+    studied = {name: training[name] for name in FITTED if name in training} | {"budget": budget}
+    _note_options(Run(run), studied)
+    page = _report(run, steps, results=results, **studied)
+    if {"train", "calibrate"} & set(steps.done):
+        _score_others(run, steps, studied, results)
     return {
         **result,
         **steps.describe(),
@@ -147,7 +158,14 @@ def _collect(
     steps.note("collect", is_skipped=not any(arm["new_samples"] for arm in result["arms"]))
 
 
-def _train(run: Path, out: Path, steps: _Steps, options: dict[str, Any], budget: float) -> str:
+def _train(
+    run: Path,
+    out: Path,
+    steps: _Steps,
+    options: dict[str, Any],
+    budget: float,
+    results: RunResults,
+) -> str:
     """Train the bundle unless it is there already; return the hash of the trained bundle."""
     store = Run(run)
     inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
@@ -158,7 +176,7 @@ def _train(run: Path, out: Path, steps: _Steps, options: dict[str, Any], budget:
         steps.note("train", is_skipped=True)
         return str(finished.result["bundle_hash"])
     steps.progress(f"train {options['policy']}")
-    train_run(run, out=out, min_budget=budget, **options)
+    train_run(run, out=out, min_budget=budget, results=results, **options)
     result = {"bundle_hash": hash_path(out)}
     store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
     steps.note("train", is_skipped=False)
@@ -175,7 +193,12 @@ def _holds(out: Path, store: Run, trained: str) -> bool:
 
 
 def _calibrate(
-    run: Path, out: Path, steps: _Steps, trained: str, options: dict[str, Any]
+    run: Path,
+    out: Path,
+    steps: _Steps,
+    trained: str,
+    options: dict[str, Any],
+    results: RunResults,
 ) -> dict[str, Any]:
     store = Run(run)
     arguments, inputs = {**options, "trained": trained}, store.hashes([SAMPLES, GRADES])
@@ -184,7 +207,8 @@ def _calibrate(
         steps.note("calibrate", is_skipped=True)
         return dict(finished.result["calibration"])
     steps.progress("calibrate")
-    result = calibrate_run(run, bundle=out, progress=steps.progress, **options)
+    known: dict[str, Any] = {"results": results, "progress": steps.progress}
+    result = calibrate_run(run, bundle=out, **known, **options)
     kept = {"calibration": result, "bundle_hash": hash_path(out)}
     store.finish(CALIBRATED, arguments=arguments, inputs=inputs, outputs={}, result=kept)
     steps.note("calibrate", is_skipped=False)
@@ -204,6 +228,28 @@ def _report(run: Path, steps: _Steps, **options: Any) -> Path | None:  # noqa: A
         return None
     steps.note("report", is_skipped=before is not None and before == Run(run).manifest("report"))
     return page
+
+
+def _note_options(store: Run, options: dict[str, Any]) -> None:
+    """Note which policy the run has now, for later reports."""
+    inputs = store.hashes([SAMPLES, GRADES])
+    store.finish("fit", arguments=options, inputs=inputs, outputs={}, result={})
+
+
+def _score_others(run: Path, steps: _Steps, options: dict[str, Any], results: RunResults) -> None:
+    """Keep what `evaluate` needs of the other policies, while all that they share is in memory.
+
+    Where there are many questions or arms, `evaluate` computes it when it is asked for.
+    """
+    pooled = next(iter(results.experiments)).pool
+    if len(pooled) > MAX_SCORED or pooled.has_arms:
+        return
+    steps.progress("scores of all policies")
+    kept = {name: value for name, value in options.items() if name not in ("budget", "policy")}
+    try:
+        evaluate_run(run, write=False, results=results, progress=steps.progress, **kept)
+    except AdaComputeError:
+        return  # `evaluate` will say why
 
 
 def _next_command(result: dict[str, Any], run: Path, out: Path, base_url: str | None) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.datasets.example import find_grader
 from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples
 from adacompute.datasets.sources import (
     is_tidy_file,
@@ -61,6 +62,8 @@ def import_samples(
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
     store, sources = Run(run), _resolve_sources(source, arms)
+    if grader is None and source is not None:
+        grader = find_grader(sources[None])
     loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
     hashes = {name: _hash_source(path, loaded, gold) for name, path in sources.items()}

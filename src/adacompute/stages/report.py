@@ -17,10 +17,12 @@ import numpy as np
 
 from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
-from adacompute.evaluation.experiment import Experiment, recall
+from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES, RIVALS
+from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, keep_levels
+from adacompute.policies.episode import FIRST_SEEN
 from adacompute.report.page import render
 from adacompute.report.study import study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
@@ -29,25 +31,29 @@ from adacompute.stages.arms import describe_levels
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
 from adacompute.stages.inputs import (
+    ALL_EVIDENCE,
     BASE_POLICY,
     BEST_POLICY,
-    DEFAULT_BUDGETS,
     DEFAULT_LEVELS,
     LEARNED,
     TRAINING,
+    check_evidence,
     check_levels,
     check_seed,
+    check_tie_break,
     describe_source,
+    make_pool,
     missing_extra,
     no_progress,
-    read_pool,
+    read_recorded,
     resolve_budgets,
 )
-from adacompute.storage.manifest import write_atomically
+from adacompute.stages.results import RunResults
+from adacompute.storage.manifest import hash_bytes, write_atomically
 from adacompute.storage.store import GRADES, SAMPLES, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
@@ -70,55 +76,95 @@ ONE_ARM_ONLY = "for one arm, and the run has several"
 DEFAULT_SAMPLES = 2.0
 """Default budget, in samples per question, of a run with one arm."""
 
+FITTED: dict[str, Any] = {
+    "budget": None,
+    "policy": None,
+    "levels": None,
+    "unit": "samples",
+    "token_prices": None,
+    "price_as": None,
+    "tie_break": FIRST_SEEN,
+    "evidence": ALL_EVIDENCE,
+    "seed": 0,
+}
+"""Options that a page takes from the last `fit` on its run, with their values without one."""
+
 
 def report_run(
     run: Path,
     *,
     out: Path,
-    budget: float | None = None,
-    policy: str | None = None,
     policies: Sequence[str] | None = None,
-    levels: Sequence[int] | None = None,
-    unit: str = "samples",
-    token_prices: Path | None = None,
-    price_as: Mapping[str, str] | None = None,
-    seed: int = 0,
     all_policies: bool = False,
+    results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
+    **given: Any,  # noqa: ANN401 - see FITTED
 ) -> dict[str, Any]:
-    """Write a page on what a policy gains at a budget; ``all_policies`` draws all in its chart."""
+    """Write a page on what a policy gains at a budget; ``all_policies`` draws all in its chart.
+
+    Options that are not ``given`` are those of the last `fit` on this run.
+    """
     check_extra()
     if out.is_dir():
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
-    prices = read_token_prices(token_prices, [unit], price_as, run=run)
-    store, costs = Run(run), CostModel(unit, prices)
-    evaluation = _find_evaluation(store, costs)
+    store, results = Run(run), results or RunResults.of(run)
+    options = _resolve_options(store, given)
+    unit, prices = options["unit"], options["token_prices"]
+    prices = read_token_prices(prices and Path(prices), [unit], options["price_as"], run=run)
+    costs, recorded = CostModel(unit, prices), read_recorded(store)
+    evaluation = _find_evaluation(store, costs, options["tie_break"])
     arguments = {
         "format": FORMAT,
         "version": version("adacompute"),
         "path": str(run),
-        "budget": _check_budget(budget),
-        **_find_choice(store)(policy, policies, evaluation),
-        "levels": _resolve_levels(levels, evaluation),
+        "budget": _check_budget(options["budget"]),
+        **_find_choice(recorded)(options["policy"], policies, evaluation),
+        "levels": _resolve_levels(options["levels"], evaluation),
         "unit": unit,
         **costs.to_dict(),
-        "seed": check_seed(seed),
+        "tie_break": check_tie_break(options["tie_break"]),
+        "evidence": check_evidence(options["evidence"]),
+        "seed": check_seed(options["seed"]),
     }
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     if finished := store.find_finished("report", arguments, inputs):
         document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
         result = finished.result
     else:
-        document = _document(store, costs, arguments, evaluation, progress)
+        known = {"costs": costs, "evaluation": evaluation, "share": results.share}
+        document = _document(store, recorded, arguments, progress, **known)
         result = _result(document)
         outputs = {REPORT: document}
         store.finish("report", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     progress("page")
-    page = render(document, all_policies=all_policies).encode(
-        errors="replace"
-    )  # a path may not be valid text
+    page = _render(document, results, all_policies=all_policies)
     write_atomically(out, page)
     return {"out": str(out), "bytes": len(page), **result}
+
+
+def _resolve_options(store: Run, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the given options, and for the others those of the last `fit`, or the defaults."""
+    if unknown := sorted(given.keys() - FITTED):
+        raise TypeError(f"there are no options {unknown}; there are {sorted(FITTED)}")
+    given = {name: value for name, value in given.items() if value is not None}
+    manifest = store.manifest("fit")
+    fitted = dict(manifest.arguments) if manifest else {}
+    if given.get("unit", fitted.get("unit")) != fitted.get("unit"):  # a budget in another unit
+        fitted = {name: fitted[name] for name in ("policy", "levels", "seed") if name in fitted}
+    return FITTED | fitted | given
+
+
+def _render(document: dict[str, Any], results: RunResults, *, all_policies: bool) -> bytes:
+    """Return the page of a document, which is drawn once."""
+
+    def compute() -> dict[str, np.ndarray]:
+        page = render(document, all_policies=all_policies)
+        # A path may not be valid text.
+        return {"page": np.frombuffer(page.encode(errors="replace"), dtype=np.uint8)}
+
+    content = hash_bytes(json.dumps(document).encode())
+    name = "page of all policies" if all_policies else "page"
+    return remember(results.files, f"{name} of {content}", compute)["page"].tobytes()
 
 
 def check_extra() -> None:
@@ -148,7 +194,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _find_evaluation(store: Run, costs: CostModel) -> dict[str, Any] | None:
+def _find_evaluation(store: Run, costs: CostModel, tie_break: str) -> dict[str, Any] | None:
     """Return the evaluation of a run, if it is of the same samples and costs."""
     manifest = store.manifest("evaluate")
     if manifest is None or manifest.inputs != store.hashes([SAMPLES, GRADES]):
@@ -159,7 +205,7 @@ def _find_evaluation(store: Run, costs: CostModel) -> dict[str, Any] | None:
         "format": EVALUATION_FORMAT,
         "drop_unparsed": False,
         "rounds": None,
-        "tie_break": "first",
+        "tie_break": tie_break,
         "unit": costs.unit,
         **json.loads(json.dumps(costs.to_dict())),
     }
@@ -180,9 +226,9 @@ def _resolve_levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | N
     return list(check_levels(levels))
 
 
-def _find_choice(store: Run) -> Callable[..., dict[str, Any]]:
+def _find_choice(recorded: SampleSet) -> Callable[..., dict[str, Any]]:
     """Return how the policies of a page are chosen, which differs for a run with several arms."""
-    arms = store.encoded_samples().arms
+    arms = recorded.arms
     return partial(_choose_for_arms, arms) if len(arms) > 1 else _choose
 
 
@@ -240,22 +286,30 @@ def _choose_for_arms(
 
 def _document(
     store: Run,
-    costs: CostModel,
+    recorded: SampleSet,
     arguments: dict[str, Any],
-    evaluation: dict[str, Any] | None,
     progress: Callable[[str], None],
+    *,
+    costs: CostModel,
+    evaluation: dict[str, Any] | None,
+    share: Callable[[Experiment], Experiment],
 ) -> dict[str, Any]:
     """Compute the content of the page."""
     progress(arguments["policy"])
-    recorded = store.encoded_samples()
-    pool = read_pool(store, costs=costs).equalise()
-    levels, seed = keep_levels(pool, arguments["levels"]), arguments["seed"]
-    experiment = recall(Experiment(pool, levels, DEFAULT_BUDGETS, seed=seed))
+    pool = make_pool(recorded, costs=costs, tie_break=arguments["tie_break"]).equalise()
+    levels, budgets = (
+        keep_levels(pool, arguments["levels"]),
+        resolve_budgets(recorded, costs, None),
+    )
+    known = {
+        "seed": arguments["seed"],
+        "use_confidence": arguments["evidence"] == ALL_EVIDENCE,
+    }
+    experiment = share(Experiment(pool, levels, budgets, **known))
     pool = experiment.pool
     _check_data(experiment, arguments["policies"])
     budget = arguments["budget"]
     if budget is None and pool.has_arms:
-        budgets = resolve_budgets(recorded, costs, None)
         budget = budgets[len(budgets) // 2]
     if budget is None:
         budget = DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(pool)))

@@ -15,7 +15,7 @@ import numpy as np
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
-from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, recall
+from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_trainable, sees_evidence
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
@@ -45,6 +45,7 @@ from adacompute.stages.inputs import (
     read_recorded,
     resolve_budgets,
 )
+from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def train_run(
     grader: str | None = None,
     seed: int = 0,
     min_budget: float = math.inf,
+    results: RunResults | None = None,
 ) -> dict[str, Any]:
     """Fit a policy to all questions of a run and write its bundle if it holds ``min_budget``."""
     factory, levels, store = _find_factory(policy, draft=draft), check_levels(levels), Run(run)
@@ -96,8 +98,8 @@ def train_run(
         "seed": check_seed(seed),
         "use_confidence": check_evidence(evidence) == ALL_EVIDENCE and sees_evidence(policy),
     }
-    experiment = recall(Experiment(pool, **settings))
-    fitted = check_choice(factory(experiment, np.arange(len(pool))), pool, levels)
+    experiment = (results or RunResults.of(run)).share(Experiment(pool, **settings))
+    fitted = check_choice(experiment.fit_final(factory), pool, levels)
     about = {"policy": policy, "questions": len(pool), **describe_subsample(recorded)}
     text |= {"experiment": settings, "costs": costs.to_dict()}
     source = _describe_samples(store, fitted, model, grader)
