@@ -358,7 +358,7 @@ def test_a_bundle_is_replaced_through_a_symlink(learned: dict[str, Policy], tmp_
     assert [file.name for file in path.iterdir()] == [FILE]
 
 
-@pytest.mark.parametrize("fails", ["write_text", "rename"])
+@pytest.mark.parametrize("fails", ["write_bytes", "rename"])
 def test_a_failed_write_keeps_the_old_bundle(
     learned: dict[str, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

@@ -33,6 +33,7 @@ def print_calibration(result: Result) -> None:
         f"Calibrated {result['policy']}",
         {
             "Bundle": result["bundle"],
+            "Digest": result["bundle_digest"],
             "Budget": f"{format_amount(result['budget'], result['unit'])} per question",
             "Expected cost": _expected_cost(result),
             "Rounds per question": f"{result['rounds']:.2f}",
@@ -95,6 +96,7 @@ def _print_kept_accuracy(result: Result) -> None:
         f"Calibrated {result['policy']}",
         {
             "Bundle": result["bundle"],
+            "Digest": result["bundle_digest"],
             "Expected cost": f"{format_amount(result['cost'], unit)} per question, of {full_cost}",
             "Accuracy": f"{format_percent(result['accuracy'])}, of "
             f"{format_percent(result['full_accuracy'])}",

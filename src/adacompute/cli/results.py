@@ -176,6 +176,7 @@ def print_training(result: Result) -> None:
         f"Trained {result['policy']}",
         {
             "Bundle": result["out"],
+            "Digest": result["bundle_digest"],
             "Questions": describe_questions(result),
             "Levels": result["levels"],
             "Model": result["model"],
