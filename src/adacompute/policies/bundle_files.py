@@ -99,7 +99,8 @@ def unpack_arrays(data: bytes) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            check_memory(sum(one.file_size for one in entries), "tables", limit=MAX_FILE_BYTES)
+            n_bytes = sum(one.file_size for one in entries)
+            check_memory(n_bytes, "the file of tables", limit=MAX_FILE_BYTES)
             return {
                 one.filename.removesuffix(".npy"): _read_array(archive.read(one)) for one in entries
             }

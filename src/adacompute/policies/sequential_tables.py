@@ -54,6 +54,8 @@ def from_spec(spec: PolicySpec) -> SequentialPolicy:
             name: np.asarray(arrays[name], dtype=np.float32)
             for name in (*PRIOR_TABLES, *STATE_TABLES, *pooled_names)
         }
+    except BundleError:
+        raise
     except (KeyError, ValueError) as error:
         raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
     if not all(np.isfinite(array).all() for array in table.values()):

@@ -42,8 +42,9 @@ def read_regular(path: Path, *, max_bytes: int) -> bytes:
     check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        check_memory(os.fstat(file.fileno()).st_size, str(path), limit=max_bytes)
-        return file.read(max_bytes)
+        size = os.fstat(file.fileno()).st_size
+        check_memory(size, str(path), limit=max_bytes)
+        return file.read(size)
 
 
 def read_json(path: Path) -> dict[str, Any]:
