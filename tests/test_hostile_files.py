@@ -284,13 +284,14 @@ def make_onnx(kind: str) -> bytes:
         "target_weights": [1.0, 2.0],
         "n_targets": 2,
     }
-    trees |= {
+    faults: dict[str, dict[str, Any]] = {
         "cycle": {"nodes_truenodeids": [0, 0, 0]},
         "feature": {"nodes_featureids": [1 << 40, 0, 0]},
         "target": {"target_ids": [0, 1 << 40]},
         "targets": {"n_targets": 1 << 40},
         "short": {"nodes_truenodeids": [1]},
-    }.get(kind, {})
+    }
+    trees |= faults.get(kind, {})
     ensemble = helper.make_node(
         "TreeEnsembleRegressor", ["features"], ["scores"], domain="ai.onnx.ml", **trees
     )
