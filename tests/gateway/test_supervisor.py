@@ -129,6 +129,7 @@ def test_a_wrong_configuration_is_refused_and_the_old_one_stays(
         "[serve",
         right.replace("budget = 2", "budget = -2"),
         right.replace('bundle = "two"', 'bundle = "nowhere"'),
+        right.replace('bundle = "two"', f'bundle = "two"\nbundle_digest = "{"0" * 64}"'),
         right.replace(f"port = {gateway}", f"port = {gateway + 10}"),
     ):
         assert wrong != right

@@ -17,7 +17,8 @@ from adacompute.core.errors import BundleError, InfeasibleBudget
 from adacompute.core.types import Float32Array, IntArray, UtilityTable, make_levels
 from adacompute.features.text import VERSION
 from adacompute.models.messages import Settings
-from adacompute.policies.bundle import FILE, Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
+from adacompute.policies.bundle_files import FILE
 from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, State
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router, fit_value_router
@@ -358,7 +359,7 @@ def test_a_bundle_is_replaced_through_a_symlink(learned: dict[str, Policy], tmp_
     assert [file.name for file in path.iterdir()] == [FILE]
 
 
-@pytest.mark.parametrize("fails", ["write_text", "rename"])
+@pytest.mark.parametrize("fails", ["write_bytes", "rename"])
 def test_a_failed_write_keeps_the_old_bundle(
     learned: dict[str, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

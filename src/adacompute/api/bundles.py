@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from os import PathLike
 
 
-def load_policy(path: str | PathLike[str], *, grader: str | Grader | None = None) -> Estimator:
+def load_policy(
+    path: str | PathLike[str], *, grader: str | Grader | None = None, digest: str | None = None
+) -> Estimator:
     """Read a fitted policy from a directory; ``example`` is the one that ships.
 
-    ``grader`` replaces the recorded grader, and is needed where that was one of your own. A bundle
-    that does not record how its policy was fitted is a `Pretrained` policy.
+    ``grader`` replaces the recorded grader, and is needed where that was a command or a class of
+    your own: a file names built-in graders only. ``digest`` is the one that ``fit`` printed;
+    another bundle is refused. A bundle that does not record how its policy was fitted is a
+    `Pretrained` policy.
     """
-    bundle = load_bundle(locate_bundle(Path(path)))
+    bundle = load_bundle(locate_bundle(Path(path)), digest=digest)
     estimator = _rebuild(bundle)
     judge = load_grader(grader) if isinstance(grader, str) else grader
     estimator.adopt(bundle, judge or _find_grader(bundle.grader))
@@ -62,7 +66,7 @@ def _find_parameters(kind: type[RegisteredEstimator], bundle: Bundle) -> dict[st
 
 
 def _find_grader(name: str | None) -> Grader | None:
-    """Return a grader by its name; None for one of the user's own, which only its code can make."""
+    """Return a built-in grader by its name; None for one of the user's own."""
     if name is None:
         return None
     try:

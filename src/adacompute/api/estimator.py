@@ -19,6 +19,7 @@ from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory, price_grid
+from adacompute.features.embedding import pin_encoder
 from adacompute.policies.bundle import Bundle, save_bundle
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.rule_policy import RulePolicy
@@ -228,7 +229,7 @@ class Estimator:
         return {
             "policy": self.row_name,
             "questions": len(experiment.pool),
-            "features": self.features,
+            "features": pin_encoder(self.features),
             "costs": samples.costs.to_dict(),
         }
 

@@ -21,6 +21,7 @@ from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
 from adacompute.evaluation.factories import find_factory, sees_evidence
+from adacompute.features.embedding import pin_encoder
 from adacompute.features.text import feature_names
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
@@ -139,7 +140,10 @@ class RegisteredEstimator(Estimator):
         return {
             **super()._notes(samples, experiment),
             "experiment": settings,
-            "parameters": self.get_params(),
+            "parameters": {
+                name: pin_encoder(value) if name == "features" else value
+                for name, value in self.get_params().items()
+            },
         }
 
 

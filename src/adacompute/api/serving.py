@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ANY_PORT = 0
 """The ASGI server chooses where to listen, not this application."""
 
-_OWN = {"base_url", "bundle", "budget", "host", "port", "workers", "models", "log"}
+_OWN = {"base_url", "budget", "bundle", "bundle_digest", "host", "log", "models", "port", "workers"}
 _MODEL = {field.name for field in fields(ModelConfig)} - _OWN
 _GATEWAY = {field.name for field in fields(Config)} - _OWN
 

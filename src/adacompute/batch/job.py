@@ -37,6 +37,7 @@ from adacompute.graders.grader import Grader
 from adacompute.models.openai import Upstream
 from adacompute.policies.bundle import Bundle
 from adacompute.storage.manifest import write_atomically
+from adacompute.storage.regular_files import read_json
 
 JOB, MANIFEST = "job.json", "manifest.json"
 LAG_PER_CALL, MIN_LAG = 8, 64
@@ -181,7 +182,7 @@ class BatchJob:
         path = self.directory / JOB
         asked = describe_batch(self.settings, self.costs, self._n, self.identity)
         if path.is_file():
-            known = json.loads(path.read_text())
+            known = read_json(path)
             check_same_batch(self.directory, known, asked)
             return int(known["lag"])
         lag = self.settings.max_running

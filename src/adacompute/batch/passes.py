@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from adacompute.batch.allowances import Allowances
 from adacompute.batch.answers import LIMITED, AnswerParts, BatchAnswer
@@ -28,6 +27,7 @@ from adacompute.batch.segments import LOST, PaidCall, read_segments, write_table
 from adacompute.batch.stream import Item, Stream
 from adacompute.graders.grader import Grader
 from adacompute.policies.bundle import Bundle
+from adacompute.storage.regular_files import read_table
 
 BLOCK_ROWS = 64
 """Questions that share a price and a first decision."""
@@ -161,7 +161,7 @@ class Passes:
         path = self.directory / f"limited-{number}.parquet"
         if not path.is_file():
             write_table(path, self._find_limited())
-        return pq.read_table(path)
+        return read_table(path)
 
     def _find_limited(self) -> pa.Table:
         """Return the questions that their allowance stopped, and what is left of the total."""

@@ -18,6 +18,7 @@ from adacompute.batch.answers import LIMITED
 from adacompute.batch.costs import CallCosts
 from adacompute.batch.job import MANIFEST, check_same_batch
 from adacompute.storage.manifest import write_atomically
+from adacompute.storage.regular_files import read_json
 
 PARTITIONS, ROUND = "partitions", "round-{:03d}.json"
 MAX_ROUNDS = 8
@@ -58,7 +59,7 @@ class Rounds:
         if not path.is_file():
             self._write(divide(), None)
             return self._partitions
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = read_json(path)
         check_same_batch(self.directory, known["batch"], self.asked)
         self._partitions = [Partition(**one) for one in known["partitions"]]
         self._left = known["left"]
@@ -80,7 +81,7 @@ class Rounds:
     def results(self) -> list[dict[str, Any]]:
         """Return the results of all partitions."""
         return [
-            json.loads((find_partition(self.directory, one.number) / MANIFEST).read_bytes())
+            read_json(find_partition(self.directory, one.number) / MANIFEST)
             for one in self._partitions
         ]
 

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from adacompute.core.errors import DataError
 from adacompute.models.messages import Sample
 from adacompute.storage.manifest import write_atomically
+from adacompute.storage.regular_files import read_table
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def read_segments(
         if high < first or (last is not None and low > last):
             continue
         path = directory / f"segment-{number:08d}-{low}-{high}.parquet"
-        for row in pq.read_table(path).to_pylist():
+        for row in read_table(path).to_pylist():
             if row["position"] >= first and (last is None or row["position"] <= last):
                 yield _from_row(row)
 

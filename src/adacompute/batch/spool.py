@@ -25,6 +25,7 @@ from adacompute.batch.preparation import Preparation, Prepared
 from adacompute.batch.questions import PARQUET, QuestionFile, QuestionSource, read_arrays
 from adacompute.core.errors import DataError
 from adacompute.storage.manifest import write_atomically
+from adacompute.storage.regular_files import read_json
 
 FORMAT = 1
 BLOCK_ROWS = 1 << 14
@@ -104,8 +105,8 @@ class Spool:
     def read_summary(self, shard: Shard, fingerprint: str) -> ShardSummary | None:
         """Return the summary of a shard; None if it is not finished or of another batch."""
         try:
-            content = json.loads(self.path(shard.number, "json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content = read_json(self.path(shard.number, "json"))
+        except DataError:
             return None
         expected = {"format": FORMAT, "fingerprint": fingerprint}
         expected |= {"start": shard.start, "stop": shard.stop}

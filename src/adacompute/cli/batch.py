@@ -28,7 +28,7 @@ Result = dict[str, Any]
 @click.option("--total", type=float, help="What the batch may cost, in the bundle's unit.")
 @click.option("--budget", type=float, help="Mean cost per question, instead of --total.")
 @click.option("--model", help="Model to sample, if the bundle names none.")
-@click.option("--grader", help="Grader that parses answers, if the bundle names none.")
+@click.option("--grader", help="Grader instead of the bundle's; needed for a command (cmd:…).")
 @click.option("--max-output-tokens", type=int, help="Limit of tokens per sample.")
 @click.option(
     "--reserve", type=float, default=0.01, help="Share kept for calls lost in a crash (0.01)."

@@ -17,10 +17,17 @@ Result = dict[str, Any]
 
 
 def print_calibration(result: Result) -> None:
-    """Print the verdict, the gain and the cost of a calibrated bundle."""
-    if "verdict" not in result:
-        _print_kept_accuracy(result)
-        return
+    """Print the verdict, the gain and the cost of a calibrated bundle, and its digest."""
+    (_print_verdict if "verdict" in result else _print_kept_accuracy)(result)
+    print_digest(result)
+
+
+def print_digest(result: Result) -> None:
+    """Print the digest that pins a bundle, on a line of its own to copy it from."""
+    print_text(f"Digest: {result['bundle_digest']}", wrap=False)
+
+
+def _print_verdict(result: Result) -> None:
     advice = result["advice"]
     print_text(f"Verdict: {result['verdict']}. {advice[:1].upper()}{advice[1:]}.", "bold")
     print_text(describe_gain(result))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from adacompute.cli.calibration_output import print_calibration
+from adacompute.cli.calibration_output import print_calibration, print_digest
 from adacompute.cli.output import (
     NOTHING,
     Cell,
@@ -195,6 +195,7 @@ def print_training(result: Result) -> None:
         for row in result["on_training_questions"]
     ]
     print_rows("On the training questions, so optimistic", rows, max_rows=MAX_PRICES)
+    print_digest(result)
 
 
 def print_fit(result: Result) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-MAX_DOCUMENT_BYTES = 1 << 30
+MAX_DOCUMENT_BYTES = 1 << 28
 """Larger documents are rejected."""
 
 _ZSTANDARD = 93

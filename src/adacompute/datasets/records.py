@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
+from adacompute.core.memory import check_json, check_memory, check_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
+
+
+MAX_LINE_BYTES = 1 << 28
+"""Longer lines of JSON are rejected."""
 
 
 class JsonNumber(str):
@@ -35,6 +41,7 @@ _EXACT = json.JSONDecoder(
 
 def parse_json(data: bytes, name: str, *, exact: bool = False) -> Any:  # noqa: ANN401 - any JSON
     """Parse a document; ``exact`` returns numbers as ``JsonNumber`` and NaN as None."""
+    check_json(data, name)
     try:
         return (_EXACT if exact else _PLAIN).decode(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -50,6 +57,7 @@ def read_bytes(path: Path) -> bytes:
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     try:
+        check_memory(path.stat().st_size, str(path))
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
@@ -61,7 +69,12 @@ def read_records(path: Path, *, exact: bool = False) -> Iterator[tuple[int, dict
         raise DataError(f"there is no file {path}")
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES), b""), 1):
+                if len(line) == MAX_LINE_BYTES:
+                    raise DataError(
+                        f"line {number} of {path} has {MAX_LINE_BYTES} bytes or more, above the "
+                        "limit: is it a file of lines?"
+                    )
                 if not line.strip():
                     continue
                 location = f"line {number} of {path}"
@@ -82,8 +95,7 @@ def read_located(path: Path, columns: Collection[str]) -> Iterator[tuple[str, di
         yield from ((f"record {i} of {path}", row) for i, row in enumerate(document, 1))
     elif path.suffix.lower() == ".parquet":
         with open_parquet(path) as file:
-            names = [name for name in file.schema_arrow.names if name in columns]
-            rows = file.read(columns=names).to_pylist()
+            rows = read_parquet(file, columns, path).to_pylist()
         yield from ((f"row {i} of {path}", row) for i, row in enumerate(rows, 1))
     else:
         yield from ((f"line {line} of {path}", row) for line, row in read_records(path))
@@ -97,8 +109,17 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
             yield file
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}") from None
+
+
+def read_parquet(file: pq.ParquetFile, columns: Collection[str], path: Path) -> pa.Table:
+    """Read those of some columns that a file has; DataError if they would need too much memory."""
+    names = [name for name in file.schema_arrow.names if name in columns]
+    check_parquet(file.metadata, names, str(path))
+    return file.read(columns=names)
 
 
 def read_keys(path: Path) -> set[str]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.columns import QUESTION_COLUMNS, SAMPLE_COLUMNS, make_schema
-from adacompute.datasets.records import first_line, open_parquet
+from adacompute.datasets.records import first_line, open_parquet, read_parquet
 from adacompute.datasets.text_rows import ReadColumns, read_csv, read_jsonl
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _select(
 def _read_parquet(path: Path, types: Mapping[str, pa.DataType]) -> ReadColumns:
     with open_parquet(path) as file:
         names: list[str] = file.schema_arrow.names
-        found = file.read(columns=[name for name in names if name in types])
+        found = read_parquet(file, types, path)
         found.validate(full=True)
     return ReadColumns(found, names)
 

@@ -3,15 +3,18 @@
 The encoder is a directory with an ONNX model (``model.onnx``) and a tokenizer (``tokenizer.json``),
 as sentence-transformers models are published. Token embeddings are averaged and scaled to length 1.
 Texts are encoded one by one: in quantised models, an embedding would otherwise depend on the texts
-beside it. A feature set of embeddings is named ``embedding:DIRECTORY``; `pin_encoder` adds a digest
-of the encoder, and another encoder in the same directory is then refused. Only this module imports
+beside it. A user names a feature set of embeddings ``embedding:DIRECTORY``. A file names no path:
+`pin_encoder` makes it ``embedding:#DIGEST``, and the encoder of this digest must be in the
+directory that the user named in this process or in the environment. Only this module imports
 tokenizers.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,12 +27,17 @@ from adacompute.core.types import Float32Array
 from adacompute.features.onnx_session import open_session
 
 EXTRA, PREFIX = "embedding", "embedding:"
+DIRECTORY = "ADACOMPUTE_ENCODER"
+"""Environment variable with the directory of the encoder that bundles were trained with."""
+
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 MAX_TOKENS = 256
 """Further tokens of a text are ignored."""
 
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
 _MIN_LENGTH = 1e-9
+_RECORDED = re.compile(f"{PREFIX}#[0-9a-f]{{16}}")
+_NAMED: dict[str, str] = {}  # directories that the user named in this process, by digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +81,13 @@ def is_embedding(features: str) -> bool:
 def find_encoder(features: str) -> Encoder:
     """Return the encoder that the name of a feature set gives; the digest in it must match."""
     folder, _, digest = features.removeprefix(PREFIX).partition("#")
+    if digest:
+        folder = _NAMED.get(digest) or os.environ.get(DIRECTORY, "")
+    if not folder:
+        raise ConfigError(
+            f"the policy was trained with the encoder {digest!r}, whose directory is never taken "
+            f"from a file: give it in the environment, {DIRECTORY}=DIRECTORY"
+        )
     try:
         files = [(Path(folder) / name).stat() for name in (MODEL, TOKENIZER)]
         encoder = _load_encoder(folder, *(file.st_mtime_ns for file in files))
@@ -90,11 +105,25 @@ def find_encoder(features: str) -> Encoder:
 
 
 def pin_encoder(features: str) -> str:
-    """Return the name of a feature set with the full path and the digest of its encoder, if any."""
+    """Return the name of a feature set for files: with the digest of its encoder, if any."""
     if not is_embedding(features):
         return features
-    folder = Path(features.removeprefix(PREFIX).partition("#")[0]).resolve()
-    return f"{PREFIX}{folder}#{find_encoder(features).digest}"
+    folder, digest = features.removeprefix(PREFIX), find_encoder(features).digest
+    if not folder.startswith("#"):
+        _NAMED[digest] = str(Path(folder).resolve())
+    return f"{PREFIX}#{digest}"
+
+
+def check_recorded_features(features: str, notes: Mapping[str, Any]) -> None:
+    """Refuse features of a file that name the directory of an encoder, or no text at all."""
+    parameters = notes.get("parameters")
+    known = (notes, parameters if isinstance(parameters, Mapping) else {})
+    for name in (features, *(one.get("features", "") for one in known)):
+        if not isinstance(name, str) or (is_embedding(name) and not _RECORDED.fullmatch(name)):
+            raise ConfigError(
+                f"the features {name!r} name the directory of an encoder, which is never taken "
+                "from a file: train it again"
+            )
 
 
 @lru_cache(maxsize=4)

@@ -47,7 +47,7 @@ def load_models(config: Config) -> dict[str, VirtualModel]:
 
 
 def _load(config: Config, name: str, given: ModelConfig) -> VirtualModel:
-    bundle = load_bundle(locate_bundle(Path(given.bundle)))
+    bundle = load_bundle(locate_bundle(Path(given.bundle)), digest=given.bundle_digest)
     return make_model(config, name, given, bundle)
 
 

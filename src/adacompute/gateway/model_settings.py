@@ -5,12 +5,14 @@ The text below each setting is its meaning in the reference. It loads no policy.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from adacompute.core.errors import ConfigError
 from adacompute.gateway.answer_field import check_pointer
 from adacompute.gateway.settings import check_positive
 
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _MODEL_LIMITS = (
     "max_rounds",
     "deadline_s",
@@ -32,8 +34,10 @@ class ModelConfig:
     """Mean cost per request, in the unit of the bundle."""
     model: str | None = None
     """The upstream's name of the model, if it is not the bundle's."""
+    bundle_digest: str | None = None
+    """Digest of the bundle, as ``fit`` prints it (SHA-256). Another bundle is not served."""
     grader: str | None = None
-    """Grader to use, if the bundle names none."""
+    """Grader to use instead of the bundle's. One that runs a command must be given here."""
     max_rounds: int | None = None
     """Rounds of samples per request. It must be what the price was calibrated with."""
     deadline_s: float | None = None
@@ -69,6 +73,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_positive(self.budget, "budget")
+        if self.bundle_digest is not None and not _DIGEST.fullmatch(self.bundle_digest):
+            raise ConfigError(
+                f"bundle_digest must be 64 hexadecimal digits, not {self.bundle_digest!r}: copy "
+                "what 'adacompute fit' printed"
+            )
         if self.answer_field is not None:
             check_pointer(self.answer_field, "answer_field")
         for name in _MODEL_LIMITS:

@@ -49,6 +49,18 @@ GRADERS: dict[str, Callable[[], Grader]] = {
 """Graders by name; ``cmd:COMMAND`` also is one and runs the user's own program."""
 
 _COMMAND = "cmd:"
+COMMAND = "cmd"
+"""What files record of a command: that it was one. Nothing that a file says is ever run."""
+
+
+def record_grader(name: str | None) -> str | None:
+    """Return what a file records of a grader, also if the file says more than it should.
+
+    >>> record_grader("math"), record_grader("cmd:python my_grader.py")
+    ('math', 'cmd')
+    """
+    is_command = name is not None and name.startswith(_COMMAND)
+    return COMMAND if is_command else name
 
 
 def load_grader(name: str, *, timeout_s: float | None = None) -> Grader:
@@ -66,6 +78,11 @@ def load_grader(name: str, *, timeout_s: float | None = None) -> Grader:
         return CommandGrader(name.removeprefix(_COMMAND), **limit)
     if name == MathGrader.name:
         return MathGrader(**limit)
+    if name == COMMAND:
+        raise ConfigError(
+            "the samples were graded by a command, and a command is never taken from a file: give "
+            f"it as --grader '{_COMMAND}COMMAND', or grader= in Python or a configuration file"
+        )
     if name not in GRADERS:
         known = ", ".join([*GRADERS, f"{_COMMAND}COMMAND"])
         raise ConfigError(f"there is no grader {name!r}; the graders are {known}")

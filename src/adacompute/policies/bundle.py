@@ -4,14 +4,14 @@
     model-N.onnx     learned models, if there are any
     tables.npz       tables of a sequential policy
 
-Nothing in a bundle is executed when it is loaded. A bundle of another format version, a missing or
-changed file, or features of another version raise a BundleError that says what to run. This module
-does not know how a policy was fitted; ``serialization`` knows how each kind of policy is stored.
+Nothing in a bundle is executed when it is loaded or used: it names built-in graders only, and no
+path. A bundle of another format version, a missing or changed file, or features of another version
+raise a BundleError that says what to run. This module does not know how a policy was fitted;
+``serialization`` knows how each kind of policy is stored, and ``bundle_files`` how files are read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import tempfile
@@ -25,11 +25,19 @@ import numpy as np
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.core.types import FloatArray
 from adacompute.features.draft import DraftSource
+from adacompute.features.embedding import check_recorded_features, pin_encoder
 from adacompute.features.text import VERSION, feature_names
+from adacompute.graders.grader import record_grader
 from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies import arm_settings
 from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
+from adacompute.policies.bundle_files import (
+    FILE,
+    compute_digest,
+    read_bundle_file,
+    read_document,
+)
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import LIKELIHOODS
 from adacompute.policies.draft_router import DraftRouterPolicy
@@ -46,13 +54,10 @@ NOT_JUDGED = "not judged"
 UNIFORM = ("fixed", "mixture")
 """Policies that need no verdict: other policies are compared with them."""
 
-FILE = "bundle.json"
 VERBATIM = (
     "unit",
-    "features",
     "feature_version",
     "model",
-    "grader",
     "data_hash",
     "sample_cost",
     "max_rounds",
@@ -253,16 +258,19 @@ class Bundle:
         return pooled.price_for(max(budget, pooled.min_budget))
 
 
-def save_bundle(bundle: Bundle, path: Path) -> None:
-    """Write a bundle as a directory, completely or not at all; an existing bundle is replaced."""
+def save_bundle(bundle: Bundle, path: Path) -> str:
+    """Write a bundle as a directory and return its digest; an existing bundle is replaced.
+
+    It is written completely or not at all.
+    """
     policy, files = policy_to_json(bundle.policy)
     content = {
         "format": FORMAT,
         "policy": policy,
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "files": {name: compute_digest(data) for name, data in files.items()},
         **{name: getattr(bundle, name) for name in VERBATIM},
-        "sample_cost": bundle.sample_cost,
-        "max_rounds": bundle.max_rounds,
+        "features": pin_encoder(bundle.features),
+        "grader": record_grader(bundle.grader),
         "template": None if bundle.template is None else asdict(bundle.template),
         "settings": None if bundle.settings is None else asdict(bundle.settings),
         "baseline": None if bundle.baseline is None else asdict(bundle.baseline),
@@ -272,6 +280,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         "arms": arm_settings.to_json(bundle.arms),
         "notes": bundle.notes,
     }
+    document = (json.dumps(content, indent=2) + "\n").encode()
     path = path.resolve()
     check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,7 +289,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         new.mkdir()
         for name, data in files.items():
             (new / name).write_bytes(data)
-        (new / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        (new / FILE).write_bytes(document)
         try:
             if path.exists():
                 path.rename(old)
@@ -289,6 +298,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
             if old.exists():
                 old.rename(path)
             raise
+    return compute_digest(document)
 
 
 def check_replaceable(path: Path) -> None:
@@ -302,14 +312,9 @@ def check_replaceable(path: Path) -> None:
         raise BundleError(f"{path} exists and contains other files than a bundle: use another path")
 
 
-def load_bundle(path: Path) -> Bundle:
-    """Read a bundle; raise BundleError if it is damaged or has another version."""
-    try:
-        content = json.loads((path / FILE).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BundleError(f"there is no bundle at {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise BundleError(f"{path / FILE} is damaged: run 'adacompute train' again") from None
+def load_bundle(path: Path, *, digest: str | None = None) -> Bundle:
+    """Read a bundle; raise BundleError if it is damaged or has another version or digest."""
+    content = read_document(path, digest=digest)
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
         raise BundleError(
@@ -330,6 +335,7 @@ def load_bundle(path: Path) -> Bundle:
             f"{bundle.features!r}, this is version {VERSION}: run 'adacompute train' again"
         )
     try:
+        check_recorded_features(bundle.features, bundle.notes)
         feature_names(bundle.features)
     except ConfigError as error:
         raise BundleError(f"{path} cannot be used: {error}") from None
@@ -338,7 +344,7 @@ def load_bundle(path: Path) -> Bundle:
 
 def _read(path: Path, content: dict[str, Any]) -> Bundle:
     hashes = read_entry(content, "files", dict)
-    files = {name: _read_file(path, name, digest) for name, digest in hashes.items()}
+    files = {name: read_bundle_file(path, name, digest) for name, digest in hashes.items()}
     template, settings = content["template"], content["settings"]
     return Bundle(
         policy=policy_from_json(read_entry(content, "policy", dict), files),
@@ -346,7 +352,7 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
         features=read_entry(content, "features", str),
         feature_version=read_entry(content, "feature_version", int),
         model=read_entry(content, "model", str | None),
-        grader=read_entry(content, "grader", str | None),
+        grader=record_grader(read_entry(content, "grader", str | None)),
         data_hash=read_entry(content, "data_hash", str | None),
         sample_cost=read_number(content["sample_cost"]),
         max_rounds=read_entry(content, "max_rounds", int | None),
@@ -382,15 +388,3 @@ def _read_baseline(content: Mapping[str, Any] | None) -> Baseline | None:
         read_numbers(content.get("cell_share", [])),
         tuple(read_numbers(row) for row in content.get("cell_cost", [])),
     )
-
-
-def _read_file(path: Path, name: str, digest: str) -> bytes:
-    if Path(name).name != name:
-        raise BundleError(f"{path / FILE} names a file outside of the bundle: {name!r}")
-    try:
-        data = (path / name).read_bytes()
-    except OSError as error:
-        raise BundleError(f"{path / name} cannot be read: {error.strerror}") from None
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise BundleError(f"{path / name} was changed after training: run 'adacompute train' again")
-    return data

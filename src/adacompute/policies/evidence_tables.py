@@ -6,9 +6,6 @@ are stored. This module does not know how a policy is fitted or decides.
 
 from __future__ import annotations
 
-import io
-import zipfile
-import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +14,7 @@ import numpy as np
 from adacompute.core.coloured_states import Colours, coloured_states
 from adacompute.core.errors import BundleError, DataError
 from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.bundle_files import pack_arrays, unpack_arrays
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import SIGNALS, Confidence
 from adacompute.policies.price_schedule import PriceSchedule
@@ -38,8 +36,6 @@ def coloured_to_spec(policy: ColouredPolicy) -> PolicySpec:
     tables[ACTION] = policy.action
     if policy.pooled is not None:
         tables[POOLED_ACTION] = policy.pooled.action
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **tables)
     content = {
         "arms": policy.arms,
         "max_samples": policy.colours.max_samples,
@@ -48,7 +44,7 @@ def coloured_to_spec(policy: ColouredPolicy) -> PolicySpec:
         "prices": policy.schedule.prices,
         "arm_cost": policy.sample_cost,
     }
-    return PolicySpec(policy.levels, content, {TABLES: buffer.getvalue()})
+    return PolicySpec(policy.levels, content, {TABLES: pack_arrays(tables)})
 
 
 def coloured_from_spec(spec: PolicySpec) -> ColouredPolicy:
@@ -57,10 +53,10 @@ def coloured_from_spec(spec: PolicySpec) -> ColouredPolicy:
     arms = _read_arms(content)
     try:
         colours = Colours(_read_counts(content["max_samples"]), _read_counts(content["n_bins"]))
-        table = _load(spec.files[TABLES])
+        table = unpack_arrays(spec.files[TABLES])
         n_states = len(coloured_states(colours))
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
+    except BundleError:
+        raise
     except DataError as error:
         raise BundleError(f"the states of a sequential policy cannot be listed: {error}") from None
     prior = Prior(**{name: table[name].astype(np.float32) for name in PRIOR_TABLES})
@@ -145,11 +141,6 @@ def confidence_from_json(content: Mapping[str, Any], n_arms: int) -> Confidence:
         raise BundleError(f"the confidence of samples is not that of {n_arms} arms")
     power = read_number(content["power"])
     return Confidence(signals, tables[0], tables[1], tables[2], intercept, cuts, power)
-
-
-def _load(data: bytes) -> dict[str, Any]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
 
 
 def _read_arms(content: Mapping[str, Any]) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 Trees are written as one ONNX node and run by onnxruntime. So the model that is evaluated is the
 model that is served, a single question takes microseconds, and a bundle needs no pickle. The
 converter is our own: it covers exactly the tree ensembles that ``learners`` fits, with any number
-of outputs (common converters get several outputs wrong). This module does not know training.
+of outputs (common converters get several outputs wrong). Any other model is refused before it is
+run: an ONNX file can loop, ask for any amount of memory and name other files. This module does not
+know training.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from adacompute.core.types import Float32Array, FloatArray, IntArray
 from adacompute.features.onnx_session import open_session
 
 OPSET, IR_VERSION = 3, 8  # of ai.onnx.ml and of the file: every onnxruntime reads these
+ENSEMBLE, DOMAIN = "TreeEnsembleRegressor", "ai.onnx.ml"
 UNSEEN_LEVEL_SCORE = -1e9
 """Score of a level that was never the best one in training."""
 
@@ -39,6 +42,7 @@ class OnnxModel:
     n_outputs: int = field(init=False)
 
     def __post_init__(self) -> None:
+        _check_trees(self.data)
         try:
             session = open_session(self.data, extra="train")
         except ValueError as error:
@@ -53,6 +57,57 @@ class OnnxModel:
         """Return the scores (N, K) of features (N, F)."""
         (scores,) = self.session.run(None, {"features": features})
         return np.asarray(scores, dtype=np.float64)
+
+
+def _check_trees(data: bytes) -> None:
+    """Raise BundleError unless a model is one ensemble of trees, as `trees_to_onnx` writes them."""
+    with needs_extra("train"):
+        import onnx
+        from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError:
+        raise BundleError("onnxruntime cannot load the model: it is no ONNX file") from None
+    graph = model.graph
+    others = (graph.initializer, graph.sparse_initializer, model.functions, model.training_info)
+    kinds = [(node.domain, node.op_type) for node in graph.node]
+    if kinds != [(DOMAIN, ENSEMBLE)] or any(map(len, others)):
+        raise BundleError("a model of the bundle is no ensemble of trees: train the policy again")
+    kind = onnx.AttributeProto
+    plain = {kind.INT, kind.INTS, kind.FLOATS, kind.STRING, kind.STRINGS}
+    attributes = graph.node[0].attribute
+    ends = [[one.dim_value for one in _shape(side)] for side in (graph.input, graph.output)]
+    known = {one.name: onnx.helper.get_attribute_value(one) for one in attributes}
+    if not {one.type for one in attributes} <= plain or not _are_bounded(known, *ends):
+        raise BundleError("the trees of a model do not fit together: train the policy again")
+
+
+def _shape(values: Any) -> Any:  # noqa: ANN401 - onnx has no types
+    """Return the dimensions of the only input or output of a graph; none if there are several."""
+    return values[0].type.tensor_type.shape.dim if len(values) == 1 else ()
+
+
+def _are_bounded(known: dict[str, Any], inputs: list[int], outputs: list[int]) -> bool:
+    """Whether trees read and write within their inputs and outputs, and every walk ends."""
+    try:
+        node, true, false, feature, target = (
+            np.array(known[name], dtype=np.int64)
+            for name in (
+                "nodes_nodeids",
+                "nodes_truenodeids",
+                "nodes_falsenodeids",
+                "nodes_featureids",
+                "target_ids",
+            )
+        )
+        is_leaf = np.array(known["nodes_modes"]) == b"LEAF"
+        ends = is_leaf | ((true > node) & (false > node))
+        (_, n_features), (_, n_outputs) = inputs, outputs
+    except (KeyError, ValueError):
+        return False
+    fits = [(feature >= 0) & (feature < n_features), (target >= 0) & (target < n_outputs), ends]
+    return known.get("n_targets") == n_outputs and all(one.all() for one in fits)
 
 
 def trees_to_onnx(raw: bytes, *, n_features: int, n_outputs: int, output_of: IntArray) -> bytes:
@@ -123,10 +178,10 @@ def _write(
     """Return a model with one TreeEnsembleRegressor."""
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     ensemble = helper.make_node(
-        "TreeEnsembleRegressor",
+        ENSEMBLE,
         ["features"],
         ["scores"],
-        domain="ai.onnx.ml",
+        domain=DOMAIN,
         n_targets=len(base_values),
         base_values=base_values,
         nodes_treeids=nodes["tree"],
@@ -148,6 +203,6 @@ def _write(
         [helper.make_tensor_value_info("features", floats, [None, n_features])],
         [helper.make_tensor_value_info("scores", floats, [None, len(base_values)])],
     )
-    opsets = [helper.make_opsetid("ai.onnx.ml", OPSET), helper.make_opsetid("", 17)]
+    opsets = [helper.make_opsetid(DOMAIN, OPSET), helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     return bytes(model.SerializeToString())

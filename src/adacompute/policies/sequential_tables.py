@@ -6,9 +6,6 @@ module does not know how a policy is fitted or decides.
 
 from __future__ import annotations
 
-import io
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +14,7 @@ import numpy as np
 
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
+from adacompute.policies.bundle_files import pack_arrays, unpack_arrays
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.spec import PolicySpec, read_number
@@ -41,24 +39,24 @@ def to_spec(policy: SequentialPolicy) -> PolicySpec:
     if policy.pooled is not None:
         pooled = _state_tables(policy.pooled)
         tables |= {POOLED + name: array for name, array in pooled.items()}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **tables)
     content = {"round_cost": policy.round_cost}
-    return PolicySpec(policy.levels, content, {TABLES: buffer.getvalue()})
+    return PolicySpec(policy.levels, content, {TABLES: pack_arrays(tables)})
 
 
 def from_spec(spec: PolicySpec) -> SequentialPolicy:
     """Build the policy from plain data; raise BundleError if the tables do not fit together."""
     levels, round_cost = spec.levels, read_number(spec.content["round_cost"])
     try:
-        with np.load(io.BytesIO(spec.files[TABLES]), allow_pickle=False) as arrays:
-            is_pooled = POOLED + STATE_TABLES[0] not in arrays.files
-            pooled_names = () if is_pooled else tuple(POOLED + name for name in STATE_TABLES)
-            table = {
-                name: np.asarray(arrays[name], dtype=np.float32)
-                for name in (*PRIOR_TABLES, *STATE_TABLES, *pooled_names)
-            }
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = unpack_arrays(spec.files[TABLES])
+        is_pooled = POOLED + STATE_TABLES[0] not in arrays
+        pooled_names = () if is_pooled else tuple(POOLED + name for name in STATE_TABLES)
+        table = {
+            name: np.asarray(arrays[name], dtype=np.float32)
+            for name in (*PRIOR_TABLES, *STATE_TABLES, *pooled_names)
+        }
+    except BundleError:
+        raise
+    except (KeyError, ValueError) as error:
         raise BundleError(f"the tables of a sequential policy are damaged ({error})") from None
     if not all(np.isfinite(array).all() for array in table.values()):
         raise BundleError("the tables of a sequential policy contain values that are not finite")

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from adacompute.graders.grader import COMMAND
+
 MAX_TEXT = 240
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories whose characters are replaced: controls, formats, surrogates, separators."""
@@ -274,8 +276,9 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
     calibrate = ("adacompute", "calibrate", run, "--bundle", "BUNDLE", "--budget", budget)
     serve = ["adacompute", "serve", "--bundle", "BUNDLE", "--budget", budget]
     serve += ["--base-url", EXAMPLE_URL]
-    for name in ("model", "grader"):
-        serve += [] if document[name] else [f"--{name}", name.upper()]
+    grader = None if document["grader"] == COMMAND else document["grader"]
+    for name, known in (("model", document["model"]), ("grader", grader)):
+        serve += [] if known else [f"--{name}", name.upper()]
     if document["verdict"] == "gain":
         return [
             ("Fit the policy to all of these questions.", shlex.join(train)),
@@ -283,7 +286,7 @@ def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
             ("Serve it in front of your model.", shlex.join(serve)),
         ]
     if document["verdict"] == "not judged" and needed is None:
-        grade = ("adacompute", "grade", run, "--grader", document["grader"] or "GRADER")
+        grade = ("adacompute", "grade", run, "--grader", grader or "GRADER")
         fix = "Look at the unparsed samples, fix the prompt or the grader, and grade again."
         return [(fix, shlex.join(grade))]
     steps: list[tuple[str, str | None]] = []

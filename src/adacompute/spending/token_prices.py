@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from adacompute.core.errors import ConfigError
+from adacompute.core.memory import check_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,12 @@ PUBLIC_KEYS = {
     "reasoning": "output_cost_per_reasoning_token",
 }
 """Our prices, and their names in LiteLLM's public price list."""
+
+MAX_BYTES = 1 << 24
+"""Maximum size of a file of prices."""
+
+MAX_PRICE = 1e15
+"""Maximum price of a token; a higher one is no price."""
 
 MAX_NAMED = 8
 """Number of models up to which an error names all of them."""
@@ -147,12 +154,18 @@ def parse_token_prices(
     return price_list | {model: price_list[listed] for model, listed in (price_as or {}).items()}
 
 
+def _parse(path: Path, parse: Callable[[str], Any], form: str) -> Any:  # noqa: ANN401 - any JSON
+    """Parse a file of prices; ConfigError if it is too large or cannot be parsed."""
+    try:
+        check_memory(path.stat().st_size, "it", limit=MAX_BYTES)
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as {form}: {error}") from None
+
+
 def _parse_public(path: Path) -> dict[str, TokenPrices]:
     """Read LiteLLM's list, in prices per token; models without token prices are left out."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
+    content = _parse(path, json.loads, "JSON")
     price_list: dict[str, TokenPrices] = {}
     for name, entry in content.items() if isinstance(content, dict) else ():
         prices = _parse_public_entry(entry) if name != PUBLIC_EXAMPLE else None
@@ -180,15 +193,12 @@ def _parse_public_entry(entry: object) -> TokenPrices | None:
 def _is_price(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return math.isfinite(value) and value >= 0
+    return 0 <= value <= MAX_PRICE
 
 
 def _parse_toml(path: Path) -> dict[str, TokenPrices]:
     """Read a TOML file with one table per model, ``[models."name"]``, in prices per million."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+    content = _parse(path, tomllib.loads, "TOML")
     keys = {field.name for field in fields(TokenPrices)}
     price_list: dict[str, TokenPrices] = {}
     models = content.get("models", {})
@@ -200,7 +210,7 @@ def _parse_toml(path: Path) -> dict[str, TokenPrices]:
             )
         try:
             price_list[name] = TokenPrices(**{key: float(value) for key, value in table.items()})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"{path}: the prices of {name!r} are wrong: {error}") from None
         if missing := [key for key in REQUIRED if key not in table]:
             raise ConfigError(f"{path}: {name!r} has no {missing[0]} price; write 0 if it is free")

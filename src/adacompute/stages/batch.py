@@ -194,11 +194,11 @@ def _read_prices(options: BatchOptions, bundle: Bundle) -> TokenPriceList:
 
 
 def _find_grader(options: BatchOptions, bundle: Bundle) -> str:
-    """Return the name of the grader."""
+    """Return the name of the grader, if there is such a grader."""
     name = options.grader or bundle.grader
     if name is None:
         raise ConfigError("the bundle names no grader: give --grader")
-    return name
+    return load_grader(name).name
 
 
 def _identity(

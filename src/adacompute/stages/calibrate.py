@@ -86,8 +86,8 @@ def calibrate_run(
     calibrated = replace(
         trained, frontier=points, pooled_frontier=pooled, max_rounds=max_rounds, notes=notes
     )
-    save_bundle(calibrated, bundle)
-    return {"policy": name, "bundle": str(bundle), "unit": trained.unit, **result}
+    where = {"bundle": str(bundle), "bundle_digest": save_bundle(calibrated, bundle)}
+    return {"policy": name, **where, "unit": trained.unit, **result}
 
 
 def keep_calibrations(notes: dict[str, Any], new: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,7 +17,9 @@ from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.factories import find_trainable
+from adacompute.graders.grader import COMMAND
 from adacompute.policies.bundle import check_replaceable, load_bundle
+from adacompute.policies.bundle_files import find_digest
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings
 from adacompute.stages.collect import collect_run, describe_missing
@@ -119,7 +121,7 @@ def fit_run(
         **steps.describe(),
         "run": str(run),
         "report": None if page is None else str(page),
-        "next": _next_command(result, run, out, (collection or {}).get("base_url")),
+        "next": _next_command(result, run, out, grader, (collection or {}).get("base_url")),
     }
 
 
@@ -205,7 +207,7 @@ def _calibrate(
     finished = store.find_finished(CALIBRATED, arguments, inputs)
     if finished and hash_path(out) == finished.result["bundle_hash"]:
         steps.note("calibrate", is_skipped=True)
-        return dict(finished.result["calibration"])
+        return {**finished.result["calibration"], "bundle_digest": find_digest(out)}
     steps.progress("calibrate")
     known: dict[str, Any] = {"results": results, "progress": steps.progress}
     result = calibrate_run(run, bundle=out, **known, **options)
@@ -252,14 +254,17 @@ def _score_others(run: Path, steps: _Steps, options: dict[str, Any], results: Ru
         return  # `evaluate` will say why
 
 
-def _next_command(result: dict[str, Any], run: Path, out: Path, base_url: str | None) -> str:
+def _next_command(
+    result: dict[str, Any], run: Path, out: Path, grader: str | None, base_url: str | None
+) -> str:
     """Return the command that serves a policy with a gain, or that scores all policies."""
     if result["verdict"] != "gain":
         return shlex.join(["adacompute", "evaluate", str(run)])
     bundle = load_bundle(out)
     words = ["adacompute", "serve", "--bundle", str(out), "--base-url", base_url or "URL"]
     words += ["--budget", f"{result['budget']:g}"]
-    for name in ("model", "grader"):
-        if getattr(bundle, name) is None:
-            words += [f"--{name}", name.upper()]
+    if bundle.model is None:
+        words += ["--model", "MODEL"]
+    if bundle.grader in (None, COMMAND):
+        words += ["--grader", grader or "GRADER"]
     return shlex.join(words)

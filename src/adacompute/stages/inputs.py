@@ -21,6 +21,7 @@ from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
+from adacompute.graders.grader import record_grader
 from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.confidence import LIKELIHOODS, SIGNALS
 from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
@@ -210,7 +211,11 @@ def describe_source(store: Run) -> dict[str, Any]:
     """Return the model of a run and the grader that graded it last, as recorded."""
     imported, graded = store.manifest(store.source), store.manifest("grade")
     known = dict(imported.result) if imported else {}
-    return known | (graded.arguments if graded else {})
+    known |= graded.arguments if graded else {}
+    for name in ("model", "grader"):
+        if not isinstance(known.get(name), str | None):
+            raise DataError(f"the manifests of {store.path} are damaged: {name} must be a text")
+    return known | {"grader": record_grader(known.get("grader"))}
 
 
 def find_template(source: dict[str, Any]) -> Template | None:

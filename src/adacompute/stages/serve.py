@@ -30,6 +30,7 @@ def configure(
     config: Path | None,
     api_key_env: str,
     accept_verdict: bool = False,
+    bundle_digest: str | None = None,
     **given: Any,  # noqa: ANN401 - host, port, base_url, workers
 ) -> Config:
     """Combine options and a file; without a file, the bundle's model is the one virtual model."""
@@ -39,12 +40,14 @@ def configure(
     if log is not None:
         values["log"] = {"directory": str(log.resolve())}
     if bundle is not None:
-        values["models"] = _one_model(bundle, budget, model, grader)
+        values["models"] = _one_model(bundle, budget, model, grader, bundle_digest)
         if accept_verdict:
             next(iter(values["models"].values()))["accept_verdict"] = True
     if config is not None:
-        if accept_verdict:
-            raise ConfigError("--accept-verdict is for --bundle: set accept_verdict in the file")
+        for name, value in (("accept_verdict", accept_verdict), ("bundle_digest", bundle_digest)):
+            if value:
+                option = name.replace("_", "-")
+                raise ConfigError(f"--{option} is for --bundle: set {name} in the file")
         if bundle is not None:
             raise ConfigError("give --bundle, or a file that names bundles, not both")
         return read_config(config, values)
@@ -56,15 +59,20 @@ def configure(
 
 
 def _one_model(
-    bundle: Path, budget: float | None, model: str | None, grader: str | None
+    bundle: Path,
+    budget: float | None,
+    model: str | None,
+    grader: str | None,
+    bundle_digest: str | None,
 ) -> dict[str, Any]:
     if budget is None:
         raise ConfigError("serve needs --budget: the mean cost per request, such as 2 samples")
     bundle = locate_bundle(bundle)
-    name = model or load_bundle(bundle).model
+    name = model or load_bundle(bundle, digest=bundle_digest).model
     if name is None:
         raise ConfigError(f"{bundle} does not say which model it is for: give --model")
-    return {name: {"bundle": str(bundle), "budget": budget, "model": name, "grader": grader}}
+    known = {"bundle": str(bundle), "budget": budget, "model": name, "grader": grader}
+    return {name: {**known, "bundle_digest": bundle_digest}}
 
 
 def check_serving(config: Config) -> dict[str, Any]:

@@ -104,8 +104,8 @@ def train_run(
     text |= {"experiment": settings, "costs": costs.to_dict()}
     source = _describe_samples(store, fitted, model, grader)
     bundle = make_bundle(experiment, fitted, about | text, unit=unit, tie_break=tie_break, **source)
-    save_bundle(bundle, out)
-    about |= {"out": str(out), **{name: source[name] for name in ("model", "grader")}}
+    about |= {"out": str(out), "bundle_digest": save_bundle(bundle, out)}
+    about |= {name: source[name] for name in ("model", "grader")}
     return {**about, "unit": unit, **_describe(experiment, fitted)}
 
 

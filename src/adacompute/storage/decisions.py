@@ -28,11 +28,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
+from adacompute.core.memory import check_json
 from adacompute.storage.decision_columns import (
     DECISION_COLUMNS,
     LOGGED_SAMPLE_COLUMNS,
     make_schema,
 )
+from adacompute.storage.regular_files import check_regular, read_table
 
 FORMAT = 2
 """Version of the log's fields; logs of other versions are rejected."""
@@ -166,14 +168,35 @@ def read_decisions(directory: Path) -> pa.Table:
     for pattern in (ACTIVE, FULL):  # in the order in which a file changes its name
         for path in sorted(directory.glob(pattern), reverse=True):
             with suppress(FileNotFoundError):
-                uncompacted.append(_decisions(_records(path)))
-    tables = [pq.read_table(path) for path in sorted(directory.glob("decisions-*.parquet"))]
+                uncompacted.append(_read_uncompacted(path))
+    tables = [_read_compacted(path) for path in sorted(directory.glob("decisions-*.parquet"))]
     tables += reversed(uncompacted)
     if not tables:
         raise DataError(f"{directory} holds no decisions: is it the directory of a gateway's log?")
     table = pa.concat_tables(tables, promote_options="default")
     last = {name: row for row, name in enumerate(table["id"].to_pylist())}
     return table.take(pa.array(last.values(), pa.int64())).sort_by("time")
+
+
+def _read_compacted(path: Path) -> pa.Table:
+    """Read the decisions of a table; a column that it lacks is null."""
+    table = read_table(path)
+    names = [name for name in DECISIONS.names if name in table.column_names]
+    try:
+        if "id" in names:
+            return table.select(names).cast(pa.schema([DECISIONS.field(name) for name in names]))
+    except (pa.ArrowException, ValueError):
+        pass
+    raise DataError(f"{path} holds no decisions: move it out of the directory")
+
+
+def _read_uncompacted(path: Path) -> pa.Table:
+    """Read the decisions of a file of lines."""
+    try:
+        return _decisions(_records(path))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path} holds no decisions ({reason}): move it away") from None
 
 
 def check_format(log: Path) -> None:
@@ -183,7 +206,7 @@ def check_format(log: Path) -> None:
     """
     files = sorted({*log.glob("*-*.jsonl"), *log.glob("*-*.parquet")})
     if log.suffix == ".parquet" and log.is_file():
-        files = [log] if "decision_id" in pq.read_schema(log).names else []
+        files = [log] if "decision_id" in _read_schema(log).names else []
     for path in files:
         if (version := _read_format(path)) != FORMAT:
             raise DataError(
@@ -195,13 +218,21 @@ def check_format(log: Path) -> None:
 def _read_format(path: Path) -> int:
     """Format version of a file; files of format 1 do not name one."""
     if path.suffix == ".parquet":
-        metadata = pq.read_schema(path).metadata or {}
-        return int(metadata.get(_FORMAT_KEY, b"1"))
+        version: Any = (_read_schema(path).metadata or {}).get(_FORMAT_KEY, b"1").decode("latin-1")
+        return int(version) if version.isdecimal() else 0
     try:
-        first = next(_lines(path), {"format": FORMAT})
+        version = next(_lines(path), {"format": FORMAT}).get("format", 1)
     except FileNotFoundError:  # it was just renamed or compacted
         return FORMAT
-    return int(first.get("format", 1))
+    return version if isinstance(version, int) else 0
+
+
+def _read_schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path} cannot be read ({reason})") from None
 
 
 def _is_locked(path: Path) -> bool:
@@ -215,12 +246,13 @@ def _is_locked(path: Path) -> bool:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
+    with check_regular(path).open("rb") as file:
         for line in file:
+            check_json(line, str(path))
             try:
                 record = json.loads(line)
-            except ValueError:
-                continue  # cut off when the process was killed
+            except (ValueError, RecursionError):
+                continue  # cut off when the process was killed, or not ours
             if isinstance(record, dict):
                 yield record
 

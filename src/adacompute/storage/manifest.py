@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import DataError
+from adacompute.storage.regular_files import read_json
 
 FORMAT = 2
 """Version of the files of a run directory; other versions are rejected."""
@@ -43,12 +44,12 @@ def read_manifest(path: Path) -> Manifest | None:
     """Read a manifest; None if the stage has not finished."""
     if not path.is_file():
         return None
+    document = read_json(path)
+    version = document.get("format")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        version = document.get("format")
         if version == FORMAT:
             return _check(Manifest(**document))
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (TypeError, AttributeError):
         raise DataError(f"{path} is damaged: remove it to run its stage again") from None
     raise DataError(
         f"{path} has format {version!r}, and this version reads {FORMAT}: import the samples again "
@@ -63,6 +64,8 @@ def _check(manifest: Manifest) -> Manifest:
         raise TypeError("inputs and outputs must map names to hashes")
     if not isinstance(manifest.arguments, dict) or not isinstance(manifest.result, dict):
         raise TypeError("arguments and result must be JSON objects")
+    if any(Path(name).name != name for name in manifest.outputs):
+        raise TypeError("outputs must be files of the run directory")
     return manifest
 
 

@@ -35,6 +35,7 @@ from adacompute.storage.manifest import (
     write_atomically,
     write_manifest,
 )
+from adacompute.storage.regular_files import check_regular, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,8 +61,8 @@ class Run:
     path: Path
 
     def file(self, name: str) -> Path:
-        """Path of an artifact."""
-        return self.path / name
+        """Path of an artifact; DataError if it is a symbolic link, which leaves the directory."""
+        return check_regular(self.path / name)
 
     def check_table(self, name: str, *, stage: str, inputs: Sequence[str] = ()) -> Path:
         """Return the path of a stage's table.
@@ -91,13 +92,10 @@ class Run:
         """Read a stage's table, if ``check_table`` accepts it."""
         path = self.check_table(name, stage=stage, inputs=inputs)
         try:
-            return pq.read_table(path, partitioning=None)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0]
+            return read_table(path)
+        except DataError as error:
             command = COMMANDS[stage].format(run=self.path)
-            raise DataError(
-                f"{path} cannot be read ({reason}): run 'adacompute {command}' again"
-            ) from None
+            raise DataError(f"{error}: run 'adacompute {command}' again") from None
 
     def manifest(self, stage: str) -> Manifest | None:
         """Manifest of a stage; None if it has not finished."""
