@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.graders.grader import load_grader
-from adacompute.testing.llama import serve_llama
 from benchmarks.gateway_live import make_questions, run_command
+from test_support.llama import serve_llama
 
 
 def main() -> None:

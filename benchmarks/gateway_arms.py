@@ -28,7 +28,6 @@ from adacompute.core.types import FloatArray, IntArray
 from adacompute.core.utility import estimate
 from adacompute.models.templates import Template
 from adacompute.storage.store import Run
-from adacompute.testing.llama import LlamaServer, serve_llama
 from benchmarks.gateway_live import (
     BOOTSTRAPS,
     Case,
@@ -37,6 +36,7 @@ from benchmarks.gateway_live import (
     serve_case,
 )
 from test_support.arithmetic import FEW_SHOT, Problem
+from test_support.llama import LlamaServer, serve_llama
 
 SAMPLES = {"short": 16, "number": 8}
 NEW_SAMPLES, SLOTS = 4, 16

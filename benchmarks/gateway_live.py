@@ -38,9 +38,9 @@ from adacompute.core.types import FloatArray, UtilityTable
 from adacompute.core.utility import estimate
 from adacompute.graders.grader import load_grader
 from adacompute.models.templates import Template
-from adacompute.testing.llama import LlamaServer, serve_llama
 from test_support.arithmetic import FEW_SHOT, Problem, generate_problems
 from test_support.gateways import free_port
+from test_support.llama import LlamaServer, serve_llama
 
 SEED, MAX_QUESTIONS = 20_261_116, 1500
 CONCURRENCY, TRAINING_SAMPLES, MIXTURE_SAMPLES, MAX_TOKENS = 2, 24, 8, 20

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from adacompute.models.templates import Template
-from adacompute.testing.llama import serve_llama
 from benchmarks.gateway_live import (
     FORM,
     SEED,
@@ -34,6 +33,7 @@ from benchmarks.gateway_live import (
     serve_case,
 )
 from test_support.arithmetic import FEW_SHOT, Problem, generate_problems
+from test_support.llama import serve_llama
 
 CHEAP = ("add-3", "subtract-2", "word-2")
 EXPENSIVE = ("largest",)

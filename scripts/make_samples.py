@@ -18,8 +18,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.testing.llama import missing_requirement, serve_llama
+from adacompute.testing.llama import missing_requirement
 from test_support.arithmetic import FEW_SHOT, generate_problems
+from test_support.llama import serve_llama
 
 N_QUESTIONS, N_SAMPLES, SEED = 300, 48, 7
 """Number of questions, samples per question, and the seed of the generated questions."""

@@ -20,10 +20,11 @@ import pytest
 from adacompute.gateway.config import make_config
 from adacompute.stages.estimate import estimate_run
 from adacompute.testing.fake_openai import serve_fake
-from adacompute.testing.llama import LlamaServer, missing_requirement, serve_llama
+from adacompute.testing.llama import missing_requirement
 from scripts.make_samples import SEED
 from test_support import gateways
 from test_support.arithmetic import generate_problems
+from test_support.llama import LlamaServer, serve_llama
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKE_SAMPLES = ROOT / "scripts" / "make_samples.py"

@@ -17,7 +17,8 @@ from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample
 from adacompute.models.openai import Upstream
 from adacompute.models.probe import MAX_CHOICES, probe
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
-from adacompute.testing.llama import LlamaServer, missing_requirement, serve_llama
+from adacompute.testing.llama import missing_requirement
+from test_support.llama import LlamaServer, serve_llama
 
 QUICK = RetryPolicy(max_attempts=6, initial_wait_s=0.005, max_wait_s=0.1)
 

@@ -15,6 +15,7 @@ import pytest
 
 from adacompute.core.errors import MissingExtra
 from adacompute.testing import llama
+from test_support.llama import serve_llama
 
 COMMAND = [sys.executable, "-m", "adacompute.testing.llama"]
 
@@ -32,7 +33,7 @@ def models(base_url: str) -> list[str]:
 @pytest.mark.slow
 def test_a_server_serves_while_it_is_held() -> None:
     need_a_model()
-    with llama.serve_llama(context_tokens=512, slots=1) as server:
+    with serve_llama(context_tokens=512, slots=1) as server:
         assert models(server.base_url) == [server.model]
     with pytest.raises(OSError, match="refused"):
         models(server.base_url)
@@ -43,14 +44,14 @@ def test_a_server_of_other_weights_is_named_after_their_file(tmp_path: Path) -> 
     need_a_model()
     weights = tmp_path / "my-model.Q4.gguf"
     weights.symlink_to(llama.find_weights() or "")
-    with llama.serve_llama(weights=weights, context_tokens=512, slots=1) as server:
+    with serve_llama(weights=weights, context_tokens=512, slots=1) as server:
         assert models(server.base_url) == [server.model] == ["my-model.Q4"]
 
 
 def test_weights_that_do_not_exist_are_rejected(tmp_path: Path) -> None:
     need_a_model()
     missing = tmp_path / "none.gguf"
-    with pytest.raises(MissingExtra, match=missing.name), llama.serve_llama(weights=missing):
+    with pytest.raises(MissingExtra, match=missing.name), serve_llama(weights=missing):
         pass
     done = subprocess.run(
         [*COMMAND, "--weights", str(missing)], capture_output=True, text=True, check=False
@@ -89,5 +90,5 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, package: str) 
         return None if name == package else spec
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
-    with pytest.raises(MissingExtra, match=package.replace("_", "-")), llama.serve_llama():
+    with pytest.raises(MissingExtra, match=package.replace("_", "-")), serve_llama():
         pass
