@@ -18,7 +18,9 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,8 @@ RIVALS_OF = {
 }
 """Policies that can only be replayed, and the sets on which they are."""
 
-SERVED = [(name, variant) for name, golden in SETS.items() for variant in golden.variants]
+Serve = Callable[[str], DecidingGateway]
+"""Returns a gateway that serves a set."""
 
 
 def list_paths(name: str, variant: str) -> list[str]:
@@ -67,18 +70,19 @@ def list_paths(name: str, variant: str) -> list[str]:
     return [path for path in (*PATHS, GATEWAY) if path not in left_out]
 
 
-def decide(path: str, name: str, variant: str, gateway: DecidingGateway) -> Decided:
+def decide(path: str, name: str, variant: str, serve: Serve) -> Decided:
     """Run a variant of a set through a path; return what was decided."""
-    return gateway.run(name, variant) if path == GATEWAY else PATHS[path](name, variant)
+    return serve(name).run(variant) if path == GATEWAY else PATHS[path](name, variant)
 
 
 def decide_all() -> dict[str, dict[str, dict[str, Decided]]]:
     """Run every variant of every set through every path."""
-    with decision_paths.serve_deciding(SERVED) as gateway:
+    with ExitStack() as stack:
+        serve = cache(lambda name: stack.enter_context(decision_paths.serve_deciding(name)))
         return {
             name: {
                 variant: {
-                    path: decide(path, name, variant, gateway) for path in list_paths(name, variant)
+                    path: decide(path, name, variant, serve) for path in list_paths(name, variant)
                 }
                 for variant in (*golden.variants, *RIVALS_OF.get(name, ()))
             }

@@ -142,7 +142,8 @@ def run_replay(name: str, variant: str) -> Decided:
     policy, pool, prices = bundle.policy, experiment.pool, SETS[name].prices
     words = VARIANTS[variant].policy == "sequential"
     features = pool.sequential_features if words else pool.features
-    assert features is not None
+    if features is None:
+        raise TypeError("a pool of samples has features for sequential policies")
     if isinstance(policy, EVIDENCE_POLICIES):
         columns = [policy.schedule.position(price)[0] for price in prices]
         result = replay_evidence(experiment, policy, features).columns(np.array(columns))
@@ -169,7 +170,8 @@ def run_rival(name: str, rival: str) -> Decided:
     variant = "mixture-confidence" if "mixture-confidence" in SETS[name].variants else "mixture"
     experiment = replace(open_experiment(name, variant), n_permutations=N_PERMUTATIONS)
     fitted = find_factory(rival)(experiment, np.arange(len(experiment.pool)))
-    assert fitted.known is not None
+    if fitted.known is None:
+        raise TypeError(f"{rival} has no results")
     samples = (fitted.known.n_samples * N_PERMUTATIONS).round().astype(int)
     return {
         repr(price): {
@@ -242,22 +244,22 @@ def _describe(
 
 
 class DecidingGateway:
-    """A gateway that serves variants of sets, in front of an upstream with recorded samples."""
+    """A gateway that serves all variants of a set, and its upstream with recorded samples."""
 
-    def __init__(self, upstream: ScriptedServer) -> None:
-        self.upstream, self.port = upstream, 0
+    def __init__(self, name: str, upstream: ScriptedServer) -> None:
+        self.name, self.upstream, self.port = name, upstream, 0
 
-    def run(self, name: str, variant: str) -> Decided:
+    def run(self, variant: str) -> Decided:
         """Send each question at one of the prices, in turn."""
         decided: Decided = {}
-        questions = read_questions(name, N_SERVED)
+        questions = read_questions(self.name, N_SERVED)
         recorded = RecordedQuestions(questions)
         self.upstream.answer(lambda request: _write(recorded, request))
-        for i, label in enumerate(label_prices(name)):
+        for i, label in enumerate(label_prices(self.name)):
             own = questions[i :: len(PRICES)]
-            budget = (i + 1) * SETS[name].sample_cost
-            ended = [self._ask(f"{name}.{variant}", one.text, budget) for one in own]
-            decided[label] = _describe(name, recorded, own, ended)
+            budget = (i + 1) * SETS[self.name].sample_cost
+            ended = [self._ask(variant, one.text, budget) for one in own]
+            decided[label] = _describe(self.name, recorded, own, ended)
         return decided
 
     def _ask(self, model: str, text: str, budget: float) -> tuple[int, ...]:
@@ -282,19 +284,19 @@ def _write(recorded: RecordedQuestions, request: ReceivedRequest) -> ScriptedRep
 
 
 @contextmanager
-def serve_deciding(pairs: Iterable[tuple[str, str]]) -> Iterator[DecidingGateway]:
-    """Serve variants of sets while the context is open."""
+def serve_deciding(name: str) -> Iterator[DecidingGateway]:
+    """Serve all variants of a set while the context is open."""
     with serve_scripted() as upstream, tempfile.TemporaryDirectory() as directory:
         models = {}
-        for name, variant in pairs:
-            path = Path(directory, f"{name}.{variant}")
+        for variant in SETS[name].variants:
+            path = Path(directory, variant)
             save_bundle(load_served(name, variant), path)
             budget = len(PRICES) * SETS[name].sample_cost
-            models[path.name] = {"bundle": str(path), "budget": budget, "pacing": False}
+            models[variant] = {"bundle": str(path), "budget": budget, "pacing": False}
         config = make_config({"base_url": upstream.base_url, "probe": False, "models": models})
         loaded = load_models(config)
-        capable = {name: replace(one, capabilities=CAPABLE) for name, one in loaded.items()}
-        gateway = DecidingGateway(upstream)
+        capable = {key: replace(one, capabilities=CAPABLE) for key, one in loaded.items()}
+        gateway = DecidingGateway(name, upstream)
         with serve_app(build(config, capable)) as gateway.port:
             yield gateway
 

@@ -85,18 +85,19 @@ VARIANTS = {
 }
 PLAIN = tuple(POLICY_FACTORIES)
 ROUNDS = ("sequential-two-rounds", "sequential-round-cost")
-LIKELY = ("sequential-logprob", "router-draft", "mixture-confidence", "sequential-confidence")
-OVER_ARMS = ("mixture", "sequential", "mixture-confidence", "sequential-confidence")
+CONFIDENT = ("mixture-confidence", "sequential-confidence")
+LIKELY = ("sequential-logprob", "router-draft", *CONFIDENT)
+OVER_ARMS = ("mixture", "sequential", *CONFIDENT)
 SLOW_TO_REFIT = ("router", "value-router")
 SETS = {
     "example": GoldenSet(
         find_example(),
         "numeric",
-        (*PLAIN, *ROUNDS, *LIKELY),
+        (*PLAIN, *ROUNDS, *CONFIDENT),
         tuple(name for name in PLAIN if name not in SLOW_TO_REFIT),
     ),
     "arith110": GoldenSet(
-        DATA / "arith110.parquet", "numeric", (*PLAIN, *LIKELY), (*PLAIN, *LIKELY)
+        DATA / "arith110.parquet", "numeric", (*PLAIN, *LIKELY), (*PLAIN, *LIKELY[1:])
     ),
     "svamp144": GoldenSet(
         DATA / "svamp144.parquet",
