@@ -20,9 +20,9 @@ from test_support.arithmetic import generate_problems
 
 DATA = Path(__file__).parents[1] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 ARMS = {"short": 4, "cot": 8}
-"""Samples of each arm: more of the dear one, so that both are of use."""
+"""Samples of each arm: more of the expensive one, so that both are of use."""
 
-COMMON = ("question_id", "gold", "sample", "answer", "correct")
+COMMON = ("question_id", "sample", "answer", "correct")
 LENGTHS = ("completion_chars", "completion_tokens")
 SIGNALS = ("mean_logprob", "min_logprob_window", "answer_logprob")
 
