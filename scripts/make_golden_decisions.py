@@ -1,12 +1,13 @@
 """Golden decisions: the decisions of every policy on recorded samples, stored for comparison.
 
-``python -m scripts.make_golden_decisions OUT`` writes ``OUT/decisions.json``. It fits every policy
-to the first 80 % of the questions of each recording and runs it on the rest, at five prices, with
-their samples in recorded order. It also replays the requests of ``OUT/gateway_log.jsonl`` at three
-budgets. With ``--record-log`` it first records a new log, with a gateway in front of a scripted
-upstream that answers with the shipped samples. A new log differs from the old one: it contains
-times and random ids, and parallel samples arrive in any order. ``tests/test_golden_decisions.py``
-computes the same decisions with the functions below and compares them with the stored ones.
+``python -m scripts.make_golden_decisions tests/data/golden`` writes ``decisions.json`` there. It
+fits every policy to small sets of recorded samples, see ``test_support.golden_sets``, and runs it
+at five prices through each path that decides, see ``test_support.decision_paths``; it calibrates
+the policies as well. It also replays the requests of ``gateway_log.jsonl`` at three budgets. With
+``--record-log`` it first records a new log, with a gateway in front of a scripted upstream that
+answers with the shipped samples. A new log differs from the old one: it contains times and random
+ids, and parallel samples arrive in any order. ``tests/test_golden_decisions.py`` computes the same
+with the functions below and compares it with what is stored.
 
 Fitted policies depend on the versions of numpy, scikit-learn and xgboost, and so do the decisions.
 """
@@ -15,12 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,144 +30,64 @@ from adacompute.core import votes
 from adacompute.core.types import IntArray
 from adacompute.datasets.example import EXAMPLE, find_example, locate_bundle
 from adacompute.datasets.rows import read_samples
-from adacompute.evaluation.costs import CostModel
-from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.evaluation.factories import POLICY_FACTORIES
-from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.factories import ARM_RIVALS, RIVALS, only_arms
 from adacompute.gateway.config import make_config
 from adacompute.models.templates import Template
-from adacompute.policies.bundle import Bundle, load_bundle
-from adacompute.policies.episode import (
-    FIRST_SEEN,
-    LOGPROB,
-    UNLIMITED_ROUNDS,
-    Episode,
-    run_episode,
-)
-from adacompute.policies.policy import SampleMatrix
-from adacompute.stages.import_samples import import_samples
-from adacompute.stages.inputs import read_pool
+from adacompute.policies.bundle import load_bundle
 from adacompute.stages.replay import decide_again, replay_log, request_prices
 from adacompute.storage.decisions import read_decisions
-from adacompute.storage.store import Run
-from test_support import gateways, scripted
+from test_support import decision_paths, gateways, scripted
+from test_support.decision_paths import Decided, DecidingGateway, join
+from test_support.golden_sets import SETS
 
-DATA = Path(__file__).parents[1] / os.environ.get("ADACOMPUTE_DATA", "../shared/data")
 DECISIONS, LOG = "decisions.json", "gateway_log.jsonl"
-
-PRICES = (0.1, 0.0316, 0.01, 0.00316, 0.001)
-LEVELS = (1, 2, 4, 8, 16)
-BUDGETS = (1.5, 2.0, 3.0, 4.0, 6.0)
-PERMUTATIONS, SEED = 40, 0
-TRAINING_SHARE = 0.8
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A file of recorded samples."""
-
-    path: Path
-    has_logprobs: bool = False
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A policy, and the conditions under which it is fitted and run."""
-
-    policy: str
-    max_rounds: int = UNLIMITED_ROUNDS
-    round_cost: float = 0.0
-    tie_break: str = FIRST_SEEN
-
-
-RECORDINGS = {
-    "example": Recording(find_example(), has_logprobs=True),
-    "mcqa": Recording(DATA / "samples" / "mcqa-comprehensive100__gpt-3.5-turbo.parquet"),
-    "svamp": Recording(
-        DATA / "samples" / "svamp141__qwen2.5-coder-1.5b.parquet", has_logprobs=True
-    ),
+GATEWAY, CALIBRATE, RIVAL = "gateway", "calibrate", "rival"
+PATHS = {
+    "replay": decision_paths.run_replay,
+    "session": decision_paths.run_sessions,
+    "sampler": decision_paths.run_sampler,
+    "batch": decision_paths.run_batch,
+    CALIBRATE: decision_paths.run_calibration,
+    RIVAL: decision_paths.run_rival,
 }
-VARIANTS = {
-    **{name: Variant(name) for name in POLICY_FACTORIES},
-    "sequential-two-rounds": Variant("sequential", max_rounds=2),
-    "sequential-round-cost": Variant("sequential", round_cost=1.0),
-    "sequential-logprob": Variant("sequential", tie_break=LOGPROB),
+"""Paths that decide, beside that of a gateway."""
+
+RIVALS_OF = {
+    "arith110": tuple(RIVALS),
+    "svamp144": (*ARM_RIVALS, *only_arms(SETS["svamp144"].arms)),
 }
+"""Policies that can only be replayed, and the sets on which they are."""
+
+Serve = Callable[[str], DecidingGateway]
+"""Returns a gateway that serves a set."""
 
 
-def list_variants(recording: str) -> list[str]:
-    """Return the names of the variants for which a recording has the data."""
-    files = RECORDINGS[recording]
-    return [
-        name
-        for name, variant in VARIANTS.items()
-        if variant.tie_break == FIRST_SEEN or files.has_logprobs
-    ]
+def list_paths(name: str, variant: str) -> list[str]:
+    """Return the paths whose decisions are stored for a variant of a set, or for a rival."""
+    if variant in RIVALS_OF.get(name, ()):
+        return [RIVAL]
+    left_out = {RIVAL} if variant in SETS[name].calibrated else {RIVAL, CALIBRATE}
+    return [path for path in (*PATHS, GATEWAY) if path not in left_out]
 
 
-@lru_cache
-def load_pool(path: Path, round_cost: float = 0.0, tie_break: str = FIRST_SEEN) -> Pool:
-    """Import a file of samples into a run and return its pool."""
-    with tempfile.TemporaryDirectory() as directory:
-        import_samples(path, Path(directory, "run"))
-        costs = CostModel(round_cost=round_cost)
-        return read_pool(Run(Path(directory, "run")), costs=costs, tie_break=tie_break).equalise()
+def decide(path: str, name: str, variant: str, serve: Serve) -> Decided:
+    """Run a variant of a set through a path; return what was decided."""
+    return serve(name).run(variant) if path == GATEWAY else PATHS[path](name, variant)
 
 
-@lru_cache
-def make_experiment(recording: str, variant: Variant) -> Experiment:
-    """Return what a variant is fitted to; policies under the same conditions share it."""
-    files = RECORDINGS[recording]
-    pool = load_pool(files.path, variant.round_cost, variant.tie_break)
-    known: dict[str, Any] = {"max_rounds": variant.max_rounds, "use_confidence": False}
-    return Experiment(pool, LEVELS, BUDGETS, PERMUTATIONS, SEED, **known)
-
-
-@lru_cache
-def fit(recording: str, name: str) -> tuple[Experiment, FittedPolicy]:
-    """Fit a variant to the first questions of a recording."""
-    variant = VARIANTS[name]
-    experiment = make_experiment(recording, replace(variant, policy=""))
-    train = np.arange(int(TRAINING_SHARE * len(experiment.pool)))
-    return experiment, POLICY_FACTORIES[variant.policy](experiment, train)
-
-
-def run_recording(
-    recording: str, name: str, prices: Sequence[float] = PRICES
-) -> dict[str, dict[str, str]]:
-    """Fit a variant, run it on the questions held out, and return its decisions by price."""
-    experiment, fitted = fit(recording, name)
-    variant, rows = VARIANTS[name], np.arange(len(experiment.pool))
-    held_out = rows[int(TRAINING_SHARE * len(rows)) :]
-    pool, policy = experiment.pool.take(held_out), fitted.policy
-    start: dict[str, Any] = {
-        "key": pool.key,
-        "features": fitted.prepared_features[held_out],
-        "cost": np.repeat(Bundle(policy).level_cost, len(held_out), axis=0),
-        "samples": make_samples(pool),
-        "max_rounds": variant.max_rounds,
-    }
-    decisions = {}
-    for price in prices:
-        episode = run_episode(Episode.start(policy, price, **start).decide())
-        decisions[f"{price:g}"] = {
-            "samples_used": join(episode.state.observed.n_samples),
-            "winner": join(episode.winner(tie_break=variant.tie_break)),
-            "rounds": join(variant.max_rounds - episode.state.rounds_left),
+def decide_all() -> dict[str, dict[str, dict[str, Decided]]]:
+    """Run every variant of every set through every path."""
+    with ExitStack() as stack:
+        serve = cache(lambda name: stack.enter_context(decision_paths.serve_deciding(name)))
+        return {
+            name: {
+                variant: {
+                    path: decide(path, name, variant, serve) for path in list_paths(name, variant)
+                }
+                for variant in (*golden.variants, *RIVALS_OF.get(name, ()))
+            }
+            for name, golden in SETS.items()
         }
-    return decisions
-
-
-def make_samples(pool: Pool) -> SampleMatrix:
-    """Return the samples of every question in recorded order."""
-    shape = (len(pool), int(pool.answers.n_samples[0]))
-    logprob = None if pool.logprob is None else pool.logprob.reshape(shape)
-    return SampleMatrix(pool.answers.answer.reshape(shape), logprob=logprob)
-
-
-def join(numbers: IntArray) -> str:
-    """Write integers in one line."""
-    return " ".join(map(str, numbers.tolist()))
 
 
 LOG_BUDGETS = (1.5, 2.0, 4.0)
@@ -201,7 +121,7 @@ def vote(rows: list[dict[str, Any]], used: IntArray) -> IntArray:
     return np.array(winners, dtype=np.int64)
 
 
-N_REQUESTS = 64
+N_REQUESTS, N_TEXTS = 64, 16
 MODELS: dict[str, dict[str, Any]] = {
     "plain": {"budget": 2.0},
     "audited": {"budget": 4.0, "audit_share": 1.0, "audit_max_share": 1.0},
@@ -232,7 +152,7 @@ def record_log() -> list[str]:
         with gateways.serve_gateway(make_config(config)) as port:
             for number, question in enumerate(questions):
                 path, body = make_request(number, question, template)
-                texts = completions[question][: max(LEVELS)]
+                texts = completions[question][:N_TEXTS]
                 upstream.answer(*(make_reply(text, path) for text in texts))
                 sent = json.dumps(body).encode()
                 answer = gateways.send(port, "POST", path, body=sent)
@@ -281,13 +201,7 @@ def main() -> None:
     log = options.out / LOG
     if options.record_log:
         log.write_text("".join(f"{line}\n" for line in record_log()), encoding="utf-8")
-    golden = {
-        "recordings": {
-            recording: {name: run_recording(recording, name) for name in list_variants(recording)}
-            for recording in RECORDINGS
-        },
-        "gateway_log": replay_gateway_log(log),
-    }
+    golden = {"sets": decide_all(), "gateway_log": replay_gateway_log(log)}
     (options.out / DECISIONS).write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
 
 

@@ -86,6 +86,9 @@ class ScriptedReply:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
+MakeReply = Callable[[ReceivedRequest], ScriptedReply]
+"""Makes the reply to a request."""
+
 OK = ScriptedReply(200, [("Content-Type", "application/json")], [b"{}"])
 
 
@@ -96,7 +99,7 @@ class ScriptedServer:
         self.port = 0
         self.received: list[ReceivedRequest] = []
         self.connections = 0
-        self._replies: list[ScriptedReply] = [OK]
+        self._replies: list[ScriptedReply | MakeReply] = [OK]
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -104,8 +107,11 @@ class ScriptedServer:
         """URL to give to a client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def answer(self, *replies: ScriptedReply) -> None:
-        """Reply to the next requests with these, repeating the last; clears ``received``."""
+    def answer(self, *replies: ScriptedReply | MakeReply) -> None:
+        """Reply to the next requests with these, repeating the last; clears ``received``.
+
+        A function is called with the request and returns the reply.
+        """
         self.received.clear()
         self._replies = list(replies)
 
@@ -139,7 +145,8 @@ class ScriptedServer:
         """Answer one request; True if the connection stays open."""
         request = await _receive(reader)
         self.received.append(request)
-        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        chosen = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        reply = chosen if isinstance(chosen, ScriptedReply) else chosen(request)
         writer.write(reply.head)
         has_body = request.method != "HEAD" and reply.framing != "none"
         for part in reply.parts if has_body else ():
