@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import adacompute as ada
 from adacompute.core.utility import estimate
 from adacompute.datasets.example import (
     find_example,
@@ -82,6 +83,18 @@ def test_accuracies_by_class_are_those_of_the_card() -> None:
 def test_grading_again_changes_nothing(tmp_path: Path) -> None:
     import_samples(find_example(), tmp_path / "run")
     assert grade_run(tmp_path / "run", grader="numeric")["changed"] == 0
+
+
+def test_it_names_its_grader_and_no_other_source_does(tmp_path: Path) -> None:
+    assert import_samples(Path("example"), tmp_path / "run")["grader"] == "numeric"
+    assert import_samples(Path("example"), tmp_path / "exact", grader="exact")["grader"] == "exact"
+    grader = ada.read_samples("example").grader
+    assert grader is not None
+    assert grader.extract("It is 7.") == "7"
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(find_example().read_bytes())
+    assert import_samples(copy, tmp_path / "copied")["grader"] is None
+    assert ada.read_samples(copy).grader is None
 
 
 def test_what_a_draw_needs_is_recorded(rows: list[dict[str, Any]]) -> None:

@@ -180,6 +180,28 @@ def test_report_is_about_the_policy_that_was_fitted_last(run: Path, tmp_path: Pa
     assert (other["policy"], other["budget"]) == ("early-stopping", 3.0)
 
 
+def test_report_takes_all_that_fit_was_given(
+    rows: Rows,
+    write: Callable[[Path, Rows], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    priced = [{**row, "prompt_tokens": 20, "model": "own"} for row in double(rows)]
+    source = write(tmp_path / "priced.parquet", priced)
+    (tmp_path / "prices.toml").write_text("[models.listed]\ninput = 1.0\noutput = 4.0\n")
+    monkeypatch.chdir(tmp_path)
+    options: dict[str, Any] = {"policy": "retry", "levels": LEVELS, "budget": 0.0001}
+    options |= {"unit": "money", "token_prices": Path("prices.toml"), "price_as": {"own": "listed"}}
+    fit_run(str(source), out=tmp_path / "bundle", seed=3, **options)
+    expected = json.loads((tmp_path / "bundle.run" / "report.json").read_text())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    none: dict[str, Any] = {"price_as": {}, "unit": None, "seed": None}
+    result = report_run(tmp_path / "bundle.run", out=tmp_path / "page.html", **none)
+    assert (result["policy"], result["unit"], result["budget"]) == ("retry", "money", 0.0001)
+    assert json.loads((tmp_path / "bundle.run" / "report.json").read_text()) == expected
+
+
 def test_report_in_another_unit_does_not_take_the_fitted_budget(run: Path, tmp_path: Path) -> None:
     result = report_run(run, out=tmp_path / "page.html", unit="tokens")
     assert (result["policy"], result["unit"]) == ("adaptive-consistency", "tokens")

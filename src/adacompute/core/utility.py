@@ -290,9 +290,9 @@ def _with_lead(
 
     No more samples of a class are picked than ``largest`` says that it has in any row.
     """
-    max_ties = max_samples // lead
-    shape = (max_samples + 1, max_ties + 1, pick.shape[2])
-    both = np.zeros((2, *shape))  # the probability, and its product with the tied accuracies
+    max_ties, n_rows = max_samples // lead, pick.shape[2]
+    # The probability, and its product with the tied accuracies, for as many ties as there can be.
+    both = np.zeros((2, max_samples + 1, 1, n_rows))
     both[0, 0, 0] = 1.0
     for own, class_accuracy, size in zip(pick, accuracy, largest, strict=True):
         new = both * own[0]
@@ -301,11 +301,13 @@ def _with_lead(
         if size < lead:
             both = new
             continue
-        tie = both[:, : max_samples + 1 - lead, :-1] * own[lead]
+        n_ties = min(both.shape[2], max_ties)
+        new = np.pad(new, ((0, 0), (0, 0), (0, n_ties + 1 - both.shape[2]), (0, 0)))
+        tie = both[:, : max_samples + 1 - lead, :n_ties] * own[lead]
         tie[1] += tie[0] * class_accuracy
         new[:, lead:, 1:] += tie
         both = new
-    return np.asarray(both[1])
+    return np.pad(both[1], ((0, 0), (0, max_ties + 1 - both.shape[2]), (0, 0)))
 
 
 def _binomial(size: FloatArray, heads: FloatArray, max_heads: int) -> FloatArray:

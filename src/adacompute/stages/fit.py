@@ -234,8 +234,9 @@ def _report(run: Path, steps: _Steps, **options: Any) -> Path | None:  # noqa: A
 
 def _note_options(store: Run, options: dict[str, Any]) -> None:
     """Note which policy the run has now, for later reports."""
-    inputs = store.hashes([SAMPLES, GRADES])
-    store.finish("fit", arguments=options, inputs=inputs, outputs={}, result={})
+    inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
+    found = options | {"token_prices": prices and prices.resolve()}
+    store.finish("fit", arguments=found, inputs=inputs, outputs={}, result={})
 
 
 def _score_others(run: Path, steps: _Steps, options: dict[str, Any], results: RunResults) -> None:

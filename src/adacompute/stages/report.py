@@ -146,7 +146,7 @@ def _resolve_options(store: Run, given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options, and for the others those of the last `fit`, or the defaults."""
     if unknown := sorted(given.keys() - FITTED):
         raise TypeError(f"there are no options {unknown}; there are {sorted(FITTED)}")
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value not in (None, {})}
     manifest = store.manifest("fit")
     fitted = dict(manifest.arguments) if manifest else {}
     if given.get("unit", fitted.get("unit")) != fitted.get("unit"):  # a budget in another unit
