@@ -66,7 +66,6 @@ COMMAND = re.compile(r"^\s*(\$|adacompute|pip|python3?|curl|export|just)\s")
 SERVERS = {
     "adacompute serve": 8000,
     "python -m adacompute.testing.llama": 8080,
-    "python -m test_support.recorded": 8080,
     "python -m adacompute.testing.fake_openai": 0,
 }
 """Commands that do not end, and their default ports."""
