@@ -28,7 +28,7 @@ COST = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 
 def budget_at(table: UtilityTable, share: float) -> float:
     low, high = table.costs.min(axis=1).mean(), table.costs.max(axis=1).mean()
-    return float(low + share * (high - low)) + 1e-9
+    return float(low + share * (high - low)) * (1 + 1e-12) + 1e-9
 
 
 def make_table(n: int, *, grid: int | None, seed: int = 0) -> UtilityTable:
