@@ -44,6 +44,8 @@ class ReceivedRequest:
     target: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    head: bytes = b""
+    """The request line and the headers, byte for byte."""
 
     def values(self, name: str) -> list[str]:
         """All values of a header."""
@@ -86,6 +88,7 @@ class ScriptedReply:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
+Choose = Callable[[ReceivedRequest], ScriptedReply]
 OK = ScriptedReply(200, [("Content-Type", "application/json")], [b"{}"])
 
 
@@ -97,6 +100,7 @@ class ScriptedServer:
         self.received: list[ReceivedRequest] = []
         self.connections = 0
         self._replies: list[ScriptedReply] = [OK]
+        self._choose: Choose | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -108,6 +112,12 @@ class ScriptedServer:
         """Reply to the next requests with these, repeating the last; clears ``received``."""
         self.received.clear()
         self._replies = list(replies)
+        self._choose = None
+
+    def answer_with(self, choose: Choose) -> None:
+        """Reply to each request with what a function chooses for it; clears ``received``."""
+        self.received.clear()
+        self._choose = choose
 
     async def run(self, ready: Callable[[], None], done: asyncio.Event) -> None:
         """Serve on a free port of the loopback interface until `done`."""
@@ -139,7 +149,10 @@ class ScriptedServer:
         """Answer one request; True if the connection stays open."""
         request = await _receive(reader)
         self.received.append(request)
-        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        if self._choose is not None:
+            reply = self._choose(request)
+        else:
+            reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         writer.write(reply.head)
         has_body = request.method != "HEAD" and reply.framing != "none"
         for part in reply.parts if has_body else ():
@@ -171,7 +184,7 @@ async def _receive(reader: asyncio.StreamReader) -> ReceivedRequest:
         await reader.readuntil(b"\r\n")
     elif lengths := request.values("content-length"):
         body = await reader.readexactly(int(lengths[0]))
-    return ReceivedRequest(method, target, headers, body)
+    return ReceivedRequest(method, target, headers, body, head)
 
 
 @contextmanager
