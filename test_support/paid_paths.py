@@ -193,7 +193,7 @@ def kill_batch(folder: Path) -> Amounts:
 
         def is_stored() -> bool:
             paid = read_segments(folder / "out" / "segments")
-            return sum(one.kind == SAMPLE for one in paid) == fake.stats()["choices"]
+            return sum(one.kind == SAMPLE for one in paid) == int(fake.stats()["choices"])
 
         for kills in (1, 2, 3):
             run_until_stalled(

@@ -38,14 +38,18 @@ def exchanged() -> Iterator[Exchanged]:
         yield send
 
 
+def _lines(side: str | list[str]) -> list[str]:
+    requests = [side] if isinstance(side, str) else side
+    return [repr(line) for one in requests for line in one.splitlines(keepends=True)]
+
+
 def differences(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     """Return what differs on each side, in lines."""
     told = {}
     for side in ("upstream", "client"):
-        old, new = json.dumps(expected[side], indent=0), json.dumps(found[side], indent=0)
-        lines = [text.replace(r"\r\n", "\n").replace(r"\n", "\\n\n") for text in (old, new)]
-        if old != new:
-            told[side] = "\n".join(unified_diff(*(text.splitlines() for text in lines), n=1))
+        if expected[side] != found[side]:
+            old, new = _lines(expected[side]), _lines(found[side])
+            told[side] = "\n".join(unified_diff(old, new, side, side, n=1))
     return told
 
 

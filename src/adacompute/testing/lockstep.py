@@ -29,6 +29,7 @@ class Lockstep:
         self._arrived.append(one)
         if len(self._arrived) == self._size:
             self._release(one)
+            await asyncio.sleep(0)  # after the others
         else:
             loop.call_later(self._quiet_s, self._release, one)
         try:
