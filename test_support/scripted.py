@@ -44,6 +44,8 @@ class ReceivedRequest:
     target: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    head: bytes = b""
+    """The request line and the headers, byte for byte."""
 
     def values(self, name: str) -> list[str]:
         """All values of a header."""
@@ -178,7 +180,7 @@ async def _receive(reader: asyncio.StreamReader) -> ReceivedRequest:
         await reader.readuntil(b"\r\n")
     elif lengths := request.values("content-length"):
         body = await reader.readexactly(int(lengths[0]))
-    return ReceivedRequest(method, target, headers, body)
+    return ReceivedRequest(method, target, headers, body, head)
 
 
 @contextmanager

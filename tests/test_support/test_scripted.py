@@ -61,3 +61,12 @@ def test_an_event_holds_the_rest_back() -> None:
         assert response.read1() == b"first"
         hold.set()
         assert response.read() == b"second"
+
+
+def test_a_function_chooses_the_reply_to_each_request() -> None:
+    with serve_scripted() as upstream:
+        upstream.answer(lambda received: ScriptedReply(200, (), [received.body[::-1]]))
+        assert send(upstream.port, "POST", "/v1/x", body=b"ab").body == b"ba"
+        assert upstream.received[0].head.startswith(b"POST /v1/x HTTP/1.1\r\nHost: ")
+        upstream.answer(ScriptedReply(201))
+        assert send(upstream.port, "GET", "/v1/x").status == 201

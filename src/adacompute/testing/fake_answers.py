@@ -56,7 +56,10 @@ class FakeSettings:
     after that each call meets a fault with the probabilities of `fault_rates`, drawn from `seed` in
     order of arrival. With `vary_tokens`, the length of an answer is a number up to
     `completion_tokens` that depends on its seed. With `record_calls`, /calls lists every call. With
-    `recorded`, answers are samples of the shipped example, and other questions get status 404.
+    `recorded`, answers are samples of the shipped example, and other questions get status 404. With
+    `lockstep`, the calls of the script are answered in groups of that many, in order of arrival,
+    and a smaller group when no other call arrives for `lockstep_s`: a client with that many calls
+    at a time has the same calls under way at each fault, in every run.
     """
 
     latency_s: float = 0.0
@@ -89,6 +92,8 @@ class FakeSettings:
     vary_tokens: bool = False
     record_calls: bool = False
     recorded: bool = False
+    lockstep: int = 0
+    lockstep_s: float = 5.0
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -43,6 +43,7 @@ from adacompute.testing.fake_answers import (
     parse_score_request,
 )
 from adacompute.testing.fake_responses import FakeResponseRequest, chat_members
+from adacompute.testing.lockstep import Lockstep
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -71,6 +72,7 @@ class FakeUpstream:
         self._random = random.Random(settings.seed)  # noqa: S311 - no secrets
         self._new_seeds = itertools.count((settings.seed + 1) << 32)
         self._slots = asyncio.Semaphore(settings.max_concurrency or 1_000_000)
+        self._lockstep = Lockstep(settings.lockstep, settings.lockstep_s)
 
     @property
     def base_url(self) -> str:
@@ -85,6 +87,10 @@ class FakeUpstream:
         number of requests in progress and ``peak`` its maximum.
         """
         return {**{name: self._counts[name] for name in _COUNTS}, "faults": dict(self._faults)}
+
+    def calls(self) -> list[dict[str, Any]]:
+        """Return the calls so far, which /calls lists, if they are recorded."""
+        return list(self._calls)
 
     async def run(self, port: int, ready: Callable[[], None], done: asyncio.Event) -> None:
         """Serve on the loopback interface until `done`; port 0 picks a free one."""
@@ -112,7 +118,7 @@ class FakeUpstream:
                 counts["open"] -= 1
         pages: dict[str, dict[str, Any]] = {
             "/stats": self.stats(),
-            "/calls": {"calls": self._calls},
+            "/calls": {"calls": self.calls()},
             "/health": {"status": "ok"},
             "models": {"object": "list", "data": [{"id": "fake", "object": "model"}]},
         }
@@ -121,7 +127,7 @@ class FakeUpstream:
         return self._error(404, f"there is no {request.path}")
 
     async def _serve(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        fault = self._next_fault()
+        fault, number = self._next_fault(), self._counts["calls"]
         try:
             body = json.loads(await request.read())
             fake_request = self._parse(body, path)
@@ -132,6 +138,8 @@ class FakeUpstream:
             self._faults[fault] += 1
         if self.settings.record_calls:
             self._record(request, path, fake_request, fault)
+        if number <= len(self.settings.fault_script):
+            await self._lockstep.wait()
         if fault in _STATUSES:
             return self._error(_STATUSES[fault], f"the fake {FAULTS[fault]}")
         if fault == "stall":
