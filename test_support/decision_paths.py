@@ -270,7 +270,7 @@ class DecidingGateway:
             "adacompute": {"budget": budget, "debug": True},
         }
         reply = send(self.port, "POST", "/v1/chat/completions", body=json.dumps(body).encode())
-        if reply.status != 200:  # noqa: PLR2004
+        if reply.status != 200:
             raise ValueError(f"{model} was not served: {reply.body!r}")
         debug = json.loads(reply.values("x-adacompute-debug")[0])
         content = json.loads(reply.body)["choices"][0]["message"]["content"]

@@ -77,7 +77,7 @@ def script(*parts: tuple[int, str]) -> tuple[str, ...]:
 
 def run_command(*arguments: str, folder: Path) -> tuple[int, dict[str, Any]]:
     """Run a command to its end; return its exit code and the JSON that it prints."""
-    done = subprocess.run(  # noqa: S603 - our own command
+    done = subprocess.run(
         _command(arguments),
         capture_output=True,
         text=True,
@@ -94,7 +94,7 @@ def run_command(*arguments: str, folder: Path) -> tuple[int, dict[str, Any]]:
 def start_command(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a command, and kill it and its children at the end if they still run."""
     with (folder / "errors.txt").open("ab") as errors:
-        process = subprocess.Popen(  # noqa: S603 - our own command
+        process = subprocess.Popen(
             _command(arguments), stdout=subprocess.DEVNULL, stderr=errors, cwd=folder
         )
     try:

@@ -8,6 +8,7 @@ and `<!-- invisible-code-block: sh` contains what a reader already has and a new
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from sybil import Document
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from adacompute.cli.main import cli
+from adacompute.stages import results
 from adacompute.testing.llama import missing_requirement
 from test_support.pages import FILE_NAME, RUN, SYBIL, Workspace, open_workspace
 
@@ -48,6 +50,7 @@ EXCEPTIONS = {
     "a release": "for maintainers who publish a release",
     "data of others": "question sets or samples that do not come with the package, and hours",
     "your own service": "a service, an account or traffic that only its owner has",
+    "a long calibration": "minutes of computation; tests/stages/test_calibrate.py runs a small one",
 }
 """Why a block is not run; at most six."""
 
@@ -72,8 +75,13 @@ BLOCKS = [(name, *block) for name, page in PAGES.items() for block in blocks(pag
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    with open_workspace(tmp_path) as opened:
+def workspace(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """Return a new directory; pages share what was computed on the same samples."""
+    base = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    kept = (base.parent if is_worker else base) / "kept-results-of-pages"
+    with open_workspace(tmp_path) as opened, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "DIRECTORY", str(kept))  # absolute, so it is in no run
         yield opened
 
 
