@@ -130,7 +130,7 @@ def report_run(
         document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
         result = finished.result
     else:
-        known = {"costs": costs, "evaluation": evaluation, "share": results.share}
+        known: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
         document = _document(store, recorded, arguments, progress, **known)
         result = _result(document)
         outputs = {REPORT: document}
