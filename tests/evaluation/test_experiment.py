@@ -18,7 +18,7 @@ from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.price_schedule import PriceSchedule
-from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
 from adacompute.policies.uniform import FixedRule, RetryRule
 
@@ -97,7 +97,7 @@ def test_different_experiments_have_different_keys(small: Pool, change: str) -> 
 @pytest.mark.parametrize("max_rounds", [1, 3, UNLIMITED_ROUNDS])
 def test_rules_are_replayed_as_by_episodes(small: Pool, max_rounds: int) -> None:
     experiment = Experiment(small, LEVELS, BUDGETS, 4, max_rounds=max_rounds)
-    rules = (
+    rules: tuple[Rule, ...] = (
         FixedRule(3),
         RetryRule(2, 4),
         AdaptiveConsistencyRule(0.8, 4),

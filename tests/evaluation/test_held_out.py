@@ -41,13 +41,13 @@ def curve_of(
     is_stepped: bool = False,
 ) -> HeldOutCurve:
     """Return a curve with one question per fold."""
-    known = {"prices": np.asarray(fitted.prices), "is_stepped": is_stepped}
     folds = [
         FoldResult(
+            prices=np.asarray(fitted.prices),
             training_cost=np.array(own),
             held_out=np.array([f]),
             result=results([cost[f]], [accuracy[f]]),
-            **known,
+            is_stepped=is_stepped,
         )
         for f, own in enumerate(training)
     ]

@@ -224,19 +224,17 @@ def read_samples(
     ``grader`` grades samples that have no grades, by their column ``gold`` or by the question set
     ``gold``; it also extracts answers when a policy runs. ``columns`` maps column names of the
     source to ours. Budgets are in ``unit``; ``token_prices`` are for money, and ``price_as`` maps
-    models that a file of them does not list to listed ones. Equal answers of a
-    question with different grades are refused unless ``allow_inconsistent_grades`` is set. Without
-    ``pool_answers``, answers of different arms are never equal; a run records that itself.
+    models that a file of them does not list to listed ones. Equal answers with different grades are
+    refused unless ``allow_inconsistent_grades`` is set. Without ``pool_answers``, answers of
+    different arms are never equal; a run records that itself.
 
     >>> len(read_samples("example"))
     300
     """
     path = resolve_source(Path(source)) if isinstance(source, str | PathLike) else None
-    if grader is None and path is not None:
-        grader = find_grader(path)
+    grader = grader or find_grader(path)
     judge = load_grader(grader) if isinstance(grader, str) else grader
-    prices = _read_prices(token_prices, unit, price_as)
-    costs = CostModel(unit, prices, native_n, round_cost)
+    costs = CostModel(unit, _read_prices(token_prices, unit, price_as), native_n, round_cost)
     known: dict[str, Any] = {"grader": judge, "costs": costs, "pool_answers": pool_answers}
     if path is not None:
         if (path / SAMPLES_FILE).is_file():

@@ -22,7 +22,7 @@ def find_example() -> Path:
     return _find("arithmetic.parquet")
 
 
-def find_grader(path: Path) -> str | None:
+def find_grader(path: Path | None) -> str | None:
     """Return the grader of the samples at a path, which is known of the example alone."""
     return GRADER if path == find_example() else None
 

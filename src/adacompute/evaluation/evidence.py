@@ -287,4 +287,4 @@ def follow_plans(
         active, place, plan = active[goes_on], place[goes_on], plan[goes_on]
         place += stride[step[goes_on].astype(np.int64) - 1]
         end[active] = place
-    return (end - start).reshape(len(state), n_prices)
+    return np.asarray(end - start).reshape(len(state), n_prices)

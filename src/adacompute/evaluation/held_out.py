@@ -186,21 +186,23 @@ def recall_splits(
     ``scored`` is the experiment or a part of it, and ``name`` says how ``splits`` were made of it.
     """
     function = name_function(factory)
-    key = None if function is None else f"{name} of {function} in {experiment.key}"
+    if experiment.kept is None or function is None:
+        return tuple(replay_splits(scored, factory, splits))
+    folds: tuple[FoldResult, ...] = ()
 
     def compute() -> dict[str, np.ndarray]:
         nonlocal folds
         folds = tuple(replay_splits(scored, factory, splits))
         return _to_arrays(folds)
 
-    folds: tuple[FoldResult, ...] = ()
+    key = f"{name} of {function} in {experiment.key}"
     arrays = remember(experiment.kept, key, compute)
     return folds or _from_arrays(arrays)
 
 
 def _to_arrays(folds: Sequence[FoldResult]) -> dict[str, np.ndarray]:
     """Return the arrays of folds under their numbers; those that equal the cost are left out."""
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for i, fold in enumerate(folds):
         arrays |= {f"{i} {name}": getattr(fold, name) for name in PARTS}
         arrays[f"{i} is_stepped"] = np.array(fold.is_stepped)

@@ -29,13 +29,10 @@ class KeptResults(Protocol):
 
 
 def remember(
-    kept: KeptResults | None, key: str | None, compute: Callable[[], dict[str, np.ndarray]]
+    kept: KeptResults | None, key: str, compute: Callable[[], dict[str, np.ndarray]]
 ) -> Arrays:
-    """Return the arrays that are kept under a key, or compute them and keep them.
-
-    Without a key nothing is kept.
-    """
-    if kept is None or key is None:
+    """Return the arrays that are kept under a key, or compute them and keep them."""
+    if kept is None:
         return compute()
     found = kept.read(key)
     if found is None:

@@ -24,10 +24,8 @@ from adacompute.stages.inputs import (
     ALL_EVIDENCE,
     DEFAULT_LEVELS,
     LEARNED,
-    check_evidence,
+    check_choices,
     check_levels,
-    check_seed,
-    check_tie_break,
     describe_subsample,
     make_pool,
     missing_extra,
@@ -82,8 +80,7 @@ def evaluate_run(
     """
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, run=run)
-    costs = CostModel(unit, prices, native_n, round_cost)
-    recorded = read_recorded(store)
+    costs, recorded = CostModel(unit, prices, native_n, round_cost), read_recorded(store)
     about = _describe_run(recorded, costs, rounds=rounds, evidence=evidence, tie_break=tie_break)
     names, skipped = _select_policies(policies, about)
     arguments = {
@@ -96,9 +93,7 @@ def evaluate_run(
         "features": features,
         "rounds": _check_rounds(rounds),
         **costs.to_dict(),
-        "tie_break": check_tie_break(tie_break),
-        "evidence": check_evidence(evidence),
-        "seed": check_seed(seed),
+        **check_choices(tie_break=tie_break, evidence=evidence, seed=seed),
     }
     inputs = store.hashes([SAMPLES, GRADES])
     if finished := store.find_finished("evaluate", arguments, inputs):

@@ -2,7 +2,8 @@
 
 It runs import or collect, train, calibrate and report on one run directory. Each of these commands
 can still be run alone. A second call skips every step that finished with the same options on the
-same samples. It decides nothing itself: the verdict is that of calibrate.
+same samples. Everything is checked before the first sample is paid for. It decides nothing itself:
+the verdict is that of calibrate.
 """
 
 from __future__ import annotations
@@ -90,9 +91,8 @@ def fit_run(
 ) -> dict[str, Any]:
     """Fit and calibrate a policy, write its report, and return its verdict.
 
-    ``source`` holds recorded samples, or questions if ``collection`` gives the options of
-    `read_plan` to sample them with. Without ``policy`` it is the best one that the installed
-    extras can fit. Everything is checked before the first sample is paid for.
+    ``source`` holds recorded samples, or questions if ``collection`` has the options of `read_plan`
+    to sample them. Without ``policy`` it is the best one that the installed extras can fit.
     """
     check_budgets([budget], unit=unit)
     check_settings(confidence)
@@ -107,15 +107,10 @@ def fit_run(
         _import(source, run, steps, gold=gold, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
-    results = RunResults.of(run)
+    results, limits = RunResults.of(run), {"budget": budget, "confidence": confidence}
     trained = _train(run, out, steps, training, budget, results)
-    limits = {"budget": budget, "confidence": confidence}
     result = _calibrate(run, out, steps, trained, limits, results)
-    studied = {name: training[name] for name in FITTED if name in training} | {"budget": budget}
-    _note_options(Run(run), studied)
-    page = _report(run, steps, results=results, **studied)
-    if {"train", "calibrate"} & set(steps.done):
-        _score_others(run, steps, studied, results)
+    page = _study(run, steps, {**training, "budget": budget}, results)
     return {
         **result,
         **steps.describe(),
@@ -215,6 +210,16 @@ def _calibrate(
     store.finish(CALIBRATED, arguments=arguments, inputs=inputs, outputs={}, result=kept)
     steps.note("calibrate", is_skipped=False)
     return result
+
+
+def _study(run: Path, steps: _Steps, options: dict[str, Any], results: RunResults) -> Path | None:
+    """Write the report, and keep the scores of all policies; return the page if there is one."""
+    studied = {name: options[name] for name in FITTED}
+    _note_options(Run(run), studied)
+    page = _report(run, steps, results=results, **studied)
+    if {"train", "calibrate"} & set(steps.done):
+        _score_others(run, steps, studied, results)
+    return page
 
 
 def _report(run: Path, steps: _Steps, **options: Any) -> Path | None:  # noqa: ANN401 - of report_run

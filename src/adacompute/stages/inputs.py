@@ -186,6 +186,12 @@ def check_seed(seed: int) -> int:
     return seed
 
 
+def check_choices(*, tie_break: str, evidence: str, seed: int) -> dict[str, Any]:
+    """Return options that several stages take, if all are valid."""
+    checked = {"tie_break": check_tie_break(tie_break), "evidence": check_evidence(evidence)}
+    return checked | {"seed": check_seed(seed)}
+
+
 def resolve_budgets(
     source: Run | SampleSet, costs: CostModel, budgets: Sequence[float] | None
 ) -> tuple[float, ...]:

@@ -37,10 +37,8 @@ from adacompute.stages.inputs import (
     DEFAULT_LEVELS,
     LEARNED,
     TRAINING,
-    check_evidence,
+    check_choices,
     check_levels,
-    check_seed,
-    check_tie_break,
     describe_source,
     make_pool,
     missing_extra,
@@ -122,16 +120,14 @@ def report_run(
         "levels": _resolve_levels(options["levels"], evaluation),
         "unit": unit,
         **costs.to_dict(),
-        "tie_break": check_tie_break(options["tie_break"]),
-        "evidence": check_evidence(options["evidence"]),
-        "seed": check_seed(options["seed"]),
+        **check_choices(**{name: options[name] for name in ("tie_break", "evidence", "seed")}),
     }
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     if finished := store.find_finished("report", arguments, inputs):
         document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
         result = finished.result
     else:
-        known = {"costs": costs, "evaluation": evaluation, "share": results.share}
+        known: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
         document = _document(store, recorded, arguments, progress, **known)
         result = _result(document)
         outputs = {REPORT: document}
