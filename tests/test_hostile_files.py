@@ -366,6 +366,15 @@ def test_a_manifest_with_other_values_is_refused(run: Path, entries: dict[str, A
         describe_source(alter_manifest(run, **entries))
 
 
+@pytest.mark.parametrize(
+    "result", [{"template": {"form": 1}}, {"template": "x"}, {"settings": [1]}]
+)
+def test_a_manifest_of_a_collection_is_checked(run: Path, result: dict[str, Any]) -> None:
+    alter_manifest(run, result=result)
+    with refused(DataError):
+        ada.read_samples(run)
+
+
 @pytest.mark.parametrize("data", [DEEP.encode(), BRACKETS * 8, b"\xff", b"[]"])
 def test_a_json_file_of_a_run_or_a_batch_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "job.json").write_bytes(data)

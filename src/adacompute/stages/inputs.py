@@ -7,6 +7,7 @@ environment. It computes no result of its own.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from adacompute.storage.sample_blocks import MAX_SAMPLES_IN_MEMORY, count_sample
 from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from adacompute.core.types import FloatArray
     from adacompute.models.messages import Settings
@@ -227,29 +228,41 @@ def describe_source(store: Run) -> dict[str, Any]:
 def find_template(source: dict[str, Any]) -> Template | None:
     """Return the prompt template that samples were collected with, if they were."""
     template = source.get("template")
-    return None if template is None else read_template(template)
+    with _as_recorded():
+        return None if template is None else read_template(template)
 
 
 def find_settings(source: dict[str, Any]) -> Settings | None:
     """Return the sampling settings that samples were collected with, if they were."""
     settings = source.get("settings")
-    return None if settings is None else read_settings(settings)
+    with _as_recorded():
+        return None if settings is None else read_settings(settings)
 
 
 def find_arms(source: dict[str, Any], names: Sequence[str]) -> tuple[ArmSettings, ...]:
     """Return how arms were collected, in the order of their names; nothing if it is not known."""
-    known = {arm["arm"]: arm for arm in source.get("arms", ()) if "settings" in arm}
-    if len(names) < 2 or not set(names) <= set(known):  # noqa: PLR2004 - several
-        return ()
-    return tuple(
-        ArmSettings(
-            name,
-            known[name]["model"],
-            read_template(known[name]["template"]),
-            read_settings(known[name]["settings"]),
+    with _as_recorded():
+        known = {arm["arm"]: arm for arm in source.get("arms", ()) if "settings" in arm}
+        if len(names) < 2 or not set(names) <= set(known):  # noqa: PLR2004 - several
+            return ()
+        return tuple(
+            ArmSettings(
+                name,
+                known[name]["model"],
+                read_template(known[name]["template"]),
+                read_settings(known[name]["settings"]),
+            )
+            for name in names
         )
-        for name in names
-    )
+
+
+@contextmanager
+def _as_recorded() -> Iterator[None]:
+    """Raise DataError if a manifest does not hold what a collection writes."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"the manifest of a collection is damaged ({error!r})") from None
 
 
 def hash_run(store: Run) -> str:
