@@ -19,7 +19,6 @@ import pytest
 from hypothesis import settings
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
-from adacompute.stages import fit
 from adacompute.stages.import_samples import import_samples
 
 settings.register_profile("adacompute", deadline=None, max_examples=60, derandomize=True)
@@ -38,14 +37,6 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the accounts of gateways that tests start out of the user's directories."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def few_scores() -> Iterator[None]:
-    """Score only the fitted policy in fits: the others take seconds, and few tests need them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "MAX_SCORED", 0)
         yield
 
 

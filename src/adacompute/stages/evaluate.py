@@ -70,14 +70,9 @@ def evaluate_run(
     round_cost: float = 0.0,
     evidence: str = ALL_EVIDENCE,
     seed: int = 0,
-    write: bool = True,
-    results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Score policies on held-out questions; costs: see `CostModel`.
-
-    Without ``write`` only the results are kept that scores are computed from.
-    """
+    """Score policies on held-out questions; costs: see `CostModel`."""
     store, features = Run(run), pin_encoder(features)
     prices = read_token_prices(token_prices, [unit], price_as, run=run)
     costs, recorded = CostModel(unit, prices, native_n, round_cost), read_recorded(store)
@@ -100,11 +95,8 @@ def evaluate_run(
         return finished.result
     known: dict[str, Any] = {"features": features, "tie_break": tie_break}
     pool = make_pool(recorded, costs=costs, **known)
-    share = (results or RunResults.of(run)).share
-    result = {**_score(pool, arguments, share, progress), "skipped": skipped}
+    result = {**_score(pool, arguments, RunResults.of(run).share, progress), "skipped": skipped}
     result |= describe_subsample(recorded)
-    if not write:
-        return result
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
     return result

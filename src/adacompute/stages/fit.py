@@ -24,7 +24,6 @@ from adacompute.policies.bundle_files import find_digest
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings
 from adacompute.stages.collect import collect_run, describe_missing
-from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
@@ -45,9 +44,6 @@ from adacompute.storage.store import GRADES, SAMPLES, Run
 PAGE = "report.html"
 TRAINED, CALIBRATED = "fit-train", "fit-calibrate"
 """Manifests of the two steps that write the bundle, which is outside the run directory."""
-
-MAX_SCORED = 1000
-"""Questions up to which all policies are scored along with the fitted one."""
 
 
 @dataclass
@@ -213,13 +209,10 @@ def _calibrate(
 
 
 def _study(run: Path, steps: _Steps, options: dict[str, Any], results: RunResults) -> Path | None:
-    """Write the report, and keep the scores of all policies; return the page if there is one."""
+    """Write the report on the fitted policy; return the page if there is one."""
     studied = {name: options[name] for name in FITTED}
     _note_options(Run(run), studied)
-    page = _report(run, steps, results=results, **studied)
-    if {"train", "calibrate"} & set(steps.done):
-        _score_others(run, steps, studied, results)
-    return page
+    return _report(run, steps, results=results, **studied)
 
 
 def _report(run: Path, steps: _Steps, **options: Any) -> Path | None:  # noqa: ANN401 - of report_run
@@ -242,22 +235,6 @@ def _note_options(store: Run, options: dict[str, Any]) -> None:
     inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
     found = options | {"token_prices": prices and prices.resolve()}
     store.finish("fit", arguments=found, inputs=inputs, outputs={}, result={})
-
-
-def _score_others(run: Path, steps: _Steps, options: dict[str, Any], results: RunResults) -> None:
-    """Keep what `evaluate` needs of the other policies, while all that they share is in memory.
-
-    Where there are many questions or arms, `evaluate` computes it when it is asked for.
-    """
-    pooled = next(iter(results.experiments)).pool
-    if len(pooled) > MAX_SCORED or pooled.has_arms:
-        return
-    steps.progress("scores of all policies")
-    kept = {name: value for name, value in options.items() if name not in ("budget", "policy")}
-    try:
-        evaluate_run(run, write=False, results=results, progress=steps.progress, **kept)
-    except AdaComputeError:
-        return  # `evaluate` will say why
 
 
 def _next_command(
