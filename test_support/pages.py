@@ -80,7 +80,7 @@ class Workspace:
         if serving:
             text = "\n".join(line for line in lines if line not in serving)
         own = [line for line in text.replace("\\\n", " ").splitlines() if line.strip(" ")]
-        commands = [line for line in own if not line.lstrip().startswith("#")]
+        commands = [line for line in own if not line.lstrip().startswith(("#", "pip "))]
         if all(COMMAND.fullmatch(line.partition(" #")[0].strip()) for line in commands):
             for line in commands:
                 code, output = self._run_here(line)

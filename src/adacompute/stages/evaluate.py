@@ -70,6 +70,7 @@ def evaluate_run(
     round_cost: float = 0.0,
     evidence: str = ALL_EVIDENCE,
     seed: int = 0,
+    results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Score policies on held-out questions; costs: see `CostModel`."""
@@ -95,7 +96,10 @@ def evaluate_run(
         return finished.result
     known: dict[str, Any] = {"features": features, "tie_break": tie_break}
     pool = make_pool(recorded, costs=costs, **known)
-    result = {**_score(pool, arguments, RunResults.of(run).share, progress), "skipped": skipped}
+    result = {
+        **_score(pool, arguments, (results or RunResults.of(run)).share, progress),
+        "skipped": skipped,
+    }
     result |= describe_subsample(recorded)
     outputs = {EVALUATION: result}
     store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
