@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from adacompute.datasets.rows import SAMPLE_SCHEMA
+from adacompute.stages import results
 from adacompute.stages.import_samples import import_samples
 
 settings.register_profile("adacompute", deadline=None, max_examples=60, derandomize=True)
@@ -38,6 +39,19 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def shared_results(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep results of all runs in one place, so that tests share what is computed on samples.
+
+    It is for tests of commands in this process, and not for those of the results themselves.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    monkeypatch.setattr(results, "DIRECTORY", str(shared / "kept"))  # absolute, so in no run
 
 
 KINDS: dict[str, list[str | None]] = {

@@ -8,7 +8,6 @@ and `<!-- invisible-code-block: sh` contains what a reader already has and a new
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from sybil import Document
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from adacompute.cli.main import cli
-from adacompute.stages import results
 from adacompute.testing.llama import missing_requirement
 from test_support.pages import FILE_NAME, RUN, SYBIL, Workspace, open_workspace
 
@@ -75,16 +73,12 @@ BLOCKS = [(name, *block) for name, page in PAGES.items() for block in blocks(pag
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """Return a new directory; pages share what was computed on the same samples."""
-    base = tmp_path_factory.getbasetemp()
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    kept = (base.parent if is_worker else base) / "kept-results-of-pages"
-    with open_workspace(tmp_path) as opened, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results, "DIRECTORY", str(kept))  # absolute, so it is in no run
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    with open_workspace(tmp_path) as opened:
         yield opened
 
 
+@pytest.mark.usefixtures("shared_results")
 @pytest.mark.parametrize("name", sorted({name for name, *_ in BLOCKS} - {NOTEBOOK}))
 def test_blocks_of_a_page_run(
     name: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,5 @@
 """Fixtures that all tests of the reproduction share."""
 
-from test_support.fixtures import make_run, own_state, rows, run, source, write
+from test_support.fixtures import make_run, own_state, rows, run, shared_results, source, write
 
-__all__ = ["make_run", "own_state", "rows", "run", "source", "write"]
+__all__ = ["make_run", "own_state", "rows", "run", "shared_results", "source", "write"]

@@ -86,6 +86,7 @@ def test_cells_of_scores(
 
 
 CALIBRATED = {
+    "bundle_digest": "0123456789abcdef",
     "policy": "sequential",
     "bundle": "seq",
     "unit": "samples",

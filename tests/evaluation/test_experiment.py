@@ -11,7 +11,7 @@ import pytest
 
 from adacompute.evaluation import held_out
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.factories import POLICY_FACTORIES, find_factory
 from adacompute.evaluation.kept_results import Arrays
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
@@ -50,6 +50,24 @@ def test_kept_results_are_those_that_were_computed(
     for one in fields(ReplayResult):
         found = getattr(again.curve.read(2.0).result, one.name)
         np.testing.assert_array_equal(found, getattr(point.result, one.name))
+
+
+@pytest.mark.parametrize("name", POLICY_FACTORIES)
+def test_results_are_kept_for_all_budgets_unless_the_policy_is_fitted_to_them(
+    small: Pool, name: str
+) -> None:
+    factory, kept = find_factory(name), InMemory()
+    low, high = (
+        held_out.score_held_out(Experiment(small, LEVELS, (budget,), 4), factory)
+        for budget in (1.5, 3.0)
+    )
+    held_out.score_held_out(Experiment(small, LEVELS, (1.5,), 4, kept=kept), factory)
+    held_out.score_held_out(Experiment(small, LEVELS, (3.0,), 4, kept=kept), factory)
+    is_same = all(
+        np.array_equal(one.result.cost, other.result.cost)
+        for one, other in zip(low.folds, high.folds, strict=True)
+    )
+    assert len(kept) == (1 if is_same else 2)
 
 
 def test_results_of_unknown_functions_are_not_kept(small: Pool) -> None:

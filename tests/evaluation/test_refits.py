@@ -104,7 +104,7 @@ def test_of_many_questions_some_are_split_and_the_variance_is_scaled(
         assert scaled == pytest.approx(own / 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_variance_is_that_of_fits_to_new_questions(
     experiment_of: Callable[..., Experiment], pool_of: Callable[..., Pool]
 ) -> None:

@@ -105,6 +105,8 @@ def test_policy_decides_by_the_given_sample_cost(small: Pool) -> None:
     seen = []
 
     class Curious(RulePolicy):
+        decides_once = False  # so that the second decision is seen too
+
         def decide(self, state, price):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
             seen.append(state.cost[0].tolist())
             return super().decide(state, price)

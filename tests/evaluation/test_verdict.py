@@ -82,7 +82,7 @@ def test_no_gain_is_found_where_there_is_none(experiment_of: Make) -> None:
     assert (found["gain_low"], found["gain"], found["gain_high"]) == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_useless_policy_seldom_has_a_verdict_of_gain_or_loss(experiment_of: Make) -> None:
     verdicts = [
         calibrate_at(experiment_of(uninformative(80, seed)), 2.0)["verdict"] for seed in range(20)

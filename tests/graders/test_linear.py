@@ -32,7 +32,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["numeric", "choice", "exact", "math"])
 def test_a_megabyte_of_anything_takes_seconds_at_most(name: str) -> None:
     if name == "math":

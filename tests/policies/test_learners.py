@@ -31,17 +31,16 @@ def test_classifiers_learn_and_never_choose_unseen_levels(kind: str) -> None:
 
 
 def test_trees_have_the_papers_hyper_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[dict[str, object], int]] = []
-    train = xgboost.train
+    boosters: list[tuple[dict[str, object], xgboost.Booster]] = []
 
-    def record(params: dict[str, object], data: xgboost.DMatrix, n_rounds: int) -> xgboost.Booster:
-        calls.append((params, n_rounds))
-        return train(params, data, n_rounds)
+    def record(params: dict[str, object], data: list[xgboost.DMatrix]) -> xgboost.Booster:
+        boosters.append((params, xgboost.core.Booster(params, data)))
+        return boosters[-1][1]
 
-    monkeypatch.setattr(xgboost, "train", record)
+    monkeypatch.setattr(xgboost, "Booster", record)
     fit_classifier(*halves(), n_levels=5)
-    ((params, n_rounds),) = calls
-    assert n_rounds == 100
+    ((params, booster),) = boosters
+    assert booster.num_boosted_rounds() == 100
     assert (params["max_depth"], params["eta"]) == (5, 0.1)
     assert params["objective"] == "multi:softprob"
 

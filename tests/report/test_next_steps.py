@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from adacompute.cli.main import cli
 from adacompute.report import wording
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import REPORT, report_run
 
 
 @pytest.mark.slow
-def test_the_next_commands_run_as_printed(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_results")
+def test_the_next_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'report'")
     pytest.importorskip("sklearn", reason="needs the extra 'train'")
     pytest.importorskip("starlette", reason="needs the extra 'serve'")
+    monkeypatch.chdir(tmp_path)
     run = tmp_path / "my run"
     import_samples(Path("example"), run, grader="numeric")
     report_run(run, out=tmp_path / "page.html", budget=2.0, policies=[])
@@ -30,11 +32,5 @@ def test_the_next_commands_run_as_printed(tmp_path: Path) -> None:
         words = shlex.split(command)[1:]
         if words[0] == "serve":
             words.append("--check")  # it would serve until it is stopped
-        done = subprocess.run(
-            [sys.executable, "-m", "adacompute", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        result = CliRunner().invoke(cli, words)
+        assert result.exit_code == 0, result.output

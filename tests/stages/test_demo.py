@@ -67,6 +67,7 @@ def test_question_with_few_samples_is_scored_with_imputed_ones(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_results")
 def test_demo_on_the_example_ends_in_a_verdict() -> None:
     began = time.process_time()
     result = run_demo()

@@ -52,7 +52,8 @@ QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "levels": (1, 2, 4), "policies":
 
 
 def artifacts(run: Path) -> dict[str, bytes]:
-    found = sorted(path for path in run.iterdir() if not path.name.startswith("."))
+    """Return the files of a run, without hidden ones and kept results."""
+    found = sorted(path for path in run.glob("[!.]*") if path.is_file())
     return {path.name: path.read_bytes() for path in found}
 
 

@@ -221,6 +221,7 @@ def test_incomplete_collection_is_reported(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_results")
 def test_example_has_a_gain(tmp_path: Path) -> None:
     result = fit_run("example", budget=2.0, out=tmp_path / "bundle")
     assert (result["policy"], result["verdict"]) == ("sequential", "gain")

@@ -44,10 +44,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-UNITS = ("samples", "money")
 CASES = [
     pytest.param("retry", "tokens"),
-    *(pytest.param("sequential", unit, marks=pytest.mark.slow) for unit in UNITS),
+    pytest.param("sequential", "samples", marks=pytest.mark.slow),
+    pytest.param("sequential", "money", marks=pytest.mark.nightly),
 ]
 
 
@@ -61,7 +61,7 @@ def test_evaluate_calibrate_and_report_give_the_same_accuracy_gain_and_interval(
     compare_commands(place / "run", tmp_path, policy, costs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not EXAMS.exists(), reason="recorded samples are not there: ADACOMPUTE_DATA")
 @pytest.mark.parametrize("unit", ["characters"])
 def test_the_commands_agree_on_a_thousand_exam_questions(tmp_path: Path, unit: str) -> None:

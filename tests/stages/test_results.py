@@ -74,12 +74,6 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return forbid_all
 
 
-def test_evaluate_reads_what_fit_computed(run: Path, forbid: Callable[[], None]) -> None:
-    forbid()
-    found = evaluate_run(run, levels=LEVELS, policies=["mixture", "sequential", "oracle"])
-    assert {row["policy"] for row in found["rows"]} == {"mixture", "sequential", "oracle"}
-
-
 def test_report_reads_what_fit_computed(
     original: Path, tmp_path: Path, forbid: Callable[[], None]
 ) -> None:
@@ -95,20 +89,34 @@ def test_calibrate_reads_what_fit_computed(fitted: Path, forbid: Callable[[], No
     assert result["budget"] == 3.0
 
 
-def test_evaluate_reads_folds_that_calibrate_computed(
-    fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, out, scored = fitted / "bundle.run", tmp_path / "other", []
-    shutil.rmtree(run / DIRECTORY)
-    train_run(run, policy="early-stopping", out=out, levels=LEVELS)
-    calibrate_run(run, bundle=out, budget=2.0)
-    replay_splits = held_out.replay_splits
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[PolicyFactory]:
+    """Return a list to which every policy is added that is fitted in folds."""
+    factories, replay_splits = [], held_out.replay_splits
 
     def replay(experiment: Experiment, factory: PolicyFactory, splits: Any) -> Any:
-        scored.append(factory)
+        factories.append(factory)
         return replay_splits(experiment, factory, splits)
 
     monkeypatch.setattr(held_out, "replay_splits", replay)
+    return factories
+
+
+def test_evaluate_reads_what_fit_computed(run: Path, scored: list[PolicyFactory]) -> None:
+    names = ["adaptive-consistency", "value-router"]
+    evaluate_run(run, levels=LEVELS, policies=names, budgets=[1.5, 2.5])
+    assert find_factory("value-router") in scored
+    assert find_factory("adaptive-consistency") not in scored
+
+
+def test_evaluate_reads_folds_that_calibrate_computed(
+    fitted: Path, tmp_path: Path, scored: list[PolicyFactory]
+) -> None:
+    run, out = fitted / "bundle.run", tmp_path / "other"
+    shutil.rmtree(run / DIRECTORY)
+    train_run(run, policy="early-stopping", out=out, levels=LEVELS)
+    calibrate_run(run, bundle=out, budget=2.0)
+    scored.clear()
     evaluate_run(run, levels=LEVELS, policies=["early-stopping", "retry", "fixed"])
     assert find_factory("fixed") in scored
     assert find_factory("early-stopping") not in scored
@@ -117,7 +125,8 @@ def test_evaluate_reads_folds_that_calibrate_computed(
 @pytest.mark.parametrize("damage", ["missing", "truncated", "altered", "empty"])
 def test_damaged_results_are_computed_again(run: Path, damage: str) -> None:
     names = ["mixture", "early-stopping", "sequential", "oracle"]
-    expected = evaluate_run(run, levels=LEVELS, policies=names, write=False)
+    expected = evaluate_run(run, levels=LEVELS, policies=names)
+    (run / "evaluate.manifest.json").unlink()
     for path in (run / DIRECTORY).iterdir():
         content = path.read_bytes()
         if damage == "missing":
@@ -213,6 +222,6 @@ def test_report_has_no_other_options(run: Path, tmp_path: Path) -> None:
 
 def test_stages_of_one_process_share_experiments(run: Path) -> None:
     results = RunResults.of(run)
-    evaluate_run(run, levels=LEVELS, policies=["mixture"], write=False, results=results)
-    evaluate_run(run, levels=LEVELS, policies=["retry"], write=False, results=results)
+    evaluate_run(run, levels=LEVELS, policies=["mixture"], results=results)
+    evaluate_run(run, levels=LEVELS, policies=["retry"], results=results)
     assert len(results.experiments) == 1

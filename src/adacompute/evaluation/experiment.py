@@ -76,6 +76,11 @@ class Experiment:
         """Hash of the samples and of all options, by which results are kept."""
         return hash_value(self)
 
+    @cached_property
+    def key_at_any_budget(self) -> str:
+        """Hash of all but the budgets, for results that do not depend on them."""
+        return replace(self, budgets=()).key
+
     def fit_final(self, factory: PolicyFactory) -> FittedPolicy:
         """Return a policy fitted to all questions; it is fitted once."""
         if factory not in self._final_fits:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 Split = tuple["IntArray", "IntArray"]
 """Rows of the training questions and of the held-out questions."""
 
+FITTED_TO_BUDGETS = {"adacompute.evaluation.factories.make_router"}
+"""Functions that fit a policy to the budgets of the experiment; others do not read them."""
+
 PARTS = ("prices", "training_cost", "held_out")
 """Arrays of a fold besides its results."""
 
@@ -195,7 +198,9 @@ def recall_splits(
         folds = tuple(replay_splits(scored, factory, splits))
         return _to_arrays(folds)
 
-    key = f"{name} of {function} in {experiment.key}"
+    is_fitted_to_budgets = function in FITTED_TO_BUDGETS
+    of = experiment.key if is_fitted_to_budgets else experiment.key_at_any_budget
+    key = f"{name} of {function} in {of}"
     arrays = remember(experiment.kept, key, compute)
     return folds or _from_arrays(arrays)
 

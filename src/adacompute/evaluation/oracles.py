@@ -49,7 +49,7 @@ def score_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> OracleSc
         cost, utility = zip(*scores.values(), strict=True) if scores else ((), ())
         return {"cost": np.array(cost), "utility": np.reshape(utility, size)}
 
-    key = f"oracle at {list(budgets)} in {experiment.key}"
+    key = f"oracle at {list(budgets)} in {experiment.key_at_any_budget}"
     found = remember(experiment.kept, key, compute)
     rows = zip(found["cost"].tolist(), found["utility"], strict=True)
     return dict(zip(budgets, rows, strict=True))

@@ -94,8 +94,7 @@ def evaluate_run(
     inputs = store.hashes([SAMPLES, GRADES])
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
-    known: dict[str, Any] = {"features": features, "tie_break": tie_break}
-    pool = make_pool(recorded, costs=costs, **known)
+    pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
     result = {
         **_score(pool, arguments, (results or RunResults.of(run)).share, progress),
         "skipped": skipped,
