@@ -35,7 +35,7 @@ from adacompute.gateway.model_loading import load_models
 from adacompute.graders.grader import COMMAND
 from adacompute.models.capabilities_cache import load_cached
 from adacompute.policies.bundle import load_bundle
-from adacompute.policies.bundle_files import FILE, find_digest, unpack_arrays
+from adacompute.policies.bundle_files import FILE, find_digest, unpack_tables
 from adacompute.policies.inference import OnnxModel
 from adacompute.policies.sequential_tables import TABLES
 from adacompute.spending.token_prices import parse_token_prices
@@ -43,8 +43,10 @@ from adacompute.stages.batch import BatchOptions, run_batch
 from adacompute.stages.collect import LOG, collect_run
 from adacompute.stages.inputs import describe_source
 from adacompute.stages.train import train_run
+from adacompute.storage import result_files
 from adacompute.storage.decisions import read_decisions
 from adacompute.storage.regular_files import read_json
+from adacompute.storage.result_files import ResultFiles
 from adacompute.storage.store import SAMPLES, Run
 
 DEEP = "[" * 200_000
@@ -263,7 +265,19 @@ def test_arrays_are_checked_before_they_are_allocated(
     with refused(BundleError):
         load_bundle(bundle)
     with refused(BundleError):
-        unpack_arrays(data)
+        unpack_tables(data)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_kept_results_of_a_run_are_checked_before_they_are_allocated(
+    tmp_path: Path, marker: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, data = ResultFiles(tmp_path / "kept", "1"), ARRAYS[name](marker)
+    monkeypatch.setattr(result_files, "pack_arrays", lambda *_, **__: data)
+    files.write("key", {})  # with a valid first line
+    assert next((tmp_path / "kept").iterdir()).stat().st_size > len(data)
+    assert files.read("key") is None
+    assert not marker.exists()
 
 
 def make_onnx(kind: str) -> bytes:

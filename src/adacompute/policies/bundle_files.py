@@ -1,26 +1,19 @@
 """Bundle files: read the files of a bundle that somebody else may have written.
 
 Files are regular files in the directory of the bundle, and their sizes are checked before memory is
-allocated for them: those of arrays by their headers and by those of the archive. This module does
-not know what the files mean.
+allocated for them. This module does not know what the files mean.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import math
-import zipfile
-import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from adacompute.core.errors import BundleError, DataError
-from adacompute.core.memory import check_json, check_memory
+from adacompute.core.memory import check_json
+from adacompute.storage.array_files import unpack_arrays
 from adacompute.storage.regular_files import read_regular
 
 FILE = "bundle.json"
@@ -29,11 +22,6 @@ FILE = "bundle.json"
 MAX_DOCUMENT_BYTES = 1 << 24
 MAX_FILE_BYTES = 1 << 28
 """Maximum size of a model, and of all tables together after decompression."""
-
-_READ_HEADER = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 
 
 def read_document(path: Path, *, digest: str | None = None) -> Any:  # noqa: ANN401 - any JSON
@@ -87,46 +75,9 @@ def compute_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
-    """Return arrays as the content of one file."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def unpack_arrays(data: bytes) -> dict[str, Any]:
-    """Return the arrays of a file; BundleError if it is damaged or they would need much memory."""
+def unpack_tables(data: bytes) -> dict[str, Any]:
+    """Return the tables of a policy; BundleError if they are damaged or would need much memory."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = archive.infolist()
-            n_bytes = sum(one.file_size for one in entries)
-            check_memory(n_bytes, "the file of tables", limit=MAX_FILE_BYTES)
-            return {
-                one.filename.removesuffix(".npy"): _read_array(archive.read(one)) for one in entries
-            }
+        return unpack_arrays(data, "the file of tables", limit=MAX_FILE_BYTES)
     except DataError as error:
         raise BundleError(str(error)) from None
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        OverflowError,
-        NotImplementedError,  # an unknown compression
-        RuntimeError,  # an encrypted archive
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise BundleError(f"the tables of a policy are damaged ({error})") from None
-
-
-def _read_array(data: bytes) -> Any:  # noqa: ANN401 - an array of any type
-    """Return an array whose header promises exactly the bytes that follow it."""
-    file = io.BytesIO(data)
-    read_header = _READ_HEADER.get(np.lib.format.read_magic(file))
-    if read_header is None:
-        raise ValueError("an array has an unknown format")
-    shape, _, kind = read_header(file)
-    if kind.hasobject or math.prod(shape) * kind.itemsize != len(data) - file.tell():
-        raise ValueError(f"an array of shape {shape} does not have the bytes for it")
-    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)

@@ -14,13 +14,14 @@ import numpy as np
 from adacompute.core.coloured_states import Colours, coloured_states
 from adacompute.core.errors import BundleError, DataError
 from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.bundle_files import pack_arrays, unpack_arrays
+from adacompute.policies.bundle_files import unpack_tables
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import SIGNALS, Confidence
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.policies.sequential_tables import PRIOR_TABLES, TABLES
 from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_number, read_numbers
+from adacompute.storage.array_files import pack_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,7 @@ def coloured_from_spec(spec: PolicySpec) -> ColouredPolicy:
     arms = _read_arms(content)
     try:
         colours = Colours(_read_counts(content["max_samples"]), _read_counts(content["n_bins"]))
-        table = unpack_arrays(spec.files[TABLES])
+        table = unpack_tables(spec.files[TABLES])
         n_states = len(coloured_states(colours))
     except BundleError:
         raise

@@ -14,10 +14,11 @@ import numpy as np
 
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
-from adacompute.policies.bundle_files import pack_arrays, unpack_arrays
+from adacompute.policies.bundle_files import unpack_tables
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.spec import PolicySpec, read_number
+from adacompute.storage.array_files import pack_arrays
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, Level
@@ -47,7 +48,7 @@ def from_spec(spec: PolicySpec) -> SequentialPolicy:
     """Build the policy from plain data; raise BundleError if the tables do not fit together."""
     levels, round_cost = spec.levels, read_number(spec.content["round_cost"])
     try:
-        arrays = unpack_arrays(spec.files[TABLES])
+        arrays = unpack_tables(spec.files[TABLES])
         is_pooled = POOLED + STATE_TABLES[0] not in arrays
         pooled_names = () if is_pooled else tuple(POOLED + name for name in STATE_TABLES)
         table = {

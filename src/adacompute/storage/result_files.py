@@ -9,18 +9,19 @@ bytes. This module knows nothing of what the arrays mean.
 
 from __future__ import annotations
 
-import io
-import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from adacompute.core.errors import DataError
+from adacompute.storage.array_files import pack_arrays, unpack_arrays
 from adacompute.storage.manifest import hash_bytes, write_atomically
+from adacompute.storage.regular_files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import numpy as np
 
 DIRECTORY, SUFFIX = "kept", ".results"
 MAX_BYTES = 256_000_000
@@ -41,12 +42,12 @@ class ResultFiles:
     def read(self, key: str) -> dict[str, np.ndarray] | None:
         """Return the arrays of a key; None if there is no readable file of this version."""
         try:
-            head, _, content = self._file(key).read_bytes().partition(b"\n")
+            data = read_regular(self._file(key), max_bytes=self.max_bytes)
+            head, _, content = data.partition(b"\n")
             if head != self._head(key, content):
                 return None
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except (OSError, ValueError, zipfile.BadZipFile):
+            return unpack_arrays(content, "a file of kept results", limit=self.max_bytes)
+        except (OSError, DataError):
             return None
 
     def write(self, key: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -54,9 +55,7 @@ class ResultFiles:
         size = sum(array.nbytes for array in arrays.values())
         if size > MAX_SHARE * self.max_bytes:
             return
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        content = buffer.getvalue()
+        content = pack_arrays(arrays, compress=False)
         try:
             self._make_room(len(content))
             write_atomically(self._file(key), self._head(key, content) + b"\n" + content)
