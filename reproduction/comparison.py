@@ -18,8 +18,8 @@ from adacompute.core.types import FloatArray, IntArray
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.held_out import score_held_out, split_folds
+from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import cross_fitted_oracle
-from reproduction.imitation import measure_imitation
 from reproduction.protocol import POLICIES as PAPER_POLICIES
 from reproduction.protocol import evaluate_paper
 from reproduction.run_data import BUDGETS, MAIN_BUDGET, SEED, RunData, group_shares

@@ -28,6 +28,7 @@ from adacompute.core.types import (
     hash_keys,
     make_levels,
 )
+from adacompute.evaluation.imitation import measure_imitation
 from adacompute.evaluation.oracles import PAPER_LEVELS
 from adacompute.evaluation.pool import Pool, assign_folds
 from adacompute.features.text import FEATURES
@@ -37,7 +38,6 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
-from reproduction.imitation import measure_imitation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

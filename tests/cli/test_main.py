@@ -211,6 +211,15 @@ def test_documents_have_the_keys_of_the_contract(call: Call, every_command: Exam
 
 
 @pytest.mark.slow
+def test_rows_of_learned_routers_have_extra_keys(call: Call, run: Path) -> None:
+    options = ("--budgets", "1.5", "--levels", "1,2", "--policies", "router,value-router")
+    rows = call("evaluate", run, *options, "--json").document["rows"]
+    assert [row["policy"] for row in rows] == ["router", "value-router"]
+    for row in rows:
+        assert {"imitation", "oracle_gap", "regret", "regret_bound"} <= row.keys()
+
+
+@pytest.mark.slow
 def test_installed_command_works_as_a_process(
     source: Path, tmp_path: Path, execute: Execute
 ) -> None:

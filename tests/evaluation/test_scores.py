@@ -9,7 +9,7 @@ import pytest
 
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.factories import POLICY_FACTORIES
+from adacompute.evaluation.factories import POLICY_FACTORIES, ROUTERS
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.scores import ORACLES, HeldOutScores, evaluate
@@ -120,6 +120,13 @@ def test_headroom_compares_levels_up_to_half_of_the_samples(pool_of: Callable[..
         assert row_of(half, "oracle", budget) == row_of(whole, "oracle", budget)
     first, again = (row_of(scores, "early-stopping", 6.0) for scores in (half, whole))
     assert again["cost"] > first["cost"]
+
+
+def test_bounds_of_theorems_2_and_3_hold_for_every_router(scores: HeldOutScores) -> None:
+    for row in (row_of(scores, name, budget) for name in ROUTERS for budget in BUDGETS):
+        assert 0 <= row["imitation"] <= 1
+        assert -1e-9 <= row["regret"] <= row["regret_bound"] + 1e-9
+        assert row["recovery_gap"] <= row["recovery_bound"] + 1e-9
 
 
 def test_scores_depend_on_the_seed_only(small: Pool) -> None:

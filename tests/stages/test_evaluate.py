@@ -48,6 +48,9 @@ SCORED = {
 }
 
 
+IMITATED = {"imitation", "oracle_gap", "regret", "regret_bound"}
+
+
 QUICK: dict[str, Any] = {"budgets": (1.5, 2.0), "levels": (1, 2, 4), "policies": ("mixture",)}
 
 
@@ -81,6 +84,7 @@ def test_all_policies_are_scored_by_default(
 def test_rows_have_the_documented_keys(all_scores: dict[str, Any]) -> None:
     for row in all_scores["rows"]:
         assert row.keys() >= SCORED
+        assert (row.keys() >= IMITATED) == (row["policy"] in ROUTERS)
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
         assert row["difference_low"] <= row["difference_high"]
 

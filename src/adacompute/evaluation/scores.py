@@ -26,6 +26,7 @@ from adacompute.evaluation.factories import (
     BASELINES,
     POLICY_FACTORIES,
     RIVALS,
+    ROUTERS,
     find_factory,
     is_single_arm,
     only_arms,
@@ -37,6 +38,7 @@ from adacompute.evaluation.held_out import (
     measure_difference,
     score_held_out,
 )
+from adacompute.evaluation.imitation import score_imitation
 from adacompute.evaluation.oracles import OracleScores, in_sample_oracle, score_oracle
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
@@ -161,6 +163,8 @@ class _Context:
             point = score.curve.read(budget)
             row = {"policy": name, "budget": budget, **describe_point(score, point)}
             row["headroom"] = headroom.share(capped, budget)
+            if policy in ROUTERS:
+                row |= score_imitation(experiment, score.curve, budget)
             rows.append(row)
         return rows
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,12 @@ from hypothesis.extra.numpy import arrays
 from adacompute.core.oracle import solve
 from adacompute.core.types import IntArray, UtilityTable
 from adacompute.core.upgrades import choose
-from reproduction.imitation import measure_imitation
+from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.factories import make_router
+from adacompute.evaluation.held_out import score_held_out
+from adacompute.evaluation.imitation import measure_imitation, score_imitation
+from adacompute.evaluation.pool import Pool
+from test_support.populations import make_population
 
 
 @st.composite
@@ -107,3 +114,20 @@ def test_following_the_oracle_has_no_regret() -> None:
     found = measure_imitation(table, best, best, 0.3, 1.5)
     assert (found["imitation"], found["regret"], found["regret_bound"]) == (1.0, 0.0, 0.0)
     assert found["recovery_gap"] == pytest.approx(0.0)
+
+
+def test_router_that_is_told_the_oracles_level_imitates_it_exactly_under_ties() -> None:
+    # Four samples give few different utilities, so many upgrades have the price of the budget.
+    population, _ = make_population(60, feature_signal=0.0, seed=1)
+    answers = population.sample(4, seed=0)
+    key = np.arange(60, dtype=np.uint64)
+    pool = Pool(answers, key, key, np.zeros((60, 1), np.float32), np.ones(len(answers.answer)))
+    table = pool.table((1, 2, 4))
+    oracle = solve(table, 1.5)
+    assert (oracle.choice != choose(table, oracle.price)).any()
+    level = oracle.choice.astype(np.float32)[:, None]
+    experiment = Experiment(replace(pool, features=level), (1, 2, 4), (1.5,))
+    every = np.arange(60)
+    curve = score_held_out(experiment, make_router, [(every, every)])
+    found = score_imitation(experiment, curve, 1.5)
+    assert (found["imitation"], found["oracle_gap"], found["regret"]) == (1.0, 0.0, 0.0)
