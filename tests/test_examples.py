@@ -130,7 +130,7 @@ def test_quickstart() -> None:
     assert len(find_counts(printed)) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_own_policy() -> None:
     printed = run_program(ROOT / "examples" / "own_policy.py")
     names = re.findall(r"^(\S+) +4 ", printed, re.MULTILINE)
@@ -172,7 +172,7 @@ def test_the_tree_in_the_documentation_is_up_to_date() -> None:
     assert shown == module.tree(), "run 'python -m scripts.write_architecture'"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_make_samples_collects_from_the_real_model(tmp_path: Path) -> None:
     if reason := missing_requirement():
         pytest.skip(reason)

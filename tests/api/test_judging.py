@@ -64,7 +64,7 @@ class Duck:
         return self
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_memorising_policy_gains_nothing(example: ada.Samples) -> None:
     memoriser = Memoriser().fit(example)
     unfair = ada.Pretrained(memoriser.policy_, trained_on="nothing")  # a lie
@@ -341,7 +341,7 @@ def test_wrong_arguments_of_calibrate_are_refused(hundred: ada.Samples, small: a
         ada.calibrate(policy, tokens, budget=20.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tokens_are_a_unit_of_the_budget(hundred: ada.Samples) -> None:
     tokens = ada.read_samples(hundred, unit="tokens", grader="numeric")
     policy = ada.Sequential().fit(tokens)

@@ -155,7 +155,7 @@ def test_tasks_of_one_process_never_exceed_the_cap(tmp_path: Path, sizes: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", ["units", "mixed"])
+@pytest.mark.parametrize("sizes", [pytest.param("units", marks=pytest.mark.nightly), "mixed"])
 def test_processes_never_exceed_the_cap(
     tmp_path: Path, address: tuple[str, str], sizes: str
 ) -> None:

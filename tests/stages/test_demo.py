@@ -66,8 +66,7 @@ def test_question_with_few_samples_is_scored_with_imputed_ones(
     assert Path(result["report"]["out"]).exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("shared_results")
+@pytest.mark.nightly
 def test_demo_on_the_example_ends_in_a_verdict() -> None:
     began = time.process_time()
     result = run_demo()
