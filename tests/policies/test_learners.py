@@ -8,6 +8,7 @@ import xgboost
 
 from adacompute.core.errors import ConfigError, DataError, MissingExtra
 from adacompute.core.types import Float32Array, IntArray
+from adacompute.policies import learners
 from adacompute.policies.inference import UNSEEN_LEVEL_SCORE, OnnxModel
 from adacompute.policies.learners import CLASSIFIERS, fit_classifier, fit_values, single_threaded
 
@@ -134,5 +135,6 @@ def test_a_missing_dependency_is_named_by_its_parent(
 ) -> None:
     for module in ("sklearn", "threadpoolctl"):
         monkeypatch.setitem(sys.modules, module, None)
+    learners._thread_pools.cache_clear()
     with pytest.raises(MissingExtra, match=r"needs sklearn, .*'adacompute\[train\]'"):
         single_threaded()
