@@ -55,15 +55,11 @@ layers:
 # Real servers on a busy machine can miss a deadline: CI runs a failed test once more, and lists it
 again := "--reruns 1 --reruns-delay 5 -raR --durations=25"
 
-# Tests of a file run in one process, which computes once what they share; long files start first
-by_file := "--dist loadfile --no-loadscope-reorder"
-long_first := "tests/test_docs.py tests/test_golden_decisions.py tests/test_golden_money.py tests/batch tests/stages tests reproduction src test_support"
-
 # All tests but those of full size, which `nightly` runs; those of the core cover every branch of it
 test *ARGS:
     {{python}} -m pytest -n 2 -m "not nightly" {{again}} tests/core --cov=adacompute.core --cov-report= {{ARGS}}
     {{python}} -m coverage report --include='*/adacompute/core/*' --fail-under=100
-    {{python}} -m pytest -n 3 {{by_file}} -m "not nightly" {{again}} {{long_first}} --ignore tests/core {{ARGS}}
+    {{python}} -m pytest -n 3 --dist worksteal -m "not nightly" {{again}} --ignore tests/core {{ARGS}}
 
 # Tests of a few seconds
 quick *ARGS:
