@@ -8,7 +8,7 @@ with the official client through a gateway. The mean completion tokens are print
 interval that `calibrate` stated, and the gain over the best mixture of levels beside the predicted
 one. The mixture is chosen on the training problems and measured on samples of the new ones that are
 drawn without the gateway. Its votes count equally, so compare the gain with the sum of the two that
-`calibrate` states, ``gain`` and ``vote_gain``. The gateway keeps the calibrated price.
+`calibrate` states, ``gain`` and ``gain_by_votes``. The gateway keeps the calibrated price.
 
 Everything is stored in OUT, so an interrupted run can be resumed.
 """
@@ -183,7 +183,7 @@ def main() -> None:
         mixed = sorted({name.partition(" x ")[0] for name in shares})
         alone = collect(out, "alone", new, llama, dict.fromkeys(mixed, options.new_samples))
     found = summarise(rows, alone, shares)
-    names = ("cost_low", "cost_high", "gain", "gain_low", "gain_high", "vote_gain", "verdict")
+    names = ("cost_low", "cost_high", "gain", "gain_low", "gain_high", "gain_by_votes", "verdict")
     found |= {f"calibrated_{name}": stated[name] for name in names}
     print(json.dumps({"budget": budget, "mixture": shares, **found}), flush=True)
 

@@ -127,7 +127,7 @@ def score(name: str, pool: Pool, rivals: tuple[str, ...]) -> SetScores | str:
     mixture = score_policy(experiment, "mixture")
     scores = {"mixture": mixture}
     for policy in ("sequential", *rivals):
-        scored = score_policy(experiment, policy, mixture.curve)
+        scored = score_policy(experiment, policy)
         scores[policy] = replace(scored, refit_splits=REFIT_SPLITS)
     ours = scores["sequential"]
     cells = [[compare(ours, scores[rival], budget) for budget in budgets] for rival in rivals]

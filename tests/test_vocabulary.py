@@ -190,7 +190,6 @@ IDENTIFIERS = {
     "watched": "cancel_on_disconnect",
     "whole_cost": "quantise_cost",
     "why_passed": "passthrough_reason",
-    "win_bet": "betting_test",
     "without_bill": "strip_usage",
 }
 """Identifiers of the source, as they are defined there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,8 @@ CALIBRATED = {
     "questions": 300,
     "horizon": None,
     "retry_gain": 0.0004,
+    "gain_by_votes": 0.0,
+    "today": None,
 }
 
 
@@ -131,14 +134,16 @@ def test_calibration_gives_the_gain_in_points_with_its_interval(
     assert "over 1000 questions" in _expected_cost(small)
 
 
-def test_kept_share_of_accuracy_is_printed(
+def test_what_is_saved_is_printed_first(
     call: Call, trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
     run, _ = trained
     assert call("train", run, "--policy", "mixture", "--out", tmp_path / "b").code == 0
-    options = ("--bundle", tmp_path / "b", "--accuracy-of", "4", "--share", "0.5")
-    called = call("calibrate", run, *options)
-    assert "at least 50.0 % of the accuracy of 4 samples" in " ".join(called.out.split())
+    called = call("calibrate", run, "--bundle", tmp_path / "b", "--today", "4")
+    assert re.match(r"(Saves|No saving|Inconclusive)\. ", called.out)
+    for option in ("--accuracy-of", "--share"):
+        gone = call("calibrate", run, "--bundle", tmp_path / "b", option, "4")
+        assert (gone.code, "--today" in gone.err) == (2, True)
 
 
 @pytest.mark.parametrize(

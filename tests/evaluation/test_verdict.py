@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.core.errors import ConfigError, DataError
+from adacompute.core.errors import DataError
+from adacompute.evaluation.baseline import describe_baseline
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.verdict import advise_mixture, calibrate, calibrate_share, judge
+from adacompute.evaluation.verdict import calibrate, judge
 from test_support.populations import Population
 
 Make = Callable[[Population], Experiment]
@@ -120,29 +121,11 @@ def test_rounds_are_limited(telling: Experiment) -> None:
 
 def test_without_a_gain_the_best_mixture_is_advised(telling: Experiment) -> None:
     costs, utility = telling.dense_table.costs.mean(axis=0), telling.dense_table.utility
-    assert advise_mixture(telling, float(costs[0])) == "use one sample per question"
+    assert describe_baseline(telling, float(costs[0])) == "use one sample per question"
     best = 1 + int(utility.mean(axis=0).argmax())
-    assert advise_mixture(telling, float(costs[-1]) * 2) == f"use {best} samples per question"
-    between = advise_mixture(telling, float(costs[0]) * 1.5)
+    assert describe_baseline(telling, float(costs[-1]) * 2) == f"use {best} samples per question"
+    between = describe_baseline(telling, float(costs[0]) * 1.5)
     assert re.fullmatch(r"use one sample per question, and \d+ for \d+ % of the questions", between)
-
-
-def test_a_share_of_the_accuracy_is_kept_at_the_lowest_cost(telling: Experiment) -> None:
-    known = scored(telling)
-    large, small = (calibrate_share(*known, accuracy_of=8, share=share) for share in (0.95, 0.85))
-    assert large["share_low"] >= 0.95
-    assert small["cost"] < large["cost"] < large["full_cost"] == 8.0
-    assert large["accuracy"] >= 0.95 * large["full_accuracy"]
-    prices = {point["cost"]: point["price"] for point in large["frontier"]}
-    assert prices[large["cost"]] == large["price"]
-
-
-def test_a_share_that_cannot_be_shown_is_refused(experiment_of: Make) -> None:
-    known = scored(experiment_of(uninformative(60, 1)))
-    with pytest.raises(DataError, match="99% of the accuracy of 8 samples"):
-        calibrate_share(*known, accuracy_of=8, share=0.99)
-    with pytest.raises(ConfigError, match="7 samples"):
-        calibrate_share(*known, accuracy_of=7, share=0.9)
 
 
 def test_too_few_questions_and_unparsed_samples_are_refused(experiment_of: Make) -> None:

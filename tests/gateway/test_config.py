@@ -281,8 +281,13 @@ def test_a_gain_a_uniform_policy_and_another_budget_need_no_flag(tmp_path: Path)
     assert "'gain'" in str(describe_verdict("m", load(calibrated(tmp_path / "gain", "gain"))))
     uniform = load(calibrated(tmp_path / "mixture", "no gain", policy="mixture"))
     assert describe_verdict("m", uniform) is None
-    share: dict[str, Any] = {"calibration": {"accuracy_of": 16, "share": 0.95}}
-    assert describe_verdict("m", load(calibrated(tmp_path / "share", "", **share))) is None
+    today = {"verdict": "saves", "advice": "policy"}
+    known: dict[str, Any] = {"verdict": "no gain", "budget": 2.0, "today": today}
+    saving = load(calibrated(tmp_path / "saves", "no gain", calibration=known))
+    assert "'saves'" in str(describe_verdict("m", saving))
+    known["today"] = {"verdict": "saves", "advice": "fewer samples"}
+    with pytest.raises(ConfigError, match="no gain"):
+        load(calibrated(tmp_path / "fewer", "no gain", calibration=known))
     other = load(calibrated(tmp_path / "other", "loss", budget=3.0))
     assert "not judged" in str(describe_verdict("m", other))
 

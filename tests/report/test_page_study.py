@@ -7,6 +7,7 @@ import pytest
 
 from adacompute.core.answers import Answers
 from adacompute.evaluation.experiment import Experiment
+from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.verdict import calibrate
@@ -34,7 +35,7 @@ def study() -> Study:
         sample_cost=np.ones(QUESTIONS * SAMPLES),
     )
     experiment = Experiment(pool, (1, 2, 4, 8), (2.0,), n_permutations=12, seed=0)
-    return study_policy(experiment, "adaptive-consistency")
+    return study_policy(experiment, "adaptive-consistency", CalibrationSettings())
 
 
 def test_one_sample_for_every_question_gains_nothing(study: Study) -> None:

@@ -102,25 +102,39 @@ def test_a_confident_cost_holds_the_budget(trained: tuple[Path, Path]) -> None:
     assert wider["cost"] < found["cost"]
 
 
-def test_share_of_accuracy_is_kept(trained: tuple[Path, Path]) -> None:
+def test_today_alone_sets_the_price_and_states_what_is_saved(trained: tuple[Path, Path]) -> None:
     run, policy = trained
-    found = calibrate_run(run, bundle=policy, accuracy_of=4, share=0.6)
-    assert found["share_low"] >= 0.6
-    assert found["cost"] <= found["full_cost"]
+    found = calibrate_run(run, bundle=policy, today="4", tolerance=0.2)
+    today = found["today"]
+    assert (today["samples"], today["votes"], today["cost"]) == (4, "equal", 4.0)
+    assert found["cost"] == pytest.approx(today["delivered_cost"], rel=1e-3)
+    assert float(f"{found['budget']:.4g}") == found["budget"]
+    bundle = load_bundle(policy)
+    assert bundle.price_for(found["budget"]) == found["price"]
+    assert bundle.notes["calibration"]["today"] == today
+    both = calibrate_run(run, bundle=policy, budget=2.0, today="4", tolerance=0.2)
+    assert (both["budget"], both["today"]["delivered_cost"]) == (2.0, today["delivered_cost"])
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({}, "--budget"),
-        ({"budget": 2.0, "accuracy_of": 4}, "not both"),
+        ({}, "--today"),
+        ({"today": "0"}, "'0'"),
+        ({"today": "4x:0"}, "4x:0"),
+        ({"today": "-3"}, "'-3'"),
+        ({"today": "large"}, "large"),
+        ({"today": "4", "today_calls": "two"}, "two"),
+        ({"today": "4", "tolerance": -0.1}, "tolerance"),
+        ({"today": "4", "monthly_bill": 100.0}, "token counts"),
+        ({"budget": 2.0, "monthly_bill": 100.0}, "--today"),
         ({"budget": float("nan")}, "nan"),
         ({"budget": float("inf")}, "inf"),
         ({"budget": -1.0}, "-1"),
         ({"budget": 2.0, "confidence": 1.0}, "confidence"),
         ({"budget": 2.0, "confidence": 1 - 1e-16}, "confidence"),
         ({"budget": 2.0, "confidence": 0.3}, "confidence"),
-        ({"accuracy_of": 4, "share": 0.0}, "share"),
         ({"budget": 2.0, "horizon": 0}, "horizon"),
         ({"budget": 2.0, "cost_confidence": 0.4}, "cost_confidence"),
         ({"budget": 2.0, "cost_confidence": 1.0}, "cost_confidence"),

@@ -77,7 +77,6 @@ def test_demo_on_the_example_ends_in_a_verdict() -> None:
     scores = {(row["policy"], row["budget"]): row for row in result["evaluate"]["rows"]}
     for budget in BUDGETS:
         assert scores["oracle", budget]["accuracy"] > scores["mixture", budget]["accuracy"]
-        assert scores["early-stopping", budget]["headroom"] > 0
     assert result["skipped"] == {}
     assert result["calibrate"]["verdict"] == result["report"]["verdict"] == "gain"
 
@@ -96,7 +95,7 @@ def test_base_install_fits_a_policy_without_extras(
     ]
     result = run_demo(write(tmp_path / "many.parquet", many))
     assert result["calibrate"]["policy"] == "adaptive-consistency"
-    assert result["calibrate"]["verdict"] in ("gain", "no gain")
+    assert result["calibrate"]["gain_total"] > result["calibrate"]["gain"]  # votes are weighted
     assert result["skipped"].keys() == {"sequential", "report"}
     assert "adacompute[train]" in result["skipped"]["sequential"]
 

@@ -226,5 +226,5 @@ def test_example_has_a_gain(tmp_path: Path) -> None:
     result = fit_run("example", budget=2.0, out=tmp_path / "bundle")
     assert (result["policy"], result["verdict"]) == ("sequential", "gain")
     assert result["gain_low"] > 0.01
-    assert result["vote_gain_low"] > 0.03
+    assert result["gain_by_votes_low"] > 0.03
     assert result["next"].startswith("adacompute serve --bundle ")

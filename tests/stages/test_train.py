@@ -129,13 +129,14 @@ def test_bundle_records_the_round_cost(run: Path, tmp_path: Path) -> None:
 
 
 def test_bundle_records_the_tie_break(run: Path, tmp_path: Path) -> None:
-    made = train_run(run, policy="mixture", out=tmp_path / "bundle", tie_break="logprob")
+    votes: dict[str, Any] = {"policy": "mixture", "evidence": "votes"}
+    made = train_run(run, out=tmp_path / "bundle", tie_break="logprob", **votes)
     assert load_bundle(tmp_path / "bundle").tie_break == "logprob"
-    plain = train_run(run, policy="mixture", out=tmp_path / "plain")
+    plain = train_run(run, out=tmp_path / "plain", **votes)
     assert load_bundle(tmp_path / "plain").tie_break == "first"
     assert made["on_training_questions"] != plain["on_training_questions"]
-    scored = evaluate_run(run, **QUICK, tie_break="logprob")
-    assert scored["rows"] != evaluate_run(run, **QUICK)["rows"]
+    scored = evaluate_run(run, **QUICK, tie_break="logprob", evidence="votes")
+    assert scored["rows"] != evaluate_run(run, **QUICK, evidence="votes")["rows"]
     with pytest.raises(ConfigError, match="'luck'"):
         evaluate_run(run, **QUICK, tie_break="luck")
 

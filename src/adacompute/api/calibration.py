@@ -7,6 +7,7 @@ not fitted to it. It knows nothing of files.
 from __future__ import annotations
 
 import html
+import math
 import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,13 @@ from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.policy_score import score_policy
+from adacompute.evaluation.saving_text import describe_saving
+from adacompute.evaluation.today import read_today
 from adacompute.evaluation.verdict import calibrate as calibrate_score
 from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
 from adacompute.policies.bundle import FrontierPoint
 from adacompute.stages.calibrate import check_rounds, check_settings
+from adacompute.stages.inputs import check_goal
 
 if TYPE_CHECKING:
     from adacompute.policies.policy import Policy
@@ -45,9 +49,11 @@ class Calibration(Tabular):
     ``latency_p50_s`` and ``latency_p95_s`` are how long a question takes, if that was recorded.
     ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
     warns of it.
+    ``today`` says what is saved, if `calibrate` was told what is run today.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
-    ``vote_gain`` is what weighted votes gain over plain ones in the mixture, to which ``gain`` is
-    in addition; None if votes are not weighted.
+    ``gain``, which is ``gain_by_allocation``, is over the baseline, the best mixture of uniform
+    levels with weighted votes. ``gain_by_votes`` is what the weights gain in it over equal votes,
+    and ``gain_total`` is the sum.
     """
 
     policy: str
@@ -58,6 +64,11 @@ class Calibration(Tabular):
     gain: float
     gain_low: float
     gain_high: float
+    gain_by_allocation: float
+    gain_by_votes: float
+    gain_by_votes_low: float
+    gain_by_votes_high: float
+    gain_total: float
     questions_needed: int
     price: float
     cost: float
@@ -77,10 +88,8 @@ class Calibration(Tabular):
     max_rounds: int | None
     retry_gain: float
     max_budget: float
+    today: dict[str, Any] | None
     frontier: tuple[FrontierPoint, ...]
-    vote_gain: float | None = None
-    vote_gain_low: float | None = None
-    vote_gain_high: float | None = None
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the frontier as a pyarrow Table, one row per price."""
@@ -92,8 +101,10 @@ class Calibration(Tabular):
     def __repr__(self) -> str:
         low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
         interval, price = f"({self.cost_low:.4g} to {self.cost_high:.4g})", f"{self.price:.4g}"
+        saving = describe_saving(self.today, self.unit) if self.today else []
         lines = [
             self._title(),
+            *saving,
             f"verdict   {self.verdict}: {self.advice}",
             f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
             f"accuracy  {self.accuracy:.3f} on {self.n_questions} held-out questions",
@@ -113,7 +124,10 @@ def calibrate(
     policy: Estimator | Policy,
     samples: Samples,
     *,
-    budget: float,
+    budget: float | None = None,
+    today: str | int | None = None,
+    tolerance: float = 0.005,
+    today_calls: str | None = None,
     confidence: float = 0.95,
     cost_confidence: float | None = None,
     horizon: int | None = None,
@@ -122,6 +136,10 @@ def calibrate(
     progress: Progress = None,
 ) -> Calibration:
     """Find the price of a mean budget per question, and judge the policy at that price.
+
+    ``today`` is what you run now, such as 5 samples per question: ``result.today`` then says what
+    is saved. Without a budget the price is that of the cheapest setting that is as accurate, with a
+    lower bound within ``tolerance``.
 
     The policy must be fitted to the same samples. Clones of it are fitted to the training questions
     of each fold and scored on the others. The frontier that is found is kept as
@@ -133,25 +151,27 @@ def calibrate(
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
-    check_budgets([budget], unit=samples.unit)
-    settings = check_settings(confidence, cost_confidence, horizon, margin)
+    check_goal(budget, today)
+    if budget is not None:
+        check_budgets([budget], unit=samples.unit)
+    settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance)
+    now = None if today is None else read_today(today, today_calls)
     factory = estimator.make_factory(samples)
-    experiment = estimator.make_experiment(samples, budget)
+    experiment = estimator.make_experiment(samples, math.inf if budget is None else budget)
     n_rounds = check_rounds(max_rounds, estimator.policy_)
     experiment = replace(experiment, max_rounds=n_rounds, _rule_results={})
-    experiment.pool.check_budget(budget)
     every = np.arange(len(experiment.pool))
     final = estimator.as_fitted(samples, experiment, every)
     if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
         estimator.learn(samples, experiment, final)
     score = score_policy(experiment, factory, progress=read_progress(progress))
-    found = calibrate_score(score, final, budget=budget, settings=settings)
-    if excess := describe_excess(budget, found["max_budget"]):
+    found = calibrate_score(score, final, budget=budget, today=now, settings=settings)
+    if excess := describe_excess(found["budget"], found["max_budget"]):
         warnings.warn(excess, stacklevel=2)
     frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
     pooled = calibrate_pooled(score, final, settings=settings)
-    estimator.keep_calibration(frontier, pooled, {"budget": budget, **found})
+    estimator.keep_calibration(frontier, pooled, found)
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
-    about: dict[str, Any] = {"policy": estimator.row_name, "budget": budget, "unit": samples.unit}
+    about: dict[str, Any] = {"policy": estimator.row_name, "unit": samples.unit}
     return Calibration(**about, n_questions=found.pop("questions"), frontier=frontier, **found)

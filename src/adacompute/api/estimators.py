@@ -92,7 +92,7 @@ class RegisteredEstimator(Estimator):
             seed=check_seed(self.seed),
             classifier=self.classifier,
             cost_sensitive=self.cost_sensitive,
-            use_confidence=self.uses_confidence,
+            use_confidence=check_evidence(self.evidence) == ALL_EVIDENCE,
         )
 
     @property

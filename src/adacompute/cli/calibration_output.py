@@ -15,10 +15,18 @@ from adacompute.cli.output import (
 
 Result = dict[str, Any]
 
+GOOD, BAD, OPEN = "bold green", "bold red", "bold yellow"
+STYLES = {
+    **dict.fromkeys(("gain", "saves", "same answer"), GOOD),
+    **dict.fromkeys(("loss", "no saving"), BAD),
+    **dict.fromkeys(("no gain", "inconclusive"), OPEN),
+}
+"""Colours of verdicts in a terminal."""
+
 
 def print_calibration(result: Result) -> None:
     """Print the verdict, the gain and the cost of a calibrated bundle, and its digest."""
-    (_print_verdict if "verdict" in result else _print_kept_accuracy)(result)
+    _print_verdict(result)
     print_digest(result)
 
 
@@ -28,10 +36,15 @@ def print_digest(result: Result) -> None:
 
 
 def _print_verdict(result: Result) -> None:
+    if result["today"]:
+        print_saving(result["today"], result["unit"])
     advice = result["advice"]
-    print_text(f"Verdict: {result['verdict']}. {advice[:1].upper()}{advice[1:]}.", "bold")
+    style = "bold" if result["today"] else STYLES.get(result["verdict"], "bold")
+    print_text(f"Verdict: {result['verdict']}. {advice[:1].upper()}{advice[1:]}.", style)
+    if not result["today"]:
+        print_text("What do you run today? --today N says what you save.")
     print_text(describe_gain(result))
-    if result.get("vote_gain") is not None:
+    if result["gain_by_votes"]:
         print_text(describe_vote_gain(result))
     needed = {}
     if result["questions_needed"]:
@@ -54,6 +67,18 @@ def _print_verdict(result: Result) -> None:
     )
 
 
+def print_saving(today: Result, unit: str) -> None:
+    """Print what is saved: the first line in the colour of its verdict, then the details."""
+    from adacompute.evaluation.saving_text import describe_advice, describe_saving
+
+    first, *rest = describe_saving(today, unit)
+    print_text(f"{today['verdict'].capitalize()}. {first}", STYLES[today["verdict"]])
+    for line in rest:
+        print_text(line)
+    if today.get("advice"):
+        print_text(f"Advice: {describe_advice(today, unit)}.", "bold")
+
+
 def describe_gain(result: Result) -> str:
     """Return the gain with its interval, in one sentence."""
     return (
@@ -65,11 +90,11 @@ def describe_gain(result: Result) -> str:
 
 def describe_vote_gain(result: Result) -> str:
     """Return what weighted votes gain, in one sentence."""
-    names = ("vote_gain", "vote_gain_low", "vote_gain_high")
+    names = ("gain_by_votes", "gain_by_votes_low", "gain_by_votes_high")
     gain, lower, upper = (format_points(result[name]) for name in names)
     return (
         f"Weighted votes: {gain} points ({lower} to {upper}) over counting each sample once, in "
-        "the mixture; the gain above is in addition."
+        f"the mixture; together {format_points(result['gain_total'])} points."
     )
 
 
@@ -87,25 +112,3 @@ def _format_latency(result: Result) -> str | None:
         return None
     p50, p95 = (format_value(result[name]) for name in ("latency_p50_s", "latency_p95_s"))
     return f"{p50} s per question at the median, {p95} s at the 95th percentile"
-
-
-def _print_kept_accuracy(result: Result) -> None:
-    unit, confidence = result["unit"], format_percent(result["confidence"], 0)
-    print_text(
-        f"Keeps at least {format_percent(result['share'])} of the accuracy of "
-        f"{result['accuracy_of']} samples per question ({confidence} confidence: at least "
-        f"{format_percent(result['share_low'])}).",
-        "bold",
-    )
-    full_cost = format_amount(result["full_cost"], unit)
-    print_values(
-        f"Calibrated {result['policy']}",
-        {
-            "Bundle": result["bundle"],
-            "Expected cost": f"{format_amount(result['cost'], unit)} per question, of {full_cost}",
-            "Accuracy": f"{format_percent(result['accuracy'])}, of "
-            f"{format_percent(result['full_accuracy'])}",
-            "Price": result["price"],
-            "Questions": result["questions"],
-        },
-    )

@@ -17,11 +17,14 @@ from adacompute.cli import analysis, batch, live, pipeline
 from adacompute.cli.output import fail
 from adacompute.core.errors import AdaComputeError, ConfigError
 
+REPOSITORY = "is not part of the package: run python -m reproduction"
 MOVED = {
-    "reproduce": ("reproduce", "python -m reproduction RUN… --out DIR"),
-    "evaluate": ("evaluate --protocol", "python -m reproduction evaluate RUN"),
+    ("reproduce", ""): f"reproduce {REPOSITORY} RUN… --out DIR in the repository",
+    ("evaluate", "--protocol"): f"evaluate --protocol {REPOSITORY} evaluate RUN in the repository",
+    ("calibrate", "--accuracy-of"): "there is no --accuracy-of: use --today N, what you run now",
+    ("calibrate", "--share"): "there is no --share: use --today N and --tolerance",
 }
-"""Commands that were here, and what to run instead."""
+"""Commands and options that were here, and what to use instead."""
 
 
 class _InOrder(click.Group):
@@ -34,10 +37,9 @@ class _InOrder(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, *options = args
-        given = {option.partition("=")[0] for option in options}
-        if name == "reproduce" or (name == "evaluate" and "--protocol" in given):
-            old, new = MOVED[name]
-            raise click.UsageError(f"{old} is not part of the package: run {new} in the repository")
+        for given in ("", *(option.partition("=")[0] for option in options)):
+            if (name, given) in MOVED:
+                raise click.UsageError(MOVED[name, given])
         return super().resolve_command(ctx, args)
 
 

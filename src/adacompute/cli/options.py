@@ -316,6 +316,33 @@ def collecting(function: F) -> F:
     return function
 
 
+SAVING = (
+    click.option(
+        "--today",
+        metavar="N|N:weighted|ARM:N|ARM",
+        help="What you run now, such as 5 samples per question: says what you save.",
+    ),
+    click.option(
+        "--today-calls",
+        type=click.Choice(["one", "N"]),
+        help="How today's samples are sent: in one call, or one call each.",
+    ),
+    click.option(
+        "--tolerance",
+        type=float,
+        help="Accuracy that need not be proven, compared with today (default: 0.005).",
+    ),
+)
+BILL = click.option("--monthly-bill", type=float, help="What you pay today, to say what you save.")
+
+
+def saving(function: F) -> F:
+    """Give a command the options that say what is run today."""
+    for option in reversed(SAVING):
+        function = option(function)
+    return function
+
+
 @click.command
 @collecting
 def _collect() -> None:

@@ -13,6 +13,7 @@ import click
 
 from adacompute.cli.calibration_output import print_calibration
 from adacompute.cli.options import (
+    BILL,
     COLLECTING_NAMES,
     EVIDENCE,
     FEATURES,
@@ -36,6 +37,7 @@ from adacompute.cli.options import (
     common,
     is_given,
     refuse_repeated,
+    saving,
 )
 from adacompute.cli.output import progress, show, warn
 from adacompute.cli.results import (
@@ -216,9 +218,9 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @click.command("calibrate")
 @click.argument("run", metavar="DIR", type=RUN)
 @click.option("--bundle", required=True, type=RUN, help="Bundle to calibrate.")
-@click.option("--budget", type=float, help="Mean cost per question that the price must hold.")
-@click.option("--accuracy-of", type=int, help="Instead: keep a share of the accuracy of N samples.")
-@click.option("--share", type=float, default=0.95, show_default=True, help="Share to keep.")
+@click.option("--budget", type=float, help="Mean cost per question (or give --today).")
+@saving
+@BILL
 @click.option(
     "--confidence",
     type=float,
@@ -270,6 +272,7 @@ def calibrate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN
 @PRICE_AS
 @FEATURES
 @SEED
+@saving
 @click.option("--rounds", type=int, help="Maximum rounds of samples per question.")
 @ROUND_COST
 @NATIVE_N
@@ -305,6 +308,8 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @TOKEN_PRICES
 @PRICE_AS
 @click.option("--seed", type=int, help="Seed of all random choices (default: as fitted, or 0).")
+@saving
+@BILL
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
     """Write a page that shows what a budget buys, and why."""
@@ -317,7 +322,9 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 
 @click.command("fit")
 @click.argument("source", metavar="SOURCE")
-@click.option("--budget", required=True, type=float, help="Mean cost per question.")
+@click.option("--budget", type=float, help="Mean cost per question (or give --today).")
+@saving
+@BILL
 @click.option("--out", required=True, type=RUN, help="Directory of the bundle.")
 @click.option("--run", type=RUN, help="Run directory (default: OUT.run).")
 @click.option(

@@ -88,6 +88,10 @@ class CostModel:
         samples, prompts = call_costs(recorded, self.token_prices)
         return samples, prompts + self.round_cost
 
+    def prompt_cost(self, recorded: SampleSet) -> FloatArray | None:
+        """Return what the prompt of a call costs on each question, (N,); None without prices."""
+        return None if self.token_prices is None else call_costs(recorded, self.token_prices)[1]
+
     def cost_of(self, recorded: SampleSet, counts: Collection[float]) -> tuple[float, ...]:
         """Return the mean cost of these numbers of samples, to three digits, plus one round."""
         samples, rounds = self.split(recorded)

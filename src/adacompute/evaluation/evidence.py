@@ -74,6 +74,7 @@ class Evidence:
 
     ``max_samples`` is the largest number of samples of each arm, and ``needed`` the number that
     states should count at least. Without ``use_confidence`` every sample counts once.
+    ``round_cost`` (N,) is what a level costs besides its samples; policies over arms ignore it.
     """
 
     samples: ArmSamples
@@ -81,6 +82,7 @@ class Evidence:
     n_permutations: int
     seed: int
     use_confidence: bool
+    round_cost: FloatArray
     needed: tuple[int, ...] | None = None
     _votes: dict[bytes, FittedVotes] = field(default_factory=dict, repr=False)
     _selected: dict[Any, Evidence] = field(default_factory=dict, repr=False)
@@ -223,7 +225,8 @@ class Evidence:
             log_odds = confidence.log_odds(own, self.samples.column(confidence.signals))
             weight = confidence.weight(log_odds)[order]
         correct = weighted_accuracies(self.labels(arm), weight)
-        cost = np.cumsum(self.samples.cost[order], axis=1)
+        per_round = np.repeat(self.round_cost, self.n_permutations)[:, None]
+        cost = np.cumsum(self.samples.cost[order], axis=1) + per_round
         n_samples = np.broadcast_to(np.arange(1.0, order.shape[1] + 1), cost.shape)
         return self.summarise(cost, correct, n_samples, n_samples * 0 + 1)
 

@@ -109,29 +109,23 @@ class Experiment:
         ties = None if self.pool.logprob is None else self.replay.tie_gains(max_samples)
         return StateSums(self.pool.answers, max_samples, ties)
 
+    @cached_property
+    def weighs_votes(self) -> bool:
+        """Whether votes of the baseline are weighted: log-probabilities or arms are recorded."""
+        return self.pool.has_arms or (self.use_confidence and _has_likelihoods(self.pool))
+
     @property
     def uses_evidence(self) -> bool:
         """Whether arms or confidence are part of decisions.
 
-        Confidence needs recorded log-probabilities. Where rounds are limited or cost something, or
-        ties are broken by log-probability, decisions about one arm use the votes alone.
+        Where rounds are limited or cost something, or ties are broken by log-probability, decisions
+        about one arm use the votes alone.
         """
         pool = self.pool
-        if pool.has_arms:
-            return True
         sees_rounds = self.max_rounds < max(self.levels) or bool(pool.round_costs.any())
-        return (
-            self.use_confidence
-            and _has_likelihoods(pool)
-            and not (sees_rounds or pool.logprob is not None)
+        return self.weighs_votes and (
+            pool.has_arms or not (sees_rounds or pool.logprob is not None)
         )
-
-    @cached_property
-    def votes_only(self) -> Experiment:
-        """The experiment for policies that see one arm and its votes, and count them alike."""
-        if self.pool.has_arms or not self.uses_evidence:
-            return self
-        return replace(self, use_confidence=False, _rule_results={})
 
     @property
     def arm_names(self) -> tuple[str, ...]:
@@ -150,6 +144,7 @@ class Experiment:
             n_permutations=n_orders,
             seed=self.seed,
             use_confidence=self.use_confidence,
+            round_cost=np.zeros(len(self.pool)) if self.pool.has_arms else self.pool.round_costs,
         )
 
     @cached_property

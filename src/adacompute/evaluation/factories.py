@@ -101,16 +101,17 @@ def _fit_mixture(name: str, experiment: Experiment, train: IntArray) -> RulePoli
 def make_mixture(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Mix uniform numbers of samples as well as possible: the baseline of every difference.
 
-    Where arms or confidence are used, it is the best mixture over all arms, with weighted votes.
+    Where arms or confidence are recorded, it is the best mixture over all arms, with weighted
+    votes.
     """
-    if experiment.uses_evidence:
+    if experiment.weighs_votes:
         return make_arm_mixture(experiment, train, plain=False)
     return _as_fitted(experiment, _fit_mixture("mixture", experiment, train))
 
 
 def make_mixture_votes(experiment: Experiment, train: IntArray) -> FittedPolicy:
     """Mix as well as possible where every sample counts once, whatever its confidence."""
-    if experiment.uses_evidence:
+    if experiment.weighs_votes:
         return make_arm_mixture(experiment, train, plain=True)
     return make_mixture(experiment, train)
 

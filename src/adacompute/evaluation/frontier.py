@@ -24,11 +24,14 @@ from adacompute.policies.sequential import SequentialPolicy
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import FittedPolicy
-    from adacompute.evaluation.held_out import CurvePoint
+    from adacompute.evaluation.held_out import CurvePoint, HeldOutCurve
     from adacompute.evaluation.policy_score import PolicyScore
 
 MARGIN = 0.005
 """A gain or loss up to this size, in accuracy, makes no difference in practice."""
+
+TOLERANCE = 0.005
+"""Accuracy that may be lost, compared with what is run today, with the confidence of intervals."""
 
 N_POINTS = 64
 """Points of the frontier that are written into a bundle."""
@@ -39,7 +42,7 @@ N_REFINED, N_REFINEMENTS = 9, 4
 N_FINE_PRICES = 512
 N_BISECTIONS = 40
 
-TOLERANCE = 1e-9
+ROUNDING = 1e-9
 """Relative difference up to which two costs are the same."""
 
 
@@ -49,13 +52,15 @@ class CalibrationSettings:
 
     The mean cost is the budget if ``cost_confidence`` is None; otherwise its upper bound is, with
     that confidence. With ``horizon``, costs are predicted for the mean of that many next questions.
-    A gain or loss up to ``margin`` makes no difference.
+    A gain or loss up to ``margin`` makes no difference. ``tolerance`` is how much accuracy one is
+    ready not to have proven, compared with what is run today.
     """
 
     confidence: float = CONFIDENCE
     cost_confidence: float | None = None
     horizon: int | None = None
     margin: float = MARGIN
+    tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +106,10 @@ class PriceFrontier:
         """Return the price at which the final policy costs this much on its training questions."""
         prices, cost = self._final_prices, self._final_cost
         if self.final.is_stepped:
-            fits = int(np.searchsorted(cost, setting * (1 + TOLERANCE), side="right")) - 1
+            fits = int(np.searchsorted(cost, setting * (1 + ROUNDING), side="right")) - 1
             return float(prices[max(0, fits)])
         for _ in range(N_REFINEMENTS):
-            over = int(np.searchsorted(cost, setting * (1 + TOLERANCE), side="right"))
+            over = int(np.searchsorted(cost, setting * (1 + ROUNDING), side="right"))
             if not 0 < over < len(cost) or prices[over - 1] <= prices[over]:
                 return float(prices[min(over, len(prices)) - 1])
             prices = np.geomspace(prices[over - 1], prices[over], N_REFINED)
@@ -122,11 +127,7 @@ class PriceFrontier:
     @cached_property
     def points(self) -> list[CurvePoint]:
         """Points from the cheapest setting to the most expensive one, evenly spaced in log cost."""
-        curve = self.score.curve
-        if curve.is_stepped:
-            return [curve.at(setting) for setting in curve.settings.tolist()]
-        costs = np.geomspace(max(curve.cost[0], 1e-12), curve.cost[-1], N_POINTS)
-        return [curve.read(cost) for cost in np.unique(costs).tolist()]
+        return spread_points(self.score.curve)
 
     def budget_of(self, point: CurvePoint) -> float:
         """Return the budget that a point holds: its mean cost, or the upper bound of it."""
@@ -139,7 +140,7 @@ class PriceFrontier:
     def find(self, budget: float) -> CurvePoint:
         """Return the point that holds a budget."""
         lowest = self.budget_of(self.points[0])
-        if budget < lowest * (1 - TOLERANCE):
+        if budget < lowest * (1 - ROUNDING):
             raise InfeasibleBudget(
                 f"a budget of {budget:g} is below {lowest:.6g}, the minimum cost of this policy: "
                 "use a larger budget"
@@ -161,11 +162,7 @@ class PriceFrontier:
 
     def describe_latency(self, price: float) -> dict[str, float | None]:
         """Return percentiles of the time that a question takes; None if it was not recorded."""
-        taken = self._measure_latency(price)
-        if taken is None:
-            return {"latency_p50_s": None, "latency_p95_s": None}
-        p50, p95 = np.percentile(taken, [50, 95])
-        return {"latency_p50_s": float(p50), "latency_p95_s": float(p95)}
+        return name_latencies("latency", self._measure_latency(price))
 
     def _measure_latency(self, price: float) -> FloatArray | None:
         """Return how long questions take, in seconds; None if it is not known."""
@@ -198,6 +195,20 @@ class PriceFrontier:
         }
 
 
+def name_latencies(name: str, taken: FloatArray | None) -> dict[str, float | None]:
+    """Return the median and the 95th percentile of latencies under their names."""
+    found = [None, None] if taken is None else np.percentile(taken, [50, 95]).tolist()
+    return {f"{name}_p50_s": found[0], f"{name}_p95_s": found[1]}
+
+
+def spread_points(curve: HeldOutCurve) -> list[CurvePoint]:
+    """Return points of a curve by rising cost; of a stepped one, all."""
+    if curve.is_stepped:
+        return [curve.at(setting) for setting in curve.settings.tolist()]
+    costs = np.geomspace(max(curve.cost[0], 1e-12), curve.cost[-1], N_POINTS)
+    return [curve.read(cost) for cost in np.unique(costs).tolist()]
+
+
 def list_frontier(
     frontier: PriceFrontier, exact: CurvePoint | None = None, *, price: float | None = None
 ) -> list[dict[str, float]]:
@@ -208,7 +219,7 @@ def list_frontier(
     """
     rows = []
     for point in frontier.points:
-        if exact is None or abs(point.cost - exact.cost) > TOLERANCE * exact.cost:
+        if exact is None or abs(point.cost - exact.cost) > ROUNDING * exact.cost:
             row = frontier.describe(point, price=frontier.rough_price(point.setting))
             rows.append(row | {"budget": frontier.budget_of(point)})
     if exact is not None:

@@ -1,6 +1,6 @@
-"""Intervals: means over questions, with bounds, and a sequential test.
+"""Intervals: means over questions, with bounds.
 
-Questions with the same text form one group, and a group counts as one independent observation. A
+Copies of a question form one group, and a group counts as one independent observation. A
 bound can be for the mean over all questions like these, or a prediction for the mean over the next
 ``horizon`` questions; a prediction adds the noise of those questions and of their samples.
 
@@ -52,7 +52,7 @@ class Mean:
         is part of ``std``, and so only of predictions.
         """
         mean = float(values.mean())
-        deviation = np.bincount(_number_groups(group.dtype.str, group.tobytes()), values - mean)
+        deviation = sum_by_group(values - mean, group)
         n_groups = len(deviation)
         variance = float((deviation**2).sum()) * n_groups / max(1, n_groups - 1)
         std = math.sqrt(float(values.var()) + float(np.mean(sample_variance)))
@@ -77,6 +77,14 @@ class Mean:
         return Interval(self.value, self.value - margin, self.value + margin)
 
 
+def sum_by_group(values: FloatArray, group: KeyArray) -> FloatArray:
+    """Return the sum of values over the questions of each group; of (N, S), one per column."""
+    number = _number_groups(group.dtype.str, group.tobytes())
+    if values.ndim == 1:
+        return np.asarray(np.bincount(number, values), dtype=np.float64)
+    return np.stack([np.bincount(number, column) for column in values.T], axis=1)
+
+
 @lru_cache(maxsize=16)
 def _number_groups(dtype: str, content: bytes) -> IntArray:
     """Return the number of each question's group; many means are over the same questions."""
@@ -94,22 +102,3 @@ def student_quantile(probability: float, n_groups: int) -> float:
 
     z, degrees = NormalDist().inv_cdf(probability), max(1, n_groups - 1)
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-
-
-def betting_test(values: FloatArray, group: KeyArray, *, lowest: float, confidence: float) -> bool:
-    """Return whether the mean of the values is above zero with this confidence.
-
-    A gambler bets on each value in turn. If the mean is zero or less, the capital cannot grow on
-    average, so by Ville's inequality it reaches 1 / (1 - confidence) with a probability of at most
-    1 - confidence. This holds for any number of independent values above ``lowest``, whatever their
-    distribution.
-    """
-    inverse = _number_groups(group.dtype.str, group.tobytes())
-    value = np.bincount(inverse, values) / np.bincount(inverse)
-    count = np.arange(1, len(value) + 1)
-    # A bet depends on earlier values only and risks at most half of the capital.
-    mean = np.cumsum(value) / (count + 1)
-    variance = (0.25 + np.cumsum((value - mean) ** 2)) / (count + 1)
-    stake = np.clip(mean / (variance + mean**2), 0.0, 0.5 / -lowest)
-    growth = np.log1p(np.concatenate([[0.0], stake[:-1]]) * value)
-    return bool(growth.sum() >= -math.log(1 - confidence))

@@ -33,13 +33,13 @@ OracleScores = dict[float, tuple[float, FloatArray]]
 
 
 def score_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> OracleScores:
-    """Return the scores of the cross-fitted oracle that votes as the policies of an experiment do.
+    """Return the scores of the cross-fitted oracle, which votes as the baseline does.
 
     Where each sample counts once, its levels are those up to half of the samples.
     """
 
     def compute() -> dict[str, np.ndarray]:
-        if experiment.uses_evidence:
+        if experiment.weighs_votes:
             scores = evidence_oracle(experiment, budgets)
         else:
             half = experiment.pool.n_samples // 2
@@ -103,6 +103,7 @@ def evidence_oracle(experiment: Experiment, budgets: tuple[float, ...]) -> Oracl
     cost = np.concatenate(
         [arm_cost[:, [arm]] * np.arange(1, cap + 1) for arm, cap in enumerate(caps)], axis=1
     )
+    cost += evidence.round_cost[:, None]
 
     def estimate_halves() -> list[FloatArray]:
         halves: list[list[FloatArray]] = [[], []]

@@ -1,8 +1,8 @@
-"""Policy score: a policy on held-out questions, compared with the best mixture of uniform levels.
+"""Policy score: a policy on held-out questions, compared with the baseline.
 
 Everything that is said about a policy at a budget comes from here: its cost, its accuracy, its gain
-over the mixture, and their intervals. An interval covers the choice of questions and of the samples
-recorded for them, and the fit: another set of training questions gives another policy.
+over the baseline, and their intervals. An interval covers the choice of questions and of the
+samples recorded for them, and the fit: another set of training questions gives another policy.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adacompute.core.answers import UNPARSED
+from adacompute.evaluation.baseline import BASELINE, EQUAL_VOTES, score_baseline
 from adacompute.evaluation.experiment import Experiment, PolicyFactory
-from adacompute.evaluation.factories import find_factory, sees_evidence
+from adacompute.evaluation.factories import find_factory
 from adacompute.evaluation.held_out import (
     CurvePoint,
     HeldOutCurve,
@@ -36,7 +38,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class PolicyScore:
-    """A policy and the mixture on the same held-out questions.
+    """A policy and the baseline on the same held-out questions.
 
     ``refit_splits`` is how often the questions are split to measure the variance of a fit.
     """
@@ -44,7 +46,7 @@ class PolicyScore:
     experiment: Experiment
     factory: PolicyFactory
     curve: HeldOutCurve
-    mixture: HeldOutCurve
+    baseline: HeldOutCurve
     refit_splits: int | None = None
     _refit_variances: dict[tuple[float, float], RefitVariance] = field(
         default_factory=dict, repr=False
@@ -62,18 +64,18 @@ class PolicyScore:
 
     @cached_property
     def refits(self) -> Refits | None:
-        """Fits to other questions; None if the policy is the mixture itself."""
-        if self.curve is self.mixture:
+        """Fits to other questions; None if the policy is the baseline itself."""
+        if self.curve is self.baseline:
             return None
         return score_refits(self.experiment, self.factory, self.refit_splits)
 
     def refit_variance(self, point: CurvePoint) -> RefitVariance:
-        """Return the variances of the cost, gain and accuracy of a point between fits."""
+        """Return the variances of the cost and gain of a point between fits."""
         if self.refits is None:
-            return RefitVariance(0.0, 0.0, 0.0)
+            return RefitVariance(0.0, 0.0)
         place = point.setting, point.cost
         if place not in self._refit_variances:
-            found = self.refits.variance(point.setting, self.mixture, point.cost)
+            found = self.refits.variance(point.setting, self.baseline, point.cost)
             self._refit_variances[place] = found
         return self._refit_variances[place]
 
@@ -83,8 +85,8 @@ class PolicyScore:
         return mean.widen(self.refit_variance(point).cost)
 
     def gain(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
-        """Return the accuracy minus that of the mixture at the same cost, with its interval."""
-        value, influence = measure_difference(self.mixture, point)
+        """Return the accuracy minus that of the baseline at the same cost, with its interval."""
+        value, influence = measure_difference(self.baseline, point)
         return self.interval(value, influence, self.refit_variance(point).gain, confidence)
 
     def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
@@ -128,30 +130,48 @@ class PolicyScore:
 def score_policy(
     experiment: Experiment,
     policy: str | PolicyFactory,
-    mixture: HeldOutCurve | None = None,
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> PolicyScore:
-    """Score a policy on held-out questions; the mixture is scored too, unless it is given.
+    """Score a policy and the baseline on held-out questions; both are scored once.
 
-    Policy and mixture vote alike: by learned weights if the policy sees the confidence of samples,
-    else by counting each sample once. ``progress`` is called with the name of each step.
+    ``progress`` is called with the name of each step.
     """
     factory = find_factory(policy)
-    if not sees_evidence(policy):
-        experiment = experiment.votes_only
-    if mixture is None and factory in experiment.scores:
-        found: PolicyScore = experiment.scores[factory]
-        return found
-    is_own = mixture is None
-    if mixture is None:
+    if factory not in experiment.scores:
         progress("mixture")
-        mixture = score_held_out(experiment, find_factory("mixture"))
-    curve = mixture
-    if policy != "mixture":
-        progress("folds")
-        curve = score_held_out(experiment, factory)
-    score = PolicyScore(experiment, factory, curve, mixture)
-    if is_own:
-        experiment.scores[factory] = score
-    return score
+        baseline = score_baseline(experiment)
+        curve = baseline
+        if factory is not find_factory(BASELINE):
+            progress("folds")
+            curve = score_held_out(experiment, factory)
+        experiment.scores[factory] = PolicyScore(experiment, factory, curve, baseline)
+    found: PolicyScore = experiment.scores[factory]
+    return found
+
+
+def measure_vote_gain(experiment: Experiment, cost: float) -> Interval:
+    """Return what weighted votes gain over equal ones in the mixture at a cost; 0 without weights.
+
+    It is the same for every policy of an experiment, and comes on top of the gain of a policy.
+    """
+    weighted, equal = (score_baseline(experiment, name) for name in (BASELINE, EQUAL_VOTES))
+    score = PolicyScore(experiment, find_factory(BASELINE), weighted, equal)
+    return score.gain(weighted.read(cost))
+
+
+def measure_retry_gain(experiment: Experiment, cost: float) -> Interval:
+    """Return what resampling unparsed answers alone gains over the baseline at a cost.
+
+    It is 0 if all samples were parsed, or if there are several arms.
+    """
+    if not has_retries(experiment):
+        return Interval(0.0, 0.0, 0.0)
+    retry = score_policy(experiment, "retry")
+    return retry.gain(retry.curve.read(cost))
+
+
+def has_retries(experiment: Experiment) -> bool:
+    """Whether samples can be drawn again because they could not be parsed."""
+    pool = experiment.pool
+    return not pool.has_arms and bool((pool.answers.answer == UNPARSED).any())

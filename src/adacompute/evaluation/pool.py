@@ -48,14 +48,15 @@ class Pool:
     ``group`` is equal for questions with the same text. ``sample_cost`` (S,) is the cost of each
     sample, in the order of the answers. ``round_cost`` is the cost of each round besides its
     samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
-    for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
-    holds the length of the question. ``sequential_features``, where given, are for the sequential
-    policy. ``draft`` is the uncertainty of each sample (S,), if it was read. Where ``logprob`` (S,)
-    is given, ties go to the likeliest answer. ``latency_s`` (S,) is how long each sample took, if
-    it is known. ``arm`` (S,) numbers the ``arms`` if there are several. ``signals`` (S, names) are
-    what was recorded about the confidence of each sample, under ``signal_names``; NaN is unknown.
-    ``n_excluded`` counts the questions that ``equalise`` left out, and ``n_imputed`` the samples
-    that it added.
+    for all of its samples. ``prompt_cost`` (N,) is what the prompt of a call costs, if it is known;
+    it is part of the cost of a round if ``prompt_per_round``, else of each sample. ``features`` are
+    for routers, and ``length_feature`` is the column that holds the length of the question.
+    ``sequential_features``, where given, are for the sequential policy. ``draft`` is the
+    uncertainty of each sample (S,), if it was read. Where ``logprob`` (S,) is given, ties go to the
+    likeliest answer. ``latency_s`` (S,) is how long each sample took, if it is known. ``arm`` (S,)
+    numbers the ``arms`` if there are several. ``signals`` (S, names) are what was recorded about
+    the confidence of each sample, under ``signal_names``; NaN is unknown. ``n_excluded`` counts the
+    questions that ``equalise`` left out, and ``n_imputed`` the samples that it added.
     """
 
     answers: Answers
@@ -67,6 +68,8 @@ class Pool:
     sequential_features: Float32Array | None = None
     draft: DraftUncertainty | None = None
     round_cost: float | FloatArray = 0.0
+    prompt_cost: FloatArray | None = None
+    prompt_per_round: bool = False
     logprob: FloatArray | None = None
     latency_s: FloatArray | None = None
     arm: IntArray | None = None
@@ -100,6 +103,7 @@ class Pool:
             latency_s=None if self.latency_s is None else self.latency_s[kept],
             arm=None if self.arm is None else self.arm[kept],
             signals=None if self.signals is None else self.signals[kept],
+            prompt_cost=None if self.prompt_cost is None else self.prompt_cost[rows],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 

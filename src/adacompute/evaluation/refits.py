@@ -24,9 +24,12 @@ from adacompute.evaluation.intervals import Mean
 from adacompute.evaluation.pool import assign_folds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from adacompute.core.types import FloatArray, IntArray, KeyArray
     from adacompute.evaluation.experiment import Experiment, PolicyFactory
     from adacompute.evaluation.held_out import Split
+    from adacompute.evaluation.replay import ReplayResult
 
 N_PARTS = 3
 N_SPLITS = 3
@@ -40,7 +43,7 @@ MAX_QUESTIONS = 6000
 
 
 class RefitVariance(NamedTuple):
-    """Variance of the mean cost, gain and accuracy between fits to as many questions as there are.
+    """Variance of the mean cost and gain between fits to as many questions as there are.
 
     ``cost`` leaves out what comes from the training questions being easy or hard by chance, because
     the standard error of a mean over the same questions already covers it.
@@ -48,7 +51,6 @@ class RefitVariance(NamedTuple):
 
     cost: float
     gain: float
-    accuracy: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,28 +72,49 @@ class Refits:
         The gain is the accuracy minus that of the baseline at the same cost.
         """
         slope = baseline.slope(cost)
-        total_cost, total_gain, total_accuracy, training = [], [], [], []
+        total_cost, total_gain, training = [], [], []
+        for rows, one, other in self._pairs(setting):
+            extra, better = one.cost - other.cost, one.accuracy - other.accuracy
+            total_cost.append(_squared_mean(extra, self.group[rows]))
+            total_gain.append(_squared_mean(better - slope * extra, self.group[rows]))
+            error = Mean.of(one.cost, 0.0, self.group[rows]).standard_error
+            training.append(error**2)  # of a mean over as many questions as a fit has
+        of_cost = float(np.mean(total_cost)) / 2 - float(np.mean(training))
+        return RefitVariance(
+            cost=self._scale * max(0.0, of_cost),
+            gain=self._scale * max(0.0, float(np.mean(total_gain)) / 2),
+        )
+
+    def accuracy_variance(self, settings: FloatArray, slope: FloatArray) -> float:
+        """Return the variance of the accuracy between fits, one number for all settings.
+
+        It is the mean over settings: single ones jump, and a search would pick the small ones.
+        Accuracy is at equal cost where the ``slope`` of accuracy in cost is given, (settings,).
+        """
+        found = [
+            _squared_mean(
+                one.accuracy - other.accuracy - rise * (one.cost - other.cost), self.group[rows]
+            )
+            for setting, rise in zip(settings.tolist(), slope.tolist(), strict=True)
+            for rows, one, other in self._pairs(setting)
+        ]
+        return self._scale * max(0.0, float(np.mean(found)) / 2)
+
+    def _pairs(self, setting: float) -> Iterator[tuple[IntArray, ReplayResult, ReplayResult]]:
+        """Yield the rows of each third, and the results on it of the fits to the other two."""
         for part, folds in zip(self.part, self.folds, strict=True):
             for third in range(N_PARTS):
                 rows = np.flatnonzero(part == third)
-                one, other = (folds[p].at(setting) for p in range(N_PARTS) if p != third)
-                first, second = (
-                    np.searchsorted(folds[p].held_out, rows) for p in range(N_PARTS) if p != third
+                fits = [folds[p] for p in range(N_PARTS) if p != third]
+                one, other = (
+                    fit.at(setting).take(np.searchsorted(fit.held_out, rows)) for fit in fits
                 )
-                extra = one.cost[first] - other.cost[second]
-                better = one.accuracy[first] - other.accuracy[second]
-                total_cost.append(_squared_mean(extra, self.group[rows]))
-                total_gain.append(_squared_mean(better - slope * extra, self.group[rows]))
-                total_accuracy.append(_squared_mean(better, self.group[rows]))
-                error = Mean.of(one.cost[first], 0.0, self.group[rows]).standard_error
-                training.append(error**2)  # of a mean over as many questions as a fit has
-        scale = len(np.unique(self.group)) / N_PARTS / self.n_groups
-        of_cost = float(np.mean(total_cost)) / 2 - float(np.mean(training))
-        return RefitVariance(
-            cost=scale * max(0.0, of_cost),
-            gain=scale * max(0.0, float(np.mean(total_gain)) / 2),
-            accuracy=scale * max(0.0, float(np.mean(total_accuracy)) / 2),
-        )
+                yield rows, one, other
+
+    @property
+    def _scale(self) -> float:
+        """Variance of a fit to all questions as a share of that of a fit to a third."""
+        return len(np.unique(self.group)) / N_PARTS / self.n_groups
 
 
 def _squared_mean(difference: FloatArray, group: KeyArray) -> float:

@@ -1,11 +1,11 @@
 """Scores: every policy by one protocol, on questions that it was not fitted to.
 
-Questions are split into folds by their text. Everything is tuned on the training folds, and the
-held-out questions are replayed in random orders of their samples. Each policy is read at the
-setting whose held-out mean cost is the budget and compared with the best mixture of uniform levels
-at the same cost. Headroom is the difference as a share of what the cross-fitted oracle gains over
-the mixture; it is None where that gain may be zero. The oracle chooses on one half of the samples,
-so for headroom alone, policy, mixture and oracle use levels up to half of the samples.
+Questions are split into folds; copies of a question share one. Everything is tuned on the training
+folds, and the held-out questions are replayed in random orders of their samples. Each policy is
+read at the setting whose held-out mean cost is the budget and compared with the baseline at the
+same cost. Headroom is the difference as a share of what the cross-fitted oracle gains over the
+baseline; it is None where that gain may be zero. The oracle chooses on one half of the samples, so
+for headroom alone, policy, baseline and oracle use levels up to half of the samples.
 
 It reads and writes no files.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adacompute.core.errors import ConfigError, DataError
+from adacompute.evaluation.baseline import BASELINE, EQUAL_VOTES, score_baseline
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.experiment import N_PERMUTATIONS, Experiment, PolicyFactory
 from adacompute.evaluation.factories import (
@@ -27,16 +28,14 @@ from adacompute.evaluation.factories import (
     POLICY_FACTORIES,
     RIVALS,
     ROUTERS,
-    find_factory,
     is_single_arm,
     only_arms,
-    sees_evidence,
 )
+from adacompute.evaluation.frontier import TOLERANCE, CalibrationSettings, spread_points
 from adacompute.evaluation.held_out import (
     CurvePoint,
     HeldOutCurve,
     measure_difference,
-    score_held_out,
 )
 from adacompute.evaluation.imitation import score_imitation
 from adacompute.evaluation.oracles import OracleScores, in_sample_oracle, score_oracle
@@ -44,6 +43,8 @@ from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import ReplayResult
 from adacompute.evaluation.rival_data import RivalData
+from adacompute.evaluation.savings import compare_policy
+from adacompute.evaluation.today import Today, TodayScore
 from adacompute.evaluation.verdict import judge
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 
@@ -70,6 +71,7 @@ class HeldOutScores:
     """The rows of the table, and the data that they were computed from.
 
     ``levels_excluded`` are the levels above half of the samples, which headroom leaves out.
+    ``today`` says for each policy what it saves, if it is known what is run today.
     """
 
     rows: list[dict[str, Any]]
@@ -79,6 +81,7 @@ class HeldOutScores:
     n_imputed: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
+    today: list[dict[str, Any]]
 
 
 def evaluate(
@@ -92,13 +95,16 @@ def evaluate(
     n_permutations: int = N_PERMUTATIONS,
     seed: int = 0,
     use_confidence: bool = True,
+    today: Today | None = None,
+    tolerance: float = TOLERANCE,
     share: Callable[[Experiment], Experiment] = lambda experiment: experiment,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HeldOutScores:
     """Score policies at mean budgets by the protocol above.
 
     A mapping of policies gives the names of the rows, and can hold other factories than the
-    registered ones. ``share`` returns the experiment to use instead of a new one.
+    registered ones. ``today`` is what is run now, which each policy is then compared with.
+    ``share`` returns the experiment to use instead of a new one.
     """
     _check_names(policies, pool)
     equal = pool.equalise(drop_unparsed=drop_unparsed)
@@ -109,40 +115,51 @@ def evaluate(
     known: dict[str, Any] = {"max_rounds": rounds, "use_confidence": use_confidence}
     experiment = share(Experiment(equal, kept, wanted, n_permutations, seed, **known))
     chosen = _choose_policies(policies, experiment)
-    contexts: dict[bool, _Context] = {}
+    context = _Context.make(experiment, progress)
     rows: list[dict[str, Any]] = []
     for name, policy in chosen.items():
-        if policy == "mixture-votes" and not experiment.uses_evidence:
+        if policy == EQUAL_VOTES and not experiment.weighs_votes:
             continue  # it is the mixture
-        # The oracle of the paper counts votes; the cross-fitted one votes as the policy does.
-        weighs = policy == "oracle" or (policy not in ORACLES and sees_evidence(policy))
-        sees = experiment.uses_evidence and weighs
-        own = experiment if sees else experiment.votes_only
-        if sees not in contexts:
-            contexts[sees] = _Context.make(own, progress)
         progress(name)
-        rows += contexts[sees].score(name, policy, wanted)
-    first = next(iter(contexts.values()))
-    excluded = tuple(n for n in kept if n > max(first.headroom.experiment.levels))
+        rows += context.score(name, policy, wanted)
+    headroom = context.headroom
+    excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
     counts = (len(equal), equal.n_excluded, equal.n_samples, equal.n_imputed)
-    return HeldOutScores(rows, *counts, kept, excluded)
+    savings = [] if today is None else _compare_all(experiment, chosen, today, tolerance)
+    return HeldOutScores(rows, *counts, kept, excluded, savings)
+
+
+def _compare_all(
+    experiment: Experiment,
+    policies: Mapping[str, str | PolicyFactory],
+    today: Today,
+    tolerance: float,
+) -> list[dict[str, Any]]:
+    """Return what each policy saves, compared with what is run today; oracles are no policies."""
+    now, settings = TodayScore(experiment, today), CalibrationSettings(tolerance=tolerance)
+    rows = []
+    for name, policy in policies.items():
+        if policy not in ORACLES and (policy != EQUAL_VOTES or experiment.weighs_votes):
+            score = score_policy(experiment, policy)
+            points = spread_points(score.curve)
+            rows.append({"policy": name} | compare_policy(score, points, now, settings)[1])
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    """What policies that vote alike are compared with: the mixture and the oracle."""
+    """What policies are compared with: the baseline and the oracle."""
 
     experiment: Experiment
-    mixture: HeldOutCurve
     headroom: Headroom
 
     @staticmethod
     def make(experiment: Experiment, progress: Callable[[str], None]) -> _Context:
-        """Score the mixture and the oracle."""
+        """Score the baseline and the oracle."""
         progress("mixture")
-        mixture = score_held_out(experiment, find_factory("mixture"))
+        score_baseline(experiment)
         progress("oracle")
-        return _Context(experiment, mixture, measure_headroom(experiment, mixture))
+        return _Context(experiment, measure_headroom(experiment))
 
     def score(
         self, name: str, policy: str | PolicyFactory, budgets: Sequence[float]
@@ -150,12 +167,12 @@ class _Context:
         """Return the rows of a policy, one per budget that pays for it."""
         experiment, headroom = self.experiment, self.headroom
         if policy == "oracle":
-            found, other = headroom.scores, headroom.mixture
-            return [_oracle_row(name, b, found[b], experiment, other) for b in budgets]
+            found = headroom.scores
+            return [_oracle_row(name, b, found[b], headroom.experiment) for b in budgets]
         if policy == "oracle-in-sample":
             found = in_sample_oracle(experiment.pool, tuple(budgets))
-            return [_oracle_row(name, b, found[b], experiment, self.mixture) for b in budgets]
-        score, rows = score_policy(experiment, policy, self.mixture), []
+            return [_oracle_row(name, b, found[b], experiment) for b in budgets]
+        score, rows = score_policy(experiment, policy), []
         capped = headroom.score(policy, score)
         for budget in budgets:
             if is_single_arm(policy) and score.curve.cost[0] > budget * (1 + 1e-9):
@@ -192,10 +209,9 @@ def _oracle_row(
     budget: float,
     scores: tuple[float, FloatArray],
     experiment: Experiment,
-    mixture: HeldOutCurve,
 ) -> dict[str, Any]:
     """Return the row of an oracle, which needs one round; its headroom is 1 by definition."""
-    score = score_policy(experiment, "mixture", mixture)
+    score = score_policy(experiment, BASELINE)
     row = {"policy": name, "budget": budget, **describe_point(score, oracle_point(scores))}
     has_gain = row["difference_low"] > 0
     return row | {"headroom": 1.0 if name == "oracle" and has_gain else None}
@@ -211,10 +227,9 @@ def oracle_point(scores: tuple[float, FloatArray]) -> CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Headroom:
-    """What the oracle gains over the mixture, with levels up to half of the samples."""
+    """What the oracle gains over the baseline, with levels up to half of the samples."""
 
     experiment: Experiment
-    mixture: HeldOutCurve
     scores: OracleScores
     is_capped: bool
 
@@ -222,30 +237,30 @@ class Headroom:
         """Return the curve of a policy with these levels; the given one if none was left out."""
         if not self.is_capped:
             return whole.curve
-        return score_policy(self.experiment, policy, self.mixture).curve
+        return score_policy(self.experiment, policy).curve
 
     def share(self, curve: HeldOutCurve, budget: float) -> float | None:
         """Return the gain of a policy as a share of that of the oracle at the same cost."""
         if budget not in self.scores:
             return None
         oracle = oracle_point(self.scores[budget])
-        possible = score_policy(self.experiment, "mixture", self.mixture).gain(oracle)
+        baseline = score_policy(self.experiment, BASELINE)
+        possible = baseline.gain(oracle)
         if not possible.low > 0:
             return None
-        return measure_difference(self.mixture, curve.read(budget))[0] / possible.value
+        return measure_difference(baseline.curve, curve.read(budget))[0] / possible.value
 
 
-def measure_headroom(experiment: Experiment, mixture: HeldOutCurve) -> Headroom:
-    """Score the cross-fitted oracle, and the mixture with the same levels."""
+def measure_headroom(experiment: Experiment) -> Headroom:
+    """Score the cross-fitted oracle with levels up to half of the samples."""
     half = experiment.pool.n_samples // 2
     kept = tuple(n for n in experiment.levels if n <= half)
     is_capped = kept != experiment.levels
     if is_capped:
         kept = kept or experiment.levels[:1]
         experiment = replace(experiment, levels=kept, _rule_results={})
-        mixture = score_held_out(experiment, find_factory("mixture"))
     budgets = experiment.budgets if max(kept) <= half else ()
-    return Headroom(experiment, mixture, score_oracle(experiment, budgets), is_capped)
+    return Headroom(experiment, score_oracle(experiment, budgets), is_capped)
 
 
 def _check_names(

@@ -1,8 +1,8 @@
-"""Verdict: whether a policy gains over the best mixture of uniform levels, and what to do if not.
+"""Verdict: whether a policy gains over the baseline, and what to do if not.
 
 ``judge`` turns the interval of a gain into one of four words. ``calibrate`` finds the price for a
-budget and judges the policy there. ``calibrate_share`` finds the highest price that keeps a share
-of the accuracy of a uniform level. All scores are of questions that were held out.
+budget, or the one at which a policy is as accurate as what is run today, and judges the policy
+there. All scores are of questions that were held out.
 
 It reads and writes no files.
 """
@@ -17,17 +17,23 @@ import numpy as np
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
-from adacompute.core.utility import estimate
-from adacompute.evaluation.evidence_factories import list_levels, replay_evidence
+from adacompute.evaluation.baseline import describe_baseline
+from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.evaluation.factories import find_factory, make_sequential_pooled
+from adacompute.evaluation.factories import make_sequential_pooled
 from adacompute.evaluation.frontier import MARGIN, CalibrationSettings, PriceFrontier, list_frontier
-from adacompute.evaluation.held_out import CurvePoint, measure_difference, score_held_out
-from adacompute.evaluation.intervals import Interval, Mean, betting_test
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.held_out import CurvePoint
+from adacompute.evaluation.intervals import Interval
+from adacompute.evaluation.policy_score import (
+    PolicyScore,
+    measure_retry_gain,
+    measure_vote_gain,
+    score_policy,
+)
+from adacompute.evaluation.savings import state_saving
+from adacompute.evaluation.today import Today, TodayScore
 from adacompute.policies.bundle import FrontierPoint
 from adacompute.policies.coloured import ColouredPolicy
-from adacompute.policies.price_schedule import fit_price_schedule
 from adacompute.policies.sequential import SequentialPolicy
 
 MIN_QUESTIONS = 40
@@ -84,83 +90,86 @@ def judge(gain: Interval, n_groups: int, *, margin: float = MARGIN) -> tuple[str
     return INCONCLUSIVE, math.floor(n_groups * (half_width / distance) ** 2) + 1
 
 
-def advise_mixture(experiment: Experiment, budget: float) -> str:
-    """Describe the best mixture of numbers of samples, or of levels of arms, at a budget."""
-    if experiment.pool.has_arms:
-        return _advise_arm_mixture(experiment, budget)
-    table = experiment.dense_table
-    cost = table.costs.mean(axis=0)
-    kept, _ = fit_price_schedule(cost, table.utility.mean(axis=0))
-    levels = [experiment.dense_levels[k].n_samples for k in kept]
-    position = float(np.interp(budget, cost[kept], np.arange(len(kept))))
-    first, share = divmod(round(100 * position), 100)
-    if not share:
-        return f"use {_format_samples(levels[first])} per question"
-    return (
-        f"use {_format_samples(levels[first])} per question, and {levels[first + 1]} for {share} % "
-        "of the questions"
-    )
-
-
-def _advise_arm_mixture(experiment: Experiment, budget: float) -> str:
-    """Describe the best mixture of levels of single arms at a budget."""
-    evidence, levels = experiment.evidence, list_levels(experiment)
-    result = evidence.run_levels(evidence.votes(np.arange(len(experiment.pool)), joint=False))
-    cost = result.cost.mean(axis=0)
-    kept, _ = fit_price_schedule(cost, result.accuracy.mean(axis=0))
-    choices = [levels[k] for k in kept.tolist()]
-    names = [f"{_format_samples(n)} of {experiment.arm_names[arm]}" for arm, n in choices]
-    position = float(np.interp(budget, cost[kept], np.arange(len(names))))
-    first, share = divmod(round(100 * position), 100)
-    if not share:
-        return f"use {names[first]} per question"
-    return f"use {names[first]} per question, and {names[first + 1]} for {share} % of the questions"
-
-
-def _format_samples(count: int) -> str:
-    return "one sample" if count == 1 else f"{count} samples"
-
-
 def calibrate(
     score: PolicyScore,
     final: FittedPolicy,
     *,
-    budget: float,
+    budget: float | None = None,
+    today: Today | None = None,
     settings: CalibrationSettings | None = None,
 ) -> dict[str, Any]:
     """Find the price for a budget and judge the policy at that price.
 
-    ``final`` is the policy that will be used, fitted to all questions.
+    ``final`` is the policy that will be used, fitted to all questions. With ``today`` the result
+    says what is saved; without a budget the price is then that of the setting to deliver.
     """
-    settings = settings or CalibrationSettings()
-    check_pool(score.experiment)
-    score.experiment.pool.check_budget(budget)
+    settings, experiment = settings or CalibrationSettings(), score.experiment
+    check_pool(experiment)
     frontier = PriceFrontier(score, final, settings)
+    delivered, about = None, None
+    if today is not None:
+        delivered, about = state_saving(frontier, TodayScore(experiment, today))
+    if budget is None:
+        if delivered is None:
+            raise ConfigError("nothing says what to calibrate for: give a budget, or today")
+        budget = round_up(frontier.budget_of(delivered))
+    experiment.pool.check_budget(budget)
     point = frontier.find(budget)
     found = frontier.describe(point)
-    gain = score.gain(point, settings.confidence)
-    verdict, needed = judge(gain, score.n_groups, margin=settings.margin)
-    advice = "use this policy" if verdict == GAIN else advise_mixture(score.experiment, budget)
     return {
-        "verdict": verdict,
-        "advice": advice,
-        "gain": gain.value,
-        "gain_low": gain.low,
-        "gain_high": gain.high,
-        "questions_needed": needed,
+        "budget": budget,
+        **_judge_point(score, point, settings, budget),
         **found,
-        **measure_vote_gain(score, point),
         **frontier.describe_latency(found["price"]),
         "confidence": settings.confidence,
         "cost_confidence": settings.cost_confidence,
         "margin": settings.margin,
-        "questions": len(score.experiment.pool),
+        "questions": len(experiment.pool),
         "horizon": settings.horizon,
-        "max_rounds": score.experiment.round_limit,
-        "retry_gain": measure_retry_gain(score, point),
+        "max_rounds": experiment.round_limit,
+        "retry_gain": measure_retry_gain(experiment, point.cost).value,
         "max_budget": frontier.budget_of(frontier.points[-1]),
+        "today": about,
         "frontier": list_frontier(frontier, point, price=found["price"]),
     }
+
+
+def _judge_point(
+    score: PolicyScore, point: CurvePoint, settings: CalibrationSettings, budget: float
+) -> dict[str, Any]:
+    """Return the gain over the baseline at a point, its parts, and the verdict."""
+    gain = score.gain(point, settings.confidence)
+    by_votes = measure_vote_gain(score.experiment, point.cost)
+    verdict, needed = judge(gain, score.n_groups, margin=settings.margin)
+    advice = "use this policy"
+    if verdict != GAIN:
+        advice = describe_baseline(score.experiment, budget)
+    return {
+        "verdict": verdict,
+        "advice": advice,
+        **_name_interval("gain", gain),
+        "gain_by_allocation": gain.value,
+        **_name_interval("gain_by_votes", by_votes),
+        "gain_total": gain.value + by_votes.value,
+        "questions_needed": needed,
+    }
+
+
+def round_up(value: float) -> float:
+    """Return the next number with four digits, to be typed as a budget.
+
+    >>> round_up(1.80689), round_up(0.0001234), round_up(2.0)
+    (1.807, 0.0001234, 2.0)
+    """
+    rounded = float(f"{value:.4g}")
+    if rounded >= value:
+        return rounded
+    return float(f"{rounded + 10.0 ** (math.floor(math.log10(value)) - 3):.4g}")
+
+
+def _name_interval(name: str, interval: Interval) -> dict[str, float]:
+    """Return a value and the ends of its interval under their names."""
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def calibrate_pooled(
@@ -176,7 +185,7 @@ def calibrate_pooled(
     known = None
     if isinstance(policy.pooled, ColouredPolicy):
         known = replay_evidence(experiment, policy.pooled, final.features)
-    own = score_policy(experiment, make_sequential_pooled, score.mixture)
+    own = score_policy(experiment, make_sequential_pooled)
     pooled = replace(final, policy=policy.pooled, known=known)
     frontier = PriceFrontier(own, pooled, settings or CalibrationSettings())
     return tuple(FrontierPoint(**point) for point in list_frontier(frontier))
@@ -190,80 +199,3 @@ def describe_excess(budget: float, max_budget: float) -> str | None:
         f"a budget of {budget:g} is above {max_budget:.4g}, the most that this policy spends: a "
         "larger budget changes nothing"
     )
-
-
-def measure_vote_gain(score: PolicyScore, point: CurvePoint) -> dict[str, float]:
-    """Return what weighted votes gain over plain ones in the mixture at this cost, if learned.
-
-    The gain of a policy is over the mixture with the same votes, so the two add up.
-    """
-    experiment = score.experiment
-    if not experiment.uses_evidence:
-        return {}
-    plain = score_held_out(experiment, find_factory("mixture-votes"))
-    weighted = PolicyScore(experiment, find_factory("mixture"), score.mixture, plain)
-    gain = weighted.gain(score.mixture.read(point.cost))
-    return {"vote_gain": gain.value, "vote_gain_low": gain.low, "vote_gain_high": gain.high}
-
-
-def measure_retry_gain(score: PolicyScore, point: CurvePoint) -> float:
-    """Return what resampling unparsed answers alone gains over the mixture at this cost."""
-    experiment = score.experiment
-    if experiment.pool.has_arms or not (experiment.pool.answers.answer == UNPARSED).any():
-        return 0.0
-    retry = score_held_out(experiment.votes_only, find_factory("retry"))
-    plain = score.mixture
-    if experiment.uses_evidence:  # a retried sample counts once, so it is compared with plain votes
-        plain = score_held_out(experiment, find_factory("mixture-votes"))
-    return measure_difference(plain, retry.read(point.cost))[0]
-
-
-def calibrate_share(
-    score: PolicyScore,
-    final: FittedPolicy,
-    *,
-    accuracy_of: int,
-    share: float,
-    settings: CalibrationSettings | None = None,
-) -> dict[str, Any]:
-    """Find the cheapest setting that keeps a share of the accuracy of ``accuracy_of`` samples.
-
-    Settings are tested from the most expensive down until one fails, so testing many does not lower
-    the confidence. One passes if both the betting test and the bound for the next ``horizon``
-    questions show that the share is kept.
-    """
-    settings, experiment = settings or CalibrationSettings(), score.experiment
-    check_pool(experiment)
-    if accuracy_of not in experiment.levels:
-        raise ConfigError(f"{accuracy_of} samples are not a level of this policy")
-    frontier, confidence = PriceFrontier(score, final, settings), settings.confidence
-    answers = experiment.pool.answers
-    target = estimate(answers, (accuracy_of,), standard_errors=False).utility[:, 0]
-    passed: tuple[CurvePoint, float] | None = None
-    for point in frontier.points[::-1]:
-        excess = point.result.accuracy - share * target
-        variance = point.result.accuracy_variance + share**2 * target * (1 - target)
-        mean = Mean.of(excess, variance, score.group).widen(score.refit_variance(point).accuracy)
-        low = mean.value - mean.margin(confidence, settings.horizon)
-        if low < 0 or not betting_test(excess, score.group, lowest=-share, confidence=confidence):
-            break
-        passed = point, low
-    if passed is None:
-        raise DataError(
-            f"{len(experiment.pool)} questions cannot show {share:.0%} of the accuracy of "
-            f"{accuracy_of} samples at any price: collect more questions, or use a smaller share"
-        )
-    point, low = passed
-    found = frontier.describe(point)
-    rows = np.arange(len(experiment.pool))
-    return {
-        **found,
-        "full_cost": accuracy_of * experiment.sample_cost(rows) + experiment.round_cost(rows),
-        "full_accuracy": float(target.mean()),
-        "share": share,
-        "share_low": share + low / float(target.mean()),
-        "confidence": confidence,
-        "questions": len(experiment.pool),
-        "max_rounds": experiment.round_limit,
-        "frontier": list_frontier(frontier, point, price=found["price"]),
-    }

@@ -52,6 +52,9 @@ from adacompute.policies.spec import read_choice, read_entry, read_number, read_
 FORMAT = 6
 NOT_JUDGED = "not judged"
 UNIFORM = ("fixed", "mixture")
+ADVISED = ("gain", "same answer")
+"""Verdicts with which a policy is used; "same answer" is that of all samples of today."""
+
 """Policies that need no verdict: other policies are compared with them."""
 
 VERBATIM = (
@@ -198,14 +201,16 @@ class Bundle:
     def verdict(self, budget: float) -> str | None:
         """Return the verdict of the calibration at a budget.
 
-        It is "not judged" at a budget that was not calibrated, and None if none is needed: for a
-        uniform policy, or if the price keeps a share of the accuracy instead of a budget.
+        It is "not judged" at a budget that was not calibrated, and None for a uniform policy, which
+        needs none. Where the policy is advised for what it saves, it is the word for that.
         """
-        known = self.notes.get("calibration", {})
-        if self.notes.get("policy") in UNIFORM or "accuracy_of" in known:
+        if self.notes.get("policy") in UNIFORM:
             return None
         found = self._find_calibration(budget)
-        return NOT_JUDGED if found is None else str(found["verdict"])
+        if found is None:
+            return NOT_JUDGED
+        saves = found["verdict"] not in ADVISED and is_advised(found)
+        return str(found["today"]["verdict"] if saves else found["verdict"])
 
     def _find_calibration(self, budget: float) -> dict[str, Any] | None:
         """Return the calibration at a budget; earlier ones of the same policy are kept."""
@@ -256,6 +261,13 @@ class Bundle:
         if (pooled := self.pooled) is None:
             return self.price_for(budget)
         return pooled.price_for(max(budget, pooled.min_budget))
+
+
+def is_advised(calibration: Mapping[str, Any]) -> bool:
+    """Whether a calibration advises to use the policy: it gains, or it saves, by its interval."""
+    today = calibration.get("today") or {}
+    saves = today.get("verdict") == "saves" and today.get("advice") == "policy"
+    return calibration.get("verdict") in ADVISED or saves
 
 
 def save_bundle(bundle: Bundle, path: Path) -> str:

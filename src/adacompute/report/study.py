@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import InfeasibleBudget
+from adacompute.evaluation.baseline import BASELINE
 from adacompute.evaluation.evidence_factories import list_levels
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier
 from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.oracles import score_oracle
-from adacompute.evaluation.policy_score import PolicyScore, score_policy
+from adacompute.evaluation.policy_score import PolicyScore, has_retries, score_policy
 from adacompute.evaluation.scores import oracle_point
 from adacompute.evaluation.verdict import MIN_QUESTIONS
 from adacompute.policies.price_schedule import fit_price_schedule
@@ -80,10 +80,7 @@ class Study:
 
         None if all samples were parsed, or if there are several arms.
         """
-        pool = self.experiment.pool
-        if pool.has_arms or not (pool.answers.answer == UNPARSED).any():
-            return None
-        return score_policy(self.experiment, "retry", self.score.mixture)
+        return score_policy(self.experiment, "retry") if has_retries(self.experiment) else None
 
     @cached_property
     def response_curves(self) -> tuple[list[str], FloatArray]:
@@ -122,8 +119,8 @@ class Study:
         return OperatingPoint(budget, find_price(point.setting), point)
 
     def uniform_accuracy(self, point: OperatingPoint) -> FloatArray:
-        """Return the accuracy of each question under the mixture at the same mean cost, (N,)."""
-        return self.score.mixture.read(point.point.cost).result.accuracy
+        """Return the accuracy of each question under the baseline at the same mean cost, (N,)."""
+        return self.score.baseline.read(point.point.cost).result.accuracy
 
     def gain_by_question_count(self, point: OperatingPoint) -> list[tuple[int, Interval]]:
         """Return the gain with the intervals that other numbers of questions would give it."""
@@ -135,11 +132,11 @@ class Study:
         return rows
 
 
-def study_policy(experiment: Experiment, name: str) -> Study:
+def study_policy(experiment: Experiment, name: str, settings: CalibrationSettings) -> Study:
     """Score a policy on held-out questions, and fit it to all questions for its prices."""
     score = score_policy(experiment, name)
     final = experiment.fit_final(score.factory)
-    return Study(name, score, PriceFrontier(score, final, CalibrationSettings()))
+    return Study(name, score, PriceFrontier(score, final, settings))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,16 +156,16 @@ def score_curves(
     progress: Callable[[str], None],
 ) -> list[PolicyCurve]:
     """Return the curves of the mixture and the studied policy, then those of other policies."""
-    experiment, mixture = study.experiment, study.score.mixture
-    uniform = score_policy(experiment, "mixture", mixture)
-    curves = [_read_curve("mixture", uniform, budgets)]
+    experiment = study.experiment
+    uniform = score_policy(experiment, BASELINE)
+    curves = [_read_curve(BASELINE, uniform, budgets)]
     curves.append(_read_curve(study.name, study.score, budgets))
     for name in names:
         progress(name)
         if name == "oracle":
             curves.append(_read_oracle(uniform, budgets))
             continue
-        score = study.retry if name == "retry" else score_policy(experiment, name, mixture)
+        score = study.retry if name == "retry" else score_policy(experiment, name)
         if score is not None:
             curves.append(_read_curve(name, score, budgets))
     return curves

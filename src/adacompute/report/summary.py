@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adacompute.evaluation.baseline import describe_baseline
 from adacompute.evaluation.frontier import list_frontier
 from adacompute.evaluation.intervals import CONFIDENCE
+from adacompute.evaluation.policy_score import measure_retry_gain
+from adacompute.evaluation.savings import state_saving
+from adacompute.evaluation.today import Today, TodayScore
 from adacompute.evaluation.verdict import (
     GAIN,
     MAX_UNPARSED,
     MIN_QUESTIONS,
-    advise_mixture,
     judge,
 )
 from adacompute.policies.bundle import NOT_JUDGED
@@ -96,6 +99,7 @@ def summarise(
     budget: float,
     policies: Sequence[str],
     evaluation: dict[str, Any] | None,
+    today: Today | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Return the document of a study at a budget.
@@ -121,6 +125,7 @@ def summarise(
         "selected": selected,
         **study.frontier.describe_latency(point.price),
         **_judge(study, point, unparsed["share"]),
+        "today": _state_saving(study, today),
         "operating_points": [_describe_point(study, data, one) for one in points],
         "curves": [_describe_curve(curve) for curve in curves]
         + _evaluation_curves(evaluation, study.name),
@@ -179,7 +184,7 @@ def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, An
     verdict, needed = judge(study.score.gain(point.point), n_groups)
     advice = "use this policy"
     if verdict != GAIN:
-        advice = clean_text(advise_mixture(study.experiment, point.budget))
+        advice = clean_text(describe_baseline(study.experiment, point.budget))
     found = {"verdict": verdict, "advice": advice, "questions_needed": needed, "reason": None}
     if not study.has_enough_questions:
         reason = f"{n_groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
@@ -197,11 +202,16 @@ def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, An
     return found
 
 
+def _state_saving(study: Study, today: Today | None) -> dict[str, Any] | None:
+    """Return what the policy saves, as calibration states it; None if today is not known."""
+    if today is None or not study.has_enough_questions:
+        return None
+    return state_saving(study.frontier, TodayScore(study.experiment, today))[1]
+
+
 def _retry_gain(study: Study, point: OperatingPoint) -> dict[str, float]:
     """Return what resampling unparsed answers alone gains at the cost of an operating point."""
-    if study.retry is None:
-        return {"gain": 0.0, "gain_low": 0.0, "gain_high": 0.0}
-    gain = study.retry.gain(study.retry.curve.read(point.point.cost))
+    gain = measure_retry_gain(study.experiment, point.point.cost)
     return {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from adacompute.evaluation.saving_text import headline_saving
 from adacompute.graders.grader import COMMAND
 
 MAX_TEXT = 240
@@ -162,6 +163,9 @@ def _selected(document: dict[str, Any]) -> dict[str, Any]:
 
 def headline(document: dict[str, Any]) -> str:
     """Return one sentence: what the policy gains at the budget, or that it gains nothing."""
+    if document["today"]:
+        saving, unit = document["today"], document["unit"]
+        return f"{saving['verdict'].capitalize()}. {headline_saving(saving, unit)}"
     point, count = _selected(document), document["different_questions"]
     budget = f"At a budget of {format_budget(document['budget'], document['unit'])}"
     if document["verdict"] == "not judged":

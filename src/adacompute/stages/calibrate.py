@@ -15,20 +15,25 @@ from adacompute.core.errors import BundleError, ConfigError
 from adacompute.evaluation.costs import CostModel, check_budgets
 from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
-from adacompute.evaluation.frontier import MARGIN, CalibrationSettings
+from adacompute.evaluation.frontier import MARGIN, TOLERANCE, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
 from adacompute.evaluation.verdict import (
     calibrate,
     calibrate_pooled,
-    calibrate_share,
     describe_excess,
 )
 from adacompute.policies.bundle import Bundle, FrontierPoint, load_bundle, save_bundle
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.episode import UNLIMITED_ROUNDS
 from adacompute.policies.kinds import EVIDENCE_POLICIES
-from adacompute.stages.inputs import hash_run, no_progress, read_pool
+from adacompute.stages.inputs import (
+    check_goal,
+    hash_run,
+    no_progress,
+    read_pool,
+    read_today_option,
+)
 from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
 
@@ -44,8 +49,10 @@ def calibrate_run(
     *,
     bundle: Path,
     budget: float | None = None,
-    accuracy_of: int | None = None,
-    share: float = 0.95,
+    today: str | int | None = None,
+    tolerance: float | None = None,
+    today_calls: str | None = None,
+    monthly_bill: float | None = None,
     confidence: float = CONFIDENCE,
     cost_confidence: float | None = None,
     horizon: int | None = None,
@@ -54,13 +61,11 @@ def calibrate_run(
     results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
-    """Set the price of a bundle for a budget, or to keep a share of the accuracy of N samples."""
-    if (budget is None) == (accuracy_of is None):
-        raise ConfigError("give --budget or --accuracy-of, and not both")
-    if not 0 < share < 1:
-        raise ConfigError(f"share must be between 0 and 1, got {share:g}")
-    settings = check_settings(confidence, cost_confidence, horizon, margin)
+    """Set the price of a bundle for a budget, or for the accuracy of what is run today."""
+    check_goal(budget, today)
+    settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance)
     trained = load_bundle(bundle)
+    now = read_today_option(run, today, today_calls, monthly_bill, unit=trained.unit)
     if budget is not None:
         check_budgets([budget], unit=trained.unit)
     experiment, name = _experiment(run, trained, check_rounds(max_rounds, trained.policy))
@@ -70,12 +75,9 @@ def calibrate_run(
         experiment.pool.check_budget(budget)
     progress(name)
     score = score_policy(experiment, name, progress=progress)
-    if budget is not None:
-        found = calibrate(score, final, budget=budget, settings=settings)
-        result = {"budget": budget, **found}
-    elif accuracy_of is not None:
-        known: dict[str, Any] = {"accuracy_of": accuracy_of, "share": share, "settings": settings}
-        result = {"accuracy_of": accuracy_of, **calibrate_share(score, final, **known)}
+    result = calibrate(score, final, budget=budget, today=now, settings=settings)
+    if result["today"] is not None:
+        result["today"] |= {"monthly_bill": monthly_bill}
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
     pooled = calibrate_pooled(score, final, settings=settings)
     notes = {
@@ -114,6 +116,7 @@ def check_settings(
     cost_confidence: float | None = None,
     horizon: int | None = None,
     margin: float = MARGIN,
+    tolerance: float | None = None,
 ) -> CalibrationSettings:
     """Return the settings of a calibration; refuse those for which there are no intervals."""
     for name, value in (("confidence", confidence), ("cost_confidence", cost_confidence)):
@@ -123,7 +126,12 @@ def check_settings(
         raise ConfigError(f"horizon must be at least 1 question, got {horizon}")
     if not 0 <= margin < 1:
         raise ConfigError(f"margin must be from 0 to below 1 (0.005 is half a point), got {margin}")
-    return CalibrationSettings(confidence, cost_confidence, horizon, margin)
+    tolerance = TOLERANCE if tolerance is None else tolerance
+    if not 0 <= tolerance < 1:
+        raise ConfigError(
+            f"tolerance must be from 0 to below 1 (0.005 is half a point), got {tolerance}"
+        )
+    return CalibrationSettings(confidence, cost_confidence, horizon, margin, tolerance)
 
 
 def check_rounds(max_rounds: int | None, policy: object) -> int:

@@ -20,17 +20,19 @@ from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, evaluate
 from adacompute.features.embedding import pin_encoder
 from adacompute.policies.episode import FIRST_SEEN
+from adacompute.stages.calibrate import check_settings
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
     DEFAULT_LEVELS,
     LEARNED,
+    add_level,
     check_choices,
-    check_levels,
     describe_subsample,
     make_pool,
     missing_extra,
     no_progress,
     read_recorded,
+    read_today_option,
     resolve_budgets,
 )
 from adacompute.stages.results import RunResults
@@ -41,12 +43,13 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import Experiment
+    from adacompute.evaluation.today import Today
 
     Share = Callable[[Experiment], Experiment]
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 6
+FORMAT = 7
 """Version of the scores in the run."""
 
 TEXT_POLICIES = (*ROUTERS, "longest-first")
@@ -69,6 +72,9 @@ def evaluate_run(
     rounds: int | None = None,
     round_cost: float = 0.0,
     evidence: str = ALL_EVIDENCE,
+    today: str | int | None = None,
+    tolerance: float | None = None,
+    today_calls: str | None = None,
     seed: int = 0,
     results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
@@ -82,7 +88,10 @@ def evaluate_run(
     arguments = {
         "format": FORMAT,
         "budgets": list(resolve_budgets(recorded, costs, budgets)),
-        "levels": list(check_levels(levels)),
+        "levels": list(add_level(levels, today)),
+        "today": None if today is None else str(today),
+        "tolerance": check_settings(tolerance=tolerance).tolerance,
+        "today_calls": today_calls,
         "policies": names,
         "drop_unparsed": drop_unparsed,
         "unit": unit,
@@ -95,8 +104,9 @@ def evaluate_run(
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
+    now = read_today_option(run, today, today_calls, None, unit=unit)
     result = {
-        **_score(pool, arguments, (results or RunResults.of(run)).share, progress),
+        **_score(pool, arguments, now, (results or RunResults.of(run)).share, progress),
         "skipped": skipped,
     }
     result |= describe_subsample(recorded)
@@ -155,12 +165,17 @@ def _check_rounds(rounds: int | None) -> int | None:
 
 
 def _score(
-    pool: Pool, arguments: dict[str, Any], share: Share, progress: Callable[[str], None]
+    pool: Pool,
+    arguments: dict[str, Any],
+    today: Today | None,
+    share: Share,
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Score the policies, and describe the samples."""
     names = ("budgets", "levels", "policies", "drop_unparsed", "seed")
     options = {name: arguments[name] for name in names}
     options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE, "share": share}
+    options |= {"today": today, "tolerance": arguments["tolerance"]}
     scores = evaluate(pool, max_rounds=arguments["rounds"], progress=progress, **options)
     return {
         "unit": arguments["unit"],
@@ -172,6 +187,7 @@ def _score(
         "levels": list(scores.levels),
         "levels_excluded": list(scores.levels_excluded),
         "rows": scores.rows,
+        "today": scores.today,
         "unparsed_share": float((pool.answers.answer == UNPARSED).mean()),
     }
 

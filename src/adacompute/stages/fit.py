@@ -8,6 +8,7 @@ the verdict is that of calibrate.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.factories import find_trainable
 from adacompute.graders.grader import COMMAND
-from adacompute.policies.bundle import check_replaceable, load_bundle
+from adacompute.policies.bundle import check_replaceable, is_advised, load_bundle
 from adacompute.policies.bundle_files import find_digest
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings
@@ -29,7 +30,8 @@ from adacompute.stages.inputs import (
     ALL_EVIDENCE,
     BEST_POLICY,
     DEFAULT_LEVELS,
-    check_levels,
+    add_level,
+    check_goal,
     check_seed,
     check_tie_break,
     choose_policy,
@@ -67,8 +69,12 @@ class _Steps:
 def fit_run(
     source: str,
     *,
-    budget: float,
     out: Path,
+    budget: float | None = None,
+    today: str | int | None = None,
+    tolerance: float | None = None,
+    today_calls: str | None = None,
+    monthly_bill: float | None = None,
     run: Path | None = None,
     policy: str | None = None,
     levels: Sequence[int] = DEFAULT_LEVELS,
@@ -88,25 +94,31 @@ def fit_run(
     """Fit and calibrate a policy, write its report, and return its verdict.
 
     ``source`` holds recorded samples, or questions if ``collection`` has the options of `read_plan`
-    to sample them. Without ``policy`` it is the best one that the installed extras can fit.
+    to sample them. Without ``policy`` it is the best one that the installed extras can fit. The
+    price is for a budget, or for the accuracy of what is run today.
     """
-    check_budgets([budget], unit=unit)
-    check_settings(confidence)
+    check_goal(budget, today)
+    if budget is not None:
+        check_budgets([budget], unit=unit)
+    tolerance = check_settings(confidence, tolerance=tolerance).tolerance
+    levels = add_level(levels, today)
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
     prices: dict[str, Any] = {"token_prices": token_prices, "price_as": price_as}
     shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed)}
-    shared |= {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
+    shared |= {"policy": _choose_policy(policy, steps), "levels": levels}
     names = {"model": model, "grader": grader}
     training = {**shared, **names, "tie_break": check_tie_break(tie_break), "evidence": evidence}
     if collection is None:
         _import(source, run, steps, gold=gold, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
-    results, limits = RunResults.of(run), {"budget": budget, "confidence": confidence}
+    now = {"today": None if today is None else str(today), "tolerance": tolerance}
+    now |= {"today_calls": today_calls, "monthly_bill": monthly_bill}
+    results, limits = RunResults.of(run), {"budget": budget, "confidence": confidence, **now}
     trained = _train(run, out, steps, training, budget, results)
     result = _calibrate(run, out, steps, trained, limits, results)
-    page = _study(run, steps, {**training, "budget": budget}, results)
+    page = _study(run, steps, {**training, **now, "budget": result["budget"]}, results)
     return {
         **result,
         **steps.describe(),
@@ -156,7 +168,7 @@ def _train(
     out: Path,
     steps: _Steps,
     options: dict[str, Any],
-    budget: float,
+    budget: float | None,
     results: RunResults,
 ) -> str:
     """Train the bundle unless it is there already; return the hash of the trained bundle."""
@@ -169,7 +181,8 @@ def _train(
         steps.note("train", is_skipped=True)
         return str(finished.result["bundle_hash"])
     steps.progress(f"train {options['policy']}")
-    train_run(run, out=out, min_budget=budget, results=results, **options)
+    lowest = math.inf if budget is None else budget
+    train_run(run, out=out, min_budget=lowest, results=results, **options)
     result = {"bundle_hash": hash_path(out)}
     store.finish(TRAINED, arguments=arguments, inputs=inputs, outputs={}, result=result)
     steps.note("train", is_skipped=False)
@@ -241,7 +254,7 @@ def _next_command(
     result: dict[str, Any], run: Path, out: Path, grader: str | None, base_url: str | None
 ) -> str:
     """Return the command that serves a policy with a gain, or that scores all policies."""
-    if result["verdict"] != "gain":
+    if not is_advised(result):
         return shlex.join(["adacompute", "evaluate", str(run)])
     bundle = load_bundle(out)
     words = ["adacompute", "serve", "--bundle", str(out), "--base-url", base_url or "URL"]

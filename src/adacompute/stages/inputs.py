@@ -20,6 +20,7 @@ from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.today import CALLS, Today, read_today
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.graders.grader import record_grader
@@ -31,6 +32,7 @@ from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from adacompute.core.types import FloatArray
     from adacompute.models.messages import Settings
@@ -120,6 +122,8 @@ def make_pool(
         draft=uncertainty,
         sample_cost=sample_cost,
         round_cost=round_cost,
+        prompt_cost=None if len(recorded.arms) > 1 else costs.prompt_cost(recorded),
+        prompt_per_round=costs.native_n,
         logprob=likely,
         latency_s=latency if len(latency) and bool(np.isfinite(latency).all()) else None,
         **_read_signals(recorded),
@@ -164,6 +168,46 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
             f"levels must be increasing whole numbers from 1 to {MAX_LEVEL}, got {list(levels)}"
         )
     return checked
+
+
+def check_goal(budget: float | None, today: str | int | None) -> None:
+    """Refuse to fit a policy for nothing."""
+    if budget is None and today is None:
+        raise ConfigError(
+            "give --budget, the mean cost per question, or --today, what you run now, such as 5"
+        )
+
+
+def add_level(levels: Sequence[int], today: str | int | None) -> tuple[int, ...]:
+    """Return the levels; to the default ones, the number of samples of today is added."""
+    if today is None or tuple(levels) != DEFAULT_LEVELS:
+        return check_levels(levels)
+    return check_levels(sorted({*levels, read_today(today).n_samples}))
+
+
+def read_today_option(
+    run: Path,
+    today: str | int | None,
+    calls: str | None,
+    monthly_bill: float | None,
+    *,
+    unit: str,
+) -> Today | None:
+    """Return what is run today, and how it is sent; by default as the samples were recorded."""
+    if today is None:
+        if calls is not None or monthly_bill is not None:
+            raise ConfigError("--today-calls and --monthly-bill need --today, what you run now")
+        return None
+    if monthly_bill is not None and (unit not in ("money", "tokens") or monthly_bill <= 0):
+        raise ConfigError(
+            f"a monthly bill is a sum above 0 for costs in money or tokens, and the unit is {unit}:"
+            " samples have no token counts, so no sum (use --unit money and --token-prices)"
+        )
+    found = read_today(today, calls)
+    if unit == "money" and found.calls is None:
+        shared = np.nan_to_num(read_recorded(Run(run)).column("samples_per_call"), nan=1.0)
+        found = replace(found, calls=CALLS[0] if (shared > 1).any() else CALLS[1])
+    return found
 
 
 def check_tie_break(tie_break: str) -> str:

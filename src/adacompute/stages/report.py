@@ -19,6 +19,7 @@ from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES, RIVALS
+from adacompute.evaluation.frontier import TOLERANCE
 from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, keep_levels
@@ -28,6 +29,7 @@ from adacompute.report.study import study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
 from adacompute.report.wording import clean_text, headline
 from adacompute.stages.arms import describe_levels
+from adacompute.stages.calibrate import check_settings
 from adacompute.stages.evaluate import EVALUATION
 from adacompute.stages.evaluate import FORMAT as EVALUATION_FORMAT
 from adacompute.stages.inputs import (
@@ -37,13 +39,14 @@ from adacompute.stages.inputs import (
     DEFAULT_LEVELS,
     LEARNED,
     TRAINING,
+    add_level,
     check_choices,
-    check_levels,
     describe_source,
     make_pool,
     missing_extra,
     no_progress,
     read_recorded,
+    read_today_option,
     resolve_budgets,
 )
 from adacompute.stages.results import RunResults
@@ -55,10 +58,11 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
+    from adacompute.evaluation.today import Today
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
-FORMAT = 7
+FORMAT = 8
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
@@ -84,8 +88,15 @@ FITTED: dict[str, Any] = {
     "tie_break": FIRST_SEEN,
     "evidence": ALL_EVIDENCE,
     "seed": 0,
+    "today": None,
+    "tolerance": TOLERANCE,
+    "today_calls": None,
+    "monthly_bill": None,
 }
 """Options that a page takes from the last `fit` on its run, with their values without one."""
+
+
+TODAY = ("today", "tolerance", "today_calls", "monthly_bill")
 
 
 def report_run(
@@ -117,17 +128,21 @@ def report_run(
         "path": str(run),
         "budget": _check_budget(options["budget"]),
         **_find_choice(recorded)(options["policy"], policies, evaluation),
-        "levels": _resolve_levels(options["levels"], evaluation),
+        "levels": _resolve_levels(options["levels"], evaluation, options["today"]),
         "unit": unit,
         **costs.to_dict(),
         **check_choices(**{name: options[name] for name in ("tie_break", "evidence", "seed")}),
+        **{name: options[name] for name in TODAY},
     }
+    bill = options["monthly_bill"]
+    now = read_today_option(run, options["today"], options["today_calls"], bill, unit=unit)
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     if finished := store.find_finished("report", arguments, inputs):
         document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
         result = finished.result
     else:
         known: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
+        known["today"] = now
         document = _document(store, recorded, arguments, progress, **known)
         result = _result(document)
         outputs = {REPORT: document}
@@ -177,6 +192,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
         "policy": document["policy"],
         "budget": document["budget"],
         "unit": document["unit"],
+        "today": document["today"],
         "gain": point["gain"],
         "gain_low": point["gain_low"],
         "gain_high": point["gain_high"],
@@ -215,11 +231,13 @@ def _check_budget(budget: float | None) -> float | None:
     return budget
 
 
-def _resolve_levels(levels: Sequence[int] | None, evaluation: dict[str, Any] | None) -> list[int]:
+def _resolve_levels(
+    levels: Sequence[int] | None, evaluation: dict[str, Any] | None, today: str | None
+) -> list[int]:
     """Return the given levels, or those of the evaluation, or the default ones."""
     if levels is None:
         levels = DEFAULT_LEVELS if evaluation is None else evaluation["levels"]
-    return list(check_levels(levels))
+    return list(add_level(levels, today))
 
 
 def _find_choice(recorded: SampleSet) -> Callable[..., dict[str, Any]]:
@@ -289,6 +307,7 @@ def _document(
     costs: CostModel,
     evaluation: dict[str, Any] | None,
     share: Callable[[Experiment], Experiment],
+    today: Today | None,
 ) -> dict[str, Any]:
     """Compute the content of the page."""
     progress(arguments["policy"])
@@ -309,17 +328,23 @@ def _document(
         budget = budgets[len(budgets) // 2]
     if budget is None:
         budget = DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(pool)))
-    study = study_policy(experiment, arguments["policy"])
+    settings = check_settings(tolerance=arguments["tolerance"])
+    study = study_policy(experiment, arguments["policy"], settings)
     rows = describe_levels(pool, recorded.arms, experiment.levels) if pool.has_arms else []
     for row in rows:
         row["arm"] = clean_text(row["arm"], MAX_NAME)
-    return {"arm_levels": rows} | summarise(
-        study,
-        _question_data(store, recorded, pool, arguments),
-        budget=float(budget),
-        policies=arguments["policies"],
-        evaluation=evaluation,
-        progress=progress,
+    return (
+        {"arm_levels": rows}
+        | summarise(
+            study,
+            _question_data(store, recorded, pool, arguments),
+            budget=float(budget),
+            policies=arguments["policies"],
+            evaluation=evaluation,
+            today=today,
+            progress=progress,
+        )
+        | {"monthly_bill": arguments["monthly_bill"]}
     )
 
 

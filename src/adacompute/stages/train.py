@@ -16,7 +16,7 @@ from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.evaluation.costs import CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment, FittedPolicy, PolicyFactory
-from adacompute.evaluation.factories import find_trainable, sees_evidence
+from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.held_out import replay_splits
 from adacompute.evaluation.pool import Pool
 from adacompute.features.embedding import pin_encoder
@@ -96,7 +96,7 @@ def train_run(
         "cost_sensitive": cost_sensitive,
         "draft": draft,
         "seed": check_seed(seed),
-        "use_confidence": check_evidence(evidence) == ALL_EVIDENCE and sees_evidence(policy),
+        "use_confidence": check_evidence(evidence) == ALL_EVIDENCE,
     }
     experiment = (results or RunResults.of(run)).share(Experiment(pool, **settings))
     fitted = check_choice(experiment.fit_final(factory), pool, levels)

@@ -1,0 +1,80 @@
+"""Baseline: the best that one could run without allocation.
+
+It is the best mixture of uniform numbers of samples, and of arms if there are several. Its votes
+are weighted as learned on training questions if the samples record their confidence, whatever the
+policy that is compared with it can see. Every gain, difference and headroom comes from this one
+curve. Weighted votes are a gain of their own, over the mixture in which each sample counts once.
+
+It does not know the policies that are compared with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adacompute.evaluation.factories import find_factory
+from adacompute.evaluation.held_out import HeldOutCurve, score_held_out
+from adacompute.policies.arm_mixture import ArmMixture
+from adacompute.policies.rule_policy import RulePolicy
+from adacompute.policies.uniform import FixedRule
+
+if TYPE_CHECKING:
+    from adacompute.evaluation.experiment import Experiment
+
+BASELINE, EQUAL_VOTES = "mixture", "mixture-votes"
+"""The baseline as a policy, and the mixture in which each sample counts once."""
+
+
+def score_baseline(experiment: Experiment, name: str = BASELINE) -> HeldOutCurve:
+    """Return the held-out curve of the baseline, or of the mixture with equal votes.
+
+    It is computed once. The two are one curve where votes are not weighted.
+    """
+    if not experiment.weighs_votes:
+        name = BASELINE
+    if name not in experiment.scores:
+        experiment.scores[name] = score_held_out(experiment, find_factory(name))
+    found: HeldOutCurve = experiment.scores[name]
+    return found
+
+
+def describe_baseline(experiment: Experiment, budget: float) -> str:
+    """Say which numbers of samples, of which arm, the baseline mixes at a budget."""
+    policy = find_factory(BASELINE)(experiment, np.arange(len(experiment.pool))).policy
+    names = [_format_samples(n, arm) for n, arm in _choices(policy)]
+    cost = _level_costs(experiment, policy)
+    position = float(np.interp(budget, cost, np.arange(len(names))))
+    first, share = divmod(round(100 * position), 100)
+    # Weights that count each sample alike are no weights.
+    is_weighted = isinstance(policy, ArmMixture) and bool(policy.confidence.signals)
+    votes = ", with weighted votes" if is_weighted else ""
+    if not share:
+        return f"use {names[first]} per question{votes}"
+    rest = names[first + 1].removesuffix(" samples")
+    return f"use {names[first]} per question, and {rest} for {share} % of the questions{votes}"
+
+
+def _choices(policy: object) -> list[tuple[int, str | None]]:
+    """Return the number of samples and the arm of each setting of the baseline."""
+    if isinstance(policy, ArmMixture):
+        named = policy.arms if len(policy.arms) > 1 else (None,)
+        return [(n, named[arm]) for arm, n in policy.choices]
+    assert isinstance(policy, RulePolicy)  # noqa: S101 - what `make_mixture` returns
+    return [(rule.n_samples, None) for rule in policy.rules if isinstance(rule, FixedRule)]
+
+
+def _level_costs(experiment: Experiment, policy: object) -> list[float]:
+    """Return the mean cost of each setting of the baseline."""
+    rows = np.arange(len(experiment.pool))
+    per_round = 0.0 if experiment.pool.has_arms else experiment.round_cost(rows)
+    if isinstance(policy, ArmMixture):
+        return [n * policy.sample_cost[arm] + per_round for arm, n in policy.choices]
+    sample_cost = experiment.sample_cost(rows)
+    return [n * sample_cost + per_round for n, _ in _choices(policy)]
+
+
+def _format_samples(count: int, arm: str | None) -> str:
+    samples = "one sample" if count == 1 else f"{count} samples"
+    return samples if arm is None else f"{samples} of {arm}"

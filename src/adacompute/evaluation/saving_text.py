@@ -1,0 +1,150 @@
+"""Saving text: what is saved, in sentences for people.
+
+The command line, the page and Python print the same sentences. "As accurate" is never said of a
+tolerance: a bound is written as a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adacompute.evaluation.savings import (
+    AS_TODAY,
+    FEWER,
+    INCONCLUSIVE,
+    OTHER_ARM,
+    POLICY,
+    WEIGHTED,
+)
+
+LARGE = 1000
+
+
+def describe_saving(today: Mapping[str, Any], unit: str) -> list[str]:
+    """Return the statement: what is saved first, then the details."""
+    lines = [headline_saving(today, unit), _describe_equal_cost(today, unit)]
+    lines.append(_describe_accuracy(today, unit))
+    lines.append(_describe_rounds(today))
+    if (bill := today.get("monthly_bill")) is not None:
+        lines.append(_describe_bill(today, bill))
+    if today["verdict"] == INCONCLUSIVE:
+        lines.append(f"About {today['questions_needed']:,} questions would decide.")
+    if today["wanted_samples"] > today["samples"]:
+        lines.append(
+            f"{today['samples']} samples per question are recorded, so nothing can be said about "
+            f"{today['wanted_samples']}: collect more to compare with that."
+        )
+    return lines
+
+
+def headline_saving(today: Mapping[str, Any], unit: str) -> str:
+    """Return the first line: what is run today, what it becomes, and the bound on accuracy."""
+    fewer = next((way for way in today.get("ways", ()) if way["way"] == FEWER), None)
+    if fewer is not None and today["advice"] == FEWER:
+        return (
+            f"{_samples(fewer['samples'])} per question are as accurate as {today['samples']}: "
+            f"draw {fewer['samples']}, {_percent(fewer['saving'])} less "
+            f"(estimate {_points(fewer['difference'])} points)."
+        )
+    confidence = f"{100 * today['confidence']:g} % confidence"
+    estimate = f"estimate {_points(today['difference'])}"
+    low = today["difference_low"]
+    if low >= 0:
+        accuracy = f"at least {100 * low:.1f} points more accurate ({confidence}; {estimate})"
+    else:
+        accuracy = f"at most {-100 * low:.1f} points less accurate ({confidence}; {estimate})"
+    return f"{_name(today, unit)} → {_change(today, unit)}, {accuracy}."
+
+
+def _name(today: Mapping[str, Any], unit: str) -> str:
+    """Return what is run today, with its cost if that is not counted in samples."""
+    arm = "" if today["arm"] is None else f" of {today['arm']}"
+    votes = " with weighted votes" if today["votes"] == "weighted" else ""
+    samples = f"{_samples(today['samples'])}{arm}{votes}"
+    return samples if unit == "samples" else f"{samples}, {_amount(today['cost'], unit)}"
+
+
+def _change(today: Mapping[str, Any], unit: str) -> str:
+    cost, saving = today["delivered_cost"], today["delivered_saving"]
+    amount = _number(cost) if unit == "samples" else _amount(cost, unit)
+    return f"{amount} per question: {_percent(saving)} {'less' if saving >= 0 else 'more'}"
+
+
+def _describe_equal_cost(today: Mapping[str, Any], unit: str) -> str:
+    """Return the cost at equal accuracy, with the interval of the saving."""
+    cost, saving = today["same_accuracy_cost"], today["saving"]
+    if cost is None:
+        return "No setting of this policy is as accurate by its estimate."
+    low, high = today["saving_low"], today["saving_high"]
+    interval = f"{100 * today['confidence']:g} % interval"
+    lowest = "up to" if low is None else f"{100 * low:.0f} to"
+    change = f"{_percent(saving)} {'less' if saving >= 0 else 'more'}"
+    ends = f"{interval} {lowest} {100 * high:.0f} %"
+    return f"Equal accuracy at about {_amount(cost, unit)}: {change} ({ends})."
+
+
+def _describe_accuracy(today: Mapping[str, Any], unit: str) -> str:
+    at_cost, now = (f"{100 * today[name]:.1f} %" for name in ("accuracy_at_cost", "accuracy"))
+    return f"At {_amount(today['cost'], unit)} per question: {at_cost} correct, today {now}."
+
+
+def _describe_rounds(today: Mapping[str, Any]) -> str:
+    """Return the rounds, and the latency beside that of today, if it was recorded."""
+    rounds = f"{today['rounds']:.1f} rounds per question"
+    if today.get("latency_p50_s") is None or today.get("today_latency_p50_s") is None:
+        return f"{rounds}; latency was not recorded."
+    own, now = (
+        " and ".join(f"{_number(today[f'{name}_{p}_s'])} s" for p in ("p50", "p95"))
+        for name in ("latency", "today_latency")
+    )
+    return (
+        f"{rounds}, which take {own} (median, 95th percentile); {_samples(today['samples'])} in "
+        f"parallel take {now}."
+    )
+
+
+def _describe_bill(today: Mapping[str, Any], bill: float) -> str:
+    """Return what is saved of a monthly bill."""
+    saved = _number(bill * today["delivered_saving"])
+    return f"Of {_number(bill)} a month, this saves {saved}."
+
+
+def describe_advice(today: Mapping[str, Any], unit: str) -> str:
+    """Return the advice in a few words."""
+    way = next((one for one in today["ways"] if one["way"] == today["advice"]), None)
+    if today["advice"] == AS_TODAY or way is None:
+        return "stay with what you run today"
+    saving = f"{_percent(way['saving'])} less"
+    cost = _amount(way["cost"], unit)
+    return {
+        FEWER: f"draw {_samples(way.get('samples', 0))} per question: {saving}",
+        WEIGHTED: f"weigh the votes by log-probability, at {cost} per question: {saving}",
+        OTHER_ARM: f"use the best mixture of arms, at {cost} per question: {saving}",
+        POLICY: f"use this policy: {saving}",
+    }.get(way["way"], f"{way['way']}: {saving}")
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
+
+
+def _percent(fraction: float) -> str:
+    return f"{abs(100 * fraction):.0f} %"
+
+
+def _points(fraction: float) -> str:
+    text = f"{100 * fraction:+.1f}"
+    return "0.0" if float(text) == 0 else text
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= LARGE else f"{value:.2g}"
+
+
+def _amount(cost: float, unit: str) -> str:
+    """Write a cost; money has no plural."""
+    text = _number(cost)
+    if unit == "money":
+        return f"{text} in money"
+    return f"{text} {unit.removesuffix('s') if text == '1' else unit}"

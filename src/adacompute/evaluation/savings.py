@@ -1,0 +1,292 @@
+"""Savings: what a policy costs at the accuracy of what is run today.
+
+At every setting, the accuracy of the policy minus that of today is averaged over questions, on the
+same recorded samples. Bounds come from a band over all settings, so that they hold for whichever
+setting is chosen; they cover the questions, their samples and the fit. Delivered is the cheapest
+setting that is as accurate as today by its estimate, and whose lower bound is within the tolerance.
+
+Simpler ways to save are compared alike: fewer samples, weighted votes or another arm, and stopping
+when the vote is decided. The policy is advised if it costs clearly less than each of them.
+
+It knows nothing of budgets, and it writes no sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.evaluation.frontier import PriceFrontier, name_latencies, spread_points
+from adacompute.evaluation.simultaneous import Band, simultaneous_band
+from adacompute.evaluation.today import EQUAL, TodayScore
+
+if TYPE_CHECKING:
+    from adacompute.core.types import FloatArray
+    from adacompute.evaluation.frontier import CalibrationSettings
+    from adacompute.evaluation.held_out import CurvePoint
+    from adacompute.evaluation.policy_score import PolicyScore
+    from adacompute.evaluation.refits import Refits
+
+SAVES, NO_SAVING, INCONCLUSIVE = "saves", "no saving", "inconclusive"
+MIN_SAVING = 0.05
+"""Share of the cost that must be saved for it to be called a saving."""
+
+ROUNDING = 1e-12
+AS_TODAY, FEWER, WEIGHTED, OTHER_ARM, POLICY = (
+    *("today", "fewer samples", "weighted votes"),
+    *("another arm", "policy"),
+)
+"""Ways to run, from the simplest to a policy."""
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """Accuracy of settings minus that of today, by rising cost, with their band; S settings."""
+
+    cost: FloatArray
+    value: FloatArray
+    band: Band
+
+    @cached_property
+    def low(self) -> FloatArray:
+        """Lower bounds, which hold together."""
+        return np.asarray(self.value - self.band.quantile * self.band.standard_error)
+
+    @cached_property
+    def high(self) -> FloatArray:
+        """Upper bounds, which hold together."""
+        return np.asarray(self.value + self.band.quantile * self.band.standard_error)
+
+    def passing(self, tolerance: float) -> np.ndarray:
+        """Return which settings are as accurate as today, within a tolerance."""
+        return (self.value >= -ROUNDING) & (self.low >= -tolerance - ROUNDING)
+
+    def choose(self, tolerance: float) -> int:
+        """Return the cheapest setting that passes; if none, the best one that there is."""
+        passing = np.flatnonzero(self.passing(tolerance))
+        if len(passing):
+            return int(passing[0])
+        equal = np.flatnonzero(self.value >= -ROUNDING)
+        return int(equal[0]) if len(equal) else int(self.low.argmax())
+
+    def judge(self, today_cost: float, tolerance: float) -> str:
+        """Return whether a setting saves at least the smallest saving."""
+        is_cheap = self.cost <= (1 - MIN_SAVING) * today_cost * (1 + ROUNDING)
+        if (self.passing(tolerance) & is_cheap).any():
+            return SAVES
+        return NO_SAVING if (self.high[is_cheap] < 0).all() else INCONCLUSIVE
+
+    def questions_needed(self, today_cost: float, tolerance: float, n_groups: int) -> int:
+        """Return how many questions would decide, if the estimates stay as they are."""
+        is_cheap = self.cost <= (1 - MIN_SAVING) * today_cost * (1 + ROUNDING)
+        value = self.value[is_cheap]
+        width = self.band.quantile * self.band.standard_error[is_cheap]
+        saves = np.where(value >= 0, width / np.maximum(value + tolerance, 1e-4), np.inf).min()
+        none = np.where(value < 0, width / np.maximum(-value, 1e-4), np.inf).max()
+        return math.floor(n_groups * float(min(saves, none)) ** 2) + 1
+
+
+def compare(
+    accuracy: FloatArray,
+    cost: FloatArray,
+    today: TodayScore,
+    settings: CalibrationSettings,
+    refit_variance: float = 0.0,
+) -> Differences:
+    """Compare settings, whose accuracy on each question is (N, S), with today."""
+    difference = accuracy - today.accuracy[:, None]
+    band = simultaneous_band(
+        difference,
+        today.experiment.pool.group,
+        confidence=settings.confidence,
+        extra_variance=refit_variance,
+    )
+    return Differences(cost, difference.mean(axis=0), band)
+
+
+def find_equal_cost(cost: FloatArray, value: FloatArray) -> float | None:
+    """Return the lowest cost at which a difference reaches 0, between settings by interpolation.
+
+    >>> find_equal_cost(np.array([1.0, 2.0, 3.0]), np.array([-0.2, -0.1, 0.1]))
+    2.5
+    """
+    reached = np.flatnonzero(value >= -ROUNDING)
+    if not len(reached):
+        return None
+    after = int(reached[0])
+    if after == 0 or value[after] <= 0:
+        return float(cost[after])
+    share = -value[after - 1] / (value[after] - value[after - 1])
+    return float(cost[after - 1] + share * (cost[after] - cost[after - 1]))
+
+
+def compare_policy(
+    score: PolicyScore,
+    points: Sequence[CurvePoint],
+    today: TodayScore,
+    settings: CalibrationSettings,
+) -> tuple[CurvePoint, dict[str, Any]]:
+    """Compare a policy with today: the point to deliver, and what is said of it.
+
+    ``points`` are those of the policy by rising cost. Settings that cost more than today are not
+    delivered.
+    """
+    wanted, today = today.today.n_samples, today.within_recorded
+    cost, tolerance = float(today.cost.mean()), settings.tolerance
+    every, points = points, _up_to(points, cost)
+    found = _compare_points(points, today, settings, score.refits)
+    chosen, verdict = found.choose(tolerance), found.judge(cost, tolerance)
+    needed = 0
+    if verdict == INCONCLUSIVE:
+        needed = found.questions_needed(cost, tolerance, score.n_groups)
+    return points[chosen], {
+        "samples": today.today.n_samples,
+        "wanted_samples": wanted,
+        "arm": today.today.arm,
+        "votes": today.today.votes,
+        "calls": today.today.calls,
+        "accuracy": float(today.accuracy.mean()),
+        "cost": cost,
+        "delivered_cost": points[chosen].cost,
+        "delivered_saving": 1 - points[chosen].cost / cost,
+        "difference": float(found.value[chosen]),
+        "difference_low": float(found.low[chosen]),
+        "difference_high": float(found.high[chosen]),
+        "difference_error": float(found.band.standard_error[chosen]),
+        **_find_savings(score, every, today, settings),
+        "accuracy_at_cost": score.curve.read(cost).accuracy,
+        "tolerance": tolerance,
+        "confidence": settings.confidence,
+        "verdict": verdict,
+        "questions_needed": needed,
+        "rounds": float(points[chosen].result.n_rounds.mean()),
+    }
+
+
+def state_saving(frontier: PriceFrontier, today: TodayScore) -> tuple[CurvePoint, dict[str, Any]]:
+    """Compare a policy with today, and with the simpler ways to save."""
+    score, settings = frontier.score, frontier.settings
+    point, content = compare_policy(score, frontier.points, today, settings)
+    within, cost = today.within_recorded, content["cost"]
+    own = {"cost": point.cost, "difference": content["difference"]}
+    passes = content["verdict"] == SAVES
+    ways = [*compare_ways(score, within, settings), _name_way(POLICY, own, cost, passes=passes)]
+    about: dict[str, Any] = {"advice": choose_way(ways, cost), "ways": ways}
+    about |= name_latencies("today_latency", within.latencies())
+    about |= frontier.describe_latency(frontier.price_at(point.setting))
+    return point, content | about
+
+
+def _up_to(points: Sequence[CurvePoint], cost: float) -> Sequence[CurvePoint]:
+    """Return the points that do not cost more than this; the cheapest if all do."""
+    return [point for point in points if point.cost <= cost * (1 + 1e-9)] or points[:1]
+
+
+def _compare_points(
+    points: Sequence[CurvePoint],
+    today: TodayScore,
+    settings: CalibrationSettings,
+    refits: Refits | None = None,
+) -> Differences:
+    """Compare points of a curve with today; without ``refits``, as if nothing were fitted."""
+    accuracy = np.stack([point.result.accuracy for point in points], axis=1)
+    cost = np.array([point.cost for point in points])
+    variance = 0.0
+    if refits is not None:
+        places = np.array([point.setting for point in points])
+        variance = refits.accuracy_variance(places, np.zeros(len(points)))
+    return compare(accuracy, cost, today, settings, variance)
+
+
+def _find_savings(
+    score: PolicyScore,
+    points: Sequence[CurvePoint],
+    today: TodayScore,
+    settings: CalibrationSettings,
+) -> dict[str, float | None]:
+    """Return the cost at today's accuracy and the saving there, with its interval.
+
+    The band is of the accuracy at a cost, not at a setting: questions that are more expensive move
+    the cost as well.
+    """
+    mean_cost = float(today.cost.mean())
+    cost = np.array([point.cost for point in points])
+    slope = np.array([score.curve.slope(one) for one in cost.tolist()])
+    accuracy = np.stack([point.result.accuracy for point in points], axis=1)
+    extra = np.stack([point.result.cost for point in points], axis=1)
+    extra -= cost * (today.cost / mean_cost)[:, None]
+    places = np.array([point.setting for point in points])
+    refits = score.refits
+    band = simultaneous_band(
+        accuracy - today.accuracy[:, None] - slope * extra,
+        score.group,
+        confidence=settings.confidence,
+        extra_variance=0.0 if refits is None else refits.accuracy_variance(places, slope),
+    )
+    value = accuracy.mean(axis=0) - today.accuracy.mean()
+    margin = band.two_sided * band.standard_error
+    costs = [find_equal_cost(cost, value + shift) for shift in (0.0, -margin, margin)]
+    saving, low, high = (_saving(one, mean_cost) for one in costs)
+    baseline = score.baseline
+    by_votes = find_equal_cost(baseline.cost, baseline.accuracy - today.accuracy.mean())
+    part = _saving(by_votes, mean_cost)
+    return {
+        "same_accuracy_cost": costs[0],
+        "saving": saving,
+        "saving_low": low,
+        "saving_high": high,
+        "saving_by_votes": part,
+        "saving_by_allocation": None if saving is None or part is None else saving - part,
+    }
+
+
+def _saving(cost: float | None, today_cost: float) -> float | None:
+    return None if cost is None else 1 - cost / today_cost
+
+
+def compare_ways(
+    score: PolicyScore, today: TodayScore, settings: CalibrationSettings
+) -> list[dict[str, Any]]:
+    """Return the ways to save without the policy, from the simplest, each at its cheapest."""
+    cost, tolerance, n_samples = float(today.cost.mean()), settings.tolerance, today.today.n_samples
+    ways: list[dict[str, Any]] = []
+
+    def add(name: str, found: Differences) -> int:
+        """Add a way at the setting that it would deliver, and return the setting."""
+        chosen = found.choose(tolerance)
+        about = {"cost": float(found.cost[chosen]), "difference": float(found.value[chosen])}
+        passes = bool(found.passing(tolerance)[chosen])
+        ways.append(_name_way(name, about, cost, passes=passes))
+        return chosen
+
+    if n_samples > 1 and today.today.votes == EQUAL:
+        fewer = np.array([today.cost_of(n).mean() for n in range(1, n_samples)])
+        chosen = add(FEWER, compare(today.utility[:, :-1], fewer, today, settings))
+        ways[-1]["samples"] = chosen + 1
+    if score.experiment.weighs_votes:
+        points = _up_to(spread_points(score.baseline), cost)
+        name = OTHER_ARM if score.experiment.pool.has_arms else WEIGHTED
+        add(name, _compare_points(points, today, settings))
+    return ways
+
+
+def _name_way(
+    name: str, about: dict[str, float], today_cost: float, *, passes: bool
+) -> dict[str, Any]:
+    """Return a way to save, with its saving and whether it is as accurate as today."""
+    saving = 1 - about["cost"] / today_cost
+    return {"way": name, **about, "saving": saving, "passes": passes}
+
+
+def choose_way(ways: Sequence[dict[str, Any]], today_cost: float) -> str:
+    """Return the simplest way; a later one must cost clearly less than those before it."""
+    name, lowest = AS_TODAY, today_cost
+    for way in ways:
+        if way["passes"] and way["cost"] <= (1 - MIN_SAVING) * lowest * (1 + ROUNDING):
+            name, lowest = str(way["way"]), float(way["cost"])
+    return name
