@@ -21,6 +21,7 @@ from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.policy_score import score_policy
+from adacompute.evaluation.pool import describe_copies
 from adacompute.evaluation.verdict import calibrate as calibrate_score
 from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
 from adacompute.policies.bundle import FrontierPoint
@@ -73,6 +74,7 @@ class Calibration(Tabular):
     cost_confidence: float | None
     margin: float
     n_questions: int
+    n_independent: int
     horizon: int | None
     max_rounds: int | None
     retry_gain: float
@@ -92,11 +94,12 @@ class Calibration(Tabular):
     def __repr__(self) -> str:
         low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
         interval, price = f"({self.cost_low:.4g} to {self.cost_high:.4g})", f"{self.price:.4g}"
+        copies = describe_copies(self.n_questions, self.n_independent)
         lines = [
             self._title(),
             f"verdict   {self.verdict}: {self.advice}",
             f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
-            f"accuracy  {self.accuracy:.3f} on {self.n_questions} held-out questions",
+            f"accuracy  {self.accuracy:.3f} on {self.n_questions}{copies} held-out questions",
             f"cost      {self.cost:.4g} {self.unit} per question {interval}, at price {price}",
         ]
         if self.questions_needed:
@@ -154,4 +157,6 @@ def calibrate(
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
     about: dict[str, Any] = {"policy": estimator.row_name, "budget": budget, "unit": samples.unit}
-    return Calibration(**about, n_questions=found.pop("questions"), frontier=frontier, **found)
+    about["n_questions"] = found.pop("questions")
+    about["n_independent"] = found.pop("independent_questions")
+    return Calibration(**about, frontier=frontier, **found)

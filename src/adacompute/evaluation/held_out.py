@@ -1,6 +1,6 @@
 """Held-out curves: cost and accuracy of a policy on questions that it was not fitted to.
 
-Questions are split into folds by their text. In each fold the policy is fitted on the training
+Questions are split into folds, copies together. In each fold the policy is fitted on the training
 questions and replayed at falling prices. The mean cost of the *training* questions names a setting:
 the same training cost means another price in each fold, because every fit is different. The
 held-out questions of all folds together give the cost and the accuracy of a setting. A budget is

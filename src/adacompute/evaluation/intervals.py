@@ -1,6 +1,6 @@
 """Intervals: means over questions, with bounds, and a sequential test.
 
-Questions with the same text form one group, and a group counts as one independent observation. A
+Copies of a question form one group, and a group counts as one independent observation. A
 bound can be for the mean over all questions like these, or a prediction for the mean over the next
 ``horizon`` questions; a prediction adds the noise of those questions and of their samples.
 

@@ -52,12 +52,12 @@ class PolicyScore:
 
     @property
     def group(self) -> KeyArray:
-        """Group of each question; questions with the same text share one."""
+        """Group of each question; copies of a question share one."""
         return self.experiment.pool.group
 
     @cached_property
     def n_groups(self) -> int:
-        """Number of different questions."""
+        """Number of independent questions."""
         return len(np.unique(self.group))
 
     @cached_property

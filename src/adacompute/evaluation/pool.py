@@ -45,7 +45,7 @@ def _mean_by_question(answers: Answers, values: FloatArray) -> FloatArray:
 class Pool:
     """N questions with S samples in total.
 
-    ``group`` is equal for questions with the same text. ``sample_cost`` (S,) is the cost of each
+    ``group`` is equal for copies of a question. ``sample_cost`` (S,) is the cost of each
     sample, in the order of the answers. ``round_cost`` is the cost of each round besides its
     samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
     for all of its samples. ``features`` are for routers, and ``length_feature`` is the column that
@@ -78,6 +78,11 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.answers)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of independent questions: copies count once."""
+        return len(np.unique(self.group))
 
     def take(self, rows: IntArray | BoolArray) -> Pool:
         """Return these questions, given as a mask or as rising row numbers."""
@@ -290,16 +295,25 @@ def common_sample_count(counts: IntArray) -> int:
     return int(np.percentile(counts, percent, method="higher")) if len(counts) else 0
 
 
+def describe_copies(n_questions: int, n_groups: int) -> str:
+    """Return what follows a number of questions if some are copies.
+
+    >>> describe_copies(300, 150), describe_copies(300, 300)
+    (' (150 independent)', '')
+    """
+    return f" ({n_groups:,} independent)" if n_groups != n_questions else ""
+
+
 def assign_folds(group: KeyArray, n_folds: int, *, seed: int = 0) -> IntArray:
     """Return the fold of each question.
 
-    Questions with the same text share a fold, and the order of the questions does not matter.
+    Copies of a question share a fold, and the order of the questions does not matter.
     """
     unique, inverse = np.unique(group, return_inverse=True)
     needed = max(MIN_QUESTIONS, n_folds)
     if len(unique) < needed:
         raise DataError(
-            f"{len(unique)} different questions are too few to hold some of them out: "
+            f"{len(unique)} independent questions are too few to hold some of them out: "
             f"at least {needed} are needed"
         )
     rank = np.empty(len(unique), dtype=np.int64)

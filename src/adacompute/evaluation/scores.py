@@ -1,6 +1,6 @@
 """Scores: every policy by one protocol, on questions that it was not fitted to.
 
-Questions are split into folds by their text. Everything is tuned on the training folds, and the
+Questions are split into folds, copies together. Everything is tuned on the training folds, and the
 held-out questions are replayed in random orders of their samples. Each policy is read at the
 setting whose held-out mean cost is the budget and compared with the best mixture of uniform levels
 at the same cost. Headroom is the difference as a share of what the cross-fitted oracle gains over
@@ -74,6 +74,7 @@ class HeldOutScores:
 
     rows: list[dict[str, Any]]
     n_questions: int
+    n_independent: int
     n_excluded: int
     n_samples: int
     n_imputed: int
@@ -124,7 +125,7 @@ def evaluate(
         rows += contexts[sees].score(name, policy, wanted)
     first = next(iter(contexts.values()))
     excluded = tuple(n for n in kept if n > max(first.headroom.experiment.levels))
-    counts = (len(equal), equal.n_excluded, equal.n_samples, equal.n_imputed)
+    counts = (len(equal), equal.n_groups, equal.n_excluded, equal.n_samples, equal.n_imputed)
     return HeldOutScores(rows, *counts, kept, excluded)
 
 

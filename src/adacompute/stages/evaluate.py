@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 EVALUATION = "evaluation.json"
-FORMAT = 6
+FORMAT = 7
 """Version of the scores in the run."""
 
 TEXT_POLICIES = (*ROUTERS, "longest-first")
@@ -166,6 +166,7 @@ def _score(
         "unit": arguments["unit"],
         "drop_unparsed": arguments["drop_unparsed"],
         "questions": scores.n_questions,
+        "independent_questions": scores.n_independent,
         "excluded": scores.n_excluded,
         "samples": scores.n_samples,
         "imputed_samples": scores.n_imputed,

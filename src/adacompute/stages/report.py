@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
-FORMAT = 7
+FORMAT = 8
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
@@ -186,6 +186,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
         "latency_p50_s": document["latency_p50_s"],
         "latency_p95_s": document["latency_p95_s"],
         "questions": document["questions"],
+        "independent_questions": document["independent_questions"],
         "skipped": document["skipped"],
     }
 
