@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from adacompute.core import question_groups
 from adacompute.core.question_groups import group_questions
 from adacompute.core.types import hash_strings
 
@@ -139,6 +140,7 @@ def test_what_most_questions_share_at_the_beginning_and_at_the_end_does_not_coun
     # A number of the instruction counts: with and without it are not copies.
     assert count(*(f"Use 3 words. {text}" for text in ended), ended[0]) == 6
     assert count("Answer:", *(f"Answer: {name}" for name in cities)) == 6
+    assert count("?", "!", *(f"Answer: {name}" for name in cities)) == 6
 
 
 def test_a_question_without_text_is_a_group_by_its_id() -> None:
@@ -165,6 +167,14 @@ def test_a_group_does_not_depend_on_the_order_and_alone_is_that_of_the_text(
     assert again.tolist() == group[list(order)].tolist()
     key = hash_strings(texts)
     assert group.tolist() == [*[min(key[:2])] * 2, *[min(key[2:4])] * 2, key[4], key[5]]
+
+
+def test_of_too_many_texts_only_equal_ones_are_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = write_story(5)
+    texts = [" ".join(story), " ".join([*story[:-1], "mill"]), " ".join(story) + "."]
+    assert count(*texts) == 1
+    monkeypatch.setattr(question_groups, "MAX_COMPARED", 1)
+    assert count(*texts) == 2
 
 
 def test_thousands_of_like_texts_are_grouped_in_bounded_time() -> None:

@@ -12,9 +12,10 @@ never copies. This module does not know answers.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from adacompute.core.similar_sets import join_linked, join_similar
 from adacompute.core.types import hash_keys, hash_strings
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adacompute.core.types import IntArray, KeyArray
+
+CodeArray: TypeAlias = npt.NDArray[np.int32]
+CODE = np.int32
+"""Type of the number of a token."""
+
+MAX_COMPARED = 200_000
+"""Different texts that are compared by their triples; of more, only equal ones are copies."""
 
 TRIPLE = 3
 """Consecutive words that are compared."""
@@ -117,14 +125,14 @@ def find_copies(texts: Sequence[str]) -> IntArray:
         alike.setdefault(signs[row], []).append(row)
     one, other = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for members in alike.values():
-        if len(members) > 1:
+        if len(members) > 1 and len(first) <= MAX_COMPARED:
             rows = np.array(members, dtype=np.int64)
             one.append(rows)
             other.append(rows[join_similar([_find_triples(bare[row], kinds) for row in members])])
     return join_linked(len(texts), np.concatenate(one), np.concatenate(other))[label]
 
 
-def _read_tokens(texts: Sequence[str]) -> tuple[list[IntArray], IntArray]:
+def _read_tokens(texts: Sequence[str]) -> tuple[list[CodeArray], IntArray]:
     """Return the tokens of each text as codes, without closing marks, and the kind of each code."""
     vocabulary: dict[str, int] = {}
     codes = []
@@ -133,7 +141,7 @@ def _read_tokens(texts: Sequence[str]) -> tuple[list[IntArray], IntArray]:
         while tokens and tokens[-1] in CLOSING and not _is_factorial(tokens):
             tokens.pop()
         own = [vocabulary.setdefault(token, len(vocabulary)) for token in tokens]
-        codes.append(np.array(own, dtype=np.int64))
+        codes.append(np.array(own, dtype=CODE))
     return codes, np.array([_find_kind(token) for token in vocabulary], dtype=np.int64)
 
 
@@ -152,7 +160,7 @@ def _find_kind(token: str) -> int:
     return WORD if token.isalpha() else OPERATOR
 
 
-def _find_signs(codes: IntArray, kinds: IntArray) -> bytes:
+def _find_signs(codes: CodeArray, kinds: IntArray) -> bytes:
     """Return the sequence of numbers, operators and signs, with what follows each operator."""
     kind = kinds[codes]
     counts = (kind == COUNTED) | (kind == OPERATOR)
@@ -160,50 +168,50 @@ def _find_signs(codes: IntArray, kinds: IntArray) -> bytes:
     return np.stack([codes[counts], after[counts]]).tobytes()
 
 
-def _drop_shared(codes: Sequence[IntArray]) -> list[IntArray]:
+def _drop_shared(codes: Sequence[CodeArray]) -> list[CodeArray]:
     """Return texts without the tokens at the beginning and at the end that most of them share."""
     for _ in range(2):
         prefix = _find_prefix(codes)
         # Twice reversed, the texts are in their order again.
-        codes = [one[_count_prefix(one, prefix) :][::-1].copy() for one in codes]
+        codes = [one[_count_prefix(one, prefix) :][::-1] for one in codes]
     return list(codes)
 
 
-def _count_prefix(codes: IntArray, prefix: IntArray) -> int:
+def _count_prefix(codes: CodeArray, prefix: CodeArray) -> int:
     """Return how many tokens of a text are the end of a shared prefix; others must follow.
 
     If most questions begin with "Question: How many", another one may begin with "How many".
     """
-    for start in np.flatnonzero(prefix == codes[:1]).tolist():
+    for start in np.flatnonzero(prefix == (codes[0] if len(codes) else -1)).tolist():
         size = len(prefix) - start
         if size < len(codes) and np.array_equal(codes[:size], prefix[start:]):
             return size
     return 0
 
 
-def _find_prefix(codes: Sequence[IntArray]) -> IntArray:
+def _find_prefix(codes: Sequence[CodeArray]) -> CodeArray:
     """Return the longest prefix of more than half of the different texts.
 
     Texts with the same prefix are next to each other in the order of their tokens, so a prefix of
     more than half of them is one of the text in the middle.
     """
-    ordered = sorted({one.astype(">i8").tobytes() for one in codes})
+    ordered = sorted({one.astype(">i4").tobytes() for one in codes})
     if len(ordered) < MIN_TEXTS:
-        return np.empty(0, dtype=np.int64)
-    texts = [np.frombuffer(one, dtype=">i8") for one in ordered]
+        return np.empty(0, dtype=CODE)
+    texts = [np.frombuffer(one, dtype=">i4") for one in ordered]
     middle = texts[len(texts) // 2]
     shared = sorted(_count_shared(one, middle) for one in texts)
-    return middle[: shared[(len(texts) - 1) // 2]].astype(np.int64)
+    return middle[: shared[(len(texts) - 1) // 2]].astype(CODE)
 
 
-def _count_shared(one: IntArray, other: IntArray) -> int:
+def _count_shared(one: CodeArray, other: CodeArray) -> int:
     """Return the length of the longest common prefix."""
     size = min(len(one), len(other))
     differs = one[:size] != other[:size]
     return int(differs.argmax()) if differs.any() else size
 
 
-def _find_triples(codes: IntArray, kinds: IntArray) -> KeyArray:
+def _find_triples(codes: CodeArray, kinds: IntArray) -> KeyArray:
     """Return the hashes of the different triples of consecutive words and numbers."""
     kind = kinds[codes]
     word = codes[(kind == WORD) | (kind == COUNTED)].astype(np.uint64)

@@ -1,7 +1,8 @@
 """Pool: recorded samples of questions, with everything that a policy may know about them.
 
 ``equalise`` gives every question enough samples to be scored, whatever number was recorded, so that
-all policies are scored on the same data. A pool knows nothing about policies.
+all policies are scored on the same data; ``refill`` does so for a fold, from its training questions
+alone. A pool knows nothing about policies.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Pool:
     it is known. ``arm`` (S,) numbers the ``arms`` if there are several. ``signals`` (S, names) are
     what was recorded about the confidence of each sample, under ``signal_names``; NaN is unknown.
     ``n_excluded`` counts the questions that ``equalise`` left out, and ``n_imputed`` the samples
-    that it added.
+    that it added; ``is_recorded`` (S,) tells them from the others.
     """
 
     answers: Answers
@@ -75,6 +76,7 @@ class Pool:
     signals: FloatArray | None = None
     n_excluded: int = 0
     n_imputed: int = 0
+    is_recorded: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -105,6 +107,7 @@ class Pool:
             latency_s=None if self.latency_s is None else self.latency_s[kept],
             arm=None if self.arm is None else self.arm[kept],
             signals=None if self.signals is None else self.signals[kept],
+            is_recorded=None if self.is_recorded is None else self.is_recorded[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 
@@ -187,12 +190,21 @@ class Pool:
         total = np.bincount(cell, self.sample_cost, minlength=counts.size).reshape(counts.shape)
         return np.asarray(total / np.maximum(counts, 1))
 
-    def fill(self, n_samples: int) -> Pool:
+    def refill(self, train: IntArray) -> Pool:
+        """Return the pool with its imputed samples drawn anew, as training questions suggest.
+
+        A held-out question then has no part in the samples of others.
+        """
+        if self.is_recorded is None:
+            return self
+        return self.keep(self.is_recorded).fill(int(self.answers.n_samples.min()), train)
+
+    def fill(self, n_samples: int, train: IntArray | None = None) -> Pool:
         """Give every question at least so many samples; see ``core.imputation``.
 
         An imputed sample costs and takes what the samples of its question do on average.
         """
-        answers, is_recorded = impute_samples(self.answers, n_samples)
+        answers, is_recorded = impute_samples(self.answers, n_samples, train=train)
 
         def extend(values: FloatArray) -> FloatArray:
             """Return values of recorded samples with the mean of its question for the others."""
@@ -213,6 +225,7 @@ class Pool:
             if self.signals is None
             else np.stack([extend(column) for column in self.signals.T], axis=1),
             n_imputed=int((~is_recorded).sum()),
+            is_recorded=is_recorded,
         )
 
     def trim(self, *, drop_unparsed: bool = False) -> Pool:
@@ -245,6 +258,7 @@ class Pool:
             latency_s=None if self.latency_s is None else self.latency_s[samples],
             arm=None if self.arm is None else self.arm[samples],
             signals=None if self.signals is None else self.signals[samples],
+            is_recorded=None if self.is_recorded is None else self.is_recorded[samples],
         )
 
     def mean_sample_cost(self) -> FloatArray:

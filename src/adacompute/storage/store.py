@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -216,18 +217,17 @@ def _to_json(arguments: dict[str, Any]) -> dict[str, Any]:
 class SampleSet:
     """Recorded samples as arrays: one entry per question, samples sorted by question, arm, number.
 
-    ``group`` is equal for copies of a question, and ``group_name`` is the group that the samples
-    record, if they do. ``order`` gives the row of ``columns`` for each sample. ``arms`` are the
-    names of the arms in the order of their first rows, and ``arm`` is the index into them of each
-    sample. ``subsample_of`` is the number of questions that these were chosen from; None if they
-    are all.
+    ``group_name`` is the group that the samples of a question record, if they do, and
+    ``known_group`` is the group of each question, if it was found before. ``order`` gives the row
+    of ``columns`` for each sample. ``arms`` are the names of the arms in the order of their first
+    rows, and ``arm`` is the index into them of each sample. ``subsample_of`` is the number of
+    questions that these were chosen from; None if they are all.
     """
 
     id: list[str]
     text: list[str | None]
     difficulty: list[str | None]
     key: KeyArray
-    group: KeyArray
     group_name: list[str | None]
     answers: Answers
     order: IntArray
@@ -235,6 +235,7 @@ class SampleSet:
     arms: tuple[str, ...]
     arm: IntArray
     subsample_of: int | None = None
+    known_group: KeyArray | None = None
 
     def column(self, name: str) -> FloatArray:
         """A numeric column in the order of the answers, NaN where it is null or not recorded."""
@@ -252,13 +253,20 @@ class SampleSet:
             text=[self.text[q] for q in rows],
             difficulty=[self.difficulty[q] for q in rows],
             key=self.key[rows],
-            group=self.group[rows],
+            known_group=self.group[rows],
             group_name=[self.group_name[q] for q in rows],
             answers=self.answers.keep(own).take(rows),
             order=self.order[own],
             arms=(self.arms[arm],),
             arm=np.zeros(int(own.sum()), dtype=np.int64),
         )
+
+    @cached_property
+    def group(self) -> KeyArray:
+        """Group of each question, equal for copies; it is found when it is first needed."""
+        if self.known_group is not None:
+            return self.known_group
+        return group_questions(self.text, self.id, self.group_name)
 
     @property
     def n_groups(self) -> int:
@@ -313,14 +321,12 @@ def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
     first = pa.array(order[offsets[:-1]])
     text: list[str | None] = table["question"].take(first).to_pylist()
     difficulty: list[str | None] = table["difficulty"].take(first).to_pylist()
-    group_name = _read_group_names(table, ids, question, order)
     return SampleSet(
         id=ids,
         text=text,
         difficulty=difficulty,
         key=hash_strings(ids),
-        group=group_questions(text, ids, group_name),
-        group_name=group_name,
+        group_name=_read_group_names(table, ids, question, order),
         answers=answers,
         order=order,
         columns=table,
