@@ -238,7 +238,23 @@ def _from_arrays(arrays: Arrays) -> tuple[FoldResult, ...]:
 def replay_splits(
     experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
 ) -> list[FoldResult]:
-    """Fit a policy on the training questions of each split and replay it on both parts."""
+    """Fit a policy on the training questions of each split and replay it on both parts.
+
+    Where samples are imputed, each split has its own, drawn as its training questions suggest.
+    """
+    if experiment.pool.is_recorded is None:
+        return _replay_together(experiment, factory, splits)
+    return [
+        fold
+        for split in splits
+        for fold in _replay_together(experiment.refill(split[0]), factory, [split])
+    ]
+
+
+def _replay_together(
+    experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
+) -> list[FoldResult]:
+    """Replay all splits on the same samples."""
     fits = [factory(experiment, train) for train, _ in splits]
     cost: list[FloatArray] = [np.zeros(len(fitted.prices)) for fitted in fits]
     parts: list[list[ReplayResult]] = [[] for _ in fits]

@@ -88,8 +88,13 @@ class PolicyScore:
         return self.interval(value, influence, self.refit_variance(point).gain, confidence)
 
     def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
-        """Return the mean accuracy of a point, with its interval over questions."""
+        """Return the mean accuracy of a point, with its interval over questions.
+
+        Where samples are imputed, it covers how they are, which differs between fits.
+        """
         mean = Mean.of(point.result.accuracy, 0.0, self.group)
+        if self.experiment.pool.n_imputed:
+            mean = mean.widen(self.refit_variance(point).accuracy)
         return mean.interval(confidence).clip(0.0, 1.0)
 
     def difference(self, other: PolicyScore, budgets: Sequence[float]) -> Interval:
