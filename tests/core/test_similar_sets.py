@@ -36,7 +36,8 @@ def compare_all(sets: list[KeyArray]) -> IntArray:
 
 def make_sets(seed: int, size: int, count: int) -> list[KeyArray]:
     """Make sets that differ from their predecessor by about the limit, or not at all alike."""
-    rng, sets = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    sets: list[KeyArray] = []
     for _ in range(count):
         if not sets or rng.random() < 0.2:
             sets.append(rng.choice(VOCABULARY, int(rng.integers(0, size + 1)), replace=False))

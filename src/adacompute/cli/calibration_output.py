@@ -30,9 +30,10 @@ def print_digest(result: Result) -> None:
 
 def describe_questions(result: Result, noun: str = "") -> str:
     """Return the number of questions, of independent ones, and of all if it is a subsample."""
-    total = result["questions"]
+    total: int = result["questions"]
     count = format_amount(total, noun) if noun else format_value(total)
-    count += describe_copies(total, result.get("independent_questions", total))
+    independent: int = result.get("independent_questions", total)
+    count += describe_copies(total, independent)
     if "subsample_of" in result:
         count = f"{count}, a subsample by hash of {result['subsample_of']:,}"
     return count

@@ -99,7 +99,7 @@ def _find_candidates(sets: Sequence[KeyArray]) -> Iterator[IntArray]:
     for low in np.unique(step[size > 0]).tolist():
         rows = np.flatnonzero((step == low) | (step == low + 1))
         if len(rows) > 1:
-            label = _link_parts([sets[row] for row in rows])
+            label = _link_parts([sets[row] for row in rows.tolist()])
             yield from (rows[linked] for linked in _split_labels(label))
 
 
@@ -137,8 +137,9 @@ def _split(sets: Sequence[KeyArray]) -> list[IntArray]:
 
 def _compare(sets: Sequence[KeyArray]) -> IntArray:
     """Return the first set that each set is similar to, also through others."""
-    n_columns = len(np.unique(np.concatenate(list(sets))))
-    sets = _thin(sets, -(-(len(sets) ** 2) * n_columns // MAX_PRODUCTS))
+    _, count = np.unique(np.concatenate(list(sets)), return_counts=True)
+    n_products = len(sets) ** 2 * int((count > 1).sum())
+    sets = _thin(sets, -(-n_products // MAX_PRODUCTS))
     size = np.array([len(one) for one in sets], dtype=np.int64)
     shared = _count_shared(sets)
     label, is_open = np.arange(len(sets)), np.ones(len(sets), dtype=np.bool_)
