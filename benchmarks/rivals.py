@@ -173,7 +173,7 @@ def measure_headroom(
 
 
 def split_few(pool: Pool) -> Iterator[Pool]:
-    """Yield disjoint random parts with few different questions each."""
+    """Yield disjoint random parts with few independent questions each."""
     unique = np.random.default_rng(0).permutation(np.unique(pool.group))
     for part in range(min(FEW_PARTS, len(unique) // FEW_QUESTIONS)):
         some = unique[part * FEW_QUESTIONS : (part + 1) * FEW_QUESTIONS]
@@ -285,7 +285,7 @@ def score_set(name: str, run: Path, out: Path) -> None:
             parts[f"{name}, part {i + 1}--few--{kept}"] = part, FEW_RIVALS
         for stem, (some, rivals) in parts.items():
             if len(np.unique(some.group)) < MIN_QUESTIONS:
-                print(f"{stem}: excluded, fewer than {MIN_QUESTIONS} different questions")
+                print(f"{stem}: excluded, fewer than {MIN_QUESTIONS} independent questions")
                 continue
             if (out / f"{stem}.npz").exists():
                 continue

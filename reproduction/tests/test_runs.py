@@ -122,7 +122,7 @@ def test_small_run_is_excluded_with_the_reason(tmp_path: Path) -> None:
     assert (one["run"], one["exhibit"]) == ("small", "comparison")
     assert "too few" in one["reason"]
     assert "small, comparison: " in (tmp_path / "out" / "index.md").read_text()
-    with pytest.raises(DataError, match="4 different questions"):
+    with pytest.raises(DataError, match="4 independent questions"):
         reproduce_runs([small], out=tmp_path / "none", full_runs=0)
 
 

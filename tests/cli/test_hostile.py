@@ -169,7 +169,7 @@ def test_one_or_two_questions_work_until_evaluation(
     assert call("solve", run, "--budget", "1.5").code == 0
     bundle = tmp_path / "bundle"
     assert call("train", run, "--policy", "mixture", "--out", bundle).code == 0
-    assert f"{questions} different questions are too few" in call("evaluate", run).refused()
+    assert f"{questions} independent questions are too few" in call("evaluate", run).refused()
 
 
 @pytest.mark.parametrize("answer", ["7", None])

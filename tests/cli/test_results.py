@@ -39,6 +39,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
         "unit": "tokens",
         "drop_unparsed": True,
         "questions": 20,
+        "independent_questions": 20,
         "excluded": 3,
         "samples": 8,
         "levels": [1, 2],
@@ -179,3 +180,26 @@ def test_long_price_schedule_is_thinned_out_for_people_only(call: Call, run: Pat
     assert len(prices) == 12
     assert prices[0] == f"{whole[0]['price']:.4g}"
     assert prices[-1] == f"{whole[-1]['price']:.4g}"
+
+
+def test_independent_questions_are_counted_where_there_are_copies(
+    call: Call, tmp_path: Path, population: Population, write_samples: Write
+) -> None:
+    rows = population(24, samples=4)
+    copies = [
+        {**one, "question_id": f"{one['question_id']} again", "question": f"{one['question']} "}
+        for one in rows
+    ]
+    options = ("--budgets", "1.5", "--levels", "1,2", "--policies", "mixture")
+    for name, source, count in (("once", rows, 24), ("twice", [*rows, *copies], 48)):
+        run = tmp_path / name
+        file = write_samples(tmp_path / f"{name}.parquet", source)
+        printed = " ".join(call("import", file, "--run", run).out.split())
+        found = call("import", file, "--run", run, "--json").document
+        assert (found["questions"], found["independent_questions"]) == (count, 24)
+        assert ("48 (24 independent)" in printed) == (count == 48)
+        assert "independent" in printed or count == 24
+        printed = " ".join(call("evaluate", run, *options).out.split())
+        assert ("48 questions (24 independent) × 4 samples" in printed) == (count == 48)
+        found = call("evaluate", run, *options, "--json").document
+        assert (found["questions"], found["independent_questions"]) == (count, 24)

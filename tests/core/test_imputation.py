@@ -73,3 +73,20 @@ def test_thinned_questions_keep_the_mean_utility(*, by_agreement: bool) -> None:
     filled = estimate(impute_samples(thin(answer, keep), 24)[0], levels).utility
     error = complete.std(axis=0) / np.sqrt(len(complete))
     assert (np.abs(filled.mean(axis=0) - complete.mean(axis=0)) < 2 * error).all()
+
+
+def test_training_questions_alone_say_how_common_each_type_is() -> None:
+    """Questions that are not for training have no part in the samples of others."""
+    answer, keep = population(60), np.full(60, 6)
+    train = np.arange(40)
+    worse = answer.copy()
+    worse[50:] = 2
+    before, after = thin(answer, keep), thin(worse, keep)
+    for rows in (slice(0, 40 * 16), slice(40 * 16, 50 * 16)):
+        one, other = (impute_samples(a, 16, train=train)[0] for a in (before, after))
+        assert one.answer[rows].tolist() == other.answer[rows].tolist()
+        assert one.correct[rows].tolist() == other.correct[rows].tolist()
+    one, other = (impute_samples(a, 16)[0] for a in (before, after))
+    assert one.correct[: 50 * 16].tolist() != other.correct[: 50 * 16].tolist()
+    every = impute_samples(before, 16, train=np.arange(60))[0]
+    assert every.answer.tolist() == impute_samples(before, 16)[0].answer.tolist()

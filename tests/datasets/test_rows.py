@@ -103,6 +103,8 @@ def test_window_means_are_those_that_the_files_are_described_by(
 def test_a_blank_answer_could_not_be_read(tmp_path: Path, blank: str) -> None:
     table = read_samples(write(tmp_path / "blank.parquet", answer=[" 7", blank]))
     assert table["answer"].to_pylist() == [" 7", None]
+    table = read_samples(write(tmp_path / "group.parquet", group=["a", blank]))
+    assert table["group"].to_pylist() == ["a", None]
 
 
 def test_absent_columns_that_may_be_null_are_null(tmp_path: Path) -> None:

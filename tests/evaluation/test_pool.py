@@ -58,9 +58,9 @@ def test_another_seed_gives_other_folds() -> None:
 
 def test_too_few_questions_for_folds_are_refused() -> None:
     copies = np.zeros(50, dtype=np.uint64)
-    with pytest.raises(DataError, match=r"1 different questions are too few .* at least 10"):
+    with pytest.raises(DataError, match=r"1 independent questions are too few .* at least 10"):
         assign_folds(copies, 5)
-    with pytest.raises(DataError, match=r"11 different questions .* at least 12 are needed"):
+    with pytest.raises(DataError, match=r"11 independent questions .* at least 12 are needed"):
         assign_folds(np.arange(11, dtype=np.uint64), 12)
 
 

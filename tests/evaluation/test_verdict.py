@@ -129,7 +129,7 @@ def test_without_a_gain_the_best_mixture_is_advised(telling: Experiment) -> None
 
 
 def test_too_few_questions_and_unparsed_samples_are_refused(experiment_of: Make) -> None:
-    with pytest.raises(DataError, match="30 different questions"):
+    with pytest.raises(DataError, match="30 independent questions"):
         calibrate_at(experiment_of(uninformative(30, 0)), 2.0)
     unparsed = replace(uninformative(60, 0), unparsed_rate=0.7)
     with pytest.raises(DataError, match="parsed, more than 50%"):

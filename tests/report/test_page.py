@@ -321,7 +321,7 @@ def test_tiny_costs_stay_distinct(report_on: Callable[..., dict[str, Any]], tmp_
 def test_too_few_questions_are_not_judged(report_on: Callable[..., dict[str, Any]]) -> None:
     result = report_on(12, "easy fair hopeless")
     assert result["verdict"] == "not judged"
-    assert "12 different questions are too few" in result["sentence"]
+    assert "12 independent questions are too few" in result["sentence"]
 
 
 def test_a_bill_in_another_unit(report_on: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "arms": [],
         "model": None,
         "grader": None,
-        "different_questions": 80,
+        "independent_questions": 80,
         "questions": 80,
         "samples": 16,
         "verdict": "no gain",

@@ -20,7 +20,7 @@ from adacompute.stages.import_samples import import_samples
 from adacompute.stages.train import train_run
 from adacompute.storage import sample_blocks
 from adacompute.storage.sample_blocks import read_sample_blocks, read_subsample
-from adacompute.storage.store import Run
+from adacompute.storage.store import Run, encode_samples
 
 
 @pytest.fixture
@@ -97,6 +97,7 @@ def test_subsamples_hold_all_samples_of_some_questions(run: Path) -> None:
     assert set(counts) == {48}
     assert 35 < len(names) < 90
     assert table.column_names == store.samples().column_names
+    assert encode_samples(table).n_groups == len(names)
     everything, _ = read_subsample(store, 300)
     assert everything.num_rows == 300 * 48
     fewer, _ = read_subsample(store, 30)

@@ -220,7 +220,7 @@ def test_too_few_questions_are_refused(
 ) -> None:
     names = list(dict.fromkeys(row["question_id"] for row in rows))[:count]
     run = make_run([row for row in rows if row["question_id"] in names])
-    with pytest.raises(DataError, match=f"{count} different questions are too few"):
+    with pytest.raises(DataError, match=f"{count} independent questions are too few"):
         evaluate_run(run, **QUICK)
 
 

@@ -35,6 +35,7 @@ def test_import_counts_questions_and_samples(source: Path, tmp_path: Path) -> No
     result = import_samples(source, tmp_path / "run", model="m", grader="numeric")
     assert result == {
         "questions": 24,
+        "independent_questions": 24,
         "samples": 192,
         "min_samples": 8,
         "max_samples": 8,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import DataError
+from adacompute.core.types import hash_strings
 from adacompute.datasets.rows import SAMPLE_SCHEMA as SCHEMA
 from adacompute.storage import store
 from adacompute.storage.manifest import write_atomically
@@ -22,7 +23,6 @@ from adacompute.storage.store import (
     Run,
     SampleSet,
     encode_samples,
-    hash_strings,
 )
 
 Rows = list[dict[str, Any]]
@@ -325,13 +325,43 @@ def test_copies_of_a_text_share_a_group_and_questions_without_text_share_none() 
     rows = [
         sample("a", 0, "7", question="What?"),
         sample("b", 0, "7", question="What?"),
-        sample("c", 0, "7", question="what?"),
+        sample("c", 0, "7", question="Who?"),
         sample("d", 0, "7"),
         sample("e", 0, "7"),
     ]
     group = encode_samples(tidy(rows)).group
     assert group[0] == group[1]
     assert len(set(group.tolist())) == 4
+
+
+def test_a_recorded_group_takes_the_place_of_the_text() -> None:
+    rows = [
+        sample("a", 0, "7", question="Where?", group="x"),
+        sample("b", 0, "7", question="Why?", group="x"),
+        sample("c", 0, "7", question="where"),
+        sample("d", 0, "7", question="Where? "),
+        sample("a", 1, "7", question="Where?", group="x"),
+    ]
+    found = encode_samples(tidy(rows))
+    assert found.group_name == ["x", "x", None, None]
+    assert found.group[0] == found.group[1]
+    assert found.group[2] == found.group[3]
+    assert found.n_groups == 2
+    part = found.select_arm(0, np.array([1, 3]))
+    assert part.group_name == ["x", None]
+    assert found.find_seen(part).tolist() == [True, True, True, True]
+    assert part.find_seen(found.select_arm(0, np.array([0]))).tolist() == [True, False]
+    assert encode_samples(tidy(rows).drop_columns("group")).n_groups == 2
+
+
+@pytest.mark.parametrize(("one", "other"), [("x", "y"), ("x", None), (None, "x")])
+def test_samples_of_a_question_that_disagree_about_the_group_are_refused(
+    one: str | None, other: str | None
+) -> None:
+    rows = [sample("a", 0, "7"), sample("b", 0, "7", group=one), sample("b", 1, "7", group=other)]
+    message = f"question 'b' has samples with the groups {one!r} and {other!r}: give all"
+    with pytest.raises(DataError, match=message):
+        encode_samples(tidy(rows))
 
 
 def test_the_text_of_a_question_is_that_of_its_first_sample() -> None:

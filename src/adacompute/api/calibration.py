@@ -22,6 +22,7 @@ from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.policy_score import score_policy
+from adacompute.evaluation.pool import describe_copies
 from adacompute.evaluation.saving_text import describe_saving
 from adacompute.evaluation.today import read_today
 from adacompute.evaluation.verdict import calibrate as calibrate_score
@@ -49,7 +50,7 @@ class Calibration(Tabular):
     ``latency_p50_s`` and ``latency_p95_s`` are how long a question takes, if that was recorded.
     ``max_budget`` is the most that the policy spends: a larger budget is not used, and `calibrate`
     warns of it.
-    ``today`` says what is saved, if `calibrate` was told what is run today.
+    ``today`` says what is saved, if it is known what is run today.
     ``frontier`` holds the cost and the accuracy of each price; it is also the table of the result.
     ``gain``, which is ``gain_by_allocation``, is over the baseline, the best mixture of uniform
     levels with weighted votes. ``gain_by_votes`` is what the weights gain in it over equal votes,
@@ -84,6 +85,7 @@ class Calibration(Tabular):
     cost_confidence: float | None
     margin: float
     n_questions: int
+    n_independent: int
     horizon: int | None
     max_rounds: int | None
     retry_gain: float
@@ -102,12 +104,13 @@ class Calibration(Tabular):
         low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
         interval, price = f"({self.cost_low:.4g} to {self.cost_high:.4g})", f"{self.price:.4g}"
         saving = describe_saving(self.today, self.unit) if self.today else []
+        copies = describe_copies(self.n_questions, self.n_independent)
         lines = [
             self._title(),
             *saving,
             f"verdict   {self.verdict}: {self.advice}",
             f"gain      {gain:+.1f} points ({low:+.1f} to {high:+.1f}) over the best mixture",
-            f"accuracy  {self.accuracy:.3f} on {self.n_questions} held-out questions",
+            f"accuracy  {self.accuracy:.3f} on {self.n_questions}{copies} held-out questions",
             f"cost      {self.cost:.4g} {self.unit} per question {interval}, at price {price}",
         ]
         if self.questions_needed:
@@ -174,4 +177,6 @@ def calibrate(
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
     about: dict[str, Any] = {"policy": estimator.row_name, "unit": samples.unit}
-    return Calibration(**about, n_questions=found.pop("questions"), frontier=frontier, **found)
+    about["n_questions"] = found.pop("questions")
+    about["n_independent"] = found.pop("independent_questions")
+    return Calibration(**about, frontier=frontier, **found)

@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-import numpy as np
-
 from adacompute.api.samples import Samples, check_samples
 from adacompute.core.errors import ConfigError, DataError, NotFittedError
 from adacompute.evaluation.evidence_factories import replay_evidence
@@ -291,7 +289,7 @@ class Pretrained(Estimator):
                 f"{self.row_name} cannot be refitted and does not say what it was trained on: it "
                 "cannot be scored: pass an estimator, or ada.Pretrained(policy, trained_on=...)"
             )
-        seen = np.isin(samples.encoded.group, self.trained_on.encoded.group)
+        seen = samples.encoded.find_seen(self.trained_on.encoded)
         if seen.any():
             raise DataError(
                 f"{self.row_name} cannot be refitted and was trained on {int(seen.sum())} of "

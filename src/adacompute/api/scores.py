@@ -20,6 +20,7 @@ from adacompute.api.tables import Tabular
 from adacompute.core.errors import ConfigError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation import scores as held_out
+from adacompute.evaluation.pool import describe_copies
 from adacompute.policies.policy import Policy
 from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
 
@@ -38,6 +39,7 @@ class Scores(Tabular):
     rows: list[dict[str, Any]]
     unit: str
     n_questions: int
+    n_independent: int
     n_excluded: int
     n_imputed: int
     samples_per_question: int
@@ -50,11 +52,12 @@ class Scores(Tabular):
         return pa.table({name: [row.get(name) for row in self.rows] for name in names})
 
     def _title(self) -> str:
+        copies = describe_copies(self.n_questions, self.n_independent)
         imputed = f" ({self.n_imputed} of all imputed)" if self.n_imputed else ""
         capped = f"; headroom with at most {self._largest_kept()}" if self.levels_excluded else ""
         return (
-            f"Scores on {self.n_questions} held-out questions, {self.samples_per_question} samples "
-            f"each{imputed}; budgets in {self.unit} per question{capped}"
+            f"Scores on {self.n_questions}{copies} held-out questions, {self.samples_per_question} "
+            f"samples each{imputed}; budgets in {self.unit} per question{capped}"
         )
 
     def _largest_kept(self) -> int:
@@ -107,6 +110,7 @@ def evaluate(
         rows=found.rows,
         unit=samples.unit,
         n_questions=found.n_questions,
+        n_independent=found.n_independent,
         n_excluded=found.n_excluded,
         n_imputed=found.n_imputed,
         samples_per_question=found.n_samples,

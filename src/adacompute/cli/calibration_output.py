@@ -12,6 +12,7 @@ from adacompute.cli.output import (
     print_text,
     print_values,
 )
+from adacompute.evaluation.pool import describe_copies
 
 Result = dict[str, Any]
 
@@ -33,6 +34,17 @@ def print_calibration(result: Result) -> None:
 def print_digest(result: Result) -> None:
     """Print the digest that pins a bundle, on a line of its own to copy it from."""
     print_text(f"Digest: {result['bundle_digest']}", wrap=False)
+
+
+def describe_questions(result: Result, noun: str = "") -> str:
+    """Return the number of questions, of independent ones, and of all if it is a subsample."""
+    total: int = result["questions"]
+    count = format_amount(total, noun) if noun else format_value(total)
+    independent: int = result.get("independent_questions", total)
+    count += describe_copies(total, independent)
+    if "subsample_of" in result:
+        count = f"{count}, a subsample by hash of {result['subsample_of']:,}"
+    return count
 
 
 def _print_verdict(result: Result) -> None:
@@ -61,7 +73,7 @@ def _print_verdict(result: Result) -> None:
             "Price": result["price"],
             "Gain of only retrying unparsed samples": f"{format_points(result['retry_gain'])}"
             " points",
-            "Questions": result["questions"],
+            "Questions": describe_questions(result),
             **needed,
         },
     )

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from adacompute.cli.calibration_output import print_calibration, print_digest
+from adacompute.cli.calibration_output import (
+    describe_questions,
+    print_calibration,
+    print_digest,
+)
 from adacompute.cli.output import (
     NOTHING,
     Cell,
@@ -56,7 +60,7 @@ def print_import(result: Result) -> None:
     print_values(
         "Imported",
         {
-            "Questions": result["questions"],
+            "Questions": describe_questions(result),
             "Samples": n_samples,
             "Samples per question": _format_range(result["min_samples"], result["max_samples"]),
             **excluded,
@@ -110,13 +114,6 @@ def print_grades(result: Result) -> None:
             "Graded text": f"the recorded {result['from']}s",
         },
     )
-
-
-def describe_questions(result: Result) -> str:
-    """Return the number of questions, and of how many they are a subsample."""
-    if "subsample_of" not in result:
-        return str(result["questions"])
-    return f"{result['questions']:,}, a subsample by hash of {result['subsample_of']:,}"
 
 
 def print_estimate(result: Result) -> None:
@@ -273,9 +270,7 @@ def _rounds(row: Result) -> Cell | None:
 
 def _legend(result: Result) -> str:
     unparsed = f"{format_percent(result['unparsed_share'])} of the samples could not be parsed."
-    questions = format_amount(result["questions"], "question")
-    if "subsample_of" in result:
-        questions += f", a subsample by hash of {result['subsample_of']:,}"
+    questions = describe_questions(result, "question")
     excluded = f" ({result['excluded']} excluded)" if result["excluded"] else ""
     levels = format_value(result["levels"])
     if result["levels_excluded"]:
@@ -299,7 +294,7 @@ def print_report(result: Result) -> None:
             "Page": result["out"],
             "Policy": result["policy"],
             "Verdict": result["verdict"],
-            "Questions": result["questions"],
+            "Questions": describe_questions(result),
             "Mean cost": format_amount(result["cost"], result["unit"]),
             "Not scored": ", ".join(result["skipped"]) or None,
         },

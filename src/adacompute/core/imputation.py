@@ -3,9 +3,10 @@
 Questions can have unequal numbers of samples, and the number can be informative: adaptive
 collection stops early where samples agree. Leaving out questions, or samples, would then change the
 figures. So every recorded sample is kept, and questions with fewer samples than wanted get further
-ones from the posterior that ``posterior`` fits to all questions. If a question has many samples,
-its own count most: with n samples, further ones repeat its own with probability n / (n + 16), and
-otherwise come from one of its likely types.
+ones from the posterior that ``posterior`` fits. If a question has many samples, its own count most:
+with n samples, further ones repeat its own with probability n / (n + 16), and otherwise come from
+one of its likely types. How common the types are can be learned from training questions alone, so
+that held-out questions do not tell how to fill the training questions, nor each other.
 
 Imputed samples are not data: they say what the recorded ones say, not more.
 """
@@ -26,11 +27,13 @@ MIN_CLASS_ACCURACY = 0.5
 """A class whose samples are correct more often than this is the correct answer."""
 
 
-def impute_samples(answers: Answers, n_samples: int, *, seed: int = 0) -> tuple[Answers, BoolArray]:
+def impute_samples(
+    answers: Answers, n_samples: int, *, train: IntArray | None = None, seed: int = 0
+) -> tuple[Answers, BoolArray]:
     """Return answers with at least ``n_samples`` samples per question, and which are recorded.
 
     Recorded samples keep their order and come first in each question. Every question needs one
-    sample.
+    sample. How common each type of question is comes from the rows ``train``, by default from all.
 
     >>> answers = Answers.of([[0, 0, 0, 0], [0]], correct=[[True] * 4, [True]])
     >>> filled, is_recorded = impute_samples(answers, 4)
@@ -39,7 +42,7 @@ def impute_samples(answers: Answers, n_samples: int, *, seed: int = 0) -> tuple[
     """
     missing = np.maximum(n_samples - answers.n_samples, 0)
     question = np.repeat(np.arange(len(answers)), missing)
-    answer, correct = _draw(answers, question, np.random.default_rng(seed))
+    answer, correct = _draw(answers, question, train, np.random.default_rng(seed))
     joined = np.concatenate([answers.question, question])
     order = np.argsort(joined, kind="stable")
     is_recorded = np.arange(len(joined)) < len(answers.answer)
@@ -56,10 +59,10 @@ def impute_samples(answers: Answers, n_samples: int, *, seed: int = 0) -> tuple[
 
 
 def _draw(
-    answers: Answers, question: IntArray, rng: np.random.Generator
+    answers: Answers, question: IntArray, train: IntArray | None, rng: np.random.Generator
 ) -> tuple[IntArray, BoolArray]:
     """Draw one sample for each entry of ``question``: its class and whether it is correct."""
-    posterior = fit_posterior(answers)
+    posterior = fit_posterior(answers, train=train)
     size = answers.n_samples
     repeats_own = (rng.random(len(answers)) < size / (size + PSEUDO_SAMPLES))[question]
     own = answers.offsets[question] + (rng.random(len(question)) * size[question]).astype(np.int64)

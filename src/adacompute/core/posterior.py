@@ -230,8 +230,12 @@ class Posterior:
         return np.asarray(np.maximum(gain, 0.0)[self.state])
 
 
-def fit_posterior(answers: Answers, levels: tuple[int, ...] = LEVELS) -> Posterior:
+def fit_posterior(
+    answers: Answers, levels: tuple[int, ...] = LEVELS, *, train: IntArray | None = None
+) -> Posterior:
     """Estimate how common each type is, and the posterior of each question.
+
+    With ``train``, how common each type is comes from these questions only.
 
     >>> answers = Answers.of([[0, 0, 0, 0], [0, 1, 0, 2]], correct=[[True] * 4, [True, False] * 2])
     >>> np.round(fit_posterior(answers).utility[:, [0, 4]], 1).tolist()
@@ -246,6 +250,8 @@ def fit_posterior(answers: Answers, levels: tuple[int, ...] = LEVELS) -> Posteri
         for start in range(0, max(1, len(states)), MAX_STATES)
     ]
     probability = np.concatenate(blocks)
+    if train is not None:
+        count = np.bincount(state.ravel()[train], minlength=len(states))
     some = np.linspace(0, len(states) - 1, min(len(states), MAX_STATES)).astype(np.int64)
     probability *= _type_frequency(probability[some], count[some].astype(np.float64))
     probability /= probability.sum(axis=1, keepdims=True)

@@ -77,6 +77,15 @@ def hash_keys(key: KeyArray) -> KeyArray:
     return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
 
 
+def hash_strings(values: Sequence[str]) -> KeyArray:
+    """Hash each string to 64 bits, the same in every process and version."""
+    digests = b"".join(
+        hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        for value in values
+    )
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
 def hash_text(text: str) -> int:
     """Return a question's key from its text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

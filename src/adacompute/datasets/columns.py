@@ -19,6 +19,13 @@ SAMPLE_COLUMNS: Mapping[str, tuple[Any, str]] = {
         pa.string(),
         "its text. Copies of a text are kept together when questions are held out",
     ),
+    "group": (
+        pa.string(),
+        (
+            "questions with the same value count as copies of each other, whatever their texts; "
+            "null: found from the text"
+        ),
+    ),
     "gold": (pa.string(), "reference answer; required by ``grade``"),
     "difficulty": (pa.string(), "the source's difficulty or subject"),
     "sample": (pa.int32(), "number of the sample within its question and arm, from 0"),

@@ -100,11 +100,13 @@ def check_samples(table: pa.Table, source: object) -> pa.Table:
 
 
 def _blanks_to_null(table: pa.Table) -> pa.Table:
-    """Replace blank answers by null: they are unparsed."""
-    is_blank = pc.equal(pc.utf8_trim_whitespace(table["answer"]), "")
-    answer = pc.if_else(is_blank, pa.scalar(None, pa.string()), table["answer"])
-    index = SAMPLE_SCHEMA.get_field_index("answer")
-    return table.set_column(index, SAMPLE_SCHEMA.field(index), answer)
+    """Replace blank answers by null: they are unparsed. A blank group is none."""
+    for name in ("answer", "group"):
+        is_blank = pc.equal(pc.utf8_trim_whitespace(table[name]), "")
+        values = pc.if_else(is_blank, pa.scalar(None, pa.string()), table[name])
+        index = SAMPLE_SCHEMA.get_field_index(name)
+        table = table.set_column(index, SAMPLE_SCHEMA.field(index), values)
+    return table
 
 
 def read_questions(path: Path) -> pa.Table:

@@ -43,6 +43,9 @@ N_PERMUTATIONS = 40
 MIN_ORDERS, MAX_ORDERS = 4, 400_000
 """Random orders of each question, and of all questions, where arms or confidence are used."""
 
+MAX_REFILLED = 16
+"""Experiments with samples imputed from other training questions that are kept in memory."""
+
 DEFAULT_ARM = "default"
 
 
@@ -70,6 +73,7 @@ class Experiment:
     """Scores of policies that were computed already."""
 
     _final_fits: dict[Any, FittedPolicy] = field(default_factory=dict, init=False, repr=False)
+    _refilled: dict[bytes, Experiment] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def key(self) -> str:
@@ -86,6 +90,20 @@ class Experiment:
         if factory not in self._final_fits:
             self._final_fits[factory] = factory(self, np.arange(len(self.pool)))
         return self._final_fits[factory]
+
+    def refill(self, train: IntArray) -> Experiment:
+        """Return the experiment whose imputed samples come from training questions alone.
+
+        It is the same one if no samples are imputed, or if all questions are for training.
+        """
+        if self.pool.is_recorded is None or len(train) == len(self.pool):
+            return self
+        key = train.tobytes()
+        if key not in self._refilled:
+            if len(self._refilled) >= MAX_REFILLED:
+                del self._refilled[next(iter(self._refilled))]
+            self._refilled[key] = replace(self, pool=self.pool.refill(train), _rule_results={})
+        return self._refilled[key]
 
     @cached_property
     def table(self) -> UtilityTable:

@@ -1,6 +1,6 @@
 """Held-out curves: cost and accuracy of a policy on questions that it was not fitted to.
 
-Questions are split into folds by their text. In each fold the policy is fitted on the training
+Questions are split into folds, copies together. In each fold the policy is fitted on the training
 questions and replayed at falling prices. The mean cost of the *training* questions names a setting:
 the same training cost means another price in each fold, because every fit is different. The
 held-out questions of all folds together give the cost and the accuracy of a setting. A budget is
@@ -238,7 +238,23 @@ def _from_arrays(arrays: Arrays) -> tuple[FoldResult, ...]:
 def replay_splits(
     experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
 ) -> list[FoldResult]:
-    """Fit a policy on the training questions of each split and replay it on both parts."""
+    """Fit a policy on the training questions of each split and replay it on both parts.
+
+    Where samples are imputed, each split has its own, drawn as its training questions suggest.
+    """
+    if experiment.pool.is_recorded is None:
+        return _replay_together(experiment, factory, splits)
+    return [
+        fold
+        for split in splits
+        for fold in _replay_together(experiment.refill(split[0]), factory, [split])
+    ]
+
+
+def _replay_together(
+    experiment: Experiment, factory: PolicyFactory, splits: Sequence[Split]
+) -> list[FoldResult]:
+    """Replay all splits on the same samples."""
     fits = [factory(experiment, train) for train, _ in splits]
     cost: list[FloatArray] = [np.zeros(len(fitted.prices)) for fitted in fits]
     parts: list[list[ReplayResult]] = [[] for _ in fits]

@@ -54,12 +54,12 @@ class PolicyScore:
 
     @property
     def group(self) -> KeyArray:
-        """Group of each question; questions with the same text share one."""
+        """Group of each question; copies of a question share one."""
         return self.experiment.pool.group
 
     @cached_property
     def n_groups(self) -> int:
-        """Number of different questions."""
+        """Number of independent questions."""
         return len(np.unique(self.group))
 
     @cached_property
@@ -90,9 +90,28 @@ class PolicyScore:
         return self.interval(value, influence, self.refit_variance(point).gain, confidence)
 
     def accuracy(self, point: CurvePoint, confidence: float = CONFIDENCE) -> Interval:
-        """Return the mean accuracy of a point, with its interval over questions."""
+        """Return the mean accuracy of a point, with its interval over questions.
+
+        Where samples are imputed, it covers how they are, which differs between fits.
+        """
         mean = Mean.of(point.result.accuracy, 0.0, self.group)
+        if self.experiment.pool.n_imputed:
+            mean = mean.widen(self.accuracy_variance([point]))
         return mean.interval(confidence).clip(0.0, 1.0)
+
+    def accuracy_variance(
+        self, points: Sequence[CurvePoint], slope: FloatArray | None = None
+    ) -> float:
+        """Return the variance of the accuracy between fits, one number for all points.
+
+        Where the ``slope`` of accuracy in cost is given, it is that of the accuracy at equal cost.
+        """
+        if self.refits is None:
+            return 0.0
+        settings = np.array([point.setting for point in points])
+        return self.refits.accuracy_variance(
+            settings, np.zeros(len(points)) if slope is None else slope
+        )
 
     def difference(self, other: PolicyScore, budgets: Sequence[float]) -> Interval:
         """Return the accuracy minus that of another policy at equal cost, averaged over budgets.

@@ -1,7 +1,8 @@
 """Pool: recorded samples of questions, with everything that a policy may know about them.
 
 ``equalise`` gives every question enough samples to be scored, whatever number was recorded, so that
-all policies are scored on the same data. A pool knows nothing about policies.
+all policies are scored on the same data; ``refill`` does so for a fold, from its training questions
+alone. A pool knows nothing about policies.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _mean_by_question(answers: Answers, values: FloatArray) -> FloatArray:
 class Pool:
     """N questions with S samples in total.
 
-    ``group`` is equal for questions with the same text. ``sample_cost`` (S,) is the cost of each
+    ``group`` is equal for copies of a question. ``sample_cost`` (S,) is the cost of each
     sample, in the order of the answers. ``round_cost`` is the cost of each round besides its
     samples, one number for all questions or (N,): the prompt of a call, for example, is paid once
     for all of its samples. ``prompt_cost`` (N,) is what the prompt of a call costs, if it is known;
@@ -56,7 +57,8 @@ class Pool:
     likeliest answer. ``latency_s`` (S,) is how long each sample took, if it is known. ``arm`` (S,)
     numbers the ``arms`` if there are several. ``signals`` (S, names) are what was recorded about
     the confidence of each sample, under ``signal_names``; NaN is unknown. ``n_excluded`` counts the
-    questions that ``equalise`` left out, and ``n_imputed`` the samples that it added.
+    questions that ``equalise`` left out, and ``n_imputed`` the samples that it added;
+    ``is_recorded`` (S,) tells them from the others.
     """
 
     answers: Answers
@@ -78,9 +80,15 @@ class Pool:
     signals: FloatArray | None = None
     n_excluded: int = 0
     n_imputed: int = 0
+    is_recorded: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.answers)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of independent questions: copies count once."""
+        return len(np.unique(self.group))
 
     def take(self, rows: IntArray | BoolArray) -> Pool:
         """Return these questions, given as a mask or as rising row numbers."""
@@ -104,6 +112,7 @@ class Pool:
             arm=None if self.arm is None else self.arm[kept],
             signals=None if self.signals is None else self.signals[kept],
             prompt_cost=None if self.prompt_cost is None else self.prompt_cost[rows],
+            is_recorded=None if self.is_recorded is None else self.is_recorded[kept],
             round_cost=self.round_cost if np.ndim(self.round_cost) == 0 else self.round_costs[rows],
         )
 
@@ -186,12 +195,21 @@ class Pool:
         total = np.bincount(cell, self.sample_cost, minlength=counts.size).reshape(counts.shape)
         return np.asarray(total / np.maximum(counts, 1))
 
-    def fill(self, n_samples: int) -> Pool:
+    def refill(self, train: IntArray) -> Pool:
+        """Return the pool with its imputed samples drawn anew, as training questions suggest.
+
+        A held-out question then has no part in the samples of others.
+        """
+        if self.is_recorded is None:
+            return self
+        return self.keep(self.is_recorded).fill(int(self.answers.n_samples.min()), train)
+
+    def fill(self, n_samples: int, train: IntArray | None = None) -> Pool:
         """Give every question at least so many samples; see ``core.imputation``.
 
         An imputed sample costs and takes what the samples of its question do on average.
         """
-        answers, is_recorded = impute_samples(self.answers, n_samples)
+        answers, is_recorded = impute_samples(self.answers, n_samples, train=train)
 
         def extend(values: FloatArray) -> FloatArray:
             """Return values of recorded samples with the mean of its question for the others."""
@@ -212,6 +230,7 @@ class Pool:
             if self.signals is None
             else np.stack([extend(column) for column in self.signals.T], axis=1),
             n_imputed=int((~is_recorded).sum()),
+            is_recorded=is_recorded,
         )
 
     def trim(self, *, drop_unparsed: bool = False) -> Pool:
@@ -244,6 +263,7 @@ class Pool:
             latency_s=None if self.latency_s is None else self.latency_s[samples],
             arm=None if self.arm is None else self.arm[samples],
             signals=None if self.signals is None else self.signals[samples],
+            is_recorded=None if self.is_recorded is None else self.is_recorded[samples],
         )
 
     def mean_sample_cost(self) -> FloatArray:
@@ -294,16 +314,25 @@ def common_sample_count(counts: IntArray) -> int:
     return int(np.percentile(counts, percent, method="higher")) if len(counts) else 0
 
 
+def describe_copies(n_questions: int, n_groups: int) -> str:
+    """Return what follows a number of questions if some are copies.
+
+    >>> describe_copies(300, 150), describe_copies(300, 300)
+    (' (150 independent)', '')
+    """
+    return f" ({n_groups:,} independent)" if n_groups != n_questions else ""
+
+
 def assign_folds(group: KeyArray, n_folds: int, *, seed: int = 0) -> IntArray:
     """Return the fold of each question.
 
-    Questions with the same text share a fold, and the order of the questions does not matter.
+    Copies of a question share a fold, and the order of the questions does not matter.
     """
     unique, inverse = np.unique(group, return_inverse=True)
     needed = max(MIN_QUESTIONS, n_folds)
     if len(unique) < needed:
         raise DataError(
-            f"{len(unique)} different questions are too few to hold some of them out: "
+            f"{len(unique)} independent questions are too few to hold some of them out: "
             f"at least {needed} are needed"
         )
     rank = np.empty(len(unique), dtype=np.int64)

@@ -58,7 +58,7 @@ class Refits:
     """Fits to thirds of the questions, each scored on the other two thirds.
 
     ``part`` (splits, N) is the part of each question in each split, and ``folds`` holds the fit of
-    each split and part. ``n_groups`` is the number of different questions of the whole pool.
+    each split and part. ``n_groups`` is the number of independent questions of the whole pool.
     """
 
     part: IntArray

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from adacompute.evaluation.frontier import CalibrationSettings
     from adacompute.evaluation.held_out import CurvePoint
     from adacompute.evaluation.policy_score import PolicyScore
-    from adacompute.evaluation.refits import Refits
 
 SAVES, NO_SAVING, INCONCLUSIVE = "saves", "no saving", "inconclusive"
 MIN_SAVING = 0.05
@@ -139,7 +138,7 @@ def compare_policy(
     wanted, today = today.today.n_samples, today.within_recorded
     cost, tolerance = float(today.cost.mean()), settings.tolerance
     every, points = points, _up_to(points, cost)
-    found = _compare_points(points, today, settings, score.refits)
+    found = _compare_points(points, today, settings, score.accuracy_variance(points))
     chosen, verdict = found.choose(tolerance), found.judge(cost, tolerance)
     needed = 0
     if verdict == INCONCLUSIVE:
@@ -191,16 +190,12 @@ def _compare_points(
     points: Sequence[CurvePoint],
     today: TodayScore,
     settings: CalibrationSettings,
-    refits: Refits | None = None,
+    refit_variance: float = 0.0,
 ) -> Differences:
-    """Compare points of a curve with today; without ``refits``, as if nothing were fitted."""
+    """Compare points of a curve with today."""
     accuracy = np.stack([point.result.accuracy for point in points], axis=1)
     cost = np.array([point.cost for point in points])
-    variance = 0.0
-    if refits is not None:
-        places = np.array([point.setting for point in points])
-        variance = refits.accuracy_variance(places, np.zeros(len(points)))
-    return compare(accuracy, cost, today, settings, variance)
+    return compare(accuracy, cost, today, settings, refit_variance)
 
 
 def _find_savings(
@@ -220,13 +215,11 @@ def _find_savings(
     accuracy = np.stack([point.result.accuracy for point in points], axis=1)
     extra = np.stack([point.result.cost for point in points], axis=1)
     extra -= cost * (today.cost / mean_cost)[:, None]
-    places = np.array([point.setting for point in points])
-    refits = score.refits
     band = simultaneous_band(
         accuracy - today.accuracy[:, None] - slope * extra,
         score.group,
         confidence=settings.confidence,
-        extra_variance=0.0 if refits is None else refits.accuracy_variance(places, slope),
+        extra_variance=score.accuracy_variance(points, slope),
     )
     value = accuracy.mean(axis=0) - today.accuracy.mean()
     margin = band.two_sided * band.standard_error

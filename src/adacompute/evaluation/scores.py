@@ -76,6 +76,7 @@ class HeldOutScores:
 
     rows: list[dict[str, Any]]
     n_questions: int
+    n_independent: int
     n_excluded: int
     n_samples: int
     n_imputed: int
@@ -124,7 +125,7 @@ def evaluate(
         rows += context.score(name, policy, wanted)
     headroom = context.headroom
     excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
-    counts = (len(equal), equal.n_excluded, equal.n_samples, equal.n_imputed)
+    counts = (len(equal), equal.n_groups, equal.n_excluded, equal.n_samples, equal.n_imputed)
     savings = [] if today is None else _compare_all(experiment, chosen, today, tolerance)
     return HeldOutScores(rows, *counts, kept, excluded, savings)
 

@@ -21,8 +21,8 @@ from adacompute.evaluation.intervals import student_quantile, sum_by_group
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray, KeyArray
 
-N_DRAWS = 2000
-DRAWS_AT_ONCE = 100
+N_RESAMPLES = 2000
+RESAMPLES_AT_ONCE = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +60,9 @@ def simultaneous_band(
     rng = np.random.default_rng(seed)
     deviation, scale = deviation[:, varies], error[varies]
     highest, largest = [], []
-    for _ in range(0, N_DRAWS, DRAWS_AT_ONCE):
-        drawn = rng.standard_normal((DRAWS_AT_ONCE, n_groups)) @ deviation
-        drawn += np.sqrt(extra_variance) * rng.standard_normal((DRAWS_AT_ONCE, 1))
+    for _ in range(0, N_RESAMPLES, RESAMPLES_AT_ONCE):
+        drawn = rng.standard_normal((RESAMPLES_AT_ONCE, n_groups)) @ deviation
+        drawn += np.sqrt(extra_variance) * rng.standard_normal((RESAMPLES_AT_ONCE, 1))
         highest.append((drawn / scale).max(axis=1))
         largest.append(np.abs(drawn / scale).max(axis=1))
     # With few groups the standard errors are uncertain, as in the interval of one mean.

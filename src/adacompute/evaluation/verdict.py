@@ -57,7 +57,7 @@ def check_pool(experiment: Experiment) -> None:
     n_groups = len(np.unique(experiment.pool.group))
     if n_groups < MIN_QUESTIONS:
         raise DataError(
-            f"{n_groups} different questions are too few to calibrate on: "
+            f"{n_groups} independent questions are too few to calibrate on: "
             f"at least {MIN_QUESTIONS} are needed"
         )
     unparsed = float((experiment.pool.answers.answer == UNPARSED).mean())
@@ -125,6 +125,7 @@ def calibrate(
         "cost_confidence": settings.cost_confidence,
         "margin": settings.margin,
         "questions": len(experiment.pool),
+        "independent_questions": score.n_groups,
         "horizon": settings.horizon,
         "max_rounds": experiment.round_limit,
         "retry_gain": measure_retry_gain(experiment, point.cost).value,

@@ -364,7 +364,7 @@ def _trim_frontier(frontier: list[dict[str, float]]) -> list[dict[str, float]]:
 
 def draw_sensitivity(document: dict[str, Any]) -> Drawing:
     """Draw the gain with the intervals that fewer or more questions would give it."""
-    rows, count = document["sensitivity"], document["different_questions"]
+    rows, count = document["sensitivity"], document["independent_questions"]
 
     def draw(axes: list[Axes]) -> None:
         (one,) = axes
@@ -381,7 +381,7 @@ def draw_sensitivity(document: dict[str, Any]) -> Drawing:
         one.set_xticks(counts, [f"{count:,}" for count in counts])
         one.minorticks_off()
         one.margins(x=0.06)
-        one.set_xlabel("different questions")
+        one.set_xlabel("independent questions")
         one.set_ylabel("gain (points)")
 
     wide = draw_svg("sensitivity-w", 1, 1, (7.8, 3.0), draw, no_overlay)

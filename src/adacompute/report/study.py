@@ -99,7 +99,7 @@ class Study:
 
     @property
     def has_enough_questions(self) -> bool:
-        """Whether there are enough different questions for a verdict."""
+        """Whether there are enough independent questions for a verdict."""
         return self.score.n_groups >= MIN_QUESTIONS
 
     @property

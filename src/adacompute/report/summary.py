@@ -150,7 +150,7 @@ def _describe_data(study: Study) -> dict[str, Any]:
         "arms": [clean_text(name, MAX_NAME) for name in arms],
         "response_levels": [clean_text(name, MAX_NAME) for name in study.response_curves[0]],
         "questions": len(pool),
-        "different_questions": study.score.n_groups,
+        "independent_questions": study.score.n_groups,
         "excluded": pool.n_excluded,
         "samples": pool.n_samples,
         "recorded_samples": len(pool.answers.answer),
@@ -187,7 +187,9 @@ def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, An
         advice = clean_text(describe_baseline(study.experiment, point.budget))
     found = {"verdict": verdict, "advice": advice, "questions_needed": needed, "reason": None}
     if not study.has_enough_questions:
-        reason = f"{n_groups} different questions are too few, at least {MIN_QUESTIONS} are needed"
+        reason = (
+            f"{n_groups} independent questions are too few, at least {MIN_QUESTIONS} are needed"
+        )
         return found | {
             "verdict": NOT_JUDGED,
             "reason": reason,

@@ -166,7 +166,7 @@ def headline(document: dict[str, Any]) -> str:
     if document["today"]:
         saving, unit = document["today"], document["unit"]
         return f"{saving['verdict'].capitalize()}. {headline_saving(saving, unit)}"
-    point, count = _selected(document), document["different_questions"]
+    point, count = _selected(document), document["independent_questions"]
     budget = f"At a budget of {format_budget(document['budget'], document['unit'])}"
     if document["verdict"] == "not judged":
         return f"{budget}, no verdict is possible: {document['reason']}."
@@ -226,7 +226,7 @@ def _explain_unspent(document: dict[str, Any]) -> str:
 def explain_verdict(document: dict[str, Any]) -> str:
     """Return the reason for the verdict."""
     point = _selected(document)
-    gain = f"{format_gain(point)} on {document['different_questions']:,} different questions"
+    gain = f"{format_gain(point)} on {document['independent_questions']:,} independent questions"
     if document["verdict"] == "not judged":
         return f"{document['reason']}. Measured gain: {gain}."
     if document["verdict"] == "gain":

@@ -181,6 +181,7 @@ def _score(
         "unit": arguments["unit"],
         "drop_unparsed": arguments["drop_unparsed"],
         "questions": scores.n_questions,
+        "independent_questions": scores.n_independent,
         "excluded": scores.n_excluded,
         "samples": scores.n_samples,
         "imputed_samples": scores.n_imputed,

@@ -158,6 +158,7 @@ def _count(recorded: SampleSet) -> dict[str, int]:
     answers = recorded.answers
     return {
         "questions": len(answers),
+        "independent_questions": recorded.n_groups,
         "samples": len(answers.answer),
         "min_samples": int(answers.n_samples.min(initial=len(answers.answer))),
         "max_samples": int(answers.n_samples.max(initial=0)),

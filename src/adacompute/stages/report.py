@@ -202,6 +202,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
         "latency_p50_s": document["latency_p50_s"],
         "latency_p95_s": document["latency_p95_s"],
         "questions": document["questions"],
+        "independent_questions": document["independent_questions"],
         "skipped": document["skipped"],
     }
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from adacompute.core.errors import DataError
-from adacompute.core.types import KeyArray, hash_keys
-from adacompute.storage.store import GRADES, SAMPLES, Run, hash_strings
+from adacompute.core.types import KeyArray, hash_keys, hash_strings
+from adacompute.storage.store import GRADES, SAMPLES, Run
 
 MAX_SAMPLES_IN_MEMORY = 20_000_000
 """Samples of a run that is read as a whole; larger runs are read in blocks, or in part."""
@@ -26,7 +26,17 @@ BLOCK_ROWS = 1 << 18
 """Samples that are read at once, about."""
 
 BUFFER_BYTES = 1 << 20
-COLUMNS = ("question_id", "question", "difficulty", "sample", "answer", "correct", "arm", "model")
+COLUMNS = (
+    "question_id",
+    "question",
+    "group",
+    "difficulty",
+    "sample",
+    "answer",
+    "correct",
+    "arm",
+    "model",
+)
 """Columns that encoding needs."""
 
 GRADED = ("answer", "correct")

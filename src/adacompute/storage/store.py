@@ -13,9 +13,9 @@ how an artifact is made.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 
 from adacompute.core.answers import UNPARSED, Answers, number_classes_by_question
 from adacompute.core.errors import DataError
-from adacompute.core.types import FloatArray, IntArray, KeyArray
+from adacompute.core.question_groups import group_questions
+from adacompute.core.types import BoolArray, FloatArray, IntArray, KeyArray, hash_strings
 from adacompute.storage.manifest import (
     Manifest,
     hash_bytes,
@@ -212,36 +213,29 @@ def _to_json(arguments: dict[str, Any]) -> dict[str, Any]:
     return parsed
 
 
-def hash_strings(values: Sequence[str]) -> KeyArray:
-    """Hash each string to 64 bits, the same in every process and version."""
-    digests = b"".join(
-        hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        for value in values
-    )
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
-
-
 @dataclass(frozen=True, eq=False)
 class SampleSet:
     """Recorded samples as arrays: one entry per question, samples sorted by question, arm, number.
 
-    ``group`` is equal for questions with the same text. ``order`` gives the row of ``columns`` for
-    each sample. ``arms`` are the names of the arms in the order of their first rows, and ``arm`` is
-    the index into them of each sample. ``subsample_of`` is the number of questions that these were
-    chosen from; None if they are all.
+    ``group_name`` is the group that the samples of a question record, if they do, and
+    ``known_group`` is the group of each question, if it was found before. ``order`` gives the row
+    of ``columns`` for each sample. ``arms`` are the names of the arms in the order of their first
+    rows, and ``arm`` is the index into them of each sample. ``subsample_of`` is the number of
+    questions that these were chosen from; None if they are all.
     """
 
     id: list[str]
     text: list[str | None]
     difficulty: list[str | None]
     key: KeyArray
-    group: KeyArray
+    group_name: list[str | None]
     answers: Answers
     order: IntArray
     columns: pa.Table
     arms: tuple[str, ...]
     arm: IntArray
     subsample_of: int | None = None
+    known_group: KeyArray | None = None
 
     def column(self, name: str) -> FloatArray:
         """A numeric column in the order of the answers, NaN where it is null or not recorded."""
@@ -259,12 +253,34 @@ class SampleSet:
             text=[self.text[q] for q in rows],
             difficulty=[self.difficulty[q] for q in rows],
             key=self.key[rows],
-            group=self.group[rows],
+            known_group=self.group[rows],
+            group_name=[self.group_name[q] for q in rows],
             answers=self.answers.keep(own).take(rows),
             order=self.order[own],
             arms=(self.arms[arm],),
             arm=np.zeros(int(own.sum()), dtype=np.int64),
         )
+
+    @cached_property
+    def group(self) -> KeyArray:
+        """Group of each question, equal for copies; it is found when it is first needed."""
+        if self.known_group is not None:
+            return self.known_group
+        return group_questions(self.text, self.id, self.group_name)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of independent questions: copies count once."""
+        return len(np.unique(self.group))
+
+    def find_seen(self, other: SampleSet) -> BoolArray:
+        """Return which questions are in another set, or copies of one that is."""
+        group = group_questions(
+            [*self.text, *other.text],
+            [*self.id, *other.id],
+            [*self.group_name, *other.group_name],
+        )
+        return np.isin(group[: len(self.id)], group[len(self.id) :])
 
     def first_samples(self) -> IntArray:
         """Index of each question's first sample, in the order of the answers."""
@@ -281,9 +297,9 @@ def name_arms(table: pa.Table) -> pa.Array:
 def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
     """Encode a table of samples as arrays.
 
-    Questions keep the order of their first row. Questions with the same text share a group, so that
-    folds can keep them together; a question without text has a group of its own. Without
-    ``pool_answers``, equal answers of different arms are different classes.
+    Questions keep the order of their first row. Copies of a question share a group, so that folds
+    can keep them together: see ``core.question_groups``. Without ``pool_answers``, equal answers of
+    different arms are different classes.
     """
     encoded = table["question_id"].combine_chunks().dictionary_encode()
     question = np.asarray(encoded.indices, dtype=np.int64)
@@ -305,16 +321,35 @@ def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
     first = pa.array(order[offsets[:-1]])
     text: list[str | None] = table["question"].take(first).to_pylist()
     difficulty: list[str | None] = table["difficulty"].take(first).to_pylist()
-    group = [name if t is None else t for name, t in zip(ids, text, strict=True)]
     return SampleSet(
         id=ids,
         text=text,
         difficulty=difficulty,
         key=hash_strings(ids),
-        group=hash_strings(group),
+        group_name=_read_group_names(table, ids, question, order),
         answers=answers,
         order=order,
         columns=table,
         arms=tuple(arm_names.dictionary.to_pylist()),
         arm=arm,
     )
+
+
+def _read_group_names(
+    table: pa.Table, ids: list[str], question: IntArray, order: IntArray
+) -> list[str | None]:
+    """Return the group that is recorded for each question; DataError if its samples disagree."""
+    if "group" not in table.column_names:
+        return [None] * len(ids)
+    encoded = table["group"].combine_chunks().dictionary_encode()
+    code = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)[order]
+    first = code[np.searchsorted(question, np.arange(len(ids)))]
+    names: list[str | None] = [*encoded.dictionary.to_pylist(), None]
+    if len(differs := np.flatnonzero(code != first[question])):
+        row = int(differs[0])
+        found = f"{names[first[question[row]]]!r} and {names[code[row]]!r}"
+        raise DataError(
+            f"question {ids[question[row]]!r} has samples with the groups {found}: give all "
+            "samples of a question the same group, or none"
+        )
+    return [names[i] for i in first.tolist()]
