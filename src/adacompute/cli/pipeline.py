@@ -317,7 +317,13 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 
 @click.command("fit")
 @click.argument("source", metavar="SOURCE")
-@click.option("--budget", required=True, type=float, help="Mean cost per question.")
+@click.option("--budget", type=float, help="Mean cost per question.")
+@click.option("--today", help="Samples per question that you draw today.")
+@click.option(
+    "--same-answer",
+    type=float,
+    help="Share of answers that must be those of today's samples (default without grades: 0.98).",
+)
 @click.option("--out", required=True, type=RUN, help="Directory of the bundle.")
 @click.option("--run", type=RUN, help="Run directory (default: OUT.run).")
 @click.option(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from adacompute.cli.calibration_output import print_calibration, print_digest
+from adacompute.cli.calibration_output import print_calibration, print_digest, print_same_answer
 from adacompute.cli.output import (
     NOTHING,
     Cell,
@@ -60,7 +60,9 @@ def print_import(result: Result) -> None:
             "Samples": n_samples,
             "Samples per question": _format_range(result["min_samples"], result["max_samples"]),
             **excluded,
-            "Correct samples": format_share(result["correct"], n_samples),
+            "Correct samples": "no grades"
+            if result["correct"] is None
+            else format_share(result["correct"], n_samples),
             "Unparsed samples": format_share(result["unparsed"], n_samples),
             "Model": result["model"],
             "Grader": result["grader"],
@@ -204,7 +206,7 @@ def print_fit(result: Result) -> None:
         print_text(note)
     if result["steps_skipped"]:
         print_text(f"Skipped, as nothing changed: {', '.join(result['steps_skipped'])}.")
-    print_calibration(result)
+    (print_same_answer if result["verdict"] == "same answer" else print_calibration)(result)
     print_values("Files", {"Run": result["run"], "Report": result["report"]})
     print_text("Next:")
     print_text(f"  {result['next']}", "bold", wrap=False)

@@ -50,7 +50,7 @@ from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
 FORMAT = 6
-NOT_JUDGED = "not judged"
+NOT_JUDGED, SAME_ANSWER = "not judged", "same answer"
 UNIFORM = ("fixed", "mixture")
 """Policies that need no verdict: other policies are compared with them."""
 
@@ -70,7 +70,8 @@ class FrontierPoint:
     """Cost and accuracy of a price on held-out questions, with intervals.
 
     ``budget`` is the budget that the price is for: the mean cost, or an upper bound of it if the
-    calibration asked for one. ``rounds`` is the mean number of rounds per question.
+    calibration asked for one. ``rounds`` is the mean number of rounds per question. Without grades
+    the accuracy is None.
     """
 
     budget: float
@@ -78,9 +79,9 @@ class FrontierPoint:
     cost: float
     cost_low: float
     cost_high: float
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
     rounds: float
 
 
@@ -199,9 +200,12 @@ class Bundle:
         """Return the verdict of the calibration at a budget.
 
         It is "not judged" at a budget that was not calibrated, and None if none is needed: for a
-        uniform policy, or if the price keeps a share of the accuracy instead of a budget.
+        uniform policy, or if the price keeps a share of the accuracy instead of a budget. A policy
+        that answers as a number of samples does has one verdict.
         """
         known = self.notes.get("calibration", {})
+        if known.get("verdict") == SAME_ANSWER:
+            return SAME_ANSWER
         if self.notes.get("policy") in UNIFORM or "accuracy_of" in known:
             return None
         found = self._find_calibration(budget)
@@ -369,9 +373,14 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
 
 def _read_frontier(points: list[Any]) -> tuple[FrontierPoint, ...]:
     return tuple(
-        FrontierPoint(**{name: read_number(value) for name, value in point.items()})
+        FrontierPoint(**{name: _read_known(name, value) for name, value in point.items()})
         for point in points
     )
+
+
+def _read_known(name: str, value: object) -> float | None:
+    """Return a number of a frontier point; only an accuracy may be unknown."""
+    return None if value is None and name.startswith("accuracy") else read_number(value)
 
 
 def _read_baseline(content: Mapping[str, Any] | None) -> Baseline | None:

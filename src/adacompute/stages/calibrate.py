@@ -165,6 +165,8 @@ def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
 def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment, str]:
     """Return the experiment that the bundle was trained on, and the name of its policy."""
     store = Run(run)
+    if not store.is_graded:
+        store.samples()  # says what needs grades
     try:
         settings, name = dict(bundle.notes["experiment"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("levels", "budgets")}

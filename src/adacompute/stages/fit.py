@@ -3,7 +3,8 @@
 It runs import or collect, train, calibrate and report on one run directory. Each of these commands
 can still be run alone. A second call skips every step that finished with the same options on the
 same samples. Everything is checked before the first sample is paid for. It decides nothing itself:
-the verdict is that of calibrate.
+the verdict is that of calibrate. Samples without grades take another path, to a vote that stops
+early: that of the stage same_answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.factories import find_trainable
 from adacompute.graders.grader import COMMAND
-from adacompute.policies.bundle import check_replaceable, load_bundle
+from adacompute.policies.bundle import SAME_ANSWER, check_replaceable, load_bundle
 from adacompute.policies.bundle_files import find_digest
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings
@@ -37,6 +38,7 @@ from adacompute.stages.inputs import (
 )
 from adacompute.stages.report import FITTED, check_extra, report_run
 from adacompute.stages.results import RunResults
+from adacompute.stages.same_answer import fit_same_answer, read_count
 from adacompute.stages.train import train_run
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Run
@@ -67,8 +69,10 @@ class _Steps:
 def fit_run(
     source: str,
     *,
-    budget: float,
     out: Path,
+    budget: float | None = None,
+    today: str | None = None,
+    same_answer: float | None = None,
     run: Path | None = None,
     policy: str | None = None,
     levels: Sequence[int] = DEFAULT_LEVELS,
@@ -88,32 +92,69 @@ def fit_run(
     """Fit and calibrate a policy, write its report, and return its verdict.
 
     ``source`` holds recorded samples, or questions if ``collection`` has the options of `read_plan`
-    to sample them. Without ``policy`` it is the best one that the installed extras can fit.
+    to sample them. Without ``policy`` it is the best one that the installed extras can fit. With
+    ``same_answer``, or if the samples have no grades, the bundle answers as the samples of
+    ``today`` do, and nothing else is judged.
     """
-    check_budgets([budget], unit=unit)
+    _check_aim(budget, today, same_answer, unit)
     check_settings(confidence)
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
     prices: dict[str, Any] = {"token_prices": token_prices, "price_as": price_as}
     shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed)}
-    shared |= {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
+    trained_with = {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
     names = {"model": model, "grader": grader}
-    training = {**shared, **names, "tie_break": check_tie_break(tie_break), "evidence": evidence}
+    training = {**shared, **trained_with, **names, "evidence": evidence}
+    training["tie_break"] = check_tie_break(tie_break)
     if collection is None:
-        _import(source, run, steps, gold=gold, **names)
+        _import(source, run, steps, gold=gold, allow_ungraded=today is not None, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
+    base_url = (collection or {}).get("base_url")
+    if today is not None and (same_answer is not None or not Run(run).is_graded):
+        _refuse_graded({"budget": budget, "policy": policy}, tie_break)
+        steps.notes.clear()  # they are about a policy that is not used
+        known = {**shared, **names, "confidence": confidence, "same_answer": same_answer}
+        result = fit_same_answer(run, out=out, today=read_count(today), **known)
+        return _finish(result, steps, run, _next_command(result, run, out, grader, base_url))
+    if budget is None:
+        raise ConfigError("samples with grades need --budget")
     results, limits = RunResults.of(run), {"budget": budget, "confidence": confidence}
     trained = _train(run, out, steps, training, budget, results)
     result = _calibrate(run, out, steps, trained, limits, results)
     page = _study(run, steps, {**training, "budget": budget}, results)
-    return {
-        **result,
-        **steps.describe(),
-        "run": str(run),
-        "report": None if page is None else str(page),
-        "next": _next_command(result, run, out, grader, (collection or {}).get("base_url")),
-    }
+    return _finish(result, steps, run, _next_command(result, run, out, grader, base_url), page)
+
+
+def _check_aim(
+    budget: float | None, today: str | None, same_answer: float | None, unit: str
+) -> None:
+    """Refuse a fit that says neither what may be spent nor what is run today."""
+    if same_answer is not None and today is None:
+        raise ConfigError("--same-answer is about the samples that you draw today: give --today N")
+    if budget is None and today is None:
+        raise ConfigError("give --budget, or --today N for the number of samples that you draw now")
+    if budget is not None:
+        check_budgets([budget], unit=unit)
+
+
+def _finish(
+    result: dict[str, Any], steps: _Steps, run: Path, command: str, page: Path | None = None
+) -> dict[str, Any]:
+    """Return the result of a fit with its steps, its files and the next command."""
+    report = None if page is None else str(page)
+    return {**result, **steps.describe(), "run": str(run), "report": report, "next": command}
+
+
+def _refuse_graded(options: Mapping[str, object], tie_break: str) -> None:
+    """Refuse options that need grades, where the answer is to be that of today's samples."""
+    given = [f"--{name}" for name, value in options.items() if value is not None]
+    given += ["--tie-break logprob"] if tie_break != FIRST_SEEN else []
+    if given:
+        raise ConfigError(
+            f"{given[0]} needs grades and has no effect on how often the answer is that of today's "
+            "samples: leave it out, or give samples with grades and no --same-answer"
+        )
 
 
 def _choose_policy(policy: str | None, steps: _Steps) -> str:
@@ -241,7 +282,7 @@ def _next_command(
     result: dict[str, Any], run: Path, out: Path, grader: str | None, base_url: str | None
 ) -> str:
     """Return the command that serves a policy with a gain, or that scores all policies."""
-    if result["verdict"] != "gain":
+    if result["verdict"] not in ("gain", SAME_ANSWER):
         return shlex.join(["adacompute", "evaluate", str(run)])
     bundle = load_bundle(out)
     words = ["adacompute", "serve", "--bundle", str(out), "--base-url", base_url or "URL"]

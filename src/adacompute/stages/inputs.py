@@ -82,12 +82,15 @@ def read_pool(
     return make_pool(read_recorded(store), costs=costs, **known)
 
 
-def read_recorded(store: Run) -> SampleSet:
-    """Return the samples of a run as arrays; of a run larger than memory, those of a subsample."""
+def read_recorded(store: Run, *, need_grades: bool = True) -> SampleSet:
+    """Return the samples of a run as arrays; of a run larger than memory, those of a subsample.
+
+    DataError if they have no grades and grades are needed.
+    """
     n_samples = count_samples(store)
     if n_samples <= MAX_SAMPLES_IN_MEMORY:
-        return store.encoded_samples()
-    table, n_questions = read_subsample(store, MAX_SUBSAMPLE)
+        return store.encoded_samples(need_grades=need_grades)
+    table, n_questions = read_subsample(store, MAX_SUBSAMPLE, need_grades=need_grades)
     recorded = encode_samples(table, pool_answers=store.pool_answers)
     return replace(recorded, subsample_of=n_questions)
 

@@ -1,0 +1,137 @@
+"""Same answer: the stage that replaces today's N samples by a vote that stops early.
+
+It chooses how large a lead must be, writes the bundle of that rule, and says how often its answer
+is the one of all N samples. It uses no grades.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adacompute.core.errors import ConfigError
+from adacompute.evaluation.costs import CostModel, read_token_prices
+from adacompute.evaluation.experiment import Experiment, FittedPolicy
+from adacompute.evaluation.intervals import CONFIDENCE
+from adacompute.evaluation.same_answer import (
+    NAME,
+    PRICE,
+    SHARE,
+    compare_with_today,
+    keep_complete,
+    make_policy,
+)
+from adacompute.policies.bundle import FrontierPoint, save_bundle
+from adacompute.policies.stopping import VoteLeadRule
+from adacompute.stages.inputs import check_seed, describe_subsample, make_pool, read_recorded
+from adacompute.stages.train import describe_samples, make_bundle
+from adacompute.storage.store import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+BUDGET_DIGITS = 4
+"""Digits of the budget, which people copy; it is rounded up."""
+
+
+def read_count(today: str) -> int:
+    """Return today's number of samples; without grades it is nothing but a number."""
+    try:
+        count = int(today)
+    except ValueError:
+        raise ConfigError(
+            f"--today {today} needs grades, because votes are weighted and arms compared by them: "
+            "without grades give --today N, the number of samples"
+        ) from None
+    if count < 1:
+        raise ConfigError(f"--today must be a number of samples from 1, got {count}")
+    return count
+
+
+def fit_same_answer(
+    run: Path,
+    *,
+    out: Path,
+    today: int,
+    same_answer: float | None = None,
+    unit: str = "samples",
+    token_prices: Path | None = None,
+    price_as: Mapping[str, str] | None = None,
+    model: str | None = None,
+    grader: str | None = None,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Write the bundle of the cheapest lead that keeps enough answers, and return what it saves."""
+    store = Run(run)
+    prices = read_token_prices(token_prices, [unit], price_as, run=run)
+    costs = CostModel(unit, prices)
+    recorded = read_recorded(store, need_grades=False)
+    pool = make_pool(recorded, costs=costs)
+    share = SHARE if same_answer is None else same_answer
+    known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(seed)}
+    found = compare_with_today(pool, today, share=share, **known)
+    found["sentence"] = describe_same_answer(found, unit)
+    budget = round_up(found["delivered_cost"])
+    result = {
+        "verdict": found["verdict"],
+        "advice": found["advice"],
+        "budget": budget,
+        "price": PRICE,
+        "cost": found["delivered_cost"],
+        "cost_low": found["delivered_cost_low"],
+        "cost_high": found["delivered_cost_high"],
+        "rounds": found["rounds"],
+        "confidence": confidence,
+        "questions": found["questions"],
+        "today": found,
+    }
+    fitted = FittedPolicy(make_policy(VoteLeadRule(found["lead"], today)), (PRICE,), pool.features)
+    notes = {"policy": NAME, "features": "paper", "costs": costs.to_dict(), "calibration": result}
+    notes |= {"questions": found["questions"], **describe_subsample(recorded)}
+    source = describe_samples(store, fitted, model, grader)
+    experiment = Experiment(keep_complete(pool, today), (today,))
+    source |= {"unit": unit, "frontier": (_frontier(result),)}
+    bundle = make_bundle(experiment, fitted, notes, **source)
+    where = {"bundle": str(out), "bundle_digest": save_bundle(bundle, out)}
+    return {"policy": NAME, **where, "unit": unit, **result}
+
+
+def _frontier(result: Mapping[str, Any]) -> FrontierPoint:
+    """Return the only point of the policy; its accuracy is not known."""
+    names = ("budget", "price", "cost", "cost_low", "cost_high", "rounds")
+    unknown = dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high"))
+    return FrontierPoint(**{name: result[name] for name in names}, **unknown)
+
+
+def round_up(cost: float) -> float:
+    """Return a cost rounded up, so that it can be copied and is enough.
+
+    >>> round_up(2.98149), round_up(3.0), round_up(0.000123456)
+    (2.982, 3.0, 0.0001235)
+    """
+    step = 10.0 ** (math.floor(math.log10(cost)) + 1 - BUDGET_DIGITS)
+    return float(f"{np.ceil(cost / step * (1 - 1e-12)) * step:.{BUDGET_DIGITS}g}")
+
+
+def describe_same_answer(today: Mapping[str, Any], unit: str) -> str:
+    """Return what is saved, and how often the answer is the same, in one sentence."""
+    size, saving = today["samples"], round(100 * today["delivered_saving"])
+    noun = "sample" if size == 1 else "samples"
+    if unit == "samples":
+        change = f"{size} {noun} → {today['delivered_cost']:.1f} per question"
+    else:
+        costs = (f"{today[name]:.4g}" for name in ("cost", "delivered_cost"))
+        change = f"{size} {noun}: {' → '.join(costs)} {unit} per question"
+    if today["same_answer_low"] == 1:
+        same = f"always the same answer as {size}, so accuracy does not change"
+    else:
+        low = math.floor(1000 * today["same_answer_low"] + 1e-9) / 10
+        same = (
+            f"same answer as {size} in {100 * today['same_answer']:.1f} % (at least {low:.1f} %), "
+            f"so accuracy changes by at most {100 - low:.1f} points"
+        )
+    return f"{change}: {saving} % less; {same}, whatever the right answers are."
