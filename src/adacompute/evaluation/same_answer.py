@@ -3,13 +3,14 @@
 Rules that stop at a lead are replayed on recorded samples in random orders, and the answer at the
 stop is compared with that of all N of the same order. What share of the answers is the same bounds
 the change of accuracy, whatever the right answers are. A decided vote always gives the same answer;
-for the other rules there is a lower bound that holds for all of them at once. No grade is used.
+for other rules there is a lower bound that holds for all of them at once. No grade is used.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,9 @@ NAME = "vote-lead"
 
 PRICE = 1.0
 """The price of its only setting."""
+
+MAX_PAIRS = 1 << 24
+"""Pairs of samples that are compared at once, about; each takes some bytes."""
 
 DISJOINT, REDRAWN = "disjoint samples", "redrawn samples"
 """How the agreement of two runs was found: redrawn samples repeat, so they agree too often."""
@@ -96,7 +100,9 @@ def answer_of(answer: IntArray, n_samples: IntArray | None = None) -> IntArray:
     if n_samples is not None:
         is_drawn = np.arange(answer.shape[1]) < n_samples[:, None]
         answer = np.where(is_drawn, answer, UNPARSED)
-    first = votes.winner(answer)
+    size = max(1, MAX_PAIRS // answer.shape[1] ** 2)
+    parts = [votes.winner(answer[i : i + size]) for i in range(0, len(answer), size)]
+    first = np.concatenate([*parts, np.empty(0, dtype=np.int64)])
     return np.where(first < 0, UNPARSED, answer[np.arange(len(answer)), first])
 
 
@@ -127,24 +133,25 @@ def bound_leads(
 ) -> list[LeadChoice]:
     """Return every rule with the lower bound of its share; all bounds hold at once.
 
-    The last rule is the decided vote, whose share is 1 by what it is. The normal approximation
-    fails for shares near 1. So a bound is also at most the exact one for a count, as if each
+    A rule that cannot change an answer has a share of 1 by what it is. For the others the normal
+    approximation fails near 1. So a bound is also at most the exact one for a count, as if each
     question were either never answered otherwise or as often as any question can be.
     """
-    *unsure, decided = leads
+    highest = [largest_change(lead.rule) for lead in leads]
+    unsure = [i for i, high in enumerate(highest) if high > 0]
     low = np.ones(len(leads))
     if unsure:
-        changed = 1.0 - np.stack([lead.same for lead in unsure], axis=1)
+        changed = 1.0 - np.stack([leads[i].same for i in unsure], axis=1)
         band = simultaneous_band(-changed, group, confidence=confidence, seed=seed)
-        low[:-1] -= changed.mean(axis=0) + band.quantile * band.standard_error
+        low[unsure] -= changed.mean(axis=0) + band.quantile * band.standard_error
         risk = (1.0 - confidence) / len(unsure)
-        for i, lead in enumerate(unsure):
-            high = largest_change(lead.rule)
-            low[i] = min(low[i], 1.0 - high * bound_share(changed[:, i] / high, group, risk))
+        for i, share in zip(unsure, changed.T, strict=True):
+            count = bound_share(share / highest[i], group, risk)
+            low[i] = min(low[i], 1.0 - highest[i] * count)
     return [
         LeadChoice(
             lead.rule,
-            1.0 if lead is decided else float(lead.same.mean()),
+            float(lead.same.mean()),
             float(np.clip(bound, 0.0, 1.0)),
             Mean.of(lead.cost, 0.0, group).interval(confidence),
             float(lead.n_samples.mean()),
@@ -157,12 +164,14 @@ def bound_leads(
 def largest_change(rule: VoteLeadRule) -> float:
     """Return a bound on how often any question may be answered otherwise than by all samples.
 
-    An answer of c votes can only have led one of w ≥ c votes by the lead L in so many of the orders
-    of their votes, by the reflection principle: C(c + w, c − L) of C(c + w, c). The bound is the
-    largest sum over the answers that fit into N votes besides the winner's.
+    By the reflection principle, an answer of c votes has led one of w > c votes by the lead L in
+    C(c + w, c − L) of the C(c + w, c) orders of their votes. If both have c votes, the other must
+    have been seen first to win, and it is C(2c − 1, c − L − 1) orders. The bound is the largest sum
+    over the answers that fit into N votes besides the winner's. It is 0 for decided votes, and for
+    a lead of half of the samples: a tie then goes to the leader, which was seen first.
 
-    >>> round(largest_change(VoteLeadRule(2, 5)), 3)
-    0.167
+    >>> largest_change(VoteLeadRule(2, 5)), largest_change(VoteLeadRule(2, 4))
+    (0.1, 0.0)
     """
     lead, size = rule.lead, rule.max_samples
     largest = 0.0
@@ -171,11 +180,21 @@ def largest_change(rule: VoteLeadRule) -> float:
         for left in range(1, size - won + 1):
             best[left] = best[left - 1]
             for count in range(lead, min(won, left) + 1):
-                both = count + won
-                share = math.comb(both, count - lead) / math.comb(both, count)
+                share = _share_of_orders(count, won, lead)
                 best[left] = max(best[left], best[left - count] + share)
         largest = max(largest, best[-1])
     return min(1.0, largest)
+
+
+@cache
+def _share_of_orders(count: int, won: int, lead: int) -> float:
+    """Return the share of orders in which the answer that does not win has been so far ahead."""
+    both = count + won
+    if count < won:
+        ways = math.comb(both, count - lead)
+    else:
+        ways = math.comb(both - 1, count - lead - 1) if count > lead else 0
+    return ways / math.comb(both, count)
 
 
 def bound_share(share: FloatArray, group: KeyArray, risk: float) -> float:
@@ -304,15 +323,16 @@ def compare_with_today(
         "groups": len(np.unique(kept.group)),
         "excluded": len(pool) - len(kept),
         "confidence": confidence,
-        "leads": [
-            {
-                "lead": one.rule.lead,
-                "cost": one.cost.value,
-                "saving": 1.0 - one.cost.value / cost,
-                "same_answer": one.same_answer,
-                "same_answer_low": one.same_answer_low,
-                "rounds": one.n_rounds,
-            }
-            for one in choices
-        ],
+        "leads": [_describe_lead(one, cost) for one in choices],
+    }
+
+
+def _describe_lead(choice: LeadChoice, today: float) -> dict[str, float]:
+    return {
+        "lead": choice.rule.lead,
+        "cost": choice.cost.value,
+        "saving": 1.0 - choice.cost.value / today,
+        "same_answer": choice.same_answer,
+        "same_answer_low": choice.same_answer_low,
+        "rounds": choice.n_rounds,
     }

@@ -93,41 +93,55 @@ def fit_run(
 
     ``source`` holds recorded samples, or questions if ``collection`` has the options of `read_plan`
     to sample them. Without ``policy`` it is the best one that the installed extras can fit. With
-    ``same_answer``, or if the samples have no grades, the bundle answers as the samples of
-    ``today`` do, and nothing else is judged.
+    ``same_answer``, or without grades, the bundle answers as the samples of ``today`` do.
     """
-    _check_aim(budget, today, same_answer, unit)
-    check_settings(confidence)
+    _check_aim(budget, today, same_answer, unit=unit, confidence=confidence)
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
     prices: dict[str, Any] = {"token_prices": token_prices, "price_as": price_as}
-    shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed)}
-    trained_with = {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
-    names = {"model": model, "grader": grader}
-    training = {**shared, **trained_with, **names, "evidence": evidence}
-    training["tie_break"] = check_tie_break(tie_break)
+    names: dict[str, Any] = {"model": model, "grader": grader}
+    shared = {"unit": unit, **prices, "seed": check_seed(seed), **names}
+    training = {**shared, "tie_break": check_tie_break(tie_break), "evidence": evidence}
+    training |= {"policy": _choose_policy(policy, steps), "levels": check_levels(levels)}
     if collection is None:
         _import(source, run, steps, gold=gold, allow_ungraded=today is not None, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
-    base_url = (collection or {}).get("base_url")
     if today is not None and (same_answer is not None or not Run(run).is_graded):
-        _refuse_graded({"budget": budget, "policy": policy}, tie_break)
-        steps.notes.clear()  # they are about a policy that is not used
-        known = {**shared, **names, "confidence": confidence, "same_answer": same_answer}
-        result = fit_same_answer(run, out=out, today=read_count(today), **known)
-        return _finish(result, steps, run, _next_command(result, run, out, grader, base_url))
+        _refuse_graded({"budget": budget, "policy": policy}, tie_break, steps)
+        known = {**shared, "confidence": confidence, "same_answer": same_answer}
+        result, page = fit_same_answer(run, out=out, today=read_count(today), **known), None
+    else:
+        result, page = _fit_policy(run, out, steps, training, budget, confidence)
+    files = {"run": str(run), "report": None if page is None else str(page)}
+    command = _next_command(result, run, out, grader, (collection or {}).get("base_url"))
+    return {**result, **steps.describe(), **files, "next": command}
+
+
+def _fit_policy(
+    run: Path,
+    out: Path,
+    steps: _Steps,
+    options: dict[str, Any],
+    budget: float | None,
+    confidence: float,
+) -> tuple[dict[str, Any], Path | None]:
+    """Train and calibrate a policy and write its report; return its verdict and the page."""
     if budget is None:
         raise ConfigError("samples with grades need --budget")
     results, limits = RunResults.of(run), {"budget": budget, "confidence": confidence}
-    trained = _train(run, out, steps, training, budget, results)
+    trained = _train(run, out, steps, options, budget, results)
     result = _calibrate(run, out, steps, trained, limits, results)
-    page = _study(run, steps, {**training, "budget": budget}, results)
-    return _finish(result, steps, run, _next_command(result, run, out, grader, base_url), page)
+    return result, _study(run, steps, {**options, "budget": budget}, results)
 
 
 def _check_aim(
-    budget: float | None, today: str | None, same_answer: float | None, unit: str
+    budget: float | None,
+    today: str | None,
+    same_answer: float | None,
+    *,
+    unit: str,
+    confidence: float,
 ) -> None:
     """Refuse a fit that says neither what may be spent nor what is run today."""
     if same_answer is not None and today is None:
@@ -136,18 +150,15 @@ def _check_aim(
         raise ConfigError("give --budget, or --today N for the number of samples that you draw now")
     if budget is not None:
         check_budgets([budget], unit=unit)
+    check_settings(confidence)
 
 
-def _finish(
-    result: dict[str, Any], steps: _Steps, run: Path, command: str, page: Path | None = None
-) -> dict[str, Any]:
-    """Return the result of a fit with its steps, its files and the next command."""
-    report = None if page is None else str(page)
-    return {**result, **steps.describe(), "run": str(run), "report": report, "next": command}
+def _refuse_graded(options: Mapping[str, object], tie_break: str, steps: _Steps) -> None:
+    """Refuse options that need grades, where the answer is to be that of today's samples.
 
-
-def _refuse_graded(options: Mapping[str, object], tie_break: str) -> None:
-    """Refuse options that need grades, where the answer is to be that of today's samples."""
+    Notes on the policy that is not fitted are dropped.
+    """
+    steps.notes.clear()
     given = [f"--{name}" for name, value in options.items() if value is not None]
     given += ["--tie-break logprob"] if tie_break != FIRST_SEEN else []
     if given:

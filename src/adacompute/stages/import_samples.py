@@ -61,8 +61,8 @@ def import_samples(
     graded by that question set. Otherwise tidy samples without grades are graded by their own
     reference answers. An answer that is graded both correct and wrong within one question is
     refused unless ``allow_inconsistent_grades`` is set. Without ``pool_answers``, answers of
-    different arms are never the same, and each arm has its own grades and reference answers. With
-    ``allow_ungraded``, a source that has neither grades nor reference answers makes a run without.
+    different arms are never the same, and each arm has its own grades and reference answers.
+    ``allow_ungraded`` accepts a source without grades and reference answers.
     """
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
@@ -72,31 +72,24 @@ def import_samples(
     loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
     hashes = {name: _hash_source(path, loaded, gold) for name, path in sources.items()}
-    is_ungraded = allow_ungraded and gold is None and _has_no_grades(sources)
-    graded = (
-        _read_without_grades(sources[None], loaded)
-        if is_ungraded
-        else read_arms(sources, loaded, gold, pool_answers=pool_answers)
-    )
+    may = {"pool_answers": pool_answers, "allow_ungraded": allow_ungraded}
+    graded = read_arms(sources, loaded, gold, **may)
     gold_hash = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments: dict[str, Any] = {"model": model, "grader": grader, "gold": gold_hash}
     arguments["source"] = hashes if arms else hashes[None]
-    if not pool_answers:
-        arguments["pool_answers"] = False
+    arguments |= {} if pool_answers else {"pool_answers": False}
     finished = store.find_finished("import", arguments, {})
     if finished:
         return finished.result
     _check_run(store, graded.samples, pool_answers=pool_answers)
     recorded = encode_samples(graded.samples, pool_answers=pool_answers)
-    if grader is not None or is_ungraded:
+    if grader is not None or graded.samples["correct"].null_count:
         check_parsed(recorded)
     if not allow_inconsistent_grades:
         check_grades(recorded)
     named = {"model": model or find_model(graded.samples), "grader": grader}
     result: dict[str, Any] = {**_count(recorded), **_count_excluded(graded), **named}
     result |= {"arms": _count_arms(recorded), "pool_answers": pool_answers}
-    if is_ungraded:
-        result |= {"graded": False, "correct": None}
     outputs = {SAMPLES: graded.samples}
     store.finish("import", arguments=arguments, inputs={}, outputs=outputs, result=result)
     return result
@@ -180,9 +173,9 @@ def _count_arms(recorded: SampleSet) -> list[dict[str, Any]]:
     return counts
 
 
-def _count(recorded: SampleSet) -> dict[str, int]:
+def _count(recorded: SampleSet) -> dict[str, int | None]:
     """Count questions and samples, and what may surprise: unequal numbers and missing texts."""
-    answers = recorded.answers
+    answers, has_grades = recorded.answers, not recorded.columns["correct"].null_count
     return {
         "questions": len(answers),
         "samples": len(answers.answer),
@@ -190,7 +183,8 @@ def _count(recorded: SampleSet) -> dict[str, int]:
         "max_samples": int(answers.n_samples.max(initial=0)),
         "without_text": sum(text is None for text in recorded.text),
         "unparsed": int((answers.answer == UNPARSED).sum()),
-        "correct": int(answers.correct.sum()),
+        "correct": int(answers.correct.sum()) if has_grades else None,
+        **({} if has_grades else {"graded": False}),
     }
 
 
@@ -224,12 +218,15 @@ def read_arms(
     gold: str | None,
     *,
     pool_answers: bool = True,
+    allow_ungraded: bool = False,
 ) -> GradedSamples:
     """Read the samples of each arm into one table, graded where they have no grades.
 
     The source of None keeps the arms that it records. Where answers pool, a grader writes equal
-    answers of several arms alike.
+    answers of several arms alike. With ``allow_ungraded``, one source may have no grades.
     """
+    if allow_ungraded and gold is None and _has_no_grades(sources):
+        return _read_without_grades(sources[None], grader)
     tables: list[pa.Table] = []
     excluded: dict[str, int] | None = None
     for name, path in sources.items():
