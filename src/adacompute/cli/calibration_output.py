@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from adacompute.cli.output import (
@@ -41,7 +42,7 @@ def print_same_answer(result: Result) -> None:
                 "Mean cost": f"{one['cost']:.4g}",
                 "Saving": format_percent(one["saving"], 0),
                 "Same answer": format_percent(one["same_answer"]),
-                "At least": format_percent(one["same_answer_low"]),
+                "At least": format_percent(math.floor(1000 * one["same_answer_low"]) / 1000),
             }
             for one in today["leads"]
         ],

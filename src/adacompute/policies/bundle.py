@@ -378,7 +378,7 @@ def _read_frontier(points: list[Any]) -> tuple[FrontierPoint, ...]:
     )
 
 
-def _read_known(name: str, value: object) -> float | None:
+def _read_known(name: str, value: object) -> Any:  # noqa: ANN401 - a number, or None
     """Return a number of a frontier point; only an accuracy may be unknown."""
     return None if value is None and name.startswith("accuracy") else read_number(value)
 

@@ -90,7 +90,12 @@ def fit_same_answer(
         "today": found,
     }
     fitted = FittedPolicy(make_policy(VoteLeadRule(found["lead"], today)), (PRICE,), pool.features)
-    notes = {"policy": NAME, "features": "paper", "costs": costs.to_dict(), "calibration": result}
+    notes: dict[str, Any] = {
+        "policy": NAME,
+        "features": "paper",
+        "costs": costs.to_dict(),
+        "calibration": result,
+    }
     notes |= {"questions": found["questions"], **describe_subsample(recorded)}
     source = describe_samples(store, fitted, model, grader)
     experiment = Experiment(keep_complete(pool, today), (today,))
@@ -103,8 +108,8 @@ def fit_same_answer(
 def _frontier(result: Mapping[str, Any]) -> FrontierPoint:
     """Return the only point of the policy; its accuracy is not known."""
     names = ("budget", "price", "cost", "cost_low", "cost_high", "rounds")
-    unknown = dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high"))
-    return FrontierPoint(**{name: result[name] for name in names}, **unknown)
+    known: dict[str, Any] = {name: result[name] for name in names}
+    return FrontierPoint(**known, accuracy=None, accuracy_low=None, accuracy_high=None)
 
 
 def round_up(cost: float) -> float:
