@@ -75,20 +75,7 @@ def fit_same_answer(
     known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(seed)}
     found = compare_with_today(pool, today, share=share, **known)
     found["sentence"] = describe_same_answer(found, unit)
-    budget = round_up(found["delivered_cost"])
-    result = {
-        "verdict": found["verdict"],
-        "advice": found["advice"],
-        "budget": budget,
-        "price": PRICE,
-        "cost": found["delivered_cost"],
-        "cost_low": found["delivered_cost_low"],
-        "cost_high": found["delivered_cost_high"],
-        "rounds": found["rounds"],
-        "confidence": confidence,
-        "questions": found["questions"],
-        "today": found,
-    }
+    result = _as_calibration(found)
     fitted = FittedPolicy(make_policy(VoteLeadRule(found["lead"], today)), (PRICE,), pool.features)
     notes: dict[str, Any] = {
         "policy": NAME,
@@ -103,6 +90,19 @@ def fit_same_answer(
     bundle = make_bundle(experiment, fitted, notes, **source)
     where = {"bundle": str(out), "bundle_digest": save_bundle(bundle, out)}
     return {"policy": NAME, **where, "unit": unit, **result}
+
+
+def _as_calibration(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what a bundle records of its calibration: the verdict, and the budget to use."""
+    copied = {name: found[name] for name in ("verdict", "advice", "rounds", "confidence")}
+    return {
+        **copied,
+        "budget": round_up(found["delivered_cost"]),
+        "price": PRICE,
+        **{name: found[f"delivered_{name}"] for name in ("cost", "cost_low", "cost_high")},
+        "questions": found["questions"],
+        "today": found,
+    }
 
 
 def _frontier(result: Mapping[str, Any]) -> FrontierPoint:
