@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from adacompute.api.estimator import Estimator, Pretrained
     from adacompute.api.estimators import (
         AdaptiveConsistency,
+        DecidedVotes,
         EarlyStopping,
         Fixed,
         LongestFirst,
@@ -72,6 +73,7 @@ __all__ = [
     "CallUsage",
     "ConfigError",
     "DataError",
+    "DecidedVotes",
     "EarlyStopping",
     "Estimate",
     "Estimator",
@@ -137,8 +139,8 @@ _MODULES = {
     "api.bundles": "load_policy",
     "api.calibration": "Calibration calibrate",
     "api.estimator": "Estimator Pretrained",
-    "api.estimators": "AdaptiveConsistency EarlyStopping Fixed LongestFirst Mixture Random Retry"
-    " Router Sequential SequentialVotes ValueRouter",
+    "api.estimators": "AdaptiveConsistency DecidedVotes EarlyStopping Fixed LongestFirst Mixture"
+    " Random Retry Router Sequential SequentialVotes ValueRouter",
     "api.samples": "Samples read_samples",
     "api.scores": "Scores evaluate",
     "api.serving": "create_app",

@@ -170,3 +170,30 @@ def test_a_log_of_another_format_is_refused(
     pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
     with pytest.raises(DataError, match="format 1"):
         import_samples(log if whole else path, tmp_path / "run", grader="numeric", gold=str(key))
+
+
+def test_a_gateways_log_can_be_imported_without_grades(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    logged(log, "2 + 2?", "2 + 3?")
+    logged(log, "2 + 3?", decision="later")
+    with pytest.raises(DataError, match=r"log of a gateway.*fit SOURCE --today N"):
+        import_samples(log, tmp_path / "run", grader="numeric")
+    found = import_samples(log, tmp_path / "run", grader="numeric", allow_ungraded=True)
+    assert (found["graded"], found["correct"], found["unparsed"]) == (False, None, 3)
+    assert (found["questions"], found["samples"], found["max_samples"]) == (2, 9, 6)
+    table = pq.read_table(tmp_path / "run" / "samples.parquet")
+    assert table["correct"].null_count == 9
+    assert set(table["answer"].to_pylist()) == {"4", "5", None}
+
+
+def test_samples_with_grades_keep_them_where_none_are_needed(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    rows: list[dict[str, Any]] = [{"question_id": "q", "sample": 0, "answer": "4", "correct": True}]
+    path.write_text(json.dumps(rows[0]) + "\n")
+    found = import_samples(path, tmp_path / "run", allow_ungraded=True)
+    assert found["correct"] == 1
+    assert "graded" not in found
+    rows.append({"question_id": "q", "sample": 1, "answer": "5"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"'correct' of .* is null in 1 rows"):
+        import_samples(path, tmp_path / "other", allow_ungraded=True)

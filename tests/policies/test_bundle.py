@@ -23,7 +23,7 @@ from adacompute.policies.policy import ObservedSamples, Policy, SampleMatrix, St
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.rule_policy import RulePolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
 from adacompute.policies.uniform import FixedRule, RetryRule
 
 LEVELS = make_levels((1, 2, 4))
@@ -34,8 +34,14 @@ FRONTIER = (
 RULES = RulePolicy(
     "all",
     LEVELS,
-    (FixedRule(1), RetryRule(1, 4), AdaptiveConsistencyRule(0.9, 4), EarlyStoppingRule(2, 4)),
-    PriceSchedule((0.4, 0.2, 0.1, 0.05)),
+    (
+        FixedRule(1),
+        RetryRule(1, 4),
+        AdaptiveConsistencyRule(0.9, 4),
+        EarlyStoppingRule(2, 4),
+        VoteLeadRule(2, 4),
+    ),
+    PriceSchedule((0.4, 0.2, 0.1, 0.05, 0.02)),
     mix_by="length",
     training_lengths=(1.0, 2.5),
     length_feature=1,
@@ -212,13 +218,14 @@ SETTINGS = asdict(Settings())
         ("rules", "sample_cost", math.nan, "damaged .a number cannot be nan"),
         ("rules", "frontier", [{"price": math.nan}], "damaged .a number cannot be nan"),
         ("rules", "policy__prices", [10**400, 0.2, 0.1, 0.05], "damaged .int too large"),
-        ("rules", "policy__prices", [0.4, 0.2], "2 prices need as many rules, got 4"),
+        ("rules", "policy__prices", [0.4, 0.2], "2 prices need as many rules, got 5"),
         ("rules", "policy__rules__0__rule", "best", "rule 'best' is unknown"),
         ("rules", "policy__rules__0__rule", ["fixed"], "damaged"),
         ("rules", "policy__rules__0__n_samples", 2.5, "n_samples cannot be a float"),
         ("rules", "policy__rules__0__n_samples", 0, "does not fit levels of up to 4 samples"),
         ("rules", "policy__rules__2__max_samples", 10**9, "does not fit levels of up to 4 samples"),
         ("rules", "policy__rules__2__threshold", "0.9", "a number cannot be a str"),
+        ("rules", "policy__rules__4__lead", 0, "does not fit levels of up to 4 samples"),
         ("rules", "policy__rules__1__window", 2, "damaged .*unexpected keyword argument"),
         ("rules", "policy__length_feature", None, "length_feature cannot be a NoneType"),
         ("rules", "policy__training_lengths", [[1]], "a number cannot be a list"),

@@ -22,7 +22,10 @@ from test_support.populations import make_population
 QUESTIONS, SAMPLES = 80, 8
 LEVELS = (1, 2, 4, 6)
 STATIC = ("fixed", "mixture", "random", "longest-first", *ROUTERS)
-STOPPING = ("retry", "adaptive-consistency", "early-stopping", "sequential-votes")
+STOPPING = (
+    *("retry", "adaptive-consistency", "early-stopping"),
+    *("decided-votes", "sequential-votes"),
+)
 BOTH = ("sequential",)
 
 

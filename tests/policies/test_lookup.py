@@ -19,12 +19,18 @@ from adacompute.policies.policy import NO_LEVEL, ObservedSamples, Policy, Sample
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.sequential import SequentialPolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
 from adacompute.policies.uniform import FixedRule, RetryRule
 
 LEVELS = make_levels(tuple(range(1, 9)))
-RULES = (FixedRule(1), RetryRule(2, 4), EarlyStoppingRule(3, 6), AdaptiveConsistencyRule(0.9, 8))
-MIXED = RulePolicy("mixed", LEVELS, RULES, PriceSchedule((0.4, 0.2, 0.1, 0.05)))
+RULES = (
+    FixedRule(1),
+    RetryRule(2, 4),
+    EarlyStoppingRule(3, 6),
+    VoteLeadRule(2, 8),
+    AdaptiveConsistencyRule(0.9, 8),
+)
+MIXED = RulePolicy("mixed", LEVELS, RULES, PriceSchedule((0.4, 0.2, 0.1, 0.05, 0.02)))
 
 
 def example() -> SequentialPolicy:
@@ -37,7 +43,7 @@ def make_policy(name: str) -> Policy:
     policies: dict[str, Callable[[], Policy]] = {
         "mixed": lambda: MIXED,
         "unmixed": lambda: replace(MIXED, mix_by="none"),
-        "single": lambda: replace(MIXED, rules=RULES[3:], schedule=PriceSchedule((0.1,))),
+        "single": lambda: replace(MIXED, rules=RULES[4:], schedule=PriceSchedule((0.1,))),
         "sequential": example,
     }
     return policies[name]()

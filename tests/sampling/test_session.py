@@ -22,7 +22,7 @@ from adacompute.policies.episode import LOGPROB, UNLIMITED_ROUNDS, Episode, run_
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import Rule, RulePolicy
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
 from adacompute.policies.uniform import FixedRule, RetryRule
 from adacompute.sampling.blocks import decide, question_features
 from adacompute.sampling.session import AnySample, ParsedAnswer, Request, Session
@@ -33,6 +33,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "retry": (RetryRule(2, 6),),
     "adaptive-consistency": (AdaptiveConsistencyRule(0.9, 6),),
     "early-stopping": (EarlyStoppingRule(2, 6),),
+    "decided-votes": (VoteLeadRule(6, 6),),
+    "vote-lead": (VoteLeadRule(2, 5),),
 }
 PRICE = 0.03
 Recorded = list[tuple[str | None, float | None]]

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from adacompute.cli.main import cli
 from adacompute.core.errors import BundleError, ConfigError, InfeasibleBudget
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.today import TodayOptions
 from adacompute.policies.bundle import load_bundle
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.stages import calibrate as calibrations
@@ -104,7 +105,7 @@ def test_a_confident_cost_holds_the_budget(trained: tuple[Path, Path]) -> None:
 
 def test_today_alone_sets_the_price_and_states_what_is_saved(trained: tuple[Path, Path]) -> None:
     run, policy = trained
-    found = calibrate_run(run, bundle=policy, today="4", tolerance=0.2)
+    found = calibrate_run(run, bundle=policy, today=TodayOptions("4", tolerance=0.2))
     today = found["today"]
     assert (today["samples"], today["votes"], today["cost"]) == (4, "equal", 4.0)
     assert found["cost"] == pytest.approx(today["delivered_cost"], rel=1e-3)
@@ -112,7 +113,7 @@ def test_today_alone_sets_the_price_and_states_what_is_saved(trained: tuple[Path
     bundle = load_bundle(policy)
     assert bundle.price_for(found["budget"]) == found["price"]
     assert bundle.notes["calibration"]["today"] == today
-    both = calibrate_run(run, bundle=policy, budget=2.0, today="4", tolerance=0.2)
+    both = calibrate_run(run, bundle=policy, budget=2.0, today=TodayOptions("4", tolerance=0.2))
     assert (both["budget"], both["today"]["delivered_cost"]) == (2.0, today["delivered_cost"])
 
 
@@ -121,14 +122,13 @@ def test_today_alone_sets_the_price_and_states_what_is_saved(trained: tuple[Path
     [
         ({}, "--budget"),
         ({}, "--today"),
-        ({"today": "0"}, "'0'"),
-        ({"today": "4x:0"}, "4x:0"),
-        ({"today": "-3"}, "'-3'"),
-        ({"today": "large"}, "large"),
-        ({"today": "4", "today_calls": "two"}, "two"),
-        ({"today": "4", "tolerance": -0.1}, "tolerance"),
-        ({"today": "4", "monthly_bill": 100.0}, "token counts"),
-        ({"budget": 2.0, "monthly_bill": 100.0}, "--today"),
+        ({"today": TodayOptions("0")}, "'0'"),
+        ({"today": TodayOptions("4x:0")}, "4x:0"),
+        ({"today": TodayOptions("-3")}, "'-3'"),
+        ({"today": TodayOptions("large")}, "large"),
+        ({"today": TodayOptions("4", calls="two")}, "two"),
+        ({"today": TodayOptions("4", tolerance=-0.1)}, "tolerance"),
+        ({"today": TodayOptions("4", monthly_bill=100.0)}, "token counts"),
         ({"budget": float("nan")}, "nan"),
         ({"budget": float("inf")}, "inf"),
         ({"budget": -1.0}, "-1"),

@@ -269,6 +269,15 @@ class EarlyStopping(CappedEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class DecidedVotes(CappedEstimator):
+    """Stop when the remaining samples cannot change the vote."""
+
+    kind: ClassVar[str] = "decided-votes"
+    max_samples: int = MAX_SAMPLES
+    tie_break: str = "first"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class Router(LevelsEstimator):
     """The paper's router: classifiers of the oracle's levels from text features.
 
@@ -333,6 +342,7 @@ ESTIMATORS: dict[str, type[RegisteredEstimator]] = {
         ValueRouter,
         AdaptiveConsistency,
         EarlyStopping,
+        DecidedVotes,
         Sequential,
         SequentialVotes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from adacompute.cli.output import (
@@ -9,6 +10,7 @@ from adacompute.cli.output import (
     format_percent,
     format_points,
     format_value,
+    print_rows,
     print_text,
     print_values,
 )
@@ -28,6 +30,44 @@ STYLES = {
 def print_calibration(result: Result) -> None:
     """Print the verdict, the gain and the cost of a calibrated bundle, and its digest."""
     _print_verdict(result)
+    print_digest(result)
+
+
+def print_same_answer(result: Result) -> None:
+    """Print what a vote that stops early saves, and how often its answer is that of all samples."""
+    today = result["today"]
+    size = today["samples"]
+    print_text(f"Same answer. {today['sentence']}", STYLES["same answer"])
+    by_redrawing = "" if today["repeat_agreement_by"] == "disjoint samples" else ", about"
+    agreement = format_percent(today["repeat_agreement"], 0)
+    print_text(f"Two runs of {size} agree in {agreement} of questions{by_redrawing}.")
+    if today["excluded"]:
+        print_text(f"Left out: {today['excluded']} questions with fewer than {size} samples.")
+    print_rows(
+        f"Instead of {size} samples, stop at",
+        [
+            {
+                "Lead": "decided vote" if one["lead"] == size else one["lead"],
+                "Mean cost": f"{one['cost']:.4g}",
+                "Saving": format_percent(one["saving"], 0),
+                "Same answer": format_percent(one["same_answer"]),
+                "At least": format_percent(math.floor(1000 * one["same_answer_low"]) / 1000),
+            }
+            for one in today["leads"]
+        ],
+    )
+    chosen = "decided vote" if today["is_decided_vote"] else f"a lead of {today['lead']}"
+    print_values(
+        "Delivered",
+        {
+            "Bundle": result["bundle"],
+            "Stops at": chosen,
+            "Expected cost": f"{format_amount(result['cost'], result['unit'])} per question",
+            "Rounds per question": f"{result['rounds']:.2f}",
+            "Latency": _format_latency(today),
+            "Questions": result["questions"],
+        },
+    )
     print_digest(result)
 
 

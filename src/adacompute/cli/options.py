@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -332,15 +333,35 @@ SAVING = (
         type=float,
         help="Accuracy that need not be proven, compared with today (default: 0.005).",
     ),
+    click.option("--monthly-bill", type=float, help="What you pay today, to say what you save."),
 )
-BILL = click.option("--monthly-bill", type=float, help="What you pay today, to say what you save.")
+SAME_ANSWER = click.option(
+    "--same-answer",
+    type=float,
+    help="Share of answers that must be those of today's samples (default without grades: 0.98).",
+)
 
 
 def saving(function: F) -> F:
-    """Give a command the options that say what is run today."""
+    """Give a command the options that say what is run today, which it receives as one."""
+
+    @wraps(function)
+    def collect(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - of any command
+        from adacompute.evaluation.today import TodayOptions
+
+        names = {"today_calls": "calls", "tolerance": "tolerance", "monthly_bill": "monthly_bill"}
+        names |= {"same_answer": "same_answer"} if "same_answer" in options else {}
+        given = {new: options.pop(old) for old, new in names.items()}
+        if options["today"] is not None:
+            options["today"] = TodayOptions(options["today"], **given)
+        elif found := [old for old, new in names.items() if given[new] is not None]:
+            option = found[0].replace("_", "-")
+            raise click.UsageError(f"--{option} needs --today, what you run now, such as 5")
+        return function(*args, **options)
+
     for option in reversed(SAVING):
-        function = option(function)
-    return function
+        collect = option(collect)
+    return cast("F", collect)
 
 
 @click.command

@@ -13,7 +13,6 @@ import click
 
 from adacompute.cli.calibration_output import print_calibration
 from adacompute.cli.options import (
-    BILL,
     COLLECTING_NAMES,
     EVIDENCE,
     FEATURES,
@@ -26,6 +25,7 @@ from adacompute.cli.options import (
     PRICE_AS,
     ROUND_COST,
     RUN,
+    SAME_ANSWER,
     SEED,
     TIE_BREAK,
     TOKEN_PRICES,
@@ -220,7 +220,6 @@ def train(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 
 @click.option("--bundle", required=True, type=RUN, help="Bundle to calibrate.")
 @click.option("--budget", type=float, help="Mean cost per question (or give --today).")
 @saving
-@BILL
 @click.option(
     "--confidence",
     type=float,
@@ -309,7 +308,6 @@ def evaluate(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 @PRICE_AS
 @click.option("--seed", type=int, help="Seed of all random choices (default: as fitted, or 0).")
 @saving
-@BILL
 @common
 def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as declared
     """Write a page that shows what a budget buys, and why."""
@@ -323,8 +321,8 @@ def report(*, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 @click.command("fit")
 @click.argument("source", metavar="SOURCE")
 @click.option("--budget", type=float, help="Mean cost per question (or give --today).")
+@SAME_ANSWER
 @saving
-@BILL
 @click.option("--out", required=True, type=RUN, help="Directory of the bundle.")
 @click.option("--run", type=RUN, help="Run directory (default: OUT.run).")
 @click.option(

@@ -13,6 +13,7 @@ from adacompute.cli.calibration_output import (
     describe_questions,
     print_calibration,
     print_digest,
+    print_same_answer,
 )
 from adacompute.cli.output import (
     NOTHING,
@@ -64,7 +65,9 @@ def print_import(result: Result) -> None:
             "Samples": n_samples,
             "Samples per question": _format_range(result["min_samples"], result["max_samples"]),
             **excluded,
-            "Correct samples": format_share(result["correct"], n_samples),
+            "Correct samples": "no grades"
+            if result["correct"] is None
+            else format_share(result["correct"], n_samples),
             "Unparsed samples": format_share(result["unparsed"], n_samples),
             "Model": result["model"],
             "Grader": result["grader"],
@@ -201,7 +204,7 @@ def print_fit(result: Result) -> None:
         print_text(note)
     if result["steps_skipped"]:
         print_text(f"Skipped, as nothing changed: {', '.join(result['steps_skipped'])}.")
-    print_calibration(result)
+    (print_same_answer if result["verdict"] == "same answer" else print_calibration)(result)
     print_values("Files", {"Run": result["run"], "Report": result["report"]})
     print_text("Next:")
     print_text(f"  {result['next']}", "bold", wrap=False)

@@ -38,7 +38,8 @@ OLD_COLUMNS = frozenset({"operating_level", "shared"})
 
 _REMEDIES = {
     "correct": ": pass a grader (grader= or --grader) for ungraded samples, with gold answers in a "
-    "column 'gold' or, as for the log of a gateway, in a file (gold= or --gold)"
+    "column 'gold' or, as for the log of a gateway, in a file (gold= or --gold); or run "
+    "'adacompute fit SOURCE --today N', which needs no grades"
 }
 """What to do about a missing column that must not be null."""
 

@@ -61,7 +61,8 @@ def read_source(source: str | Path, *, grade: GradeFunction | None = None) -> pa
     if path.is_dir() and find_log_files(path):
         raise DataError(
             f"{path} is the log of a gateway, whose samples have no grades: pass a file of gold "
-            "answers (gold= or --gold) and a grader (grader= or --grader)"
+            "answers (gold= or --gold) and a grader (grader= or --grader), or run 'adacompute fit "
+            "SOURCE --today N', which needs no grades"
         )
     raise DataError(f"{path} holds no samples in a supported format: {SAMPLE_FORMATS}")
 

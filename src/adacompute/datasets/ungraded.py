@@ -3,7 +3,8 @@
 The gold answers come from a question set, which is matched by question id, by text, or by the id
 that a log without texts gives a text; or from the samples themselves. Questions without a gold
 answer are left out and counted. The samples of a question are graded together, or those of each arm
-where answers do not pool. The function that grades is an argument.
+where answers do not pool. The function that grades is an argument. Samples can also be read without
+grades: then equal answers are written alike, and the grades are null.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import pyarrow as pa
 
 from adacompute.core.errors import DataError
 from adacompute.core.types import text_id
-from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples, read_columns
+from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples, finish_samples, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from adacompute.datasets.log_rows import GradeFunction, Row
@@ -31,10 +32,14 @@ UNGRADED = SAMPLE_SCHEMA.set(
 """Columns of samples that may have no grade."""
 
 
+WITHOUT_GRADES = UNGRADED.remove(UNGRADED.get_field_index("decision_id"))
+"""Columns of samples in a run that has no grades; all of them are null."""
+
+
 class GradedSamples(NamedTuple):
     """Graded samples, and the number of samples of each question that has no gold answer.
 
-    ``excluded`` is None if the samples came with grades.
+    ``excluded`` is None if the samples came with grades, or were read without any.
     """
 
     samples: pa.Table
@@ -48,9 +53,19 @@ def find_log_files(path: Path) -> list[Path]:
 
 def has_gold_only(path: Path) -> bool:
     """Whether a file of samples has gold answers but no grades."""
-    table = read_columns(path, pa.schema([UNGRADED.field("gold"), UNGRADED.field("correct")]))
-    gold, correct = table["gold"], table["correct"]
-    return bool(correct.null_count == len(correct) and gold.null_count < len(gold))
+    return _find_known(path) == {"gold"}
+
+
+def has_no_grades(path: Path) -> bool:
+    """Whether a file of samples, or the log of a gateway, has neither grades nor gold answers."""
+    files = find_log_files(path)
+    return bool(files) and not any(_find_known(file) for file in files)
+
+
+def _find_known(file: Path) -> set[str]:
+    """Return which of the columns gold and correct have any value."""
+    table = read_columns(file, pa.schema([UNGRADED.field("gold"), UNGRADED.field("correct")]))
+    return {name for name in table.column_names if table[name].null_count < len(table)}
 
 
 def read_ungraded(
@@ -63,6 +78,24 @@ def read_ungraded(
     """
     rows = [row for samples in _read_questions(path).values() for row in samples]
     return _grade(_group(rows, pool_answers=pool_answers), key, grade, path)
+
+
+def read_answers(
+    path: Path, write_alike: Callable[[Sequence[str | None]], Sequence[str | None]] | None
+) -> GradedSamples:
+    """Read samples without grades; ``write_alike`` finds the answers in the texts of a question.
+
+    Without it, the recorded answers are compared as they are.
+    """
+    rows: list[Row] = []
+    for samples in _read_questions(path).values():
+        answers = [row["answer"] for row in samples]
+        if write_alike is not None:
+            answers = list(write_alike([row["completion"] or row["answer"] for row in samples]))
+        for row, answer in zip(samples, answers, strict=True):
+            rows.append({**row, "answer": answer, "correct": None})
+    table = pa.Table.from_pylist(rows, schema=WITHOUT_GRADES)
+    return GradedSamples(finish_samples(table, path))
 
 
 def grade_table(

@@ -31,7 +31,7 @@ from adacompute.policies.price_schedule import PriceSchedule, fit_price_schedule
 from adacompute.policies.router import fit_router, fit_value_router
 from adacompute.policies.rule_policy import Rule, RulePolicy
 from adacompute.policies.sequential import PRICE_JITTER, fit_sequential
-from adacompute.policies.stopping import adaptive_grid, early_grid
+from adacompute.policies.stopping import adaptive_grid, decided_grid, early_grid
 from adacompute.policies.uniform import FixedRule, retry_grid
 
 STEPS_PER_SETTING = 4
@@ -144,6 +144,11 @@ def make_early_stopping(experiment: Experiment, train: IntArray) -> FittedPolicy
     return _make_stopping("early-stopping", experiment, train, early_grid(max(experiment.levels)))
 
 
+def make_decided_votes(experiment: Experiment, train: IntArray) -> FittedPolicy:
+    """Stop when the remaining samples cannot change the vote."""
+    return _make_stopping("decided-votes", experiment, train, decided_grid(max(experiment.levels)))
+
+
 def _make_stopping(
     name: str, experiment: Experiment, train: IntArray, rules: Sequence[Rule]
 ) -> FittedPolicy:
@@ -250,6 +255,7 @@ POLICY_FACTORIES: dict[str, PolicyFactory] = {
     "value-router": make_value_router,
     "adaptive-consistency": make_adaptive_consistency,
     "early-stopping": make_early_stopping,
+    "decided-votes": make_decided_votes,
     "sequential": make_sequential,
     "sequential-votes": make_sequential_votes,
 }

@@ -167,7 +167,11 @@ class Replay:
         )
 
     def run_rule(self, rule: Rule) -> ReplayResult:
-        """Run a rule that may stop after every sample on the questions of a block, (N,).
+        """Run a rule that may stop after every sample on the questions of a block, (N,)."""
+        return self.summarise(*self.play_rule(rule))
+
+    def play_rule(self, rule: Rule) -> tuple[IntArray, IntArray]:
+        """Return the samples and the rounds that a rule takes in each order of a block.
 
         A rule sees the votes alone, so this does what an episode does, without its other state.
         """
@@ -181,7 +185,7 @@ class Replay:
             active = active[goes_on]
             n_samples[active] = target[goes_on]
             n_rounds[active] += 1
-        return self._summarise(n_samples, n_rounds)
+        return n_samples, n_rounds
 
     def _run_index(
         self,
@@ -282,7 +286,7 @@ class Replay:
         first = self._start(policy, price, features, sample_cost)
         ended = run_episode(first.repeat(self.n_permutations))
         n_samples = ended.state.observed.n_samples
-        return self._summarise(n_samples, self.max_rounds - ended.state.rounds_left)
+        return self.summarise(n_samples, self.max_rounds - ended.state.rounds_left)
 
     def _run_once(
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float
@@ -299,12 +303,12 @@ class Replay:
         size = len(self.pool) * self.n_permutations
         return ReplayResult.side_by_side(
             [
-                self._summarise(np.full(size, n), np.full(size, min(n, 1)))
+                self.summarise(np.full(size, n), np.full(size, min(n, 1)))
                 for n in range(self.length + 1)
             ]
         )
 
-    def _summarise(self, n_samples: IntArray, n_rounds: IntArray) -> ReplayResult:
+    def summarise(self, n_samples: IntArray, n_rounds: IntArray) -> ReplayResult:
         """Return the results of so many samples and rounds in each order, (N,)."""
         shape, rows = (len(self.pool), self.n_permutations), np.arange(len(n_samples))
         round_cost = np.repeat(self.pool.round_costs, self.n_permutations)
@@ -326,9 +330,7 @@ class Replay:
 
         The questions of a block are replayed; the samples must have recorded latencies.
         """
-        if self.pool.latency_s is None:
-            raise DataError("the latency of the samples was not recorded")
-        latency, position = self.pool.latency_s[self._order], np.arange(self.length)
+        latency, position = self._latency, np.arange(self.length)
         episode = self._start(policy, price, features, sample_cost).repeat(self.n_permutations)
         total = np.zeros(len(latency))
         while len(rows := episode.active):
@@ -337,6 +339,16 @@ class Replay:
             total[rows] += np.where(in_round, latency[rows], 0.0).max(axis=1)
             episode = episode.feed(self.samples).decide()
         return total
+
+    def measure_parallel_latency(self) -> FloatArray:
+        """Return how long all samples of each order take if they are drawn in one round."""
+        return np.asarray(self._latency.max(axis=1))
+
+    @property
+    def _latency(self) -> FloatArray:
+        if self.pool.latency_s is None:
+            raise DataError("the latency of the samples was not recorded")
+        return self.pool.latency_s[self._order]
 
     def _start(
         self, policy: Policy, price: float, features: Float32Array, sample_cost: float

@@ -11,6 +11,7 @@ from typing import Any
 
 from adacompute.evaluation.savings import (
     AS_TODAY,
+    DECIDED,
     FEWER,
     INCONCLUSIVE,
     OTHER_ARM,
@@ -121,6 +122,7 @@ def describe_advice(today: Mapping[str, Any], unit: str) -> str:
         FEWER: f"draw {_samples(way.get('samples', 0))} per question: {saving}",
         WEIGHTED: f"weigh the votes by log-probability, at {cost} per question: {saving}",
         OTHER_ARM: f"use the best mixture of arms, at {cost} per question: {saving}",
+        DECIDED: f"stop when the rest cannot change the vote: {saving}, the same answers",
         POLICY: f"use this policy: {saving}",
     }.get(way["way"], f"{way['way']}: {saving}")
 

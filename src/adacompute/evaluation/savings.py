@@ -24,9 +24,11 @@ import numpy as np
 from adacompute.evaluation.frontier import PriceFrontier, name_latencies, spread_points
 from adacompute.evaluation.simultaneous import Band, simultaneous_band
 from adacompute.evaluation.today import EQUAL, TodayScore
+from adacompute.policies.stopping import VoteLeadRule
 
 if TYPE_CHECKING:
     from adacompute.core.types import FloatArray
+    from adacompute.evaluation.experiment import Experiment
     from adacompute.evaluation.frontier import CalibrationSettings
     from adacompute.evaluation.held_out import CurvePoint
     from adacompute.evaluation.policy_score import PolicyScore
@@ -36,9 +38,9 @@ MIN_SAVING = 0.05
 """Share of the cost that must be saved for it to be called a saving."""
 
 ROUNDING = 1e-12
-AS_TODAY, FEWER, WEIGHTED, OTHER_ARM, POLICY = (
+AS_TODAY, FEWER, WEIGHTED, OTHER_ARM, DECIDED, POLICY = (
     *("today", "fewer samples", "weighted votes"),
-    *("another arm", "policy"),
+    *("another arm", "decided votes", "policy"),
 )
 """Ways to run, from the simplest to a policy."""
 
@@ -265,7 +267,17 @@ def compare_ways(
         points = _up_to(spread_points(score.baseline), cost)
         name = OTHER_ARM if score.experiment.pool.has_arms else WEIGHTED
         add(name, _compare_points(points, today, settings))
+    if _can_stop_early(score.experiment, today):
+        rule = VoteLeadRule(n_samples, n_samples)
+        stopped = {"cost": float(score.experiment.run_rules([rule]).cost.mean()), "difference": 0.0}
+        ways.append(_name_way(DECIDED, stopped, cost, passes=True))
     return ways
+
+
+def _can_stop_early(experiment: Experiment, today: TodayScore) -> bool:
+    """Whether the vote of today can be decided before all samples are drawn, and replayed."""
+    is_replayed = today.today.n_samples <= max(experiment.levels) and not experiment.pool.has_arms
+    return is_replayed and today.today.votes == EQUAL
 
 
 def _name_way(

@@ -50,11 +50,11 @@ from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
 FORMAT = 6
-NOT_JUDGED = "not judged"
-UNIFORM = ("fixed", "mixture")
-ADVISED = ("gain", "same answer")
-"""Verdicts with which a policy is used; "same answer" is that of all samples of today."""
+NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
+ADVISED = ("gain", SAVES, SAME_ANSWER)
+"""Verdicts with which a policy is used."""
 
+UNIFORM = ("fixed", "mixture")
 """Policies that need no verdict: other policies are compared with them."""
 
 VERBATIM = (
@@ -73,7 +73,8 @@ class FrontierPoint:
     """Cost and accuracy of a price on held-out questions, with intervals.
 
     ``budget`` is the budget that the price is for: the mean cost, or an upper bound of it if the
-    calibration asked for one. ``rounds`` is the mean number of rounds per question.
+    calibration asked for one. ``rounds`` is the mean number of rounds per question. Without grades
+    the accuracy is None.
     """
 
     budget: float
@@ -81,9 +82,9 @@ class FrontierPoint:
     cost: float
     cost_low: float
     cost_high: float
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
     rounds: float
 
 
@@ -206,11 +207,10 @@ class Bundle:
         """
         if self.notes.get("policy") in UNIFORM:
             return None
+        if self.notes.get("calibration", {}).get("verdict") == SAME_ANSWER:
+            return SAME_ANSWER  # whatever the budget is
         found = self._find_calibration(budget)
-        if found is None:
-            return NOT_JUDGED
-        saves = found["verdict"] not in ADVISED and is_advised(found)
-        return str(found["today"]["verdict"] if saves else found["verdict"])
+        return NOT_JUDGED if found is None else name_verdict(found)
 
     def _find_calibration(self, budget: float) -> dict[str, Any] | None:
         """Return the calibration at a budget; earlier ones of the same policy are kept."""
@@ -263,11 +263,12 @@ class Bundle:
         return pooled.price_for(max(budget, pooled.min_budget))
 
 
-def is_advised(calibration: Mapping[str, Any]) -> bool:
-    """Whether a calibration advises to use the policy: it gains, or it saves, by its interval."""
+def name_verdict(calibration: Mapping[str, Any]) -> str:
+    """Return the verdict of a calibration; "saves" if it does not gain, but is advised for that."""
     today = calibration.get("today") or {}
-    saves = today.get("verdict") == "saves" and today.get("advice") == "policy"
-    return calibration.get("verdict") in ADVISED or saves
+    saves = today.get("verdict") == SAVES and today.get("advice") == "policy"
+    verdict = str(calibration["verdict"])
+    return SAVES if saves and verdict not in ADVISED else verdict
 
 
 def save_bundle(bundle: Bundle, path: Path) -> str:
@@ -381,9 +382,14 @@ def _read(path: Path, content: dict[str, Any]) -> Bundle:
 
 def _read_frontier(points: list[Any]) -> tuple[FrontierPoint, ...]:
     return tuple(
-        FrontierPoint(**{name: read_number(value) for name, value in point.items()})
+        FrontierPoint(**{name: _read_known(name, value) for name, value in point.items()})
         for point in points
     )
+
+
+def _read_known(name: str, value: object) -> Any:  # noqa: ANN401 - a number, or None
+    """Return a number of a frontier point; only an accuracy may be unknown."""
+    return None if value is None and name.startswith("accuracy") else read_number(value)
 
 
 def _read_baseline(content: Mapping[str, Any] | None) -> Baseline | None:

@@ -13,7 +13,7 @@ from adacompute.policies.kinds import EVIDENCE_POLICIES
 def check_verdict(bundle: Bundle, budget: float, *, path: str, is_accepted: bool) -> None:
     """Refuse the bundle at ``path`` if it showed no gain at a budget, unless that is accepted."""
     verdict = bundle.verdict(budget)
-    if verdict not in (None, *ADVISED, "saves", NOT_JUDGED) and not is_accepted:
+    if verdict not in (None, *ADVISED, NOT_JUDGED) and not is_accepted:
         raise BundleError(
             f"the verdict on {path} at a budget of {budget:g} is {verdict!r}: train and use the "
             "policy 'mixture', or accept the verdict (--accept-verdict, or accept_verdict in a "

@@ -17,14 +17,17 @@ from adacompute.core.types import Float32Array, FloatArray, IntArray, Level
 from adacompute.policies.policy import ObservedSamples, State, mixing_uniform
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_number, read_numbers
-from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule
+from adacompute.policies.stopping import AdaptiveConsistencyRule, EarlyStoppingRule, VoteLeadRule
 from adacompute.policies.uniform import FixedRule, RetryRule
 
-RULES: dict[str, type[FixedRule | RetryRule | AdaptiveConsistencyRule | EarlyStoppingRule]] = {
+RULES: dict[
+    str, type[FixedRule | RetryRule | AdaptiveConsistencyRule | EarlyStoppingRule | VoteLeadRule]
+] = {
     "fixed": FixedRule,
     "retry": RetryRule,
     "adaptive-consistency": AdaptiveConsistencyRule,
     "early-stopping": EarlyStoppingRule,
+    "vote-lead": VoteLeadRule,
 }
 """Rules by their name in a bundle."""
 

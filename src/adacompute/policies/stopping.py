@@ -2,8 +2,10 @@
 
 Adaptive-Consistency (Aggarwal et al., 2023) draws one sample at a time and stops when the leading
 answer is likely to stay ahead of the second. Early-stopping self-consistency (ESC; Li et al., 2024)
-draws windows of samples and stops when one of them is unanimous. Neither looks at the question, and
-neither recognises hopeless questions: disagreement always leads to more samples, up to the maximum.
+draws windows of samples and stops when one of them is unanimous. A vote lead stops when the leading
+answer is some votes ahead, or when the remaining samples cannot change the vote. None looks at the
+question, and none recognises hopeless questions: disagreement always leads to more samples, up to
+the maximum.
 """
 
 from __future__ import annotations
@@ -68,6 +70,27 @@ class EarlyStoppingRule:
         return np.where(stop, n_samples, np.minimum(self.max_samples, n_samples + self.window))
 
 
+@dataclass(frozen=True)
+class VoteLeadRule:
+    """Draw until an answer is ``lead`` votes ahead, or the vote of ``max_samples`` is decided.
+
+    It is decided when the lead is larger than the number of samples that are left; a lead of equal
+    size could end in a tie. Each round draws the least number of samples that could end it. A lead
+    of more than half of the samples stops only at decided votes.
+    """
+
+    lead: int
+    max_samples: int
+
+    def target_samples(self, observed: ObservedSamples) -> IntArray:
+        """Add the samples that could end it, or stop."""
+        n_samples, ahead = observed.n_samples, observed.leading - observed.runner_up
+        left = np.maximum(0, self.max_samples - n_samples)
+        stop = (ahead >= self.lead) | (ahead > left) | (left == 0)
+        needed = np.minimum(self.lead - ahead, (left - ahead) // 2 + 1)
+        return np.where(stop, n_samples, n_samples + needed)
+
+
 def adaptive_grid(max_samples: int) -> tuple[AdaptiveConsistencyRule, ...]:
     """Return the rules that are tried in training: one sample, and thresholds × caps.
 
@@ -91,3 +114,18 @@ def early_grid(max_samples: int) -> tuple[EarlyStoppingRule, ...]:
         if window <= cap <= max_samples
     ]
     return (EarlyStoppingRule(1, 1), *rules)
+
+
+def lead_grid(max_samples: int) -> tuple[VoteLeadRule, ...]:
+    """Return the vote leads that decide differently, by rising lead; the last is the decided vote.
+
+    >>> [rule.lead for rule in lead_grid(5)]
+    [1, 2, 5]
+    """
+    leads = (*range(1, max_samples // 2 + 1), max_samples)
+    return tuple(VoteLeadRule(lead, max_samples) for lead in dict.fromkeys(leads))
+
+
+def decided_grid(max_samples: int) -> tuple[VoteLeadRule, ...]:
+    """Return the decided votes of 1, 2, … samples."""
+    return tuple(VoteLeadRule(size, size) for size in range(1, max_samples + 1))

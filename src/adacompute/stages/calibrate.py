@@ -18,6 +18,7 @@ from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.frontier import MARGIN, TOLERANCE, CalibrationSettings
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import score_policy
+from adacompute.evaluation.today import TodayOptions
 from adacompute.evaluation.verdict import (
     calibrate,
     calibrate_pooled,
@@ -32,7 +33,7 @@ from adacompute.stages.inputs import (
     hash_run,
     no_progress,
     read_pool,
-    read_today_option,
+    resolve_today,
 )
 from adacompute.stages.results import RunResults
 from adacompute.storage.store import Run
@@ -49,10 +50,7 @@ def calibrate_run(
     *,
     bundle: Path,
     budget: float | None = None,
-    today: str | int | None = None,
-    tolerance: float | None = None,
-    today_calls: str | None = None,
-    monthly_bill: float | None = None,
+    today: TodayOptions | None = None,
     confidence: float = CONFIDENCE,
     cost_confidence: float | None = None,
     horizon: int | None = None,
@@ -63,9 +61,9 @@ def calibrate_run(
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or for the accuracy of what is run today."""
     check_goal(budget, today)
-    settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance)
+    settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance_of(today))
     trained = load_bundle(bundle)
-    now = read_today_option(run, today, today_calls, monthly_bill, unit=trained.unit)
+    now = resolve_today(today, run, unit=trained.unit)
     if budget is not None:
         check_budgets([budget], unit=trained.unit)
     experiment, name = _experiment(run, trained, check_rounds(max_rounds, trained.policy))
@@ -76,8 +74,8 @@ def calibrate_run(
     progress(name)
     score = score_policy(experiment, name, progress=progress)
     result = calibrate(score, final, budget=budget, today=now, settings=settings)
-    if result["today"] is not None:
-        result["today"] |= {"monthly_bill": monthly_bill}
+    if today is not None:
+        result["today"]["monthly_bill"] = today.monthly_bill
     points = tuple(FrontierPoint(**point) for point in result.pop("frontier"))
     pooled = calibrate_pooled(score, final, settings=settings)
     notes = {
@@ -134,6 +132,11 @@ def check_settings(
     return CalibrationSettings(confidence, cost_confidence, horizon, margin, tolerance)
 
 
+def tolerance_of(today: TodayOptions | None) -> float | None:
+    """Return the given tolerance, if there is one."""
+    return None if today is None else today.tolerance
+
+
 def check_rounds(max_rounds: int | None, policy: object) -> int:
     """Return the maximum number of rounds; a very large number if it is not limited.
 
@@ -173,6 +176,8 @@ def _final_fit(bundle: Bundle, experiment: Experiment) -> FittedPolicy:
 def _experiment(run: Path, bundle: Bundle, max_rounds: int) -> tuple[Experiment, str]:
     """Return the experiment that the bundle was trained on, and the name of its policy."""
     store = Run(run)
+    if not store.is_graded:
+        store.samples()  # says what needs grades
     try:
         settings, name = dict(bundle.notes["experiment"]), str(bundle.notes["policy"])
         settings |= {key: tuple(settings[key]) for key in ("levels", "budgets")}

@@ -5,7 +5,7 @@ The scores stay in the run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, evaluate
 from adacompute.features.embedding import pin_encoder
 from adacompute.policies.episode import FIRST_SEEN
-from adacompute.stages.calibrate import check_settings
+from adacompute.stages.calibrate import check_settings, tolerance_of
 from adacompute.stages.inputs import (
     ALL_EVIDENCE,
     DEFAULT_LEVELS,
@@ -32,8 +32,8 @@ from adacompute.stages.inputs import (
     missing_extra,
     no_progress,
     read_recorded,
-    read_today_option,
     resolve_budgets,
+    resolve_today,
 )
 from adacompute.stages.results import RunResults
 from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import Experiment
-    from adacompute.evaluation.today import Today
+    from adacompute.evaluation.today import Today, TodayOptions
 
     Share = Callable[[Experiment], Experiment]
 
@@ -72,9 +72,7 @@ def evaluate_run(
     rounds: int | None = None,
     round_cost: float = 0.0,
     evidence: str = ALL_EVIDENCE,
-    today: str | int | None = None,
-    tolerance: float | None = None,
-    today_calls: str | None = None,
+    today: TodayOptions | None = None,
     seed: int = 0,
     results: RunResults | None = None,
     progress: Callable[[str], None] = no_progress,
@@ -89,9 +87,8 @@ def evaluate_run(
         "format": FORMAT,
         "budgets": list(resolve_budgets(recorded, costs, budgets)),
         "levels": list(add_level(levels, today)),
-        "today": None if today is None else str(today),
-        "tolerance": check_settings(tolerance=tolerance).tolerance,
-        "today_calls": today_calls,
+        "today": today and asdict(today),
+        "tolerance": check_settings(tolerance=tolerance_of(today)).tolerance,
         "policies": names,
         "drop_unparsed": drop_unparsed,
         "unit": unit,
@@ -104,7 +101,7 @@ def evaluate_run(
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
-    now = read_today_option(run, today, today_calls, None, unit=unit)
+    now = resolve_today(today, run, unit=unit)
     result = {
         **_score(pool, arguments, now, (results or RunResults.of(run)).share, progress),
         "skipped": skipped,

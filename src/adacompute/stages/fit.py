@@ -3,7 +3,8 @@
 It runs import or collect, train, calibrate and report on one run directory. Each of these commands
 can still be run alone. A second call skips every step that finished with the same options on the
 same samples. Everything is checked before the first sample is paid for. It decides nothing itself:
-the verdict is that of calibrate.
+the verdict is that of calibrate. Samples without grades take another path, to a vote that stops
+early: that of the stage same_answer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.factories import find_trainable
+from adacompute.evaluation.today import TodayOptions
 from adacompute.graders.grader import COMMAND
-from adacompute.policies.bundle import check_replaceable, is_advised, load_bundle
+from adacompute.policies.bundle import ADVISED, check_replaceable, load_bundle, name_verdict
 from adacompute.policies.bundle_files import find_digest
 from adacompute.policies.episode import FIRST_SEEN
-from adacompute.stages.calibrate import calibrate_run, check_settings
+from adacompute.stages.calibrate import calibrate_run, check_settings, tolerance_of
 from adacompute.stages.collect import collect_run, describe_missing
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.inputs import (
@@ -39,6 +41,7 @@ from adacompute.stages.inputs import (
 )
 from adacompute.stages.report import FITTED, check_extra, report_run
 from adacompute.stages.results import RunResults
+from adacompute.stages.same_answer import fit_same_answer, read_count
 from adacompute.stages.train import train_run
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Run
@@ -71,10 +74,7 @@ def fit_run(
     *,
     out: Path,
     budget: float | None = None,
-    today: str | int | None = None,
-    tolerance: float | None = None,
-    today_calls: str | None = None,
-    monthly_bill: float | None = None,
+    today: TodayOptions | None = None,
     run: Path | None = None,
     policy: str | None = None,
     levels: Sequence[int] = DEFAULT_LEVELS,
@@ -95,37 +95,64 @@ def fit_run(
 
     ``source`` holds recorded samples, or questions if ``collection`` has the options of `read_plan`
     to sample them. Without ``policy`` it is the best one that the installed extras can fit. The
-    price is for a budget, or for the accuracy of what is run today.
+    price is for a budget, or for the accuracy of what is run today. Without grades, or if that is
+    asked for, the bundle answers as the samples of today do.
     """
     check_goal(budget, today)
     if budget is not None:
         check_budgets([budget], unit=unit)
-    tolerance = check_settings(confidence, tolerance=tolerance).tolerance
-    levels = add_level(levels, today)
+    check_settings(confidence, tolerance=tolerance_of(today))
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
     prices: dict[str, Any] = {"token_prices": token_prices, "price_as": price_as}
-    shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed)}
-    shared |= {"policy": _choose_policy(policy, steps), "levels": levels}
-    names = {"model": model, "grader": grader}
-    training = {**shared, **names, "tie_break": check_tie_break(tie_break), "evidence": evidence}
+    names: dict[str, Any] = {"model": model, "grader": grader}
+    shared = {"unit": unit, **prices, "seed": check_seed(seed), **names}
+    training = {**shared, "tie_break": check_tie_break(tie_break), "evidence": evidence}
+    training |= {"policy": _choose_policy(policy, steps), "levels": add_level(levels, today)}
     if collection is None:
-        _import(source, run, steps, gold=gold, **names)
+        _import(source, run, steps, gold=gold, allow_ungraded=today is not None, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
-    now = {"today": None if today is None else str(today), "tolerance": tolerance}
-    now |= {"today_calls": today_calls, "monthly_bill": monthly_bill}
-    results, limits = RunResults.of(run), {"budget": budget, "confidence": confidence, **now}
-    trained = _train(run, out, steps, training, budget, results)
+    if today is not None and (today.same_answer is not None or not Run(run).is_graded):
+        _refuse_graded({"budget": budget, "policy": policy}, tie_break, steps)
+        known = {**shared, "confidence": confidence, "same_answer": today.same_answer}
+        result, page = fit_same_answer(run, out=out, today=read_count(today.today), **known), None
+    else:
+        limits = {"budget": budget, "confidence": confidence, "today": today}
+        result, page = _fit_policy(run, out, steps, training, limits)
+    files = {"run": str(run), "report": None if page is None else str(page)}
+    command = _next_command(result, run, out, grader, (collection or {}).get("base_url"))
+    return {**result, **steps.describe(), **files, "next": command}
+
+
+def _fit_policy(
+    run: Path,
+    out: Path,
+    steps: _Steps,
+    options: dict[str, Any],
+    limits: dict[str, Any],
+) -> tuple[dict[str, Any], Path | None]:
+    """Train and calibrate a policy and write its report; return its verdict and the page."""
+    results = RunResults.of(run)
+    trained = _train(run, out, steps, options, limits["budget"], results)
     result = _calibrate(run, out, steps, trained, limits, results)
-    page = _study(run, steps, {**training, **now, "budget": result["budget"]}, results)
-    return {
-        **result,
-        **steps.describe(),
-        "run": str(run),
-        "report": None if page is None else str(page),
-        "next": _next_command(result, run, out, grader, (collection or {}).get("base_url")),
-    }
+    studied = {**options, "budget": result["budget"], "today": limits["today"]}
+    return result, _study(run, steps, studied, results)
+
+
+def _refuse_graded(options: Mapping[str, object], tie_break: str, steps: _Steps) -> None:
+    """Refuse options that need grades, where the answer is to be that of today's samples.
+
+    Notes on the policy that is not fitted are dropped.
+    """
+    steps.notes.clear()
+    given = [f"--{name}" for name, value in options.items() if value is not None]
+    given += ["--tie-break logprob"] if tie_break != FIRST_SEEN else []
+    if given:
+        raise ConfigError(
+            f"{given[0]} needs grades and has no effect on how often the answer is that of today's "
+            "samples: leave it out, or give samples with grades and no --same-answer"
+        )
 
 
 def _choose_policy(policy: str | None, steps: _Steps) -> str:
@@ -207,7 +234,9 @@ def _calibrate(
     results: RunResults,
 ) -> dict[str, Any]:
     store = Run(run)
-    arguments, inputs = {**options, "trained": trained}, store.hashes([SAMPLES, GRADES])
+    today = options["today"]
+    arguments = {**options, "trained": trained, "today": today and asdict(today)}
+    inputs = store.hashes([SAMPLES, GRADES])
     finished = store.find_finished(CALIBRATED, arguments, inputs)
     if finished and hash_path(out) == finished.result["bundle_hash"]:
         steps.note("calibrate", is_skipped=True)
@@ -246,7 +275,11 @@ def _report(run: Path, steps: _Steps, **options: Any) -> Path | None:  # noqa: A
 def _note_options(store: Run, options: dict[str, Any]) -> None:
     """Note which policy the run has now, for later reports."""
     inputs, prices = store.hashes([SAMPLES, GRADES]), options["token_prices"]
-    found = options | {"token_prices": prices and prices.resolve()}
+    today = options["today"]
+    found = options | {
+        "token_prices": prices and prices.resolve(),
+        "today": today and asdict(today),
+    }
     store.finish("fit", arguments=found, inputs=inputs, outputs={}, result={})
 
 
@@ -254,7 +287,7 @@ def _next_command(
     result: dict[str, Any], run: Path, out: Path, grader: str | None, base_url: str | None
 ) -> str:
     """Return the command that serves a policy with a gain, or that scores all policies."""
-    if not is_advised(result):
+    if name_verdict(result) not in ADVISED:
         return shlex.join(["adacompute", "evaluate", str(run)])
     bundle = load_bundle(out)
     words = ["adacompute", "serve", "--bundle", str(out), "--base-url", base_url or "URL"]

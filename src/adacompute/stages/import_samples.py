@@ -1,7 +1,8 @@
 """Import: the stage that brings recorded samples into a run.
 
 Samples come from a file, from logs, or from the example set of the package; or from one of these
-per arm. Samples without grades are graded by a question set, or by their own reference answers.
+per arm. Samples without grades are graded by a question set, or by their own reference answers; a
+run without any grades is made only where that is asked for.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from adacompute.datasets.ungraded import (
     GradedSamples,
     find_log_files,
     has_gold_only,
+    has_no_grades,
+    read_answers,
     read_ungraded,
 )
 from adacompute.graders.grader import Grader, canonicalise, grade, load_grader
@@ -50,6 +53,7 @@ def import_samples(
     gold: str | None = None,
     allow_inconsistent_grades: bool = False,
     pool_answers: bool = True,
+    allow_ungraded: bool = False,
 ) -> dict[str, Any]:
     """Import recorded samples into a run, and return counts.
 
@@ -58,6 +62,7 @@ def import_samples(
     reference answers. An answer that is graded both correct and wrong within one question is
     refused unless ``allow_inconsistent_grades`` is set. Without ``pool_answers``, answers of
     different arms are never the same, and each arm has its own grades and reference answers.
+    ``allow_ungraded`` accepts a source without grades and reference answers.
     """
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is not a directory, so it cannot be a run: choose another path")
@@ -67,18 +72,18 @@ def import_samples(
     loaded = load_grader(grader) if grader else None
     # Hashed before they are read: a gateway may log more in the meantime.
     hashes = {name: _hash_source(path, loaded, gold) for name, path in sources.items()}
-    graded = read_arms(sources, loaded, gold, pool_answers=pool_answers)
+    may = {"pool_answers": pool_answers, "allow_ungraded": allow_ungraded}
+    graded = read_arms(sources, loaded, gold, **may)
     gold_hash = hash_path(Path(gold)) if gold and Path(gold).exists() else gold
     arguments: dict[str, Any] = {"model": model, "grader": grader, "gold": gold_hash}
     arguments["source"] = hashes if arms else hashes[None]
-    if not pool_answers:
-        arguments["pool_answers"] = False
+    arguments |= {} if pool_answers else {"pool_answers": False}
     finished = store.find_finished("import", arguments, {})
     if finished:
         return finished.result
     _check_run(store, graded.samples, pool_answers=pool_answers)
     recorded = encode_samples(graded.samples, pool_answers=pool_answers)
-    if grader is not None:
+    if grader is not None or graded.samples["correct"].null_count:
         check_parsed(recorded)
     if not allow_inconsistent_grades:
         check_grades(recorded)
@@ -102,6 +107,21 @@ def _resolve_sources(
     if source is not None:
         return {None: resolve_source(source)}
     return {name: resolve_source(path) for name, path in (arms or {}).items()}
+
+
+def _has_no_grades(sources: Mapping[str | None, Path]) -> bool:
+    """Whether there is one source, a file of samples or a gateway's log, without any grades."""
+    path = sources.get(None)
+    if path is None:
+        return False
+    return (is_tidy_file(path) or path.is_dir()) and has_no_grades(path)
+
+
+def _read_without_grades(source: Path, grader: Grader | None) -> GradedSamples:
+    """Read samples that have no grades; a grader writes equal answers alike."""
+    check_format(source)
+    graded = read_answers(source, None if grader is None else partial(canonicalise, grader))
+    return GradedSamples(pool_arms(graded.samples, grader))
 
 
 def _hash_source(source: Path, grader: Grader | None, gold: str | None) -> str:
@@ -153,9 +173,9 @@ def _count_arms(recorded: SampleSet) -> list[dict[str, Any]]:
     return counts
 
 
-def _count(recorded: SampleSet) -> dict[str, int]:
+def _count(recorded: SampleSet) -> dict[str, int | None]:
     """Count questions and samples, and what may surprise: unequal numbers and missing texts."""
-    answers = recorded.answers
+    answers, has_grades = recorded.answers, not recorded.columns["correct"].null_count
     return {
         "questions": len(answers),
         "independent_questions": recorded.n_groups,
@@ -164,7 +184,8 @@ def _count(recorded: SampleSet) -> dict[str, int]:
         "max_samples": int(answers.n_samples.max(initial=0)),
         "without_text": sum(text is None for text in recorded.text),
         "unparsed": int((answers.answer == UNPARSED).sum()),
-        "correct": int(answers.correct.sum()),
+        "correct": int(answers.correct.sum()) if has_grades else None,
+        **({} if has_grades else {"graded": False}),
     }
 
 
@@ -198,12 +219,15 @@ def read_arms(
     gold: str | None,
     *,
     pool_answers: bool = True,
+    allow_ungraded: bool = False,
 ) -> GradedSamples:
     """Read the samples of each arm into one table, graded where they have no grades.
 
     The source of None keeps the arms that it records. Where answers pool, a grader writes equal
-    answers of several arms alike.
+    answers of several arms alike. With ``allow_ungraded``, one source may have no grades.
     """
+    if allow_ungraded and gold is None and _has_no_grades(sources):
+        return _read_without_grades(sources[None], grader)
     tables: list[pa.Table] = []
     excluded: dict[str, int] | None = None
     for name, path in sources.items():
@@ -251,7 +275,7 @@ def pool_arms(table: pa.Table, grader: Grader | None) -> pa.Table:
             answer[row], correct[row] = written[i], is_correct and written[i] is not None
     for name, values in (("answer", answer), ("correct", correct)):
         index = SAMPLE_SCHEMA.get_field_index(name)
-        field = SAMPLE_SCHEMA.field(index)
+        field = table.schema.field(index)
         table = table.set_column(index, field, pa.array(values, field.type))
     return table
 

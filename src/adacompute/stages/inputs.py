@@ -20,7 +20,7 @@ from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.today import CALLS, Today, read_today
+from adacompute.evaluation.today import CALLS, Today, TodayOptions, read_today
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.graders.grader import record_grader
@@ -84,12 +84,15 @@ def read_pool(
     return make_pool(read_recorded(store), costs=costs, **known)
 
 
-def read_recorded(store: Run) -> SampleSet:
-    """Return the samples of a run as arrays; of a run larger than memory, those of a subsample."""
+def read_recorded(store: Run, *, need_grades: bool = True) -> SampleSet:
+    """Return the samples of a run as arrays; of a run larger than memory, those of a subsample.
+
+    DataError if they have no grades and grades are needed.
+    """
     n_samples = count_samples(store)
     if n_samples <= MAX_SAMPLES_IN_MEMORY:
-        return store.encoded_samples()
-    table, n_questions = read_subsample(store, MAX_SUBSAMPLE)
+        return store.encoded_samples(need_grades=need_grades)
+    table, n_questions = read_subsample(store, MAX_SUBSAMPLE, need_grades=need_grades)
     recorded = encode_samples(table, pool_answers=store.pool_answers)
     return replace(recorded, subsample_of=n_questions)
 
@@ -170,7 +173,7 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     return checked
 
 
-def check_goal(budget: float | None, today: str | int | None) -> None:
+def check_goal(budget: float | None, today: object) -> None:
     """Refuse to fit a policy for nothing."""
     if budget is None and today is None:
         raise ConfigError(
@@ -178,32 +181,24 @@ def check_goal(budget: float | None, today: str | int | None) -> None:
         )
 
 
-def add_level(levels: Sequence[int], today: str | int | None) -> tuple[int, ...]:
+def add_level(levels: Sequence[int], today: TodayOptions | None) -> tuple[int, ...]:
     """Return the levels; to the default ones, the number of samples of today is added."""
     if today is None or tuple(levels) != DEFAULT_LEVELS:
         return check_levels(levels)
-    return check_levels(sorted({*levels, read_today(today).n_samples}))
+    return check_levels(sorted({*levels, read_today(today.today).n_samples}))
 
 
-def read_today_option(
-    run: Path,
-    today: str | int | None,
-    calls: str | None,
-    monthly_bill: float | None,
-    *,
-    unit: str,
-) -> Today | None:
+def resolve_today(today: TodayOptions | None, run: Path, *, unit: str) -> Today | None:
     """Return what is run today, and how it is sent; by default as the samples were recorded."""
     if today is None:
-        if calls is not None or monthly_bill is not None:
-            raise ConfigError("--today-calls and --monthly-bill need --today, what you run now")
         return None
-    if monthly_bill is not None and (unit not in ("money", "tokens") or monthly_bill <= 0):
+    bill = today.monthly_bill
+    if bill is not None and (unit not in ("money", "tokens") or not bill > 0):
         raise ConfigError(
             f"a monthly bill is a sum above 0 for costs in money or tokens, and the unit is {unit}:"
             " samples have no token counts, so no sum (use --unit money and --token-prices)"
         )
-    found = read_today(today, calls)
+    found = read_today(today.today, today.calls)
     if unit == "money" and found.calls is None:
         shared = np.nan_to_num(read_recorded(Run(run)).column("samples_per_call"), nan=1.0)
         found = replace(found, calls=CALLS[0] if (shared > 1).any() else CALLS[1])

@@ -8,6 +8,7 @@ selection of policies is scored for comparison.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,10 +20,10 @@ from adacompute.core.errors import ConfigError, check_installed
 from adacompute.evaluation.costs import COST_COLUMNS, CostModel, read_token_prices
 from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.factories import POLICY_FACTORIES, RIVALS
-from adacompute.evaluation.frontier import TOLERANCE
 from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, keep_levels
+from adacompute.evaluation.today import Today, TodayOptions
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.report.page import render
 from adacompute.report.study import study_policy
@@ -46,8 +47,8 @@ from adacompute.stages.inputs import (
     missing_extra,
     no_progress,
     read_recorded,
-    read_today_option,
     resolve_budgets,
+    resolve_today,
 )
 from adacompute.stages.results import RunResults
 from adacompute.storage.manifest import hash_bytes, write_atomically
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
-    from adacompute.evaluation.today import Today
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
@@ -89,14 +89,8 @@ FITTED: dict[str, Any] = {
     "evidence": ALL_EVIDENCE,
     "seed": 0,
     "today": None,
-    "tolerance": TOLERANCE,
-    "today_calls": None,
-    "monthly_bill": None,
 }
 """Options that a page takes from the last `fit` on its run, with their values without one."""
-
-
-TODAY = ("today", "tolerance", "today_calls", "monthly_bill")
 
 
 def report_run(
@@ -118,7 +112,7 @@ def report_run(
         raise ConfigError(f"{out} is a directory: give a file for the page, such as report.html")
     store, results = Run(run), results or RunResults.of(run)
     options = _resolve_options(store, given)
-    unit, prices = options["unit"], options["token_prices"]
+    unit, prices, today = (options[name] for name in ("unit", "token_prices", "today"))
     prices = read_token_prices(prices and Path(prices), [unit], options["price_as"], run=run)
     costs, recorded = CostModel(unit, prices), read_recorded(store)
     evaluation = _find_evaluation(store, costs, options["tie_break"])
@@ -128,14 +122,13 @@ def report_run(
         "path": str(run),
         "budget": _check_budget(options["budget"]),
         **_find_choice(recorded)(options["policy"], policies, evaluation),
-        "levels": _resolve_levels(options["levels"], evaluation, options["today"]),
+        "levels": _resolve_levels(options["levels"], evaluation, today),
         "unit": unit,
         **costs.to_dict(),
         **check_choices(**{name: options[name] for name in ("tie_break", "evidence", "seed")}),
-        **{name: options[name] for name in TODAY},
+        "today": today and asdict(today),
     }
-    bill = options["monthly_bill"]
-    now = read_today_option(run, options["today"], options["today_calls"], bill, unit=unit)
+    now = resolve_today(today, run, unit=unit)
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     if finished := store.find_finished("report", arguments, inputs):
         document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
@@ -162,7 +155,9 @@ def _resolve_options(store: Run, given: dict[str, Any]) -> dict[str, Any]:
     fitted = dict(manifest.arguments) if manifest else {}
     if given.get("unit", fitted.get("unit")) != fitted.get("unit"):  # a budget in another unit
         fitted = {name: fitted[name] for name in ("policy", "levels", "seed") if name in fitted}
-    return FITTED | fitted | given
+    found = FITTED | fitted | given
+    today = found["today"]
+    return found | {"today": TodayOptions(**today) if isinstance(today, dict) else today}
 
 
 def _render(document: dict[str, Any], results: RunResults, *, all_policies: bool) -> bytes:
@@ -233,7 +228,7 @@ def _check_budget(budget: float | None) -> float | None:
 
 
 def _resolve_levels(
-    levels: Sequence[int] | None, evaluation: dict[str, Any] | None, today: str | None
+    levels: Sequence[int] | None, evaluation: dict[str, Any] | None, today: TodayOptions | None
 ) -> list[int]:
     """Return the given levels, or those of the evaluation, or the default ones."""
     if levels is None:
@@ -329,7 +324,8 @@ def _document(
         budget = budgets[len(budgets) // 2]
     if budget is None:
         budget = DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(pool)))
-    settings = check_settings(tolerance=arguments["tolerance"])
+    about = arguments["today"] or {}
+    settings = check_settings(tolerance=about.get("tolerance"))
     study = study_policy(experiment, arguments["policy"], settings)
     rows = describe_levels(pool, recorded.arms, experiment.levels) if pool.has_arms else []
     for row in rows:
@@ -345,7 +341,7 @@ def _document(
             today=today,
             progress=progress,
         )
-        | {"monthly_bill": arguments["monthly_bill"]}
+        | {"monthly_bill": about.get("monthly_bill")}
     )
 
 

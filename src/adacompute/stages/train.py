@@ -102,7 +102,7 @@ def train_run(
     fitted = check_choice(experiment.fit_final(factory), pool, levels)
     about = {"policy": policy, "questions": len(pool), **describe_subsample(recorded)}
     text |= {"experiment": settings, "costs": costs.to_dict()}
-    source = _describe_samples(store, fitted, model, grader)
+    source = describe_samples(store, fitted, model, grader)
     bundle = make_bundle(experiment, fitted, about | text, unit=unit, tie_break=tie_break, **source)
     about |= {"out": str(out), "bundle_digest": save_bundle(bundle, out)}
     about |= {name: source[name] for name in ("model", "grader")}
@@ -135,7 +135,7 @@ def _find_arms(source: dict[str, Any], fitted: FittedPolicy) -> tuple[ArmSetting
     return find_arms(source, policy.arms)
 
 
-def _describe_samples(
+def describe_samples(
     store: Run, fitted: FittedPolicy, model: str | None, grader: str | None
 ) -> dict[str, Any]:
     """Return what a bundle records of where its samples come from."""

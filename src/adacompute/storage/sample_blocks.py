@@ -54,12 +54,18 @@ def count_samples(run: Run) -> int:
 
 
 def read_sample_blocks(
-    run: Run, columns: Sequence[str] = COLUMNS, *, block_rows: int = BLOCK_ROWS
+    run: Run,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    block_rows: int = BLOCK_ROWS,
+    need_grades: bool = True,
 ) -> Iterator[pa.Table]:
     """Yield samples with the latest answers and grades, in blocks of whole questions."""
     waiting: list[pa.Table] = []
     seen: list[KeyArray] = []
     for table in _read(run, columns, block_rows):
+        if need_grades:
+            run.check_grades(table)
         ids = table["question_id"].combine_chunks()
         changes = np.flatnonzero(np.asarray(pc.not_equal(ids[1:], ids[:-1]))) + 1
         last = int(changes[-1]) if len(changes) else 0
@@ -111,7 +117,11 @@ def _read(run: Run, columns: Sequence[str], block_rows: int) -> Iterator[pa.Tabl
 
 
 def read_subsample(
-    run: Run, max_questions: int, columns: Sequence[str] | None = None
+    run: Run,
+    max_questions: int,
+    columns: Sequence[str] | None = None,
+    *,
+    need_grades: bool = True,
 ) -> tuple[pa.Table, int]:
     """Return the samples of about ``max_questions`` questions, and how many questions there are.
 
@@ -124,7 +134,7 @@ def read_subsample(
     kept = []
     share = min(1.0, max_questions / max(1, n_questions))
     limit = np.uint64(min(2**64 - 1, int(2**64 * share)))
-    for block in read_sample_blocks(run, names):
+    for block in read_sample_blocks(run, names, need_grades=need_grades):
         encoded = pc.run_end_encode(block["question_id"].combine_chunks())
         chosen = hash_keys(hash_strings(encoded.values.to_pylist())) <= limit
         lengths = np.diff(np.asarray(encoded.run_ends), prepend=0)

@@ -172,11 +172,14 @@ class Run:
         """Read the samples with their recorded answers and grades."""
         return self.read_table(SAMPLES, stage=self.source)
 
-    def samples(self) -> pa.Table:
-        """Read the samples with the answers and grades of the latest grading."""
+    def samples(self, *, need_grades: bool = True) -> pa.Table:
+        """Read the samples with the answers and grades of the latest grading.
+
+        DataError if there are no grades and they are needed.
+        """
         samples = self.recorded_samples()
         if not self.file(GRADES).is_file():
-            return samples
+            return self.check_grades(samples) if need_grades else samples
         grades = self.read_table(GRADES, stage="grade", inputs=[SAMPLES])
         for name in ("answer", "correct"):
             index = samples.column_names.index(name)
@@ -189,9 +192,27 @@ class Run:
         manifest = self.manifest(self.source)
         return manifest is None or bool(manifest.result.get("pool_answers", True))
 
-    def encoded_samples(self) -> SampleSet:
+    def check_grades(self, samples: pa.Table) -> pa.Table:
+        """Return samples of the run; DataError if they have no grades."""
+        if "correct" in samples.column_names and samples["correct"].null_count:
+            raise DataError(
+                f"the samples of {self.path} have no grades, which this needs: import them with "
+                "reference answers (--gold and --grader) into another directory; without grades, "
+                "'adacompute fit SOURCE --today N' says what you save"
+            )
+        return samples
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the samples have grades, of their import or of a later grading."""
+        manifest = self.manifest(self.source)
+        known = manifest is None or bool(manifest.result.get("graded", True))
+        return known or self.file(GRADES).is_file()
+
+    def encoded_samples(self, *, need_grades: bool = True) -> SampleSet:
         """Read the samples, with the latest grades, as arrays; answers pool as the run records."""
-        return encode_samples(self.samples(), pool_answers=self.pool_answers)
+        samples = self.samples(need_grades=need_grades)
+        return encode_samples(samples, pool_answers=self.pool_answers)
 
 
 def hash_table(table: pa.Table) -> str:
@@ -299,7 +320,8 @@ def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
 
     Questions keep the order of their first row. Copies of a question share a group, so that folds
     can keep them together: see ``core.question_groups``. Without ``pool_answers``, equal answers of
-    different arms are different classes.
+    different arms are different classes. A grade that is null is false here: ``Run`` gives such
+    samples only to those who need no grades.
     """
     encoded = table["question_id"].combine_chunks().dictionary_encode()
     question = np.asarray(encoded.indices, dtype=np.int64)
@@ -314,7 +336,7 @@ def encode_samples(table: pa.Table, *, pool_answers: bool = True) -> SampleSet:
     if not pool_answers:
         n_codes = int(answer.max(initial=UNPARSED)) + 1
         answer = np.where(answer == UNPARSED, UNPARSED, answer + arm * n_codes)
-    correct = np.asarray(table["correct"], dtype=np.bool_)[order]
+    correct = np.asarray(table["correct"].fill_null(False), dtype=np.bool_)[order]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(ids)))])
     classes = number_classes_by_question(question, answer)
     answers = Answers(offsets.astype(np.int64), classes, correct)
