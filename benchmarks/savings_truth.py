@@ -1,6 +1,6 @@
 """Savings truth: synthetic questions, what a fitted policy does on many more of them, the optimum.
 
-A *mix* is a population of questions: shares of four types, Beta-distributed probabilities of the
+A *mix* is a population of questions: shares of five types, Beta-distributed probabilities of the
 correct answer, a number of answer classes, a rate of unparsed samples, and how much the features
 say. All of it follows from one seed. ``measure_policy`` runs a fitted policy on fresh questions
 beside a vote of a fixed number of samples, on the same samples. ``cheapest_cost`` is the smallest
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 SAMPLE_COUNTS = (8, 16)
 """Recorded samples per question."""
 
-CLASS_COUNTS = (2, 3, 4, 5, 8, 20)
+CLASS_COUNTS = (2, 3, 4, 4, 5, 5, 10, 50)
 MAX_UNPARSED = 0.1
 
 TYPES = {
-    "easy": ((0.85, 0.97), (0.3, 0.9)),
-    "responsive": ((0.25, 0.6), (0.0, 0.4)),
-    "diminishing": ((0.45, 0.55), (0.8, 1.0)),
-    "hopeless": ((0.03, 0.2), (0.4, 0.9)),
+    "easy": ((0.8, 0.98), (0.0, 1.0)),
+    "responsive": ((0.3, 0.6), (0.0, 0.3)),
+    "diminishing": ((0.4, 0.6), (0.7, 1.0)),
+    "hopeless": ((0.02, 0.25), (0.3, 1.0)),
+    "guessed": ((0.15, 0.4), (0.0, 0.2)),
 }
 """Ranges of the mean probability of the correct answer, and of the share of the wrong answers that
 the most frequent of them has."""
@@ -103,7 +104,7 @@ def vary_mix(seed: int) -> Mix:
     return Mix(
         share=rng.dirichlet(np.full(len(TYPES), rng.choice(EVENNESS))),
         accuracy=accuracy,
-        concentration=rng.uniform(8, 60, len(TYPES)),
+        concentration=np.exp(rng.uniform(0.0, math.log(60), len(TYPES))),
         top_share=top_share,
         n_classes=int(rng.choice(CLASS_COUNTS)),
         unparsed_rate=draw_unparsed_rate(rng),
