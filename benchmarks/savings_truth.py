@@ -170,12 +170,13 @@ class Measured:
         """Return the place of one of the prices."""
         return int(np.flatnonzero(self.prices == price)[0])
 
-    def same_accuracy_cost(self) -> float | None:
+    def same_accuracy_cost(self, n_errors: float = 0.0) -> float | None:
         """Return the smallest cost at which the policy is as accurate as the vote, if there is one.
 
-        Between two prices, accuracy is linear in cost.
+        Between two prices, accuracy is linear in cost. ``n_errors`` standard errors are added to
+        the differences first.
         """
-        return first_crossing(self.cost, self.difference)
+        return first_crossing(self.cost, self.difference + n_errors * self.error)
 
 
 def first_crossing(cost: FloatArray, difference: FloatArray) -> float | None:
@@ -192,6 +193,17 @@ def first_crossing(cost: FloatArray, difference: FloatArray) -> float | None:
         return float(cost[0])
     ends = slice(after - 1, after + 1)
     return float(np.interp(0.0, difference[ends], cost[ends]))
+
+
+def is_inside(value: float | None, low: float | None, high: float | None) -> bool:
+    """Whether an interval of a saving contains it.
+
+    A value of None is that nothing is as accurate as today, which is below every saving. A low end
+    of None includes it; a high end of None says that nothing else is possible.
+    """
+    if value is None:
+        return low is None
+    return high is not None and (low is None or low <= value) and value <= high
 
 
 def measure_policy(

@@ -15,6 +15,7 @@ from benchmarks.savings_truth import (
     cheapest_cost,
     draw_alike,
     first_crossing,
+    is_inside,
     measure_distribution,
     measure_policy,
     record_samples,
@@ -89,6 +90,18 @@ def test_first_crossing_is_the_smallest_cost_even_if_accuracy_falls_again() -> N
     assert first_crossing(cost, np.array([0.1, -0.1, 0.0, 0.2])) == 1.0
     assert first_crossing(cost, np.array([-0.1, 0.1, -0.1, 0.2])) == pytest.approx(1.5)
     assert first_crossing(cost, np.full(4, -0.1)) is None
+
+
+def test_a_saving_that_does_not_exist_is_below_every_other() -> None:
+    assert is_inside(0.3, 0.2, 0.4)
+    assert not is_inside(0.1, 0.2, 0.4)
+    assert not is_inside(0.5, 0.2, 0.4)
+    assert is_inside(-0.5, None, 0.4)
+    assert not is_inside(0.5, None, 0.4)
+    assert is_inside(None, None, 0.4)
+    assert is_inside(None, None, None)
+    assert not is_inside(None, 0.2, 0.4)
+    assert not is_inside(0.0, None, None)
 
 
 def test_a_policy_is_measured_beside_the_vote_on_the_same_samples() -> None:
