@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_states_of_a_distribution_are_those_of_all_sequences_of_answers() -> Non
     probability, unparsed = np.array([0.5, 0.3, 0.2]), 0.1
     chance = [*(probability * (1 - unparsed)), unparsed]
     measure, table = measure_distribution(probability, unparsed, 4), states()
-    mass, correct = Counter[int](), Counter[int]()
+    mass, correct = defaultdict[int, float](float), defaultdict[int, float](float)
     for size in range(5):
         for sequence in itertools.product(range(4), repeat=size):
             count = np.bincount(sequence, minlength=4)
