@@ -63,8 +63,8 @@ SYNTHETIC_SAMPLES, SYNTHETIC_QUESTIONS, TRUTH_QUESTIONS, TELLING = 32, 300, 6000
 CASES = ("no-gain", "coverage", "synthetic", "cost", "predict", "predict-text")
 
 
-def make_pool(table: pa.Table) -> Pool:
-    """Return the parsed samples of a table, each at a cost of 1."""
+def make_pool(table: pa.Table, *, drop_unparsed: bool = True) -> Pool:
+    """Return the samples of a table, by default the parsed ones, each at a cost of 1."""
     if "difficulty" not in table.column_names:
         table = table.append_column("difficulty", pa.nulls(len(table), pa.string()))
     recorded = encode_samples(table)
@@ -77,7 +77,7 @@ def make_pool(table: pa.Table) -> Pool:
         sample_cost=np.ones(len(recorded.answers.answer)),
         sequential_features=extract_features(text, features="words"),
     )
-    return pool.equalise(drop_unparsed=True)
+    return pool.equalise(drop_unparsed=drop_unparsed)
 
 
 def randomise_gold(table: pa.Table, rng: np.random.Generator) -> pa.Table:
