@@ -35,9 +35,8 @@ from adacompute.gateway.model_loading import load_models
 from adacompute.graders.grader import COMMAND
 from adacompute.models.capabilities_cache import load_cached
 from adacompute.policies.bundle import load_bundle
-from adacompute.policies.bundle_files import FILE, find_digest, unpack_tables
+from adacompute.policies.bundle_files import FILE, TABLES, find_digest, unpack_tables
 from adacompute.policies.inference import OnnxModel
-from adacompute.policies.sequential_tables import TABLES
 from adacompute.spending.token_prices import parse_token_prices
 from adacompute.stages.batch import BatchOptions, run_batch
 from adacompute.stages.collect import LOG, collect_run

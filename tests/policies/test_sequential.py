@@ -12,11 +12,12 @@ from adacompute.core.errors import BundleError
 from adacompute.core.state_sums import StateSums
 from adacompute.core.states import states
 from adacompute.core.types import Float32Array, IntArray, Level, make_levels
+from adacompute.policies.bundle_files import TABLES
 from adacompute.policies.episode import UNLIMITED_ROUNDS, Episode, run_episode
 from adacompute.policies.policy import SampleMatrix
 from adacompute.policies.prior import response_profile
 from adacompute.policies.sequential import MAX_PLANS, SequentialPolicy, fit_sequential
-from adacompute.policies.sequential_tables import TABLES, from_spec, to_spec
+from adacompute.policies.sequential_tables import from_spec, to_spec
 from adacompute.policies.spec import PolicySpec
 
 MAX_SAMPLES = 8

@@ -20,8 +20,7 @@ from adacompute.api.estimators import RegisteredEstimator
 from adacompute.api.progress import Progress, read_progress
 from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
-from adacompute.evaluation.costs import check_budgets
-from adacompute.evaluation.policy_score import score_policy
+from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import describe_copies
 from adacompute.evaluation.saving_text import describe_saving
 from adacompute.evaluation.today import read_today
@@ -32,6 +31,9 @@ from adacompute.stages.calibrate import check_rounds, check_settings
 from adacompute.stages.inputs import check_goal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from adacompute.evaluation.experiment import FittedPolicy
     from adacompute.policies.policy import Policy
 
 
@@ -123,6 +125,24 @@ class Calibration(Tabular):
         return f"<pre>{html.escape(repr(self))}</pre>{super()._repr_html_()}"
 
 
+def _score(
+    estimator: Estimator,
+    samples: Samples,
+    budget: float | None,
+    max_rounds: int | None,
+    progress: Callable[[str], None],
+) -> tuple[PolicyScore, FittedPolicy]:
+    """Score refits of an estimator on held-out questions; return the estimator's own fit, too."""
+    factory = estimator.make_factory(samples)
+    experiment = estimator.make_experiment(samples, math.inf if budget is None else budget)
+    n_rounds = check_rounds(max_rounds, estimator.policy_)
+    experiment = replace(experiment, max_rounds=n_rounds, _rule_results={})
+    final = estimator.as_fitted(samples, experiment, np.arange(len(experiment.pool)))
+    if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
+        estimator.learn(samples, experiment, final)
+    return score_policy(experiment, factory, progress=progress), final
+
+
 def calibrate(
     policy: Estimator | Policy,
     samples: Samples,
@@ -154,20 +174,10 @@ def calibrate(
     """
     estimator = as_estimator(policy)
     estimator.check_fitted_to(samples)
-    check_goal(budget, today)
-    if budget is not None:
-        check_budgets([budget], unit=samples.unit)
+    check_goal(budget, today, unit=samples.unit)
     settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance)
     now = None if today is None else read_today(today, today_calls)
-    factory = estimator.make_factory(samples)
-    experiment = estimator.make_experiment(samples, math.inf if budget is None else budget)
-    n_rounds = check_rounds(max_rounds, estimator.policy_)
-    experiment = replace(experiment, max_rounds=n_rounds, _rule_results={})
-    every = np.arange(len(experiment.pool))
-    final = estimator.as_fitted(samples, experiment, every)
-    if not isinstance(estimator, RegisteredEstimator):  # its fit knows nothing of bundles
-        estimator.learn(samples, experiment, final)
-    score = score_policy(experiment, factory, progress=read_progress(progress))
+    score, final = _score(estimator, samples, budget, max_rounds, read_progress(progress))
     found = calibrate_score(score, final, budget=budget, today=now, settings=settings)
     if excess := describe_excess(found["budget"], found["max_budget"]):
         warnings.warn(excess, stacklevel=2)
@@ -177,6 +187,6 @@ def calibrate(
     if policy is not estimator and hasattr(policy, "fit"):
         policy.frontier_ = frontier  # type: ignore[union-attr]  # of another base class
     about: dict[str, Any] = {"policy": estimator.row_name, "unit": samples.unit}
-    about["n_questions"] = found.pop("questions")
-    about["n_independent"] = found.pop("independent_questions")
+    for new, old in (("n_questions", "questions"), ("n_independent", "independent_questions")):
+        about[new] = found.pop(old)
     return Calibration(**about, frontier=frontier, **found)

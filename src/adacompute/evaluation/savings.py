@@ -159,6 +159,7 @@ def compare_policy(
         "difference_low": float(found.low[chosen]),
         "difference_high": float(found.high[chosen]),
         "difference_error": float(found.band.standard_error[chosen]),
+        "difference_std": _spread(points[chosen], today),
         **_find_savings(score, every, today, settings),
         "accuracy_at_cost": score.curve.read(cost).accuracy,
         "tolerance": tolerance,
@@ -167,6 +168,16 @@ def compare_policy(
         "questions_needed": needed,
         "rounds": float(points[chosen].result.n_rounds.mean()),
     }
+
+
+def _spread(point: CurvePoint, today: TodayScore) -> float:
+    """Return the standard deviation of the difference on one question that is answered once.
+
+    The two answers are taken as independent, which is cautious.
+    """
+    accuracy, now = point.result.accuracy, today.accuracy
+    once = point.result.accuracy_variance + now * (1 - now)
+    return math.sqrt(float((accuracy - now).var() + once.mean()))
 
 
 def state_saving(frontier: PriceFrontier, today: TodayScore) -> tuple[CurvePoint, dict[str, Any]]:

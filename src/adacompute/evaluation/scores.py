@@ -31,7 +31,7 @@ from adacompute.evaluation.factories import (
     is_single_arm,
     only_arms,
 )
-from adacompute.evaluation.frontier import TOLERANCE, CalibrationSettings, spread_points
+from adacompute.evaluation.frontier import CalibrationSettings, spread_points
 from adacompute.evaluation.held_out import (
     CurvePoint,
     HeldOutCurve,
@@ -97,7 +97,7 @@ def evaluate(
     seed: int = 0,
     use_confidence: bool = True,
     today: Today | None = None,
-    tolerance: float = TOLERANCE,
+    settings: CalibrationSettings | None = None,
     share: Callable[[Experiment], Experiment] = lambda experiment: experiment,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HeldOutScores:
@@ -126,7 +126,7 @@ def evaluate(
     headroom = context.headroom
     excluded = tuple(n for n in kept if n > max(headroom.experiment.levels))
     counts = (len(equal), equal.n_groups, equal.n_excluded, equal.n_samples, equal.n_imputed)
-    savings = [] if today is None else _compare_all(experiment, chosen, today, tolerance)
+    savings = [] if today is None else _compare_all(experiment, chosen, today, settings)
     return HeldOutScores(rows, *counts, kept, excluded, savings)
 
 
@@ -134,10 +134,10 @@ def _compare_all(
     experiment: Experiment,
     policies: Mapping[str, str | PolicyFactory],
     today: Today,
-    tolerance: float,
+    settings: CalibrationSettings | None,
 ) -> list[dict[str, Any]]:
     """Return what each policy saves, compared with what is run today; oracles are no policies."""
-    now, settings = TodayScore(experiment, today), CalibrationSettings(tolerance=tolerance)
+    now, settings = TodayScore(experiment, today), settings or CalibrationSettings()
     rows = []
     for name, policy in policies.items():
         if policy not in ORACLES and (policy != EQUAL_VOTES or experiment.weighs_votes):

@@ -34,6 +34,7 @@ from adacompute.policies import arm_settings
 from adacompute.policies.arm_settings import ArmSettings, read_settings, read_template
 from adacompute.policies.bundle_files import (
     FILE,
+    check_replaceable,
     compute_digest,
     read_bundle_file,
     read_document,
@@ -45,7 +46,6 @@ from adacompute.policies.episode import FIRST_SEEN, LOGPROB, TIE_BREAKS
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.policies.policy import Policy
 from adacompute.policies.sequential import SequentialPolicy
-from adacompute.policies.sequential_tables import TABLES
 from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
 
@@ -312,17 +312,6 @@ def save_bundle(bundle: Bundle, path: Path) -> str:
                 old.rename(path)
             raise
     return compute_digest(document)
-
-
-def check_replaceable(path: Path) -> None:
-    """Refuse a path that holds anything but a bundle, because a new bundle would replace it."""
-    if not path.exists():
-        return
-    is_bundle = (path / FILE).is_file() and all(
-        file.name in (FILE, TABLES) or file.match("model-*.onnx") for file in path.iterdir()
-    )
-    if not is_bundle:
-        raise BundleError(f"{path} exists and contains other files than a bundle: use another path")
 
 
 def load_bundle(path: Path, *, digest: str | None = None) -> Bundle:

@@ -19,6 +19,9 @@ from adacompute.storage.regular_files import read_regular
 FILE = "bundle.json"
 """Names the other files with their hashes, so its own hash is the digest of the bundle."""
 
+TABLES = "tables.npz"
+"""Tables of a sequential policy."""
+
 MAX_DOCUMENT_BYTES = 1 << 24
 MAX_FILE_BYTES = 1 << 28
 """Maximum size of a model, and of all tables together after decompression."""
@@ -81,3 +84,14 @@ def unpack_tables(data: bytes) -> dict[str, Any]:
         return unpack_arrays(data, "the file of tables", limit=MAX_FILE_BYTES)
     except DataError as error:
         raise BundleError(str(error)) from None
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse a path that holds anything but a bundle, because a new bundle would replace it."""
+    if not path.exists():
+        return
+    is_bundle = (path / FILE).is_file() and all(
+        file.name in (FILE, TABLES) or file.match("model-*.onnx") for file in path.iterdir()
+    )
+    if not is_bundle:
+        raise BundleError(f"{path} exists and contains other files than a bundle: use another path")

@@ -14,12 +14,12 @@ import numpy as np
 from adacompute.core.coloured_states import Colours, coloured_states
 from adacompute.core.errors import BundleError, DataError
 from adacompute.policies.arm_mixture import ArmMixture
-from adacompute.policies.bundle_files import unpack_tables
+from adacompute.policies.bundle_files import TABLES, unpack_tables
 from adacompute.policies.coloured import ColouredPolicy
 from adacompute.policies.confidence import SIGNALS, Confidence
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.prior import Prior, pooled_prior
-from adacompute.policies.sequential_tables import PRIOR_TABLES, TABLES
+from adacompute.policies.sequential_tables import PRIOR_TABLES
 from adacompute.policies.spec import PolicySpec, read_choice, read_entry, read_number, read_numbers
 from adacompute.storage.array_files import pack_arrays
 

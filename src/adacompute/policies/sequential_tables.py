@@ -14,7 +14,7 @@ import numpy as np
 
 from adacompute.core.errors import BundleError
 from adacompute.core.states import MAX_SAMPLES, StateMeasure, states
-from adacompute.policies.bundle_files import unpack_tables
+from adacompute.policies.bundle_files import TABLES, unpack_tables
 from adacompute.policies.prior import Prior, pooled_prior
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.spec import PolicySpec, read_number
@@ -22,9 +22,6 @@ from adacompute.storage.array_files import pack_arrays
 
 if TYPE_CHECKING:
     from adacompute.core.types import Float32Array, Level
-
-TABLES = "tables.npz"
-"""File of a bundle that holds the tables of a sequential policy."""
 
 PRIOR_TABLES = ("mean", "scale", "slope", "cell_centre")
 MEASURE_TABLES = ("mass", "correct_mass")

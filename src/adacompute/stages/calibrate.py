@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adacompute.core.errors import BundleError, ConfigError
-from adacompute.evaluation.costs import CostModel, check_budgets
+from adacompute.evaluation.costs import CostModel
 from adacompute.evaluation.evidence_factories import replay_evidence
 from adacompute.evaluation.experiment import Experiment, FittedPolicy
 from adacompute.evaluation.frontier import MARGIN, TOLERANCE, CalibrationSettings
@@ -60,12 +60,10 @@ def calibrate_run(
     progress: Callable[[str], None] = no_progress,
 ) -> dict[str, Any]:
     """Set the price of a bundle for a budget, or for the accuracy of what is run today."""
-    check_goal(budget, today)
     settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance_of(today))
     trained = load_bundle(bundle)
+    check_goal(budget, today, unit=trained.unit)
     now = resolve_today(today, run, unit=trained.unit)
-    if budget is not None:
-        check_budgets([budget], unit=trained.unit)
     experiment, name = _experiment(run, trained, check_rounds(max_rounds, trained.policy))
     experiment = (results or RunResults.of(run)).share(experiment)
     final = _final_fit(trained, experiment)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import Experiment
+    from adacompute.evaluation.frontier import CalibrationSettings
     from adacompute.evaluation.today import Today, TodayOptions
 
     Share = Callable[[Experiment], Experiment]
@@ -88,7 +89,6 @@ def evaluate_run(
         "budgets": list(resolve_budgets(recorded, costs, budgets)),
         "levels": list(add_level(levels, today)),
         "today": today and asdict(today),
-        "tolerance": check_settings(tolerance=tolerance_of(today)).tolerance,
         "policies": names,
         "drop_unparsed": drop_unparsed,
         "unit": unit,
@@ -101,14 +101,12 @@ def evaluate_run(
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
-    now = resolve_today(today, run, unit=unit)
-    result = {
-        **_score(pool, arguments, now, (results or RunResults.of(run)).share, progress),
-        "skipped": skipped,
-    }
+    now, share = resolve_today(today, run, unit=unit), (results or RunResults.of(run)).share
+    settings = check_settings(tolerance=tolerance_of(today))
+    result = _score(pool, arguments, now, settings, share, progress) | {"skipped": skipped}
     result |= describe_subsample(recorded)
-    outputs = {EVALUATION: result}
-    store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=outputs, result=result)
+    known: dict[str, Any] = {"outputs": {EVALUATION: result}, "result": result}
+    store.finish("evaluate", arguments=arguments, inputs=inputs, **known)
     return result
 
 
@@ -165,6 +163,7 @@ def _score(
     pool: Pool,
     arguments: dict[str, Any],
     today: Today | None,
+    settings: CalibrationSettings,
     share: Share,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -172,7 +171,7 @@ def _score(
     names = ("budgets", "levels", "policies", "drop_unparsed", "seed")
     options = {name: arguments[name] for name in names}
     options |= {"use_confidence": arguments["evidence"] == ALL_EVIDENCE, "share": share}
-    options |= {"today": today, "tolerance": arguments["tolerance"]}
+    options |= {"today": today, "settings": settings}
     scores = evaluate(pool, max_rounds=arguments["rounds"], progress=progress, **options)
     return {
         "unit": arguments["unit"],

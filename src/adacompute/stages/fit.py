@@ -18,12 +18,11 @@ from typing import Any
 
 from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
-from adacompute.evaluation.costs import check_budgets
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.today import TodayOptions
 from adacompute.graders.grader import COMMAND
-from adacompute.policies.bundle import ADVISED, check_replaceable, load_bundle, name_verdict
-from adacompute.policies.bundle_files import find_digest
+from adacompute.policies.bundle import ADVISED, load_bundle, name_verdict
+from adacompute.policies.bundle_files import check_replaceable, find_digest
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.stages.calibrate import calibrate_run, check_settings, tolerance_of
 from adacompute.stages.collect import collect_run, describe_missing
@@ -41,7 +40,7 @@ from adacompute.stages.inputs import (
 )
 from adacompute.stages.report import FITTED, check_extra, report_run
 from adacompute.stages.results import RunResults
-from adacompute.stages.same_answer import fit_same_answer, read_count
+from adacompute.stages.same_answer import fit_same_answer
 from adacompute.stages.train import train_run
 from adacompute.storage.manifest import hash_path
 from adacompute.storage.store import GRADES, SAMPLES, Run
@@ -98,9 +97,7 @@ def fit_run(
     price is for a budget, or for the accuracy of what is run today. Without grades, or if that is
     asked for, the bundle answers as the samples of today do.
     """
-    check_goal(budget, today)
-    if budget is not None:
-        check_budgets([budget], unit=unit)
+    check_goal(budget, today, unit=unit)
     check_settings(confidence, tolerance=tolerance_of(today))
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
@@ -113,16 +110,15 @@ def fit_run(
         _import(source, run, steps, gold=gold, allow_ungraded=today is not None, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
+    limits = {"budget": budget, "confidence": confidence, "today": today}
     if today is not None and (today.same_answer is not None or not Run(run).is_graded):
         _refuse_graded({"budget": budget, "policy": policy}, tie_break, steps)
-        known = {**shared, "confidence": confidence, "same_answer": today.same_answer}
-        result, page = fit_same_answer(run, out=out, today=read_count(today.today), **known), None
+        result, page = fit_same_answer(run, today, out=out, confidence=confidence, **shared), None
     else:
-        limits = {"budget": budget, "confidence": confidence, "today": today}
         result, page = _fit_policy(run, out, steps, training, limits)
-    files = {"run": str(run), "report": None if page is None else str(page)}
     command = _next_command(result, run, out, grader, (collection or {}).get("base_url"))
-    return {**result, **steps.describe(), **files, "next": command}
+    files = {"run": str(run), "report": page and str(page), "next": command}
+    return {**result, **steps.describe(), **files}
 
 
 def _fit_policy(

@@ -173,9 +173,11 @@ def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
     return checked
 
 
-def check_goal(budget: float | None, today: object) -> None:
-    """Refuse to fit a policy for nothing."""
-    if budget is None and today is None:
+def check_goal(budget: float | None, today: object, *, unit: str) -> None:
+    """Refuse to fit a policy for nothing, or for a budget that cannot be."""
+    if budget is not None:
+        check_budgets([budget], unit=unit)
+    elif today is None:
         raise ConfigError(
             "give --budget, the mean cost per question, or --today, what you run now, such as 5"
         )

@@ -128,14 +128,13 @@ def report_run(
         **check_choices(**{name: options[name] for name in ("tie_break", "evidence", "seed")}),
         "today": today and asdict(today),
     }
-    now = resolve_today(today, run, unit=unit)
     inputs = store.hashes([SAMPLES, GRADES, *([EVALUATION] if evaluation else [])])
     if finished := store.find_finished("report", arguments, inputs):
         document = json.loads(store.file(REPORT).read_text(encoding="utf-8"))
         result = finished.result
     else:
         known: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
-        known["today"] = now
+        known["today"] = resolve_today(today, run, unit=unit)
         document = _document(store, recorded, arguments, progress, **known)
         result = _result(document)
         outputs = {REPORT: document}

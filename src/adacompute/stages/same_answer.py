@@ -21,7 +21,7 @@ from adacompute.evaluation.same_answer import (
     keep_complete,
     make_policy,
 )
-from adacompute.evaluation.today import Today, read_today
+from adacompute.evaluation.today import Today, TodayOptions, read_today
 from adacompute.evaluation.verdict import round_up
 from adacompute.policies.bundle import FrontierPoint, save_bundle
 from adacompute.policies.stopping import VoteLeadRule
@@ -47,10 +47,9 @@ def read_count(today: str | int) -> int:
 
 def fit_same_answer(
     run: Path,
+    today: TodayOptions,
     *,
     out: Path,
-    today: int,
-    same_answer: float | None = None,
     unit: str = "samples",
     token_prices: Path | None = None,
     price_as: Mapping[str, str] | None = None,
@@ -65,12 +64,15 @@ def fit_same_answer(
     costs = CostModel(unit, prices)
     recorded = read_recorded(store, need_grades=False)
     pool = make_pool(recorded, costs=costs)
-    share = SHARE if same_answer is None else same_answer
+    share = SHARE if today.same_answer is None else today.same_answer
+    n_samples = read_count(today.today)
     known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(seed)}
-    found = compare_with_today(pool, today, share=share, **known)
+    found = compare_with_today(pool, n_samples, share=share, **known)
     found["sentence"] = describe_same_answer(found, unit)
     result = _as_calibration(found)
-    fitted = FittedPolicy(make_policy(VoteLeadRule(found["lead"], today)), (PRICE,), pool.features)
+    fitted = FittedPolicy(
+        make_policy(VoteLeadRule(found["lead"], n_samples)), (PRICE,), pool.features
+    )
     notes: dict[str, Any] = {
         "policy": NAME,
         "features": "paper",
@@ -79,7 +81,7 @@ def fit_same_answer(
     }
     notes |= {"questions": found["questions"], **describe_subsample(recorded)}
     source = describe_samples(store, fitted, model, grader)
-    experiment = Experiment(keep_complete(pool, today), (today,))
+    experiment = Experiment(keep_complete(pool, n_samples), (n_samples,))
     source |= {"unit": unit, "frontier": (_frontier(result),)}
     bundle = make_bundle(experiment, fitted, notes, **source)
     where = {"bundle": str(out), "bundle_digest": save_bundle(bundle, out)}
