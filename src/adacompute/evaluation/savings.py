@@ -3,7 +3,8 @@
 At every setting, the accuracy of the policy minus that of today is averaged over questions, on the
 same recorded samples. Bounds come from a band over all settings, so that they hold for whichever
 setting is chosen; they cover the questions, their samples and the fit. Delivered is the cheapest
-setting that is as accurate as today by its estimate, and whose lower bound is within the tolerance.
+setting that is as accurate as today by its estimate, with half a standard error to spare, and whose
+lower bound is within the tolerance.
 
 Simpler ways to save are compared alike: fewer samples, weighted votes or another arm, and stopping
 when the vote is decided. The policy is advised if it costs clearly less than each of them.
@@ -37,6 +38,12 @@ SAVES, NO_SAVING, INCONCLUSIVE = "saves", "no saving", "inconclusive"
 MIN_SAVING = 0.05
 """Share of the cost that must be saved for it to be called a saving."""
 
+SPARE = 0.5
+"""Standard errors by which a setting must be above today to be delivered.
+
+The cheapest of many settings whose estimate is just above 0 is often below 0 in truth.
+"""
+
 ROUNDING = 1e-12
 AS_TODAY, FEWER, WEIGHTED, OTHER_ARM, DECIDED, POLICY = (
     *("today", "fewer samples", "weighted votes"),
@@ -64,8 +71,9 @@ class Differences:
         return np.asarray(self.value + self.band.quantile * self.band.standard_error)
 
     def passing(self, tolerance: float) -> np.ndarray:
-        """Return which settings are as accurate as today, within a tolerance."""
-        return (self.value >= -ROUNDING) & (self.low >= -tolerance - ROUNDING)
+        """Return which settings are as accurate as today, with a lower bound within a tolerance."""
+        is_equal = self.value >= SPARE * self.band.standard_error - ROUNDING
+        return is_equal & (self.low >= -tolerance - ROUNDING)
 
     def choose(self, tolerance: float) -> int:
         """Return the cheapest setting that passes; if none, the best one that there is."""
