@@ -127,7 +127,7 @@ def test_where_more_samples_never_help_fewer_are_advised(pool_of: Callable[..., 
 
 def test_delivered_is_the_cheapest_setting_that_passes() -> None:
     band = Band(np.array([0.01, 0.001, 0.001, 0.001]), 2.0, 2.2)
-    value = np.array([0.001, 0.0001, 0.0005, 0.01])
+    value = np.array([0.001, 0.0005, 0.001, 0.01])
     found = Differences(np.array([1.0, 2.0, 3.0, 4.0]), value, band)
     assert found.passing(0.005).tolist() == [False, False, True, True]
     assert found.choose(0.005) == 2

@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 from adacompute.cli.output import (
+    Cell,
     format_amount,
     format_percent,
     format_points,
     format_value,
+    print_cells,
     print_rows,
     print_text,
     print_values,
@@ -90,10 +92,10 @@ def describe_questions(result: Result, noun: str = "") -> str:
 def _print_verdict(result: Result) -> None:
     if result["today"]:
         print_saving(result["today"], result["unit"])
-    advice = result["advice"]
-    style = "bold" if result["today"] else STYLES.get(result["verdict"], "bold")
-    print_text(f"Verdict: {result['verdict']}. {advice[:1].upper()}{advice[1:]}.", style)
-    if not result["today"]:
+        print_text(f"Verdict at this cost: {result['verdict']}.", "bold")
+    else:
+        advice = f"{result['advice'][:1].upper()}{result['advice'][1:]}"
+        print_text(f"Verdict: {result['verdict']}. {advice}.", STYLES[result["verdict"]])
         print_text("What do you run today? --today N says what you save.")
     print_text(describe_gain(result))
     if result["gain_by_votes"]:
@@ -129,6 +131,23 @@ def print_saving(today: Result, unit: str) -> None:
         print_text(line)
     if today.get("advice"):
         print_text(f"Advice: {describe_advice(today, unit)}.", "bold")
+
+
+def print_savings(rows: list[Result], unit: str) -> None:
+    """Print what each policy costs at the accuracy of today, and what it would deliver."""
+    from adacompute.evaluation.saving_text import name_today
+
+    lines: list[list[Cell]] = []
+    for row in rows:
+        equal, delivered = row["same_accuracy_cost"], row["delivered_cost"]
+        ends = (format_percent(row[name], 0) for name in ("saving_low", "saving_high"))
+        saving = f"{format_percent(row['saving'], 0)} [{', '.join(ends)}]".replace(" %", "")
+        costs = [format_value(value, 3) for value in (equal, delivered)]
+        verdict = (row["verdict"], STYLES[row["verdict"]])
+        lines.append([row["policy"], costs[0], saving, costs[1], verdict])
+    title = f"Today: {name_today(rows[0], unit)}, {format_percent(rows[0]['accuracy'])} correct"
+    columns = ["Policy", "Equal at", "Saves %", "Delivers", "Verdict"]
+    print_cells(f"{title}; costs in {unit}, savings with 95 % intervals", columns, lines)
 
 
 def describe_gain(result: Result) -> str:

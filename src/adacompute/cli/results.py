@@ -14,6 +14,7 @@ from adacompute.cli.calibration_output import (
     print_calibration,
     print_digest,
     print_same_answer,
+    print_savings,
 )
 from adacompute.cli.output import (
     NOTHING,
@@ -214,6 +215,8 @@ def print_scores(result: Result) -> None:
     """Print the scores of each policy at each budget, one table per quantity."""
     dropped = ", unparsed samples removed" if result["drop_unparsed"] else ""
     title = f"Accuracy by mean budget in {result['unit']}, held-out questions{dropped}"
+    if result["today"]:
+        print_savings(result["today"], result["unit"])
     print_by_budget(title, result["rows"], _accuracy)
     title = "Difference to the mixture at equal cost, in points (95 % interval)"
     print_by_budget(title, result["rows"], _difference)

@@ -55,10 +55,10 @@ def headline_saving(today: Mapping[str, Any], unit: str) -> str:
         accuracy = f"at least {100 * low:.1f} points more accurate ({confidence}; {estimate})"
     else:
         accuracy = f"at most {-100 * low:.1f} points less accurate ({confidence}; {estimate})"
-    return f"{_name(today, unit)} → {_change(today, unit)}, {accuracy}."
+    return f"{name_today(today, unit)} → {_change(today, unit)}, {accuracy}."
 
 
-def _name(today: Mapping[str, Any], unit: str) -> str:
+def name_today(today: Mapping[str, Any], unit: str) -> str:
     """Return what is run today, with its cost if that is not counted in samples."""
     arm = "" if today["arm"] is None else f" of {today['arm']}"
     votes = " with weighted votes" if today["votes"] == "weighted" else ""

@@ -101,12 +101,11 @@ def evaluate_run(
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
-    now, share = resolve_today(today, run, unit=unit), (results or RunResults.of(run)).share
-    settings = check_settings(tolerance=tolerance_of(today))
-    result = _score(pool, arguments, now, settings, share, progress) | {"skipped": skipped}
-    result |= describe_subsample(recorded)
-    known: dict[str, Any] = {"outputs": {EVALUATION: result}, "result": result}
-    store.finish("evaluate", arguments=arguments, inputs=inputs, **known)
+    now = resolve_today(today, run, unit=unit), check_settings(tolerance=tolerance_of(today))
+    result = _score(pool, arguments, *now, (results or RunResults.of(run)).share, progress)
+    result |= {"skipped": skipped, **describe_subsample(recorded)}
+    files = {EVALUATION: result}
+    store.finish("evaluate", arguments=arguments, inputs=inputs, outputs=files, result=result)
     return result
 
 

@@ -19,7 +19,9 @@ from typing import Any
 from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.factories import find_trainable
+from adacompute.evaluation.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
 from adacompute.evaluation.today import TodayOptions
+from adacompute.evaluation.verdict import round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.policies.bundle import ADVISED, load_bundle, name_verdict
 from adacompute.policies.bundle_files import check_replaceable, find_digest
@@ -93,32 +95,31 @@ def fit_run(
     """Fit and calibrate a policy, write its report, and return its verdict.
 
     ``source`` holds recorded samples, or questions if ``collection`` has the options of `read_plan`
-    to sample them. Without ``policy`` it is the best one that the installed extras can fit. The
-    price is for a budget, or for the accuracy of what is run today. Without grades, or if that is
-    asked for, the bundle answers as the samples of today do.
+    to sample them. Without ``policy`` it is the best one that the extras can fit. The price is for
+    a budget or the accuracy of today; without grades, the bundle answers as today's samples do.
     """
     check_goal(budget, today, unit=unit)
     check_settings(confidence, tolerance=tolerance_of(today))
     check_replaceable(out)
     steps, run = _Steps(progress), run or out.with_name(f"{out.name}.run")
-    prices: dict[str, Any] = {"token_prices": token_prices, "price_as": price_as}
-    names: dict[str, Any] = {"model": model, "grader": grader}
-    shared = {"unit": unit, **prices, "seed": check_seed(seed), **names}
+    names = {"model": model, "grader": grader}
+    prices = {"token_prices": token_prices, "price_as": price_as}
+    shared: dict[str, Any] = {"unit": unit, **prices, "seed": check_seed(seed), **names}
     training = {**shared, "tie_break": check_tie_break(tie_break), "evidence": evidence}
     training |= {"policy": _choose_policy(policy, steps), "levels": add_level(levels, today)}
     if collection is None:
         _import(source, run, steps, gold=gold, allow_ungraded=today is not None, **names)
     else:
         _collect(source, run, steps, {**prices, "seed": seed, **collection}, **names)
-    limits = {"budget": budget, "confidence": confidence, "today": today}
     if today is not None and (today.same_answer is not None or not Run(run).is_graded):
         _refuse_graded({"budget": budget, "policy": policy}, tie_break, steps)
-        result, page = fit_same_answer(run, today, out=out, confidence=confidence, **shared), None
+        result = fit_same_answer(run, today, out=out, confidence=confidence, **shared)
     else:
-        result, page = _fit_policy(run, out, steps, training, limits)
+        limits = {"budget": budget, "confidence": confidence, "today": today}
+        result = _fit_policy(run, out, steps, training, limits)
+    _add_commands(result["today"] or {}, ["adacompute", "fit", source, "--out", str(out)])
     command = _next_command(result, run, out, grader, (collection or {}).get("base_url"))
-    files = {"run": str(run), "report": page and str(page), "next": command}
-    return {**result, **steps.describe(), **files}
+    return {**result, **steps.describe(), "run": str(run), "next": command}
 
 
 def _fit_policy(
@@ -127,13 +128,14 @@ def _fit_policy(
     steps: _Steps,
     options: dict[str, Any],
     limits: dict[str, Any],
-) -> tuple[dict[str, Any], Path | None]:
+) -> dict[str, Any]:
     """Train and calibrate a policy and write its report; return its verdict and the page."""
     results = RunResults.of(run)
     trained = _train(run, out, steps, options, limits["budget"], results)
     result = _calibrate(run, out, steps, trained, limits, results)
     studied = {**options, "budget": result["budget"], "today": limits["today"]}
-    return result, _study(run, steps, studied, results)
+    page = _study(run, steps, studied, results)
+    return {**result, "report": None if page is None else str(page)}
 
 
 def _refuse_graded(options: Mapping[str, object], tie_break: str, steps: _Steps) -> None:
@@ -279,10 +281,28 @@ def _note_options(store: Run, options: dict[str, Any]) -> None:
     store.finish("fit", arguments=found, inputs=inputs, outputs={}, result={})
 
 
+def _add_commands(today: dict[str, Any], fit: list[str]) -> None:
+    """Add to each way to save the command that builds it; the policy is built already."""
+    policies = {FEWER: "fixed", WEIGHTED: "mixture", OTHER_ARM: "mixture"}
+    for way in today.get("ways", ()):
+        words = None
+        if way["way"] in policies:
+            words = ["--policy", policies[way["way"]], "--budget", f"{round_up(way['cost']):g}"]
+        elif way["way"] == DECIDED:
+            words = ["--today", str(today["samples"]), "--same-answer", "1"]
+        way["command"] = words and shlex.join([*fit, *words])
+
+
 def _next_command(
     result: dict[str, Any], run: Path, out: Path, grader: str | None, base_url: str | None
 ) -> str:
-    """Return the command that serves a policy with a gain, or that scores all policies."""
+    """Return the command that serves a policy with a gain, or that scores all policies.
+
+    Where another way saves as much, it is the command that builds it.
+    """
+    for way in (result["today"] or {}).get("ways", ()):
+        if way["way"] == result["today"]["advice"] and way["command"]:
+            return str(way["command"])
     if name_verdict(result) not in ADVISED:
         return shlex.join(["adacompute", "evaluate", str(run)])
     bundle = load_bundle(out)

@@ -85,7 +85,7 @@ def fit_same_answer(
     source |= {"unit": unit, "frontier": (_frontier(result),)}
     bundle = make_bundle(experiment, fitted, notes, **source)
     where = {"bundle": str(out), "bundle_digest": save_bundle(bundle, out)}
-    return {"policy": NAME, **where, "unit": unit, **result}
+    return {"policy": NAME, **where, "unit": unit, **result, "report": None}
 
 
 def _as_calibration(found: dict[str, Any]) -> dict[str, Any]:
