@@ -44,6 +44,7 @@ def test_scores_show_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
         "samples": 8,
         "levels": [1, 2],
         "levels_excluded": [8, 16],
+        "today": [],
         "unparsed_share": 0.125,
         "skipped": {"router": "this needs xgboost"},
         "rows": [row("mixture", 2.0, 0.0), row("retry", 2.0, 0.1, 0.75), row("retry", 4.0, -0.2)],

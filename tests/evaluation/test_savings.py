@@ -131,7 +131,7 @@ def test_delivered_is_the_cheapest_setting_that_passes() -> None:
     found = Differences(np.array([1.0, 2.0, 3.0, 4.0]), value, band)
     assert found.passing(0.005).tolist() == [False, False, True, True]
     assert found.choose(0.005) == 2
-    assert found.choose(0.001) == 3
+    assert found.choose(0.0005) == 3
     assert found.choose(0.0) == 3
     assert Differences(found.cost[:2], value[:2], Band(np.zeros(2), 0.0, 0.0)).choose(0.0) == 0
     strict = Differences(found.cost, value - 0.02, band)

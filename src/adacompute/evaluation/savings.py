@@ -3,8 +3,8 @@
 At every setting, the accuracy of the policy minus that of today is averaged over questions, on the
 same recorded samples. Bounds come from a band over all settings, so that they hold for whichever
 setting is chosen; they cover the questions, their samples and the fit. Delivered is the cheapest
-setting that is as accurate as today by its estimate, with a standard error to spare, and whose lower
-bound is within the tolerance.
+setting that is as accurate as today by its estimate, with a standard error to spare, and whose
+lower bound is within the tolerance.
 
 Simpler ways to save are compared alike: fewer samples, weighted votes or another arm, and stopping
 when the vote is decided. The policy is advised if it costs clearly less than each of them.
