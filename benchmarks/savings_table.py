@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from adacompute.core.errors import DataError
 from adacompute.evaluation.same_answer import compare_with_today
 from adacompute.evaluation.today import TodayOptions
 from adacompute.stages.evaluate import evaluate_run
@@ -57,7 +58,10 @@ def measure(source: Path | str, *, drop_unparsed: bool) -> dict[int, dict[str, A
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory) / "run"
         import_samples(Path(source), run)
-        pool = read_pool(Run(run)).equalise(drop_unparsed=drop_unparsed)
+        try:
+            pool = read_pool(Run(run)).equalise(drop_unparsed=drop_unparsed)
+        except DataError:
+            return {}  # too many questions have no parsed sample
         for n_samples in TODAY:
             if pool.n_samples < n_samples or (
                 n_samples > min(TODAY) and pool.n_samples == n_samples
@@ -138,6 +142,14 @@ def write(path: Path, name: str, lines: list[str]) -> None:
     path.write_text(before + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2])
 
 
+def read_known(path: Path | None) -> dict[tuple[str, str], dict[int, dict[str, Any]]]:
+    """Return what an earlier run has measured, by the samples kept and the set."""
+    if path is None or not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {(kept, name): {int(n): one for n, one in by.items()} for kept, name, by in rows}
+
+
 def main() -> None:
     """Measure every set, print the tables, and write them if that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -146,20 +158,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for the numbers, to start again from")
     options = parser.parse_args()
     tables: dict[str, list[str]] = {}
+    known = read_known(options.out)
     for kept, drop_unparsed in (("as recorded", False), ("unparsed samples removed", True)):
         found: dict[str, dict[int, dict[str, Any]]] = {}
         for name, file in SETS.items():
             start = time.perf_counter()
             source = file if file == "example" else options.data / file
-            found[name] = measure(source, drop_unparsed=drop_unparsed)
-            print(f"{kept}: {name}, {time.perf_counter() - start:.0f} s", flush=True)
+            if (kept, name) not in known:
+                known[kept, name] = measure(source, drop_unparsed=drop_unparsed)
+                print(f"{kept}: {name}, {time.perf_counter() - start:.0f} s", flush=True)
+                if options.out:
+                    with options.out.open("a") as lines:
+                        lines.write(json.dumps([kept, name, known[kept, name]]) + "\n")
+            found[name] = known[kept, name]
         for n_samples in TODAY:
             tables[f"savings {n_samples}, {kept}"] = format_table(found, n_samples)
         if not drop_unparsed:
             tables["savings"] = format_savings(found)
-        if options.out:
-            with options.out.open("a") as file_out:
-                file_out.write(json.dumps({"kept": kept, "found": found}) + "\n")
     for name, lines in tables.items():
         print(f"\n{name}\n" + "\n".join(lines))
         if options.write:

@@ -14,6 +14,7 @@ from adacompute.cli.calibration_output import (
     print_calibration,
     print_digest,
     print_same_answer,
+    print_saving,
     print_savings,
 )
 from adacompute.cli.output import (
@@ -326,4 +327,5 @@ def print_demo(result: Result) -> None:
         print_text(f"Not shown: {what}, because {reason}.", wrap=False)
     print_text(f"The run is in {result['run']}", wrap=False)
     if "calibrate" in result:
-        print_text(f"Verdict on {result['calibrate']['policy']}: {result['calibrate']['verdict']}.")
+        found = result["calibrate"]
+        print_saving(found["today"], found["unit"])

@@ -28,7 +28,7 @@ def describe_saving(today: Mapping[str, Any], unit: str) -> list[str]:
     lines.append(_describe_accuracy(today, unit))
     lines.append(_describe_rounds(today))
     if (bill := today.get("monthly_bill")) is not None:
-        lines.append(_describe_bill(today, bill))
+        lines.append(_describe_bill(today, bill, unit))
     if today["verdict"] == INCONCLUSIVE:
         lines.append(f"About {today['questions_needed']:,} questions would decide.")
     if today["wanted_samples"] > today["samples"]:
@@ -105,10 +105,12 @@ def _describe_rounds(today: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_bill(today: Mapping[str, Any], bill: float) -> str:
-    """Return what is saved of a monthly bill."""
-    saved = _number(bill * today["delivered_saving"])
-    return f"Of {_number(bill)} a month, this saves {saved}."
+def _describe_bill(today: Mapping[str, Any], bill: float, unit: str) -> str:
+    """Return what is saved of a monthly bill; samples are not money."""
+    saving = today["delivered_saving"]
+    if unit not in ("money", "tokens"):
+        return f"{_percent(saving)} fewer {unit}; no token counts, so no sum."
+    return f"Of {_number(bill)} a month, this saves {_number(bill * saving)}."
 
 
 def describe_advice(today: Mapping[str, Any], unit: str) -> str:

@@ -17,11 +17,18 @@ from adacompute.core.errors import DataError, MissingExtra
 from adacompute.datasets.example import EXAMPLE
 from adacompute.datasets.sources import read_source
 from adacompute.evaluation.pool import common_sample_count
+from adacompute.evaluation.today import TodayOptions
 from adacompute.stages.calibrate import calibrate_run
 from adacompute.stages.estimate import estimate_run
 from adacompute.stages.evaluate import evaluate_run
 from adacompute.stages.import_samples import import_samples
-from adacompute.stages.inputs import BEST_POLICY, DEFAULT_LEVELS, choose_policy, no_progress
+from adacompute.stages.inputs import (
+    BEST_POLICY,
+    DEFAULT_LEVELS,
+    add_level,
+    choose_policy,
+    no_progress,
+)
 from adacompute.stages.report import report_run
 from adacompute.stages.results import RunResults
 from adacompute.stages.solve import solve_run
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
 Stage = Callable[..., dict[str, Any]]
 
 BUDGET, BUDGETS = 2.0, (1.5, 2.0, 3.0, 4.0)
+TODAY = TodayOptions(5)
 BUNDLE, PAGE = "policy", "report.html"
 POLICIES = ("mixture", "retry", "adaptive-consistency", "early-stopping", "oracle")
 OPTIONAL = ("train", "calibrate", "report")
@@ -78,6 +86,7 @@ def _steps(
     estimated, scored = (
         tuple(level for level in DEFAULT_LEVELS if level <= limit) for limit in (fewest, usual)
     )
+    scored = add_level(scored, TODAY)
     bundle, results = run / BUNDLE, RunResults.of(run)
     shared: dict[str, Any] = {"results": results, "progress": progress}
     return {
@@ -85,7 +94,7 @@ def _steps(
         "solve": (solve_run, {"budget": BUDGET}),
         "evaluate": (
             partial(evaluate_run, **shared),
-            {"budgets": BUDGETS, "levels": scored, "policies": POLICIES},
+            {"budgets": BUDGETS, "levels": scored, "policies": POLICIES, "today": TODAY},
         ),
         "train": (
             partial(train_run, results=results),
@@ -93,11 +102,11 @@ def _steps(
         ),
         "calibrate": (
             partial(calibrate_run, **shared),
-            {"bundle": bundle, "budget": BUDGET},
+            {"bundle": bundle, "today": TODAY},
         ),
         "report": (
             partial(report_run, **shared),
-            {"out": run / PAGE, "budget": BUDGET},
+            {"out": run / PAGE, "budget": BUDGET, "today": TODAY},
         ),
     }
 
@@ -110,7 +119,8 @@ def _format_options(options: dict[str, Any]) -> list[str]:
     """
     words = []
     for name, value in options.items():
-        items = value if isinstance(value, tuple) else (value,)
+        given = value.today if isinstance(value, TodayOptions) else value
+        items = given if isinstance(given, tuple) else (given,)
         texts = (f"{item:g}" if isinstance(item, float) else str(item) for item in items)
         words += [f"--{name.replace('_', '-')}", ",".join(texts)]
     return words

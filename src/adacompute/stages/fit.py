@@ -20,7 +20,7 @@ from adacompute.collection.plan import read_plan
 from adacompute.core.errors import AdaComputeError, ConfigError, DataError
 from adacompute.evaluation.factories import find_trainable
 from adacompute.evaluation.savings import DECIDED, FEWER, OTHER_ARM, WEIGHTED
-from adacompute.evaluation.today import TodayOptions
+from adacompute.evaluation.today import ONE_CALL, TodayOptions
 from adacompute.evaluation.verdict import round_up
 from adacompute.graders.grader import COMMAND
 from adacompute.policies.bundle import ADVISED, load_bundle, name_verdict
@@ -38,6 +38,7 @@ from adacompute.stages.inputs import (
     check_seed,
     check_tie_break,
     choose_policy,
+    has_native_n,
     no_progress,
 )
 from adacompute.stages.report import FITTED, check_extra, report_run
@@ -129,8 +130,14 @@ def _fit_policy(
     options: dict[str, Any],
     limits: dict[str, Any],
 ) -> dict[str, Any]:
-    """Train and calibrate a policy and write its report; return its verdict and the page."""
-    results = RunResults.of(run)
+    """Train and calibrate a policy and write its report; return its verdict and the page.
+
+    Rounds are priced as they will be sent: in one call, if that is how samples are sent today.
+    """
+    results, today = RunResults.of(run), limits["today"]
+    sends_one = today is not None and today.calls == ONE_CALL
+    in_one_call = options["token_prices"] is not None and (sends_one or has_native_n(run))
+    options = options | {"native_n": in_one_call}
     trained = _train(run, out, steps, options, limits["budget"], results)
     result = _calibrate(run, out, steps, trained, limits, results)
     studied = {**options, "budget": result["budget"], "today": limits["today"]}

@@ -6,6 +6,7 @@ environment. It computes no result of its own.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import contextmanager
 from dataclasses import replace
@@ -195,16 +196,18 @@ def resolve_today(today: TodayOptions | None, run: Path, *, unit: str) -> Today 
     if today is None:
         return None
     bill = today.monthly_bill
-    if bill is not None and (unit not in ("money", "tokens") or not bill > 0):
-        raise ConfigError(
-            f"a monthly bill is a sum above 0 for costs in money or tokens, and the unit is {unit}:"
-            " samples have no token counts, so no sum (use --unit money and --token-prices)"
-        )
+    if bill is not None and not 0 < bill < math.inf:
+        raise ConfigError(f"monthly-bill must be a finite sum above 0, got {bill:g}")
     found = read_today(today.today, today.calls)
     if unit == "money" and found.calls is None:
-        shared = np.nan_to_num(read_recorded(Run(run)).column("samples_per_call"), nan=1.0)
-        found = replace(found, calls=CALLS[0] if (shared > 1).any() else CALLS[1])
+        found = replace(found, calls=CALLS[0] if has_native_n(run) else CALLS[1])
     return found
+
+
+def has_native_n(run: Path) -> bool:
+    """Whether calls of a run returned several samples, so that they paid for one prompt."""
+    shared = read_recorded(Run(run)).column("samples_per_call")
+    return bool((np.nan_to_num(shared, nan=1.0) > 1).any())
 
 
 def check_tie_break(tie_break: str) -> str:

@@ -85,6 +85,7 @@ FITTED: dict[str, Any] = {
     "unit": "samples",
     "token_prices": None,
     "price_as": None,
+    "native_n": False,
     "tie_break": FIRST_SEEN,
     "evidence": ALL_EVIDENCE,
     "seed": 0,
@@ -114,7 +115,7 @@ def report_run(
     options = _resolve_options(store, given)
     unit, prices, today = (options[name] for name in ("unit", "token_prices", "today"))
     prices = read_token_prices(prices and Path(prices), [unit], options["price_as"], run=run)
-    costs, recorded = CostModel(unit, prices), read_recorded(store)
+    costs, recorded = CostModel(unit, prices, options["native_n"]), read_recorded(store)
     evaluation = _find_evaluation(store, costs, options["tie_break"])
     arguments = {
         "format": FORMAT,
