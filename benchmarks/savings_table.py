@@ -47,7 +47,16 @@ POLICIES = {
     "mixture": "baseline",
 }
 DECIDED = "decided vote"
-IN_README = tuple(SETS)[:5]
+IN_README = (
+    "exams, gpt-3.5-turbo",
+    "gsm8k, qwen2.5-math-1.5b",
+    "math500, qwen2.5-math-1.5b",
+    "exams (100), llama-2-70b",
+    "svamp141, qwen2.5-coder-1.5b",
+    "arith110, smollm2-135m",
+)
+"""Sets of the short table and of the picture."""
+
 TODAY = (5, 10)
 ROOT = Path(__file__).parents[1]
 
@@ -124,7 +133,7 @@ def format_savings(found: dict[str, dict[int, dict[str, Any]]]) -> list[str]:
         for policy in ("sequential", "adaptive-consistency", "mixture"):
             row = one["rows"][policy]
             values = [row[key] for key in ("saving", "saving_low", "saving_high")]
-            saving, low, high = ("–" if v is None else f"{100 * v:.0f}" for v in values)
+            saving, low, high = ("–" if v is None else f"{100 * v:z.0f}" for v in values)
             text = f"{saving} % [{low}, {high}]"
             cells.append(f"**{text}**" if row["verdict"] == "saves" else text)
         cells.append(f"{100 * (1 - one[DECIDED] / min(TODAY)):.0f} %")
