@@ -58,6 +58,11 @@ class Estimator:
         """Name in tables and bundles."""
         return type(self).__name__
 
+    @property
+    def uses_all_evidence(self) -> bool:
+        """Whether the confidence of samples is used where it is recorded, by the baseline too."""
+        return True
+
     def fit(self, samples: Samples) -> Self:
         """Learn ``policy_`` from samples."""
         raise NotImplementedError(f"{type(self).__name__} has no fit")

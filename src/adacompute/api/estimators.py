@@ -92,13 +92,18 @@ class RegisteredEstimator(Estimator):
             seed=check_seed(self.seed),
             classifier=self.classifier,
             cost_sensitive=self.cost_sensitive,
-            use_confidence=check_evidence(self.evidence) == ALL_EVIDENCE,
+            use_confidence=self.uses_all_evidence,
         )
+
+    @property
+    def uses_all_evidence(self) -> bool:
+        """Whether ``evidence`` is all that was recorded."""
+        return check_evidence(self.evidence) == ALL_EVIDENCE
 
     @property
     def uses_confidence(self) -> bool:
         """Whether the policy uses the confidence of samples where it is recorded."""
-        return check_evidence(self.evidence) == ALL_EVIDENCE and sees_evidence(self.kind)
+        return self.uses_all_evidence and sees_evidence(self.kind)
 
     def make_factory(self, samples: Samples) -> PolicyFactory:
         """Return the registered factory, with the parameters of this estimator."""

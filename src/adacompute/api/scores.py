@@ -21,6 +21,7 @@ from adacompute.core.errors import ConfigError
 from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation import scores as held_out
 from adacompute.evaluation.pool import describe_copies
+from adacompute.evaluation.today import read_today
 from adacompute.policies.policy import Policy
 from adacompute.stages.inputs import DEFAULT_LEVELS, check_levels, check_seed, resolve_budgets
 
@@ -33,7 +34,8 @@ class Scores(Tabular):
 
     ``rows`` holds one dictionary per policy and budget; all shares are fractions. ``headroom`` is
     the share of the static oracle's gain over the mixture that the policy recovers. ``n_imputed``
-    counts likely samples that were added where questions have few.
+    counts likely samples that were added where questions have few. ``today`` says for each policy
+    what it saves, compared with what is run now.
     """
 
     rows: list[dict[str, Any]]
@@ -45,6 +47,7 @@ class Scores(Tabular):
     samples_per_question: int
     levels: tuple[int, ...]
     levels_excluded: tuple[int, ...]
+    today: list[dict[str, Any]]
 
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the rows as a pyarrow Table, one row per policy and budget."""
@@ -77,6 +80,7 @@ def evaluate(
     levels: Sequence[int] | None = None,
     drop_unparsed: bool = False,
     max_rounds: int | None = None,
+    today: str | int | None = None,
     seed: int = 0,
     progress: Progress = None,
 ) -> Scores:
@@ -85,7 +89,9 @@ def evaluate(
     Estimators are cloned and refitted inside folds; they need not be fitted before. Names are those
     of the command line, ``"oracle"`` included. A mapping gives names of your own. ``levels`` are
     those of the oracle and the largest number of samples of every policy; by default the levels of
-    all policies together. Headroom uses levels up to half of the recorded samples.
+    all policies together. Headroom uses levels up to half of the recorded samples. ``today`` is
+    what you run now, such as 5 samples per question; `Scores.today` then says what each policy
+    saves. The mixture weighs votes unless all policies are given ``evidence="votes"``.
     ``progress`` is called with the name of each policy as it is scored; True prints them to
     standard error.
     """
@@ -103,6 +109,8 @@ def evaluate(
         },
         drop_unparsed=drop_unparsed,
         max_rounds=max_rounds,
+        use_confidence=not estimators or any(one.uses_all_evidence for one in estimators),
+        today=None if today is None else read_today(today),
         seed=check_seed(seed),
         progress=read_progress(progress),
     )
@@ -116,6 +124,7 @@ def evaluate(
         samples_per_question=found.n_samples,
         levels=found.levels,
         levels_excluded=found.levels_excluded,
+        today=found.today,
     )
 
 
