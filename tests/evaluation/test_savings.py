@@ -104,6 +104,13 @@ def test_a_policy_that_stops_early_saves(easy: Experiment) -> None:
     assert "use this policy" in describe_advice(found, "samples")
 
 
+def test_a_vote_that_is_cut_off_by_rounds_is_not_decided(easy: Experiment) -> None:
+    limited = replace(easy, max_rounds=2, _rule_results={})
+    for experiment, has_way in ((easy, True), (limited, False)):
+        found = state(experiment, Today(5))
+        assert ("decided votes" in [way["way"] for way in found["ways"]]) == has_way
+
+
 def test_one_sample_cannot_be_saved(easy: Experiment) -> None:
     found = state(easy, Today(1))
     assert (found["verdict"], found["advice"]) == ("no saving", "today")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -156,13 +157,28 @@ def test_without_today_samples_without_grades_are_refused_before_a_run_is_made(
     assert not (tmp_path / "bundle.run").exists()
 
 
+@pytest.mark.parametrize(("name", "suffix"), [("is_correct", ".csv"), ("Correct", ".jsonl")])
+def test_grades_under_another_name_are_not_ignored(tmp_path: Path, name: str, suffix: str) -> None:
+    path, rows = tmp_path / f"samples{suffix}", [{**row, name: True} for row in make_rows()]
+    if suffix == ".csv":
+        pa_csv.write_csv(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=f"'{name}': rename it"):
+        fit_run(str(path), today=TodayOptions("5"), out=tmp_path / "bundle")
+
+
+def test_more_samples_than_are_recorded_are_said_and_do_not_fail(log: Path, tmp_path: Path) -> None:
+    found = fit_run(str(log), today=TodayOptions("9"), out=tmp_path / "bundle")["today"]
+    assert (found["samples"], found["wanted_samples"]) == (6, 9)
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({"today": TodayOptions("5:weighted")}, "--today 5:weighted needs grades"),
         ({"today": TodayOptions("high:5")}, "--today high:5 needs grades"),
         ({"today": TodayOptions("0")}, "from 1, .*'0'"),
-        ({"today": TodayOptions("7")}, "no question has 7 samples, the most are 6"),
         ({"today": TodayOptions("5"), "budget": 2.0}, "--budget needs grades"),
         ({"today": TodayOptions("5"), "policy": "retry"}, "--policy needs grades"),
         ({"today": TodayOptions("5"), "tie_break": "logprob"}, "--tie-break logprob needs grades"),

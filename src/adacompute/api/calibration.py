@@ -22,7 +22,7 @@ from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import describe_copies
-from adacompute.evaluation.saving_text import describe_saving
+from adacompute.evaluation.saving_text import describe_recorded, describe_saving
 from adacompute.evaluation.today import read_today
 from adacompute.evaluation.verdict import calibrate as calibrate_score
 from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
@@ -181,6 +181,8 @@ def calibrate(
     found = calibrate_score(score, final, budget=budget, today=now, settings=settings)
     if excess := describe_excess(found["budget"], found["max_budget"]):
         warnings.warn(excess, stacklevel=2)
+    if found["today"] and found["today"]["wanted_samples"] > found["today"]["samples"]:
+        warnings.warn(describe_recorded(found["today"]), stacklevel=2)
     frontier = tuple(FrontierPoint(**point) for point in found.pop("frontier"))
     pooled = calibrate_pooled(score, final, settings=settings)
     estimator.keep_calibration(frontier, pooled, found)

@@ -7,7 +7,7 @@ oracles. It knows nothing of files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -114,18 +114,8 @@ def evaluate(
         seed=check_seed(seed),
         progress=read_progress(progress),
     )
-    return Scores(
-        rows=found.rows,
-        unit=samples.unit,
-        n_questions=found.n_questions,
-        n_independent=found.n_independent,
-        n_excluded=found.n_excluded,
-        n_imputed=found.n_imputed,
-        samples_per_question=found.n_samples,
-        levels=found.levels,
-        levels_excluded=found.levels_excluded,
-        today=found.today,
-    )
+    about = {one.name: getattr(found, one.name) for one in fields(found) if one.name != "n_samples"}
+    return Scores(**about, unit=samples.unit, samples_per_question=found.n_samples)
 
 
 def _name(

@@ -39,10 +39,20 @@ def print_same_answer(result: Result) -> None:
     """Print what a vote that stops early saves, and how often its answer is that of all samples."""
     today = result["today"]
     size = today["samples"]
+    from adacompute.evaluation.saving_text import describe_bill, describe_recorded
+
     print_text(f"Same answer. {today['sentence']}", STYLES["same answer"])
+    if today["wanted_samples"] > size:
+        print_text(describe_recorded(today))
     by_redrawing = "" if today["repeat_agreement_by"] == "disjoint samples" else ", about"
     agreement = format_percent(today["repeat_agreement"], 0)
     print_text(f"Two runs of {size} agree in {agreement} of questions{by_redrawing}.")
+    if today["monthly_bill"] is not None:
+        print_text(describe_bill(today, result["unit"]))
+    if not result["graded"]:
+        print_text("No grades were found: answers are compared with those of all samples alone.")
+    rounds = f"{result['rounds']:.1f} rounds per question, one after another, where today takes one"
+    print_text(f"{rounds}.")
     if today["excluded"]:
         print_text(f"Left out: {today['excluded']} questions with fewer than {size} samples.")
     print_rows(
@@ -92,7 +102,7 @@ def describe_questions(result: Result, noun: str = "") -> str:
 def _print_verdict(result: Result) -> None:
     if result["today"]:
         print_saving(result["today"], result["unit"])
-        print_text(f"Verdict at this cost: {result['verdict']}.", "bold")
+        print_text(f"Compared with the best uniform mixture at this cost: {result['verdict']}.")
     else:
         advice = f"{result['advice'][:1].upper()}{result['advice'][1:]}"
         print_text(f"Verdict: {result['verdict']}. {advice}.", STYLES[result["verdict"]])

@@ -7,6 +7,7 @@ interpret the records.
 
 from __future__ import annotations
 
+import csv
 import json
 from contextlib import contextmanager
 from functools import partial
@@ -134,6 +135,9 @@ def read_keys(path: Path) -> set[str]:
             return set(record) if isinstance(record, dict) else set()
         case ".jsonl" | ".ndjson":
             return set(next((record for _, record in read_records(path)), ()))
+        case ".csv":
+            with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+                return set(next(csv.reader(lines), ()))
     return set()
 
 

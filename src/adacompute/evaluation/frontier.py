@@ -110,8 +110,10 @@ class PriceFrontier:
             return float(prices[max(0, fits)])
         for _ in range(N_REFINEMENTS):
             over = int(np.searchsorted(cost, setting * (1 + ROUNDING), side="right"))
-            if not 0 < over < len(cost) or prices[over - 1] <= prices[over]:
-                return float(prices[min(over, len(prices)) - 1])
+            if over == len(cost):  # the highest price that spends all that the policy can
+                return float(prices[np.searchsorted(cost, cost[-1] * (1 - ROUNDING))])
+            if over == 0 or prices[over - 1] <= prices[over]:
+                return float(prices[max(0, over - 1)])
             prices = np.geomspace(prices[over - 1], prices[over], N_REFINED)
             cost = np.maximum.accumulate(self._replay(prices))
         return float(np.exp(np.interp(setting, cost, np.log(prices))))

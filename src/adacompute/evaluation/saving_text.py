@@ -20,23 +20,30 @@ from adacompute.evaluation.savings import (
 )
 
 LARGE = 1000
+SPENT = 0.98
+"""Share of a cost from which it counts as spent."""
 
 
 def describe_saving(today: Mapping[str, Any], unit: str) -> list[str]:
     """Return the statement: what is saved first, then the details."""
-    lines = [headline_saving(today, unit), _describe_equal_cost(today, unit)]
-    lines.append(_describe_accuracy(today, unit))
+    lines = [headline_saving(today, unit)]
+    if today["wanted_samples"] > today["samples"]:
+        lines.append(describe_recorded(today))
+    lines += [_describe_equal_cost(today, unit), _describe_accuracy(today, unit)]
     lines.append(_describe_rounds(today))
-    if (bill := today.get("monthly_bill")) is not None:
-        lines.append(_describe_bill(today, bill, unit))
+    if today.get("monthly_bill") is not None:
+        lines.append(describe_bill(today, unit))
     if today["verdict"] == INCONCLUSIVE:
         lines.append(f"About {today['questions_needed']:,} questions would decide.")
-    if today["wanted_samples"] > today["samples"]:
-        lines.append(
-            f"{today['samples']} samples per question are recorded, so nothing can be said about "
-            f"{today['wanted_samples']}: collect more to compare with that."
-        )
     return lines
+
+
+def describe_recorded(today: Mapping[str, Any]) -> str:
+    """Say that fewer samples are recorded than are run today."""
+    return (
+        f"{today['samples']} samples per question are recorded, so nothing can be said about "
+        f"{today['wanted_samples']}: all numbers are compared with {today['samples']}."
+    )
 
 
 def headline_saving(today: Mapping[str, Any], unit: str) -> str:
@@ -87,14 +94,18 @@ def _describe_equal_cost(today: Mapping[str, Any], unit: str) -> str:
 
 def _describe_accuracy(today: Mapping[str, Any], unit: str) -> str:
     at_cost, now = (f"{100 * today[name]:.1f} %" for name in ("accuracy_at_cost", "accuracy"))
-    return f"At {_amount(today['cost'], unit)} per question: {at_cost} correct, today {now}."
+    cost, spent = today["cost"], today["spent_at_cost"]
+    if spent < SPENT * cost:
+        most = f"It spends {_number(spent)} of {_amount(cost, unit)}: more buys nothing"
+        return f"{most}; {at_cost} correct there, today {now}."
+    return f"At {_amount(cost, unit)} per question: {at_cost} correct, today {now}."
 
 
 def _describe_rounds(today: Mapping[str, Any]) -> str:
     """Return the rounds, and the latency beside that of today, if it was recorded."""
     rounds = f"{today['rounds']:.1f} rounds per question"
     if today.get("latency_p50_s") is None or today.get("today_latency_p50_s") is None:
-        return f"{rounds}; latency was not recorded."
+        return f"{rounds}, one after another, where today takes one; no latency_s was recorded."
     own, now = (
         " and ".join(f"{_number(today[f'{name}_{p}_s'])} s" for p in ("p50", "p95"))
         for name in ("latency", "today_latency")
@@ -105,9 +116,9 @@ def _describe_rounds(today: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_bill(today: Mapping[str, Any], bill: float, unit: str) -> str:
+def describe_bill(today: Mapping[str, Any], unit: str) -> str:
     """Return what is saved of a monthly bill; samples are not money."""
-    saving = today["delivered_saving"]
+    saving, bill = today["delivered_saving"], today["monthly_bill"]
     if unit not in ("money", "tokens"):
         return f"{_percent(saving)} fewer {unit}; no token counts, so no sum."
     return f"Of {_number(bill)} a month, this saves {_number(bill * saving)}."

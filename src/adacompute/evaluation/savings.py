@@ -150,7 +150,7 @@ def compare_policy(
     every, points = points, _up_to(points, cost)
     found = _compare_points(points, today, settings, score.accuracy_variance(points))
     chosen, verdict = found.choose(tolerance), found.judge(cost, tolerance)
-    needed = 0
+    needed, at_cost = 0, score.curve.read(cost)
     if verdict == INCONCLUSIVE:
         needed = found.questions_needed(cost, tolerance, score.n_groups)
     return points[chosen], {
@@ -169,7 +169,8 @@ def compare_policy(
         "difference_error": float(found.band.standard_error[chosen]),
         "difference_std": _spread(points[chosen], today),
         **_find_savings(score, every, today, settings),
-        "accuracy_at_cost": score.curve.read(cost).accuracy,
+        "accuracy_at_cost": at_cost.accuracy,
+        "spent_at_cost": at_cost.cost,
         "tolerance": tolerance,
         "confidence": settings.confidence,
         "verdict": verdict,
@@ -295,8 +296,10 @@ def compare_ways(
 
 def _can_stop_early(experiment: Experiment, today: TodayScore) -> bool:
     """Whether the vote of today can be decided before all samples are drawn, and replayed."""
-    is_replayed = today.today.n_samples <= max(experiment.levels) and not experiment.pool.has_arms
-    return is_replayed and today.today.votes == EQUAL
+    n_samples, has_arms = today.today.n_samples, experiment.pool.has_arms
+    is_replayed = n_samples <= max(experiment.levels) and not has_arms
+    # A vote that is cut off by a limit of rounds is not decided.
+    return is_replayed and experiment.max_rounds >= n_samples and today.today.votes == EQUAL
 
 
 def _name_way(

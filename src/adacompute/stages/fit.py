@@ -40,6 +40,7 @@ from adacompute.stages.inputs import (
     choose_policy,
     has_native_n,
     no_progress,
+    resolve_today,
 )
 from adacompute.stages.report import FITTED, check_extra, report_run
 from adacompute.stages.results import RunResults
@@ -136,6 +137,7 @@ def _fit_policy(
     """
     results, today = RunResults.of(run), limits["today"]
     sends_one = today is not None and today.calls == ONE_CALL
+    resolve_today(today, run, unit=options["unit"])  # before anything is trained
     in_one_call = options["token_prices"] is not None and (sends_one or has_native_n(run))
     options = options | {"native_n": in_one_call}
     trained = _train(run, out, steps, options, limits["budget"], results)

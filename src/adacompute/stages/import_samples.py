@@ -17,6 +17,7 @@ import pyarrow as pa
 from adacompute.core.answers import UNPARSED
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.datasets.example import find_grader
+from adacompute.datasets.records import read_keys
 from adacompute.datasets.rows import SAMPLE_SCHEMA, check_samples
 from adacompute.datasets.sources import (
     is_tidy_file,
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from adacompute.storage.store import SampleSet
+
+
+GRADES_IN_NAME = "correct"
+"""A column with this in its name probably holds grades."""
 
 
 def import_samples(
@@ -120,6 +125,12 @@ def _has_no_grades(sources: Mapping[str | None, Path]) -> bool:
 def _read_without_grades(source: Path, grader: Grader | None) -> GradedSamples:
     """Read samples that have no grades; a grader writes equal answers alike."""
     check_format(source)
+    columns = sorted(read_keys(source)) if source.is_file() else []
+    if similar := [name for name in columns if GRADES_IN_NAME in name.lower()]:
+        raise DataError(
+            f"{source} has no grades in a column 'correct', but a column {similar[0]!r}: rename it "
+            "to 'correct', or remove it if these are no grades"
+        )
     graded = read_answers(source, None if grader is None else partial(canonicalise, grader))
     return GradedSamples(pool_arms(graded.samples, grader))
 

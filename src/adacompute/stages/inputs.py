@@ -199,6 +199,8 @@ def resolve_today(today: TodayOptions | None, run: Path, *, unit: str) -> Today 
     if bill is not None and not 0 < bill < math.inf:
         raise ConfigError(f"monthly-bill must be a finite sum above 0, got {bill:g}")
     found = read_today(today.today, today.calls)
+    if found.arm is not None and found.arm not in (arms := read_recorded(Run(run)).arms):
+        raise ConfigError(f"there is no arm {found.arm!r}; the run has {', '.join(arms)}")
     if unit == "money" and found.calls is None:
         found = replace(found, calls=CALLS[0] if has_native_n(run) else CALLS[1])
     return found

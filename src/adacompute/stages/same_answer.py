@@ -65,9 +65,11 @@ def fit_same_answer(
     recorded = read_recorded(store, need_grades=False)
     pool = make_pool(recorded, costs=costs)
     share = SHARE if today.same_answer is None else today.same_answer
-    n_samples = read_count(today.today)
+    wanted = read_count(today.today)
+    n_samples = min(wanted, int(pool.answers.n_samples.max(initial=1)))
     known: dict[str, Any] = {"confidence": confidence, "seed": check_seed(seed)}
     found = compare_with_today(pool, n_samples, share=share, **known)
+    found |= {"wanted_samples": wanted, "monthly_bill": today.monthly_bill}
     found["sentence"] = describe_same_answer(found, unit)
     result = _as_calibration(found)
     fitted = FittedPolicy(
@@ -85,7 +87,14 @@ def fit_same_answer(
     source |= {"unit": unit, "frontier": (_frontier(result),)}
     bundle = make_bundle(experiment, fitted, notes, **source)
     where = {"bundle": str(out), "bundle_digest": save_bundle(bundle, out)}
-    return {"policy": NAME, **where, "unit": unit, **result, "report": None}
+    return {
+        "policy": NAME,
+        **where,
+        "unit": unit,
+        **result,
+        "graded": store.is_graded,
+        "report": None,
+    }
 
 
 def _as_calibration(found: dict[str, Any]) -> dict[str, Any]:
