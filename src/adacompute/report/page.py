@@ -91,21 +91,14 @@ def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
     drawings += [draw_plane(document)] if document["arms"] else []
     if document["savings"]:
         drawings.append(draw_savings(document, all_policies=all_policies))
-    next_text, next_command = describe_next(document)
     page: str = environment.from_string(_read(TEMPLATE)).render(
         report=document,
         point=document["operating_points"][document["selected"]],
-        headline=headline(document).removeprefix(name_verdict(document)),
-        lead=name_verdict(document),
-        colours=VERDICT_COLOURS,
-        details=list_savings(document)[1:],
+        **_header(document),
         savings=sort_savings(document),
         all_savings=all_policies or len(document["savings"]) <= MAX_ROWS,
         has_arrows=bool(document["savings"]) and has_arrows(document),
-        explanation=explain_headline(document),
         steps=next_steps(document),
-        next=next_text,
-        command=next_command,
         verdict=explain_verdict(document),
         budget=format_budget(document["budget"], document["unit"]),
         units=UNIT_NOUNS[document["unit"]],
@@ -123,6 +116,20 @@ def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
         data=markup(_slider_data(document, markers)),
     )
     return page
+
+
+def _header(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts of the header: what is saved or gained, its details and what to run next."""
+    text, command = describe_next(document)
+    return {
+        "lead": name_verdict(document),
+        "headline": headline(document).removeprefix(name_verdict(document)),
+        "colours": VERDICT_COLOURS,
+        "details": list_savings(document)[1:],
+        "explanation": explain_headline(document),
+        "next": text,
+        "command": command,
+    }
 
 
 def _group_skipped(document: dict[str, Any]) -> dict[str, list[str]]:
