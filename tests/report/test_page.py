@@ -245,8 +245,9 @@ def test_the_cost_at_the_accuracy_of_today_is_a_figure_and_a_table(
 
 
 def test_an_evaluation_that_knows_today_gives_the_other_rows(place: Path) -> None:
-    run, known = place / "run", {"budgets": (2.0,), "levels": (1, 2, 4, 5)}
-    options = {**known, "policies": ("fixed", "longest-first", "oracle")}
+    run = place / "run"
+    options: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2, 4, 5)}
+    options["policies"] = ("fixed", "longest-first", "oracle")
     for today, others in ((TodayOptions("5"), ["fixed", "longest-first"]), (None, ["retry"])):
         evaluate_run(run, today=today, **options)
         report_run(run, out=place / "rows.html", today=TodayOptions("5"), **FAST)

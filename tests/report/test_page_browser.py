@@ -68,9 +68,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def saving_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("saving")
     import_samples(Path("example"), root / "run")
-    today = TodayOptions("5")
-    out, known = root / "page.html", {"policy": "early-stopping", "policies": ("retry",)}
-    report_run(root / "run", out=out, today=today, **known)
+    out, today = root / "page.html", TodayOptions("5")
+    known: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",), "today": today}
+    report_run(root / "run", out=out, **known)
     return out.read_text(encoding="utf-8")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -60,8 +61,9 @@ def test_only_intervals_that_go_on_are_arrows() -> None:
         _bars(content, content["savings"], axes[0])
         right = axes[0].get_xlim()[1]
         arrows = [line for line in axes[0].lines if line.get_marker() == ">"]
-        heights = [float(line.get_ydata()[0]) for line in arrows]
-        today = [line.get_xdata()[0] for line in axes[0].lines if line.get_linewidth() == 1.4]
+        heights = [np.ravel(line.get_ydata())[0] for line in arrows]
+        lines = [line for line in axes[0].lines if line.get_linewidth() == 1.4]
+        today = [np.ravel(line.get_xdata())[0] for line in lines]
     assert 6.4 < right < 13.0
     assert heights == [4, 3, 0]  # the mixture, retry and the policy, from the top
     assert today == [5.0] * len(ROWS)

@@ -74,7 +74,8 @@ def _steps_to_save(document: dict[str, Any]) -> list[Step]:
     advice = describe_advice(today, document["unit"])
     if today["advice"] == POLICY:
         return _steps_to_serve(document)
-    way = next((one for one in today["ways"] if one["way"] == today["advice"]), {})
+    ways: dict[str, dict[str, Any]] = {one["way"]: one for one in today["ways"]}
+    way = ways.get(today["advice"], {})
     steps: list[Step] = [(f"{advice[:1].upper()}{advice[1:]}.", None)]
     if today["advice"] in (WEIGHTED, OTHER_ARM):
         steps = _steps_to_serve(document, BASELINE, round_up(way["cost"]))

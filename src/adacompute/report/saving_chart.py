@@ -71,7 +71,7 @@ def sort_savings(document: dict[str, Any]) -> list[dict[str, Any]]:
 def find_limit(document: dict[str, Any]) -> float:
     """Return the highest cost of the axis; intervals may go beyond it, estimates do not."""
     estimates = [row["cost"] for row in document["savings"] if row["cost"] is not None]
-    return MARGIN * max(document["today"]["cost"], *estimates, 0.0)
+    return MARGIN * float(max(document["today"]["cost"], *estimates, 0.0))
 
 
 def has_arrows(document: dict[str, Any]) -> bool:
