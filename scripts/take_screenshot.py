@@ -1,4 +1,4 @@
-"""Screenshot: the picture of the report in the documentation, for the example set and 5 samples today.
+"""Screenshot: the picture of the report in the documentation: the example, and 5 samples today.
 
 Run it with ``python -m scripts.take_screenshot`` after the page has changed. It needs Chromium.
 """
