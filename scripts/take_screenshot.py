@@ -1,4 +1,4 @@
-"""Screenshot: the picture of the report in the documentation, for the example set at budget 2.
+"""Screenshot: the picture of the report in the documentation: the example, and 5 samples today.
 
 Run it with ``python -m scripts.take_screenshot`` after the page has changed. It needs Chromium.
 """
@@ -27,7 +27,7 @@ def main() -> None:
         run, page = f"{directory}/example", f"{directory}/report.html"
         for command in (
             [adacompute, "import", "example", "--run", run],
-            [adacompute, "report", run, "--budget", "2", "--out", page],
+            [adacompute, "report", run, "--today", "5", "--out", page],
             ["chromium", *FLAGS, f"--screenshot={OUT}", f"file://{page}"],
         ):
             subprocess.run(command, check=True, capture_output=True)

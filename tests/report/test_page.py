@@ -19,6 +19,8 @@ import pytest
 
 from adacompute.core import errors
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget, MissingExtra
+from adacompute.evaluation.saving_text import describe_advice, describe_saving
+from adacompute.evaluation.today import TodayOptions
 from adacompute.report.page import render
 from adacompute.report.wording import clean_text
 from adacompute.stages import report as reports
@@ -198,6 +200,62 @@ def test_the_page_is_accessible(page: str) -> None:
     assert all(len(image["aria-label"] or "") > 40 for image in images)
     assert all(a.get("aria-hidden") == "true" for tag, a in tags if tag == "svg")
     assert sum(tag == "table" for tag, _ in tags) == sum(tag == "caption" for tag, _ in tags)
+
+
+@pytest.fixture(scope="module")
+def saving_page(place: Path) -> str:
+    """Return a page that says what is saved."""
+    report_run(place / "run", out=place / "saving.html", today=TodayOptions("5"), **FAST)
+    return (place / "saving.html").read_text(encoding="utf-8")
+
+
+def test_the_page_says_first_what_is_saved_and_what_to_run(place: Path, saving_page: str) -> None:
+    document = json.loads((place / "run" / "report.json").read_text())
+    today, unit = document["today"], document["unit"]
+    assert document["budget"] == pytest.approx(today["delivered_cost"], rel=1e-3)
+    header = saving_page.partition("<header>")[2].partition("</header>")[0]
+    text = "".join(read(header).words).replace("\u00a0", " ")
+    for line in describe_saving(today, unit):
+        assert line in text
+    assert describe_advice(today, unit) in text
+    assert re.search("adacompute (serve|fit|train|evaluate) ", text)
+    (colour,) = re.findall(r'<h1><span class="(\w+)">', header)
+    colours = {"saves": "good", "no saving": "bad", "inconclusive": "open"}
+    assert colour == colours[today["verdict"]]
+    assert f".{colour} {{ color:" in saving_page
+
+
+def test_the_cost_at_the_accuracy_of_today_is_a_figure_and_a_table(
+    place: Path, saving_page: str
+) -> None:
+    document = json.loads((place / "run" / "report.json").read_text())
+    assert [row["policy"] for row in document["savings"]] == ["early-stopping", "mixture", "retry"]
+    own, today = document["savings"][0], document["today"]
+    assert own["cost"] == today["same_accuracy_cost"]
+    assert own["cost_low"] == pytest.approx((1 - today["saving_high"]) * today["cost"])
+    tags = read(saving_page).tags
+    figures = [attributes.get("id") for tag, attributes in tags if tag == "figure"]
+    assert figures[:2] == ["curves", "savings"]
+    table = saving_page.partition("The costs as a table")[2].partition("</table>")[0]
+    assert table.count("<tr") == 1 + len(document["savings"])
+    assert "None" not in saving_page
+    test_security_policy_allows_only_its_own_style_and_script(saving_page)
+    test_identifiers_are_unique_and_references_resolve(saving_page)
+    test_hostile_texts_stay_text(saving_page)
+
+
+def test_an_evaluation_that_knows_today_gives_the_other_rows(place: Path) -> None:
+    run = place / "run"
+    options: dict[str, Any] = {"budgets": (2.0,), "levels": (1, 2, 4, 5)}
+    options["policies"] = ("fixed", "longest-first", "oracle")
+    for today, others in ((TodayOptions("5"), ["fixed", "longest-first"]), (None, ["retry"])):
+        evaluate_run(run, today=today, **options)
+        report_run(run, out=place / "rows.html", today=TodayOptions("5"), **FAST)
+        document = json.loads((run / "report.json").read_text())
+        names = [row["policy"] for row in document["savings"]]
+        assert names == ["early-stopping", "mixture", *others]
+    for left in ("evaluation.json", "evaluate.manifest.json"):
+        (run / left).unlink()
 
 
 def luminance(colour: str) -> float:

@@ -1,4 +1,4 @@
-"""The page in a real browser: the slider works, and the page sends no requests."""
+"""The page in a real browser: what matters is in sight, the slider works, nothing is requested."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from adacompute.evaluation.today import TodayOptions
 from adacompute.stages.import_samples import import_samples
 from adacompute.stages.report import report_run
 
@@ -42,6 +44,16 @@ MOVE = """
 })();
 """
 
+MEASURE = """
+(function () {
+  var seen = {width: document.documentElement.scrollWidth, window: window.innerWidth};
+  [["saving", "h1"], ["verdict", "h1 span"], ["command", "header pre"]].forEach(function (one) {
+    seen[one[0]] = document.querySelector(one[1]).getBoundingClientRect().bottom;
+  });
+  top.document.title = JSON.stringify(seen);
+})();
+"""
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -50,6 +62,30 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = root / "page.html"
     report_run(root / "run", out=out, policy="early-stopping", policies=("retry",))
     return out.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def saving_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("saving")
+    import_samples(Path("example"), root / "run")
+    out, today = root / "page.html", TodayOptions("5")
+    known: dict[str, Any] = {"policy": "early-stopping", "policies": ("retry",), "today": today}
+    report_run(root / "run", out=out, **known)
+    return out.read_text(encoding="utf-8")
+
+
+def run_script(page: str, script: str) -> str:
+    """Return a page that also runs a script, which its security policy allows."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = page.replace("script-src ", f"script-src 'sha256-{digest}' ")
+    return allowed.replace("</body>", f"<script>{script}</script></body>")
+
+
+def read_title(shown: str) -> Any:
+    """Return what a script wrote into the title."""
+    found = re.search("<title>(.*?)</title>", shown)
+    assert found
+    return json.loads(html.unescape(found[1]))
 
 
 @pytest.fixture
@@ -111,14 +147,10 @@ def test_slider_moves_the_operating_point(
     page: str, served: tuple[dict[str, str], str, list[str]], tmp_path: Path, width: int
 ) -> None:
     pages, address, _ = served
-    digest = base64.b64encode(hashlib.sha256(MOVE.encode()).digest()).decode()
-    moved = page.replace("script-src ", f"script-src 'sha256-{digest}' ")
-    pages["/moved"] = moved.replace("</body>", f"<script>{MOVE}</script></body>")
+    pages["/moved"] = run_script(page, MOVE)
     shown, said = browse(address + "/moved", tmp_path, f"--window-size={width},1000")
     assert said == ""
-    found = re.search("<title>(.*?)</title>", shown)
-    assert found
-    seen = json.loads(html.unescape(found[1]))
+    seen = read_title(shown)
     (data,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page)
     first, last = (json.loads(data)["points"][i] for i in (json.loads(data)["selected"], -1))
     assert seen["budget"] == seen["label"] == "16 samples per question"
@@ -130,6 +162,26 @@ def test_slider_moves_the_operating_point(
     )
     assert seen["styled"] == "3px"
     assert seen["width"]
+
+
+@pytest.mark.parametrize("size", [(1400, 900), (390, 844)])
+def test_the_saving_and_the_next_command_are_visible_without_scrolling(
+    saving_page: str,
+    served: tuple[dict[str, str], str, list[str]],
+    tmp_path: Path,
+    size: tuple[int, int],
+) -> None:
+    pages, address, _ = served
+    width, height = size
+    pages["/measured"] = run_script(saving_page, MEASURE)
+    # A window has a minimum width, and a frame has none.
+    frame = f'<iframe src="/measured" width="{width}" height="{height}"></iframe>'
+    pages["/framed"] = f"<!doctype html><title></title>{frame}"
+    shown, said = browse(address + "/framed", tmp_path, "--window-size=1500,1000")
+    assert said == ""
+    seen = read_title(shown)
+    assert seen["width"] <= seen["window"] == width
+    assert 0 < seen["verdict"] <= seen["saving"] < seen["command"] < height
 
 
 def test_page_works_without_javascript(

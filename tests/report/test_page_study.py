@@ -10,9 +10,10 @@ from adacompute.evaluation.experiment import Experiment
 from adacompute.evaluation.frontier import CalibrationSettings
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.pool import Pool
+from adacompute.evaluation.today import Today
 from adacompute.evaluation.verdict import calibrate
 from adacompute.report import breakdown
-from adacompute.report.study import Study, score_curves, study_policy
+from adacompute.report.study import Study, compare_savings, score_curves, study_policy
 from adacompute.report.summary import slider_budgets
 
 QUESTIONS, SAMPLES = 160, 24
@@ -138,3 +139,18 @@ def test_curves_begin_at_the_mixture(study: Study) -> None:
         assert curve.difference[0].value == pytest.approx(0.0, abs=1e-9)
         assert curve.cost == sorted(curve.cost)
     assert all(one == Interval(0.0, 0.0, 0.0) for one in curves[0].difference)
+
+
+def test_what_is_saved_agrees_with_calibration(study: Study) -> None:
+    assert study.saving is None
+    assert compare_savings(study, ("retry",)) == []
+    settings = study.frontier.settings
+    saving = study_policy(study.experiment, study.name, settings, Today(5))
+    known = calibrate(saving.score, saving.frontier.final, today=Today(5))["today"]
+    assert saving.saving is not None
+    assert saving.saving[1] == known
+    rows = compare_savings(saving, ("retry", "oracle", "early-stopping", study.name))
+    names = [row.pop("policy") for row in rows]
+    assert names == [study.name, "mixture", "retry", "early-stopping"]
+    assert rows[0] == {name: known[name] for name in rows[0]}
+    assert all(row["cost"] == 5.0 for row in rows)

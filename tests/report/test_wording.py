@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adacompute.report import wording
+from adacompute.report import commands, wording
 
 
 def document(**changed: Any) -> dict[str, Any]:
@@ -42,6 +42,8 @@ def document(**changed: Any) -> dict[str, Any]:
         "frontier": [{"budget": 1.0}, {"budget": 6.5}],
         "latency_p50_s": None,
         "latency_p95_s": None,
+        "today": None,
+        "today_options": None,
         "unparsed": {"share": 0.0, "gain": 0.0, "gain_low": 0.0, "gain_high": 0.0},
     }
     return known | changed
@@ -49,14 +51,10 @@ def document(**changed: Any) -> dict[str, Any]:
 
 def all_sentences(content: dict[str, Any]) -> str:
     """Return every sentence that depends on the verdict."""
-    steps = [part for step in wording.next_steps(content) for part in step if part]
-    functions = (
-        wording.headline,
-        wording.explain_headline,
-        wording.explain_verdict,
-        wording.describe_next,
-    )
-    return " ".join([*(function(content) for function in functions), *steps])
+    steps = [commands.describe_next(content), *commands.next_steps(content)]
+    functions = (wording.headline, wording.explain_headline, wording.explain_verdict)
+    parts = [part for step in steps for part in step if part]
+    return " ".join([*(function(content) for function in functions), *parts])
 
 
 def test_a_gain_is_written_with_its_interval() -> None:
@@ -71,6 +69,14 @@ def test_rounds_and_the_recorded_latency_are_named() -> None:
     timed = document(latency_p50_s=0.42, latency_p95_s=1.7)
     assert "0.42 s" in wording.explain_headline(timed)
     assert "1.7 s" in wording.explain_headline(timed)
+
+
+@pytest.mark.parametrize("verdict", ["gain", "loss", "no gain", "inconclusive", "not judged"])
+def test_without_today_the_page_asks_for_it_once(verdict: str) -> None:
+    assert all_sentences(document(verdict=verdict)).count("--today") == 1
+    assert wording.explain_headline(document(verdict=verdict)).startswith(wording.ASK_TODAY)
+    asked = document(verdict=verdict, today_options={"today": "5"})  # too few questions to say
+    assert wording.ASK_TODAY not in all_sentences(asked)
 
 
 def test_a_loss_gives_the_advice() -> None:
@@ -114,12 +120,12 @@ def test_too_few_questions_need_more() -> None:
 
 
 def test_commands_use_the_costs_and_levels_of_the_page() -> None:
-    plain = [command for _, command in wording.next_steps(document(verdict="gain"))]
+    plain = [command for _, command in commands.next_steps(document(verdict="gain"))]
     assert plain[0] == "adacompute train 'my run' --policy sequential --out BUNDLE"
     content = document(verdict="gain", unit="money", has_token_prices=True, custom_levels=[1, 3])
-    train = wording.next_steps(content)[0][1]
+    train = commands.next_steps(content)[0][1]
     assert train == f"{plain[0]} --unit money --token-prices TOKEN_PRICES --levels 1,3"
-    evaluate = wording.next_steps(content | {"verdict": "no gain"})[-1][1]
+    evaluate = commands.next_steps(content | {"verdict": "no gain"})[-1][1]
     assert evaluate is not None
     assert evaluate.endswith("--unit money --token-prices TOKEN_PRICES --levels 1,3")
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from adacompute.evaluation.savings import (
     AS_TODAY,
     DECIDED,
@@ -19,7 +21,9 @@ from adacompute.evaluation.savings import (
     WEIGHTED,
 )
 
-LARGE = 1000
+LARGE = 99.5
+"""Numbers from which all digits are written; with two digits this one would be 100."""
+
 SPENT = 0.98
 """Share of a cost from which it counts as spent."""
 
@@ -154,7 +158,14 @@ def _points(fraction: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= LARGE else f"{value:.2g}"
+    """Write a number with two digits, or as a whole number if it is large.
+
+    >>> [_number(value) for value in (1.806, 5.0, 345.9, 2521.0, 0.0000123)]
+    ['1.8', '5', '346', '2,521', '0.000012']
+    """
+    if abs(value) >= LARGE:
+        return f"{value:,.0f}"
+    return np.format_float_positional(value, 2, fractional=False, trim="-")
 
 
 def _amount(cost: float, unit: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from adacompute.core.errors import needs_extra
 from adacompute.report.breakdown import ARM_QUESTION_TYPES, QUESTION_TYPES
+from adacompute.report.commands import describe_next, next_steps
 from adacompute.report.figures import (
     Drawing,
     Marker,
@@ -25,27 +26,36 @@ from adacompute.report.figures import (
 )
 from adacompute.report.lines import choose_lines
 from adacompute.report.plane import draw_plane, name_level
+from adacompute.report.saving_chart import MAX_ROWS, draw_savings, has_arrows, sort_savings
 from adacompute.report.wording import (
     UNIT_NOUNS,
-    describe_next,
     explain_headline,
     explain_retry,
     explain_verdict,
     format_budget,
+    format_costs,
     format_count,
     format_interval,
     format_number,
     format_percent,
     format_points,
+    format_shares,
     headline,
+    list_savings,
     name_policy,
     name_unit,
-    next_steps,
+    name_verdict,
 )
 
 N_TABLE_ROWS = 10
 MIN_CENTS = 0.1
 """Amount of money from which two decimal places are enough."""
+
+VERDICT_COLOURS = {
+    **dict.fromkeys(("gain", "saves"), "good"),
+    **dict.fromkeys(("loss", "no saving"), "bad"),
+}
+"""Classes of verdicts; that of the others is "open"."""
 
 TEMPLATE, STYLE, SCRIPT = "page.html.jinja", "page.css", "page.js"
 FILTERS = {
@@ -73,19 +83,22 @@ def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(FILTERS)
-    environment.globals["interval"] = format_interval
+    environment.globals.update(interval=format_interval, costs=format_costs, shares=format_shares)
     markup = environment.filters["safe"]
     style, script = _read(STYLE), _read(SCRIPT)
     curves, markers = draw_curves(document, all_policies=all_policies)
     drawings = [curves, draw_types(document), draw_frontier(document), draw_sensitivity(document)]
     drawings += [draw_plane(document)] if document["arms"] else []
+    if document["savings"]:
+        drawings.append(draw_savings(document, all_policies=all_policies))
     page: str = environment.from_string(_read(TEMPLATE)).render(
         report=document,
         point=document["operating_points"][document["selected"]],
-        headline=headline(document),
-        explanation=explain_headline(document),
+        **_header(document),
+        savings=sort_savings(document),
+        all_savings=all_policies or len(document["savings"]) <= MAX_ROWS,
+        has_arrows=bool(document["savings"]) and has_arrows(document),
         steps=next_steps(document),
-        next=describe_next(document),
         verdict=explain_verdict(document),
         budget=format_budget(document["budget"], document["unit"]),
         units=UNIT_NOUNS[document["unit"]],
@@ -103,6 +116,20 @@ def render(document: dict[str, Any], *, all_policies: bool = False) -> str:
         data=markup(_slider_data(document, markers)),
     )
     return page
+
+
+def _header(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts of the header: what is saved or gained, its details and what to run next."""
+    text, command = describe_next(document)
+    return {
+        "lead": name_verdict(document),
+        "headline": headline(document).removeprefix(name_verdict(document)),
+        "colours": VERDICT_COLOURS,
+        "details": list_savings(document)[1:],
+        "explanation": explain_headline(document),
+        "next": text,
+        "command": command,
+    }
 
 
 def _group_skipped(document: dict[str, Any]) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from adacompute.core.errors import InfeasibleBudget
 from adacompute.evaluation.baseline import BASELINE
 from adacompute.evaluation.evidence_factories import list_levels
 from adacompute.evaluation.experiment import Experiment
-from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier
+from adacompute.evaluation.frontier import CalibrationSettings, PriceFrontier, spread_points
 from adacompute.evaluation.held_out import CurvePoint
 from adacompute.evaluation.intervals import Interval
 from adacompute.evaluation.oracles import score_oracle
 from adacompute.evaluation.policy_score import PolicyScore, has_retries, score_policy
-from adacompute.evaluation.scores import oracle_point
+from adacompute.evaluation.savings import compare_policy, state_saving
+from adacompute.evaluation.scores import ORACLES, oracle_point
+from adacompute.evaluation.today import Today, TodayScore
 from adacompute.evaluation.verdict import MIN_QUESTIONS
 from adacompute.policies.price_schedule import fit_price_schedule
 
@@ -63,11 +65,12 @@ class OperatingPoint:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A policy on held-out questions, and the prices of its final fit."""
+    """A policy on held-out questions, the prices of its final fit, and what is run today."""
 
     name: str
     score: PolicyScore
     frontier: PriceFrontier
+    today: TodayScore | None = None
 
     @property
     def experiment(self) -> Experiment:
@@ -81,6 +84,13 @@ class Study:
         None if all samples were parsed, or if there are several arms.
         """
         return score_policy(self.experiment, "retry") if has_retries(self.experiment) else None
+
+    @cached_property
+    def saving(self) -> tuple[CurvePoint, dict[str, Any]] | None:
+        """The point that saves, and what is saved; None without today or with few questions."""
+        if self.today is None or not self.has_enough_questions:
+            return None
+        return state_saving(self.frontier, self.today)
 
     @cached_property
     def response_curves(self) -> tuple[list[str], FloatArray]:
@@ -132,11 +142,14 @@ class Study:
         return rows
 
 
-def study_policy(experiment: Experiment, name: str, settings: CalibrationSettings) -> Study:
+def study_policy(
+    experiment: Experiment, name: str, settings: CalibrationSettings, today: Today | None = None
+) -> Study:
     """Score a policy on held-out questions, and fit it to all questions for its prices."""
     score = score_policy(experiment, name)
     final = experiment.fit_final(score.factory)
-    return Study(name, score, PriceFrontier(score, final, settings))
+    now = None if today is None else TodayScore(experiment, today)
+    return Study(name, score, PriceFrontier(score, final, settings), now)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,10 +178,32 @@ def score_curves(
         if name == "oracle":
             curves.append(_read_oracle(uniform, budgets))
             continue
-        score = study.retry if name == "retry" else score_policy(experiment, name)
+        score = _score_other(study, name)
         if score is not None:
             curves.append(_read_curve(name, score, budgets))
     return curves
+
+
+def _score_other(study: Study, name: str) -> PolicyScore | None:
+    """Return the score of another policy; None if it would be the mixture."""
+    return study.retry if name == "retry" else score_policy(study.experiment, name)
+
+
+def compare_savings(study: Study, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what the studied policy, the mixture and other policies save, compared with today.
+
+    Oracles are no policies. There are no rows if the study does not say what is saved.
+    """
+    if study.today is None or study.saving is None:
+        return []
+    rows = []
+    for name in dict.fromkeys((study.name, BASELINE, *names)):
+        score = None if name in ORACLES else _score_other(study, name)
+        if score is not None:
+            points, settings = spread_points(score.curve), study.frontier.settings
+            found = compare_policy(score, points, study.today, settings)[1]
+            rows.append({"policy": name} | found)
+    return rows
 
 
 def _read_curve(name: str, score: PolicyScore, budgets: Sequence[float]) -> PolicyCurve:

@@ -16,8 +16,6 @@ from adacompute.evaluation.baseline import describe_baseline
 from adacompute.evaluation.frontier import list_frontier
 from adacompute.evaluation.intervals import CONFIDENCE
 from adacompute.evaluation.policy_score import measure_retry_gain
-from adacompute.evaluation.savings import state_saving
-from adacompute.evaluation.today import Today, TodayScore
 from adacompute.evaluation.verdict import (
     GAIN,
     MAX_UNPARSED,
@@ -32,7 +30,13 @@ from adacompute.report.breakdown import (
     pick_examples,
     share_by_level,
 )
-from adacompute.report.study import OperatingPoint, PolicyCurve, Study, score_curves
+from adacompute.report.study import (
+    OperatingPoint,
+    PolicyCurve,
+    Study,
+    compare_savings,
+    score_curves,
+)
 from adacompute.report.wording import clean_text, format_percent
 
 if TYPE_CHECKING:
@@ -99,7 +103,6 @@ def summarise(
     budget: float,
     policies: Sequence[str],
     evaluation: dict[str, Any] | None,
-    today: Today | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Return the document of a study at a budget.
@@ -114,6 +117,7 @@ def summarise(
     unparsed = count_unparsed(study) | _retry_gain(study, point)
     compared = budgets[:: max(1, len(budgets) // N_COMPARED)]
     curves = score_curves(study, () if evaluation else policies, compared, progress)
+    judged = _judge(study, point, unparsed["share"])
     return {
         **data.run,
         "policy": study.name,
@@ -124,8 +128,8 @@ def summarise(
         "budget": budget,
         "selected": selected,
         **study.frontier.describe_latency(point.price),
-        **_judge(study, point, unparsed["share"]),
-        "today": _state_saving(study, today),
+        **judged,
+        **_describe_savings(study, policies, evaluation, judged["verdict"]),
         "operating_points": [_describe_point(study, data, one) for one in points],
         "curves": [_describe_curve(curve) for curve in curves]
         + _evaluation_curves(evaluation, study.name),
@@ -204,11 +208,42 @@ def _judge(study: Study, point: OperatingPoint, unparsed: float) -> dict[str, An
     return found
 
 
-def _state_saving(study: Study, today: Today | None) -> dict[str, Any] | None:
-    """Return what the policy saves, as calibration states it; None if today is not known."""
-    if today is None or not study.has_enough_questions:
-        return None
-    return state_saving(study.frontier, TodayScore(study.experiment, today))[1]
+def _describe_savings(
+    study: Study, policies: Sequence[str], evaluation: dict[str, Any] | None, verdict: str
+) -> dict[str, Any]:
+    """Return what the policy saves, and what each policy costs at the accuracy of today.
+
+    The rows of a stored evaluation replace those of other policies, if they are about the same.
+    """
+    if study.saving is None or verdict == NOT_JUDGED:
+        return {"today": None, "savings": []}
+    saving = study.saving[1]
+    stored = evaluation["today"] if evaluation else []
+    is_stored = any(all(row[key] == saving[key] for key in SAME_TODAY) for row in stored)
+    rows = compare_savings(study, () if is_stored else policies)
+    known = [row["policy"] for row in rows]
+    rows += [row for row in stored if is_stored and row["policy"] not in known]
+    about = saving | {"arm": saving["arm"] and clean_text(saving["arm"], MAX_NAME)}
+    return {"today": about, "savings": [_describe_equal_cost(row) for row in rows]}
+
+
+SAME_TODAY = ("wanted_samples", "arm", "votes", "calls", "tolerance")
+"""What two comparisons with today must have in common to be shown together."""
+
+
+def _describe_equal_cost(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the cost of a policy at the accuracy of today; None where it is not reached."""
+    low, high = row["saving_low"], row["saving_high"]
+    return {
+        "policy": row["policy"],
+        "cost": row["same_accuracy_cost"],
+        "cost_low": None if high is None else (1 - high) * row["cost"],
+        "cost_high": None if low is None else (1 - low) * row["cost"],
+        "saving": row["saving"],
+        "saving_low": low,
+        "saving_high": high,
+        "verdict": row["verdict"],
+    }
 
 
 def _retry_gain(study: Study, point: OperatingPoint) -> dict[str, float]:

@@ -7,14 +7,13 @@ of a line or a terminal are replaced; the caller still has to escape the result.
 from __future__ import annotations
 
 import math
-import shlex
+import re
 import unicodedata
 from typing import Any
 
 import numpy as np
 
-from adacompute.evaluation.saving_text import headline_saving
-from adacompute.graders.grader import COMMAND
+from adacompute.evaluation.saving_text import describe_saving
 
 MAX_TEXT = 240
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -31,6 +30,7 @@ UNIT_NOUNS = {
     "money": "currency units",
     "seconds": "seconds",
 }
+ASK_TODAY = "What do you run today? --today N says what you save."
 POLICY_LABELS = {
     "mixture": "best uniform mixture",
     "oracle": "static oracle",
@@ -103,6 +103,30 @@ def format_interval(low: float | None, high: float | None) -> str:
     return _minus(f"[{100 * low:z.1f},\u00a0{100 * high:z.1f}]")
 
 
+def format_costs(low: float | None, high: float | None) -> str:
+    r"""Write an interval of costs, which may have no lower or no upper end.
+
+    >>> format_costs(1.5, 2.25), format_costs(1.5, None), format_costs(None, None)
+    ('[1.5,\xa02.25]', 'at least 1.5', '')
+    """
+    return _format_ends(*(None if end is None else format_number(end) for end in (low, high)))
+
+
+def format_shares(low: float | None, high: float | None) -> str:
+    r"""Write an interval of fractions in whole per cent, which may have no lower end.
+
+    >>> format_shares(0.61, 0.731), format_shares(None, 0.66)
+    ('[61,\xa073]', 'at most 66')
+    """
+    return _format_ends(*(None if end is None else f"{100 * end:z.0f}" for end in (low, high)))
+
+
+def _format_ends(low: str | None, high: str | None) -> str:
+    if low is None or high is None:
+        return f"at least {low}" if low else f"at most {high}" if high else ""
+    return _minus(f"[{low},\u00a0{high}]")
+
+
 def format_gain(gain: dict[str, Any]) -> str:
     r"""Write a gain in points with its interval.
 
@@ -117,14 +141,22 @@ def _minus(text: str) -> str:
     return text.replace("-", "−")
 
 
+def name_amount(amount: float, unit: str) -> str:
+    """Write an amount of a unit.
+
+    >>> name_amount(2.25, "samples"), name_amount(1.0, "samples"), name_amount(0.5, "money")
+    ('2.25 samples', '1 sample', '0.5 currency units')
+    """
+    return format_count(amount, name_unit(unit))
+
+
 def format_budget(budget: float, unit: str) -> str:
     """Write a budget.
 
     >>> format_budget(2.0, "samples"), format_budget(1.0, "samples"), format_budget(0.5, "money")
     ('2 samples per question', '1 sample per question', '0.5 currency units per question')
     """
-    noun = UNIT_NOUNS.get(unit, unit)
-    return f"{format_number(budget)} {noun.removesuffix('s') if budget == 1 else noun} per question"
+    return f"{name_amount(budget, unit)} per question"
 
 
 def name_unit(unit: str) -> str:
@@ -161,11 +193,32 @@ def _selected(document: dict[str, Any]) -> dict[str, Any]:
     return point
 
 
+def keep_together(text: str) -> str:
+    r"""Keep numbers and their signs on one line.
+
+    >>> keep_together("5 samples → 1.8: 64 % less")
+    '5 samples →\xa01.8: 64\xa0%\xa0less'
+    """
+    return re.sub(r"(?<=\d) (?=%)|(?<=→) |(?<=%) (?=less|more)", "\u00a0", text)
+
+
+def name_verdict(document: dict[str, Any]) -> str:
+    """Return the verdict as the first word of the headline; empty without what is run today."""
+    return f"{document['today']['verdict'].capitalize()}." if document["today"] else ""
+
+
+def list_savings(document: dict[str, Any]) -> list[str]:
+    """Return the statement on what is saved, line by line; empty without what is run today."""
+    today = document["today"]
+    return (
+        [keep_together(line) for line in describe_saving(today, document["unit"])] if today else []
+    )
+
+
 def headline(document: dict[str, Any]) -> str:
-    """Return one sentence: what the policy gains at the budget, or that it gains nothing."""
+    """Return one sentence: what is saved, or what the policy gains at the budget."""
     if document["today"]:
-        saving, unit = document["today"], document["unit"]
-        return f"{saving['verdict'].capitalize()}. {headline_saving(saving, unit)}"
+        return f"{name_verdict(document)} {list_savings(document)[0]}"
     point, count = _selected(document), document["independent_questions"]
     budget = f"At a budget of {format_budget(document['budget'], document['unit'])}"
     if document["verdict"] == "not judged":
@@ -194,6 +247,8 @@ def explain_headline(document: dict[str, Any]) -> str:
             f"Of this gain, {format_gain(unparsed)} come from resampling answers that could not "
             "be parsed. "
         )
+    if document["today_options"] is None:
+        first = f"{ASK_TODAY} {first}"
     mixture, samples = "uniform numbers of samples", f"{document['samples']:,} recorded samples"
     if document["arms"]:
         mixture = "levels of single arms"
@@ -252,78 +307,4 @@ def explain_retry(document: dict[str, Any]) -> str:
     return (
         f"{part} of the gain of {format_points(gain)} points does not come from allocation: better "
         "answer extraction would give it too."
-    )
-
-
-def describe_next(document: dict[str, Any]) -> str:
-    """Return what to do next in a few words; the steps follow on the page."""
-    if document["verdict"] == "gain":
-        return "fit the policy, calibrate it for this budget, and serve it."
-    if document["verdict"] in ("no gain", "loss"):
-        return f"spend the budget uniformly: {document['advice']}."
-    if document["questions_needed"] is None:
-        return "fix the answer extraction first."
-    return "collect and grade more questions first."
-
-
-ROUTERS_TOO = "Compare all policies, including the routers."
-EXAMPLE_URL = "http://127.0.0.1:8080/v1"
-"""Where many model servers listen by default."""
-
-
-def next_steps(document: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Return what to do next, with the commands that do it."""
-    run, policy = document["path"], document["policy"]
-    budget, needed = f"{document['budget']:g}", document["questions_needed"]
-    options = _options(document)
-    train = ("adacompute", "train", run, "--policy", policy, "--out", "BUNDLE", *options)
-    calibrate = ("adacompute", "calibrate", run, "--bundle", "BUNDLE", "--budget", budget)
-    serve = ["adacompute", "serve", "--bundle", "BUNDLE", "--budget", budget]
-    serve += ["--base-url", EXAMPLE_URL]
-    grader = None if document["grader"] == COMMAND else document["grader"]
-    for name, known in (("model", document["model"]), ("grader", grader)):
-        serve += [] if known else [f"--{name}", name.upper()]
-    if document["verdict"] == "gain":
-        return [
-            ("Fit the policy to all of these questions.", shlex.join(train)),
-            ("Find its price for this budget on held-out questions.", shlex.join(calibrate)),
-            ("Serve it in front of your model.", shlex.join(serve)),
-        ]
-    if document["verdict"] == "not judged" and needed is None:
-        grade = ("adacompute", "grade", run, "--grader", grader or "GRADER")
-        fix = "Look at the unparsed samples, fix the prompt or the grader, and grade again."
-        return [(fix, shlex.join(grade))]
-    steps: list[tuple[str, str | None]] = []
-    if document["verdict"] != "not judged":
-        steps.append((f"Spend the budget uniformly: {document['advice']}.", None))
-    if better := _suggest_budget(document):
-        steps.append((better, None))
-    if needed:
-        more = f"For a clear verdict, grade about {needed:,} questions like these in total."
-        steps.append((more, None))
-    evaluate = ("adacompute", "evaluate", run, *options)
-    others = "Compare all policies." if document["arms"] else ROUTERS_TOO
-    return [*steps, (others, shlex.join(evaluate))]
-
-
-def _options(document: dict[str, Any]) -> list[str]:
-    """Return the options that give other commands the costs and levels of this page."""
-    words = [] if document["unit"] == "samples" else ["--unit", document["unit"]]
-    if document["has_token_prices"]:
-        words += ["--token-prices", "TOKEN_PRICES"]
-    if document["custom_levels"]:
-        words += ["--levels", ",".join(map(str, document["custom_levels"]))]
-    return words
-
-
-def _suggest_budget(document: dict[str, Any]) -> str | None:
-    """Return a sentence about the budget with the clearest gain, if the chosen one has none."""
-    gains = [point for point in document["operating_points"] if point["gain_low"] > 0]
-    if document["verdict"] == "gain" or not gains:
-        return None
-    best = max(gains, key=lambda point: float(point["gain_low"]))
-    return (
-        f"Consider another budget: at {format_budget(best['budget'], document['unit'])} the policy "
-        f"gains {format_gain(best)}. This is the best of all budgets on this page, so expect "
-        "slightly less."
     )

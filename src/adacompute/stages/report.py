@@ -24,9 +24,10 @@ from adacompute.evaluation.kept_results import remember
 from adacompute.evaluation.rival_data import RivalData
 from adacompute.evaluation.scores import ONE_ARM_POLICIES, arm_policies, keep_levels
 from adacompute.evaluation.today import Today, TodayOptions
+from adacompute.evaluation.verdict import round_up
 from adacompute.policies.episode import FIRST_SEEN
 from adacompute.report.page import render
-from adacompute.report.study import study_policy
+from adacompute.report.study import Study, study_policy
 from adacompute.report.summary import MAX_NAME, QuestionData, summarise
 from adacompute.report.wording import clean_text, headline
 from adacompute.stages.arms import describe_levels
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
-FORMAT = 8
+FORMAT = 9
 """Version of the document in the run."""
 
 FAST = ("retry", "early-stopping", "adaptive-consistency", "oracle")
@@ -319,30 +320,36 @@ def _document(
     experiment = share(Experiment(pool, levels, budgets, **known))
     pool = experiment.pool
     _check_data(experiment, arguments["policies"])
-    budget = arguments["budget"]
-    if budget is None and pool.has_arms:
-        budget = budgets[len(budgets) // 2]
-    if budget is None:
-        budget = DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(pool)))
-    about = arguments["today"] or {}
-    settings = check_settings(tolerance=about.get("tolerance"))
-    study = study_policy(experiment, arguments["policy"], settings)
+    about = arguments["today"]
+    settings = check_settings(tolerance=about and about["tolerance"])
+    study = study_policy(experiment, arguments["policy"], settings, today)
     rows = describe_levels(pool, recorded.arms, experiment.levels) if pool.has_arms else []
     for row in rows:
         row["arm"] = clean_text(row["arm"], MAX_NAME)
-    return (
-        {"arm_levels": rows}
-        | summarise(
-            study,
-            _question_data(store, recorded, pool, arguments),
-            budget=float(budget),
-            policies=arguments["policies"],
-            evaluation=evaluation,
-            today=today,
-            progress=progress,
-        )
-        | {"monthly_bill": about.get("monthly_bill")}
+    document = summarise(
+        study,
+        _question_data(store, recorded, pool, arguments),
+        budget=_choose_budget(study, arguments["budget"], budgets),
+        policies=arguments["policies"],
+        evaluation=evaluation,
+        progress=progress,
     )
+    if document["today"]:
+        document["today"]["monthly_bill"] = about["monthly_bill"]
+    given = about and about | {"today": clean_text(str(about["today"]), MAX_NAME)}
+    return {"arm_levels": rows, "today_options": given} | document
+
+
+def _choose_budget(study: Study, budget: float | None, budgets: Sequence[float]) -> float:
+    """Return the budget of the page: the given one, or the cost that saves, or a default."""
+    experiment = study.experiment
+    if budget is not None:
+        return float(budget)
+    if study.saving:
+        return round_up(study.frontier.budget_of(study.saving[0]))
+    if experiment.pool.has_arms:
+        return budgets[len(budgets) // 2]
+    return DEFAULT_SAMPLES * experiment.sample_cost(np.arange(len(experiment.pool)))
 
 
 def _check_data(experiment: Experiment, policies: Sequence[str]) -> None:
@@ -366,6 +373,7 @@ def _question_data(
     run["has_token_prices"] = arguments["token_prices"] is not None
     is_default = arguments["levels"] == list(DEFAULT_LEVELS)
     run["custom_levels"] = None if is_default else arguments["levels"]
+    run["samples_path"] = str(store.file(SAMPLES))
     run["name"] = clean_text(store.path.resolve().name, MAX_NAME)
     for name in ("model", "grader"):
         run[name] = clean_text(str(known[name]), MAX_NAME) if known.get(name) else None
