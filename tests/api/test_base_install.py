@@ -24,6 +24,7 @@ import adacompute as ada
 
 for name in ada.__all__:
     getattr(ada, name)
+URL = "http://127.0.0.1:1/v1"
 samples = ada.read_samples("example").take(range(0, 300, 3))
 policy = ada.AdaptiveConsistency(max_samples=4).fit(samples)
 ada.calibrate(policy, samples, budget=2.5)
@@ -41,7 +42,7 @@ print(session.answer, asyncio.run(ada.Sampler(policy, model=model, budget=2.5).r
 for use in (
     lambda: ada.ValueRouter().fit(samples),
     lambda: samples.to_pandas(),
-    lambda: ada.create_app({{"m": policy}}, base_url="http://127.0.0.1:1/v1", budget=2.5),
+    lambda: ada.create_app({{"m": policy}}, base_url=URL, budget=2.5, accept_verdict=True),
 ):
     try:
         use()

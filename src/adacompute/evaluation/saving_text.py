@@ -100,8 +100,8 @@ def _describe_accuracy(today: Mapping[str, Any], unit: str) -> str:
     at_cost, now = (f"{100 * today[name]:.1f} %" for name in ("accuracy_at_cost", "accuracy"))
     cost, spent = today["cost"], today["spent_at_cost"]
     if spent < SPENT * cost:
-        most = f"It spends {_number(spent)} of {_amount(cost, unit)}: more buys nothing"
-        return f"{most}; {at_cost} correct there, today {now}."
+        spends = f"It spends {_number(spent)} of {_amount(cost, unit)}: more buys nothing"
+        return f"{spends}; {at_cost} correct there, today {now}."
     return f"At {_amount(cost, unit)} per question: {at_cost} correct, today {now}."
 
 
