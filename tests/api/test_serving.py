@@ -19,7 +19,7 @@ QUESTION = {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temp
 @pytest.fixture(scope="module")
 def policy(hundred: ada.Samples) -> ada.Estimator:
     fitted = ada.AdaptiveConsistency(max_samples=4).fit(hundred)
-    ada.calibrate(fitted, hundred, budget=2.0)
+    ada.calibrate(fitted, hundred, budget=3.5)  # not judged at other budgets
     return fitted
 
 
@@ -118,7 +118,7 @@ def test_a_grader_of_the_users_own_is_used(hundred: ada.Samples, upstream: FakeU
 
     samples = ada.read_samples(hundred, grader=Last())
     fitted = ada.AdaptiveConsistency(max_samples=4).fit(samples)
-    ada.calibrate(fitted, samples, budget=2.0)
+    ada.calibrate(fitted, samples, budget=3.0)
     app = ada.create_app({"m": fitted}, base_url=upstream.base_url, budget=2.0)
     with serve_app(app) as port:
         assert ask(port, "m").status == 200
