@@ -33,7 +33,8 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate_blocks, "MAX_SAMPLES_IN_MEMORY", 100)
-    monkeypatch.setattr(sample_blocks.read_sample_blocks, "__kwdefaults__", {"block_rows": 331})
+    defaults = {"block_rows": 331, "need_grades": True}
+    monkeypatch.setattr(sample_blocks.read_sample_blocks, "__kwdefaults__", defaults)
     monkeypatch.setattr(estimate_blocks, "BLOCK_SAMPLES", 331)
 
 
