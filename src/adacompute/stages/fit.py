@@ -133,13 +133,13 @@ def _fit_policy(
 ) -> dict[str, Any]:
     """Train and calibrate a policy and write its report; return its verdict and the page.
 
-    Rounds are priced as they will be sent: in one call, if that is how samples are sent today.
+    Compared with today, rounds are priced as they will be sent: in one call, if samples are today.
     """
     results, today = RunResults.of(run), limits["today"]
-    sends_one = today is not None and today.calls == ONE_CALL
     resolve_today(today, run, unit=options["unit"])  # before anything is trained
-    in_one_call = options["token_prices"] is not None and (sends_one or has_native_n(run))
-    options = options | {"native_n": in_one_call}
+    has_prices = today is not None and options["token_prices"] is not None
+    sends_one = has_prices and (today.calls == ONE_CALL or has_native_n(run))
+    options = options | {"native_n": sends_one}
     trained = _train(run, out, steps, options, limits["budget"], results)
     result = _calibrate(run, out, steps, trained, limits, results)
     studied = {**options, "budget": result["budget"], "today": limits["today"]}
