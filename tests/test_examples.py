@@ -62,7 +62,7 @@ def test_allocate() -> None:
 @pytest.mark.slow
 def test_evaluate_samples() -> None:
     printed = run_program(ROOT / "examples" / "evaluate_samples.py")
-    assert re.search(r"verdict: (gain|no gain)\n", printed)
+    assert re.search(r"verdict: (gain|loss)\n", printed)
     assert re.findall(r"^(\S+) +0\.\d+$", printed, re.MULTILINE) == [
         "adaptive-consistency",
         "retry",

@@ -117,7 +117,7 @@ class Calibration(Tabular):
         ]
         if self.questions_needed:
             lines.append(f"needed    about {self.questions_needed:,} questions decide the verdict")
-        if abs(self.retry_gain) >= MIN_SHOWN:
+        if self.retry_gain >= MIN_SHOWN:
             lines.append(f"retry     {100 * self.retry_gain:+.1f} points by only retrying unparsed")
         return "\n".join(lines)
 
