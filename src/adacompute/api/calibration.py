@@ -22,7 +22,7 @@ from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import describe_copies
-from adacompute.evaluation.saving_text import describe_recorded, describe_saving
+from adacompute.evaluation.saving_text import describe_advice, describe_recorded, describe_saving
 from adacompute.evaluation.today import read_today
 from adacompute.evaluation.verdict import calibrate as calibrate_score
 from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
@@ -105,7 +105,11 @@ class Calibration(Tabular):
     def __repr__(self) -> str:
         low, gain, high = (100 * value for value in (self.gain_low, self.gain, self.gain_high))
         interval, price = f"({self.cost_low:.4g} to {self.cost_high:.4g})", f"{self.price:.4g}"
-        saving = describe_saving(self.today, self.unit) if self.today else []
+        saving = []
+        if self.today:
+            first, *rest = describe_saving(self.today, self.unit)
+            advice = f"Advice: {describe_advice(self.today, self.unit)}."
+            saving = [f"{self.today['verdict'].capitalize()}. {first}", *rest, advice]
         copies = describe_copies(self.n_questions, self.n_independent)
         lines = [
             self._title(),
