@@ -44,10 +44,10 @@ from benchmarks.savings_truth import (
     is_inside,
     measure_distribution,
     measure_policy,
-    record_samples,
     vary_mix,
 )
 from benchmarks.verdicts import make_pool
+from test_support.pools import record_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adacompute.core.states import StateMeasure, states
-from adacompute.core.types import hash_keys
 from adacompute.evaluation.pool import Pool
 from adacompute.evaluation.replay import Replay
 from adacompute.policies.induction import continuation_value
+from adacompute.policies.uniform import FixedRule
 from test_support.populations import Population
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adacompute.core.types import FloatArray, IntArray
+    from adacompute.core.types import FloatArray
     from adacompute.evaluation.experiment import FittedPolicy
-    from adacompute.policies.policy import ObservedSamples
 
 SAMPLE_COUNTS = (8, 16)
 """Recorded samples per question."""
@@ -127,31 +126,6 @@ def draw_unparsed_rate(rng: np.random.Generator) -> float:
     return float(rng.choice([0.0, rng.uniform(0, MAX_UNPARSED)]))
 
 
-def record_samples(population: Population, n_samples: int, *, seed: int) -> Pool:
-    """Draw samples of every question, each at a cost of 1."""
-    answers = population.sample(n_samples, seed=seed)
-    key = hash_keys(np.arange(len(population), dtype=np.uint64) + np.uint64(seed << 32))
-    return Pool(
-        answers=answers,
-        key=key,
-        group=key,
-        features=population.features,
-        sample_cost=np.ones(len(answers.answer)),
-        sequential_features=population.features,
-    )
-
-
-@dataclass(frozen=True)
-class EqualVotes:
-    """Draw so many samples, whatever they are."""
-
-    n_samples: int
-
-    def target_samples(self, observed: ObservedSamples) -> IntArray:
-        """Draw all of them at once."""
-        return np.full(len(observed.n_samples), self.n_samples)
-
-
 @dataclass(frozen=True, eq=False)
 class Measured:
     """A policy at falling prices beside a vote of equal weights, on the same samples.
@@ -226,7 +200,7 @@ def measure_policy(
         replay = Replay(pool, n_permutations, max(length, today), seed)
         for rows, block in replay.blocks():
             run = block.run_block(fitted.policy, falling.tolist(), prepared[rows], 1.0)
-            vote = block.run_rule(EqualVotes(today)).accuracy
+            vote = block.run_rule(FixedRule(today)).accuracy
             cost += run.cost.sum(axis=0)
             difference[rows] += run.accuracy - vote[:, None]
             votes += float(vote.sum())

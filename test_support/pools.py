@@ -9,7 +9,21 @@ import numpy as np
 
 from adacompute.core.types import hash_keys
 from adacompute.evaluation.pool import Pool
-from test_support.populations import make_population
+from test_support.populations import Population, make_population
+
+
+def record_samples(population: Population, n_samples: int, *, seed: int) -> Pool:
+    """Draw samples of every question, each at a cost of 1."""
+    answers = population.sample(n_samples, seed=seed)
+    key = hash_keys(np.arange(len(population), dtype=np.uint64) + np.uint64(seed << 32))
+    return Pool(
+        answers=answers,
+        key=key,
+        group=key,
+        features=population.features,
+        sample_cost=np.ones(len(answers.answer)),
+        sequential_features=population.features,
+    )
 
 
 def draw_pool(n_questions: int, n_samples: int, *, feature_signal: float, seed: int) -> Pool:
@@ -22,13 +36,4 @@ def draw_pool(n_questions: int, n_samples: int, *, feature_signal: float, seed: 
     (50, 8)
     """
     population, _ = make_population(n_questions, feature_signal=feature_signal, seed=seed)
-    answers = population.sample(n_samples, seed=seed)
-    key = hash_keys(np.arange(n_questions, dtype=np.uint64) + np.uint64(seed << 32))
-    return Pool(
-        answers=answers,
-        key=key,
-        group=key,
-        features=population.features,
-        sample_cost=np.ones(len(answers.answer)),
-        sequential_features=population.features,
-    )
+    return record_samples(population, n_samples, seed=seed)

@@ -18,9 +18,9 @@ from benchmarks.savings_truth import (
     is_inside,
     measure_distribution,
     measure_policy,
-    record_samples,
     vary_mix,
 )
+from test_support.pools import record_samples
 from test_support.populations import Population
 
 

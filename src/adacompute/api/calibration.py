@@ -22,7 +22,12 @@ from adacompute.api.samples import Samples
 from adacompute.api.tables import Tabular
 from adacompute.evaluation.policy_score import PolicyScore, score_policy
 from adacompute.evaluation.pool import describe_copies
-from adacompute.evaluation.saving_text import describe_advice, describe_recorded, describe_saving
+from adacompute.evaluation.saving_text import (
+    describe_advice,
+    describe_recorded,
+    describe_saving,
+    name_verdict,
+)
 from adacompute.evaluation.today import read_today
 from adacompute.evaluation.verdict import calibrate as calibrate_score
 from adacompute.evaluation.verdict import calibrate_pooled, describe_excess
@@ -109,7 +114,7 @@ class Calibration(Tabular):
         if self.today:
             first, *rest = describe_saving(self.today, self.unit)
             advice = f"Advice: {describe_advice(self.today, self.unit)}."
-            saving = [f"{self.today['verdict'].capitalize()}. {first}", *rest, advice]
+            saving = [f"{name_verdict(self.today)} {first}", *rest, advice]
         copies = describe_copies(self.n_questions, self.n_independent)
         lines = [
             self._title(),

@@ -16,7 +16,6 @@ from adacompute.cli.output import (
     print_text,
     print_values,
 )
-from adacompute.evaluation.pool import describe_copies
 
 Result = dict[str, Any]
 
@@ -93,6 +92,8 @@ def describe_questions(result: Result, noun: str = "") -> str:
     total: int = result["questions"]
     count = format_amount(total, noun) if noun else format_value(total)
     independent: int = result.get("independent_questions", total)
+    from adacompute.evaluation.pool import describe_copies
+
     count += describe_copies(total, independent)
     if "subsample_of" in result:
         count = f"{count}, a subsample by hash of {result['subsample_of']:,}"
@@ -133,10 +134,10 @@ def _print_verdict(result: Result) -> None:
 
 def print_saving(today: Result, unit: str) -> None:
     """Print what is saved: the first line in the colour of its verdict, then the details."""
-    from adacompute.evaluation.saving_text import describe_advice, describe_saving
+    from adacompute.evaluation.saving_text import describe_advice, describe_saving, name_verdict
 
     first, *rest = describe_saving(today, unit)
-    print_text(f"{today['verdict'].capitalize()}. {first}", STYLES[today["verdict"]])
+    print_text(f"{name_verdict(today)} {first}", STYLES[today["verdict"]])
     for line in rest:
         print_text(line)
     if today.get("advice"):

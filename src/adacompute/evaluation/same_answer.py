@@ -20,10 +20,12 @@ from adacompute.core.answers import UNPARSED, order_samples
 from adacompute.core.errors import ConfigError, DataError
 from adacompute.core.types import make_levels
 from adacompute.evaluation.experiment import N_PERMUTATIONS
-from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean
+from adacompute.evaluation.frontier import name_latencies
+from adacompute.evaluation.intervals import CONFIDENCE, Interval, Mean, sum_by_group
 from adacompute.evaluation.pool import MAX_EXCLUDED_SHARE
 from adacompute.evaluation.replay import Replay
 from adacompute.evaluation.simultaneous import simultaneous_band
+from adacompute.policies.bundle import SAME_ANSWER
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import VoteLeadRule, lead_grid
@@ -205,8 +207,7 @@ def bound_share(share: FloatArray, group: KeyArray, risk: float) -> float:
     >>> round(bound_share(np.zeros(300), np.arange(300, dtype=np.uint64), 0.05), 4)
     0.0099
     """
-    _, inverse = np.unique(group, return_inverse=True)
-    value = np.bincount(inverse, share) / np.bincount(inverse)
+    value = sum_by_group(share, group) / sum_by_group(np.ones(len(share)), group)
     size, count = len(value), math.ceil(float(np.minimum(value, 1.0).sum()) - 1e-9)
     if count >= size:
         return 1.0
@@ -265,16 +266,15 @@ def measure_latencies(
     pool: Pool, rule: VoteLeadRule, *, n_orders: int = N_PERMUTATIONS, seed: int = 0
 ) -> dict[str, float | None]:
     """Return the latency of a rule and that of all N samples in parallel; None if not recorded."""
-    names = ("latency_p50_s", "latency_p95_s", "today_latency_p50_s", "today_latency_p95_s")
     if pool.latency_s is None:
-        return dict.fromkeys(names)
+        return name_latencies("latency", None) | name_latencies("today_latency", None)
     policy, found = make_policy(rule), []
     for _, block in Replay(pool, n_orders, rule.max_samples, seed).blocks():
         features = policy.prepare_features(block.pool.features)
         stopped = block.measure_latency(policy, PRICE, features, 1.0)
         found.append(np.stack([stopped, block.measure_parallel_latency()]))
-    seconds = np.quantile(np.concatenate(found, axis=1), (0.5, 0.95), axis=1).T.ravel()
-    return dict(zip(names, seconds.tolist(), strict=True))
+    own, parallel = np.concatenate(found, axis=1)
+    return name_latencies("latency", own) | name_latencies("today_latency", parallel)
 
 
 def compare_with_today(
@@ -315,7 +315,7 @@ def compare_with_today(
         "is_decided_vote": chosen.rule.lead == n_samples,
         "repeat_agreement": agreement,
         "repeat_agreement_by": found_by,
-        "verdict": "same answer",
+        "verdict": SAME_ANSWER,
         "advice": "use this policy",
         "rounds": chosen.n_rounds,
         **measure_latencies(kept, chosen.rule, seed=seed),

@@ -42,6 +42,15 @@ def describe_saving(today: Mapping[str, Any], unit: str) -> list[str]:
     return lines
 
 
+def name_verdict(today: Mapping[str, Any]) -> str:
+    """Return the verdict as the word before the first line.
+
+    >>> name_verdict({"verdict": "no saving"})
+    'No saving.'
+    """
+    return f"{str(today['verdict']).capitalize()}."
+
+
 def describe_recorded(today: Mapping[str, Any]) -> str:
     """Say that fewer samples are recorded than are run today."""
     return (

@@ -25,6 +25,7 @@ import numpy as np
 from adacompute.evaluation.frontier import PriceFrontier, name_latencies, spread_points
 from adacompute.evaluation.simultaneous import Band, simultaneous_band
 from adacompute.evaluation.today import EQUAL, TodayScore
+from adacompute.policies.bundle import SAVES
 from adacompute.policies.stopping import VoteLeadRule
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from adacompute.evaluation.held_out import CurvePoint
     from adacompute.evaluation.policy_score import PolicyScore
 
-SAVES, NO_SAVING, INCONCLUSIVE = "saves", "no saving", "inconclusive"
+NO_SAVING, INCONCLUSIVE = "no saving", "inconclusive"
 MIN_SAVING = 0.05
 """Share of the cost that must be saved for it to be called a saving."""
 
@@ -83,16 +84,20 @@ class Differences:
         equal = np.flatnonzero(self.value >= -ROUNDING)
         return int(equal[0]) if len(equal) else int(self.low.argmax())
 
+    def is_cheap(self, today_cost: float) -> np.ndarray:
+        """Return which settings save at least the smallest saving."""
+        return self.cost <= (1 - MIN_SAVING) * today_cost * (1 + ROUNDING)
+
     def judge(self, today_cost: float, tolerance: float) -> str:
         """Return whether a setting saves at least the smallest saving."""
-        is_cheap = self.cost <= (1 - MIN_SAVING) * today_cost * (1 + ROUNDING)
+        is_cheap = self.is_cheap(today_cost)
         if (self.passing(tolerance) & is_cheap).any():
             return SAVES
         return NO_SAVING if (self.high[is_cheap] < 0).all() else INCONCLUSIVE
 
     def questions_needed(self, today_cost: float, tolerance: float, n_groups: int) -> int:
         """Return how many questions would decide, if the estimates stay as they are."""
-        is_cheap = self.cost <= (1 - MIN_SAVING) * today_cost * (1 + ROUNDING)
+        is_cheap = self.is_cheap(today_cost)
         value = self.value[is_cheap]
         width = self.band.quantile * self.band.standard_error[is_cheap]
         saves = np.where(value >= 0, width / np.maximum(value + tolerance, 1e-4), np.inf).min()

@@ -26,6 +26,8 @@ from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from adacompute.core.answers import Answers
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.experiment import Experiment
@@ -82,6 +84,21 @@ def read_today(text: str | int, calls: str | None = None) -> Today:
     return Today(int(count), arm or None, votes, calls)
 
 
+def find_arm(today: Today, names: Sequence[str]) -> int:
+    """Return the number of the arm that is run today; of several, it must be named."""
+    arm = today.arm
+    if arm is None and len(names) == 1:
+        return 0
+    if arm is None:
+        raise ConfigError(
+            f"the run has the arms {', '.join(names)}: say which one runs today "
+            f"(--today {names[0]}:{today.n_samples})"
+        )
+    if arm not in names:
+        raise ConfigError(f"there is no arm {arm!r}; the run has {', '.join(names)}")
+    return names.index(arm)
+
+
 def _is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
@@ -96,17 +113,7 @@ class TodayScore:
     @cached_property
     def arm(self) -> int:
         """Number of the arm; a run with several needs its name."""
-        names, arm = self.experiment.arm_names, self.today.arm
-        if arm is None and len(names) == 1:
-            return 0
-        if arm is None:
-            raise ConfigError(
-                f"the run has the arms {', '.join(names)}: say which one runs today "
-                f"(--today {names[0]}:{self.today.n_samples})"
-            )
-        if arm not in names:
-            raise ConfigError(f"today is the arm {arm!r}, and the run has {', '.join(names)}")
-        return names.index(arm)
+        return find_arm(self.today, self.experiment.arm_names)
 
     @cached_property
     def n_recorded(self) -> int:

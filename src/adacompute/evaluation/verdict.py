@@ -30,7 +30,7 @@ from adacompute.evaluation.policy_score import (
     measure_vote_gain,
     score_policy,
 )
-from adacompute.evaluation.savings import state_saving
+from adacompute.evaluation.savings import INCONCLUSIVE, state_saving
 from adacompute.evaluation.today import Today, TodayScore
 from adacompute.policies.bundle import FrontierPoint
 from adacompute.policies.coloured import ColouredPolicy
@@ -49,7 +49,6 @@ MAX_UNPARSED = 0.5
 """With a larger share, the scores measure how answers are extracted, not the model."""
 
 GAIN, LOSS, NO_GAIN = "gain", "loss", "no gain"
-INCONCLUSIVE = "inconclusive"
 
 
 def check_pool(experiment: Experiment) -> None:

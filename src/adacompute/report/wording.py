@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from adacompute.evaluation.saving_text import describe_saving
+from adacompute.evaluation import saving_text
 
 MAX_TEXT = 240
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -204,14 +204,16 @@ def keep_together(text: str) -> str:
 
 def name_verdict(document: dict[str, Any]) -> str:
     """Return the verdict as the first word of the headline; empty without what is run today."""
-    return f"{document['today']['verdict'].capitalize()}." if document["today"] else ""
+    return saving_text.name_verdict(document["today"]) if document["today"] else ""
 
 
 def list_savings(document: dict[str, Any]) -> list[str]:
     """Return the statement on what is saved, line by line; empty without what is run today."""
     today = document["today"]
     return (
-        [keep_together(line) for line in describe_saving(today, document["unit"])] if today else []
+        [keep_together(line) for line in saving_text.describe_saving(today, document["unit"])]
+        if today
+        else []
     )
 
 

@@ -63,7 +63,7 @@ def calibrate_run(
     settings = check_settings(confidence, cost_confidence, horizon, margin, tolerance_of(today))
     trained = load_bundle(bundle)
     check_goal(budget, today, unit=trained.unit)
-    now = resolve_today(today, run, unit=trained.unit)
+    now = resolve_today(today, Run(run), unit=trained.unit)
     experiment, name = _experiment(run, trained, check_rounds(max_rounds, trained.policy))
     experiment = (results or RunResults.of(run)).share(experiment)
     final = _final_fit(trained, experiment)

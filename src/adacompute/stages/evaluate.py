@@ -101,7 +101,7 @@ def evaluate_run(
     if finished := store.find_finished("evaluate", arguments, inputs):
         return finished.result
     pool = make_pool(recorded, costs=costs, features=features, tie_break=tie_break)
-    now = resolve_today(today, run, unit=unit), check_settings(tolerance=tolerance_of(today))
+    now = resolve_today(today, recorded, unit=unit), check_settings(tolerance=tolerance_of(today))
     result = _score(pool, arguments, *now, (results or RunResults.of(run)).share, progress)
     result |= {"skipped": skipped, **describe_subsample(recorded)}
     files = {EVALUATION: result}

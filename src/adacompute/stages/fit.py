@@ -40,6 +40,7 @@ from adacompute.stages.inputs import (
     choose_policy,
     has_native_n,
     no_progress,
+    read_recorded,
     resolve_today,
 )
 from adacompute.stages.report import FITTED, check_extra, report_run
@@ -136,9 +137,10 @@ def _fit_policy(
     Compared with today, rounds are priced as they will be sent: in one call, if samples are today.
     """
     results, today = RunResults.of(run), limits["today"]
-    resolve_today(today, run, unit=options["unit"])  # before anything is trained
-    has_prices = today is not None and options["token_prices"] is not None
-    sends_one = has_prices and (today.calls == ONE_CALL or has_native_n(run))
+    recorded = read_recorded(Run(run))
+    now = resolve_today(today, recorded, unit=options["unit"])  # before anything is trained
+    has_prices = options["token_prices"] is not None and now is not None
+    sends_one = has_prices and (today.calls == ONE_CALL or has_native_n(recorded))
     options = options | {"native_n": sends_one}
     trained = _train(run, out, steps, options, limits["budget"], results)
     result = _calibrate(run, out, steps, trained, limits, results)

@@ -21,7 +21,7 @@ from adacompute.core.types import MAX_LEVEL
 from adacompute.evaluation.costs import COUNT_SAMPLES, CostModel, check_budgets
 from adacompute.evaluation.factories import ROUTERS
 from adacompute.evaluation.pool import Pool
-from adacompute.evaluation.today import CALLS, Today, TodayOptions, read_today
+from adacompute.evaluation.today import CALLS, Today, TodayOptions, find_arm, read_today
 from adacompute.features.draft import measure_uncertainty
 from adacompute.features.text import extract_features, feature_names
 from adacompute.graders.grader import record_grader
@@ -33,7 +33,6 @@ from adacompute.storage.store import GRADES, SAMPLES, Run, encode_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from adacompute.core.types import FloatArray
     from adacompute.models.messages import Settings
@@ -191,7 +190,9 @@ def add_level(levels: Sequence[int], today: TodayOptions | None) -> tuple[int, .
     return check_levels(sorted({*levels, read_today(today.today).n_samples}))
 
 
-def resolve_today(today: TodayOptions | None, run: Path, *, unit: str) -> Today | None:
+def resolve_today(
+    today: TodayOptions | None, source: Run | SampleSet, *, unit: str
+) -> Today | None:
     """Return what is run today, and how it is sent; by default as the samples were recorded."""
     if today is None:
         return None
@@ -199,16 +200,16 @@ def resolve_today(today: TodayOptions | None, run: Path, *, unit: str) -> Today 
     if bill is not None and not 0 < bill < math.inf:
         raise ConfigError(f"monthly-bill must be a finite sum above 0, got {bill:g}")
     found = read_today(today.today, today.calls)
-    if found.arm is not None and found.arm not in (arms := read_recorded(Run(run)).arms):
-        raise ConfigError(f"there is no arm {found.arm!r}; the run has {', '.join(arms)}")
+    recorded = read_recorded(source) if isinstance(source, Run) else source
+    find_arm(found, recorded.arms)
     if unit == "money" and found.calls is None:
-        found = replace(found, calls=CALLS[0] if has_native_n(run) else CALLS[1])
+        found = replace(found, calls=CALLS[0] if has_native_n(recorded) else CALLS[1])
     return found
 
 
-def has_native_n(run: Path) -> bool:
-    """Whether calls of a run returned several samples, so that they paid for one prompt."""
-    shared = read_recorded(Run(run)).column("samples_per_call")
+def has_native_n(recorded: SampleSet) -> bool:
+    """Whether calls returned several samples, so that they paid for one prompt."""
+    shared = recorded.column("samples_per_call")
     return bool((np.nan_to_num(shared, nan=1.0) > 1).any())
 
 

@@ -136,7 +136,7 @@ def report_run(
         result = finished.result
     else:
         known: dict[str, Any] = {"costs": costs, "evaluation": evaluation, "share": results.share}
-        known["today"] = resolve_today(today, run, unit=unit)
+        known["today"] = resolve_today(today, recorded, unit=unit)
         document = _document(store, recorded, arguments, progress, **known)
         result = _result(document)
         outputs = {REPORT: document}
