@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 
 import adacompute as ada
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.costs import CallCosts
 from adacompute.batch.expected_spend import expect_spend
 from adacompute.batch.job import BatchJob, BatchSettings
 from adacompute.batch.passes import Span
@@ -38,6 +37,7 @@ from adacompute.models.model import CallUsage
 from adacompute.models.openai import ParsedReply
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle
+from adacompute.spending.call_costs import CallCosts
 from benchmarks.batch_total import OK, RandomServer
 
 N_FOLDS, MAX_SAMPLES, BOOTSTRAPS = 5, 16, 2000

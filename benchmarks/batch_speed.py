@@ -27,7 +27,7 @@ from pathlib import Path
 import aiohttp
 
 from adacompute.batch.expected_spend import ExpectedSpend
-from adacompute.batch.job import BatchProgress
+from adacompute.batch.progress import Progress
 from adacompute.batch.ray_cluster import SETTINGS, connect
 from adacompute.batch.ray_sampling import RayBatch, sample_on_ray
 from adacompute.batch.servers import Servers
@@ -84,8 +84,8 @@ def measure_batch(out: Path, url: str, n_questions: int, concurrency: int) -> di
     case = Case(n_questions, 2.0, concurrency=concurrency, lag=None, flush_s=1.0)
     moments: list[float] = []
 
-    def note(done: BatchProgress) -> None:
-        if not moments and done.n_ended >= 0.99 * n_questions:
+    def note(done: Progress) -> None:
+        if not moments and done.done >= 0.99 * n_questions:
             moments.append(time.monotonic())
 
     job = make_job(out, case)

@@ -25,6 +25,7 @@ from adacompute.models.calls import NO_USAGE, CallTracker
 from adacompute.models.messages import Capabilities, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import ParsedReply
+from adacompute.spending.attempts import CallBound
 from test_support.batches import MAX_TOKENS, MEAN_SAMPLE, PRICES, Case, make_job
 
 N_QUESTIONS, OK = 5_000, 200
@@ -103,7 +104,7 @@ def run_one(out: Path, seed: int) -> dict[str, Any]:
     result: Mapping[str, Any] = asyncio.run(job.run([server]))  # type: ignore[list-item]
     total = job.costs.to_amount(case.total)
     charged = count_charged(unit, server.charged)
-    worst = job.costs.max_cost("fake", n=1, max_tokens=MAX_TOKENS, prompt_bytes=400)
+    worst = job.costs.max_cost(CallBound.of("fake", n=1, max_tokens=MAX_TOKENS, body_bytes=400))
     left = total - job.costs.to_amount(result["cost"])
     allowed = max(0.01 * total, 0.01 * total + worst)
     shutil.rmtree(out / str(seed))

@@ -22,8 +22,8 @@ import aiohttp
 import httpx
 
 from adacompute.models.messages import Capabilities, Prompt, Settings
-from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import request_body
+from test_support.upstreams import draw_samples, open_upstream
 
 PROMPT = Prompt(messages=({"role": "user", "content": "What is 6 x 7?"},))
 SETTINGS = Settings(max_tokens=64)
@@ -89,10 +89,10 @@ async def measure_aiohttp(url: str, concurrency: int, n_requests: int) -> Timing
 
 async def measure_ours(url: str, concurrency: int, n_requests: int) -> Timing:
     """Send the requests with `Upstream.call`."""
-    async with Upstream(url, "m") as client:
+    async with open_upstream(url, "m") as client:
 
         async def send() -> object:
-            return await client.call(PROMPT, SETTINGS, seed=1)
+            return await draw_samples(client, PROMPT, SETTINGS, seed=1)
 
         return await measure(send, concurrency, n_requests)
 

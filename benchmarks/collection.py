@@ -1,7 +1,7 @@
 """Collection: throughput and CPU time of a collection against a bare aiohttp loop.
 
 The fake upstream runs in a process of its own. Both sides draw the same samples at the same
-concurrency. The bare loop has no ledger, no retries and no limit on cost.
+concurrency. The bare loop has no store, no retries and no limit on cost.
 
     python -m benchmarks.collection                   # throughput, and CPU time at saturation
     python -m benchmarks.collection --memory 100000   # peak memory of a whole `adacompute collect`
@@ -26,16 +26,17 @@ import aiohttp
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from adacompute.batch.call_limits import AdaptiveLimiter
+from adacompute.batch.calls import BatchArm, Caller
 from adacompute.collection.collector import Collector
-from adacompute.collection.cost_cap import CostCap
-from adacompute.collection.limits import AdaptiveLimiter
-from adacompute.collection.plan import CollectionLevel
+from adacompute.collection.store import CollectionStore
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import request_body
 from adacompute.models.templates import Template
+from adacompute.spending.account import SpendingAccount
+from adacompute.spending.call_costs import CallCosts
 from adacompute.spending.token_prices import TokenPrices
-from adacompute.storage.ledger import Ledger
 
 LATENCY_S, CONCURRENCY = 0.5, 256
 SAMPLES_PER_QUESTION = 8
@@ -92,21 +93,26 @@ async def run_bare(url: str, n_samples: int, concurrency: int) -> Timing:
 
 
 async def run_collector(url: str, n_samples: int, concurrency: int) -> Timing:
-    """Collect the samples into a ledger."""
+    """Collect the samples into a store."""
+    questions = make_questions(n_samples)
+    costs = CallCosts("money", {"m": TokenPrices(input=1.0, output=2.0)})
+    arm = BatchArm("default", "m", Template(), SETTINGS)
     with tempfile.TemporaryDirectory() as directory:
-        ledger = Ledger(Path(directory) / "ledger.sqlite")
-        async with Upstream(url, "m", max_connections=concurrency) as model:
-            prices = TokenPrices(input=1.0, output=2.0)
-            level = CollectionLevel(
-                "default", "m", model, Template(), SETTINGS, prices, SAMPLES_PER_QUESTION
-            )
+        store = CollectionStore(Path(directory))
+        positions = store.register_questions(name for name, _ in questions)
+        asked = [(i, text) for i, (_, text) in zip(positions, questions, strict=True)]
+        async with (
+            Upstream(url, "m", max_connections=concurrency) as model,
+            SpendingAccount(store.directory, costs, limit=10**18, arms=["default"]) as account,
+        ):
             limiter = AdaptiveLimiter(max_calls=concurrency)
-            questions = make_questions(n_samples)
-            async with CostCap(ledger, 10**18) as cap:
-                collector = Collector(ledger, level, questions, limiter, cap)
-                timing = await measure(n_samples, collector.run)
-        assert (collector.progress.done, collector.progress.missing) == (n_samples, 0)
-        ledger.close()
+            collector = Collector(
+                store, "default", Caller([model], [arm], account, limiter), concurrency
+            )
+            timing = await measure(
+                n_samples, lambda: collector.collect(asked, SAMPLES_PER_QUESTION)
+            )
+        assert (collector.result.done, collector.result.missing) == (n_samples, 0)
     return timing
 
 

@@ -306,7 +306,7 @@ def draw_batch() -> str:
     half = (RIGHT - LEFT - 2 * inset - 14) / 2
     row = stream.bottom + GAP
     ledger = canvas.box(
-        row, "Ledger segments", "every paid sample;", "a restart reads them", x=stream.x, width=half
+        row, "Paid samples", "as Parquet segments;", "a restart reads them", x=stream.x, width=half
     )
     models = canvas.box(
         row,
@@ -331,7 +331,7 @@ def draw_batch() -> str:
         answers.bottom + 16,
         "A batch from questions to answers",
         "A file of questions is planned at one price. A stream samples the questions, each within"
-        " its allowance, calls the model servers and keeps every paid sample in ledger segments. It"
+        " its allowance, calls the model servers and stores every paid sample in segments. It"
         " runs in one process or on Ray, one batch per partition. It writes one answer per"
         " question.",
     )

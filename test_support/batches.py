@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.costs import CallCosts
-from adacompute.batch.job import BatchJob, BatchProgress, BatchSettings
+from adacompute.batch.job import BatchJob, BatchSettings
 from adacompute.batch.passes import Span
 from adacompute.batch.plan import CostCurve
+from adacompute.batch.progress import Progress
 from adacompute.batch.questions import open_questions
 from adacompute.core.types import make_levels
 from adacompute.graders.grader import load_grader
@@ -32,6 +32,7 @@ from adacompute.policies.bundle import Bundle
 from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.stopping import AdaptiveConsistencyRule
+from adacompute.spending.call_costs import CallCosts
 from adacompute.spending.token_prices import TokenPrices
 
 MAX_TOKENS = 40
@@ -130,7 +131,7 @@ def run_job(
     directory: Path,
     case: Case,
     base_url: str,
-    on_progress: Callable[[BatchProgress], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Run a batch to its end; return its result."""
     retries = RetryPolicy(max_attempts=3, initial_wait_s=0.001, max_wait_s=0.01)

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.costs import CallCosts
 from adacompute.batch.job import BatchJob, BatchSettings
 from adacompute.batch.passes import Span
 from adacompute.batch.plan import CostCurve
@@ -38,14 +37,14 @@ from adacompute.gateway.model_loading import load_models
 from adacompute.graders.grader import load_grader
 from adacompute.models.calls import UNTRACKED, CallTracker
 from adacompute.models.messages import Capabilities, Reply, Sample, Settings
-from adacompute.models.model import CallUsage
 from adacompute.models.openai import ParsedReply, Upstream
-from adacompute.models.openai_format import parse_samples, parse_usage
+from adacompute.models.openai_format import parse_samples, sampled_usage
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle, save_bundle
 from adacompute.policies.kinds import EVIDENCE_POLICIES
 from adacompute.sampling.sampler import Sampler
 from adacompute.sampling.session import Session
+from adacompute.spending.call_costs import CallCosts
 from test_support.gateways import send, serve_app
 from test_support.golden_sets import (
     BUDGET,
@@ -322,8 +321,8 @@ class RecordedUpstream(Upstream):
         call = await (tracker or UNTRACKED).start(path, body, 1)
         document = self._recorded.answer(body)
         samples = tuple(parse_samples(document, usage_counts=CAPABLE.usage))
-        usage = parse_usage(document)
-        call.end(CallUsage.of(usage, samples, prompt_bytes=len(body), counts_all=True))
+        usage = sampled_usage(document, samples, prompt_bytes=len(body), usage_counts=CAPABLE.usage)
+        call.end(usage)
         return ParsedReply(200, document, samples=samples, usage=usage)
 
 

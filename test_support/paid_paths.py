@@ -18,7 +18,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from adacompute.batch.segments import SAMPLE, read_segments
 from adacompute.core.types import make_levels
 from adacompute.gateway.config import read_config
 from adacompute.models.capabilities_cache import cache_path, save_cached
@@ -28,7 +27,7 @@ from adacompute.policies.price_schedule import PriceSchedule
 from adacompute.policies.rule_policy import RulePolicy
 from adacompute.policies.uniform import FixedRule
 from adacompute.spending.token_prices import NANO
-from adacompute.storage.ledger import Ledger
+from adacompute.storage.paid_samples import SAMPLE, read_payments, sum_payments
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 from test_support.gateways import (
     free_port,
@@ -137,16 +136,14 @@ def _command(folder: Path, name: str, options: dict[str, object]) -> list[str]:
 
 def collected(folder: Path, fake: FakeUpstream, code: int, said: dict[str, Any]) -> Amounts:
     """Return the amounts of a collection: what the upstream served, and both of its accounts."""
-    ledger = Ledger(folder / "run" / "ledger.sqlite")
-    recorded = ledger.totals()["cost"]
-    ledger.close()
+    stored = sum_payments(folder / "run" / "paid" / "segments")
     served = count_served(fake)
     return {
         "exit_code": code,
         "served_calls": served.calls,
         "served": round(served.completion_tokens * TOKEN_COST, 6),
-        "said": round(said["arms"][0]["cost"], 6),
-        "recorded": round(recorded / NANO, 6),
+        "said": round(said["spent"], 6),
+        "recorded": round(stored.spent / NANO, 6),
     }
 
 
@@ -192,7 +189,7 @@ def kill_batch(folder: Path) -> Amounts:
         prepare(folder, fake)
 
         def is_stored() -> bool:
-            paid = read_segments(folder / "out" / "segments")
+            paid = read_payments(folder / "out" / "segments")
             return sum(one.kind == SAMPLE for one in paid) == int(fake.stats()["choices"])
 
         for kills in (1, 2, 3):

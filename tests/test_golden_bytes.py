@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.body import Body
 from adacompute.gateway.exchange import Exchange
+from adacompute.models.body import Body
 from adacompute.models.relay import Relay
 from scripts import make_golden_bytes as script
 

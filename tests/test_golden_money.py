@@ -1,7 +1,7 @@
 """What the fake upstream served, by its own count, against what every account says of it.
 
-Faults and kills are placed by call number, so the amounts are exact. Two accounts are wrong: the
-amounts below are those of today, with a comment, and change when the account is corrected.
+Faults and kills are placed by call number, so the amounts are exact: no more is served than the
+maximum or the total, and no account says less than was served.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
-from adacompute.batch.costs import CallCosts
 from adacompute.cli.main import cli
-from adacompute.collection.collector import Collector
 from adacompute.core.errors import AdaComputeError
 from adacompute.gateway.call_log import Call
-from adacompute.models.model import CallUsage
+from adacompute.spending.call_costs import CallCosts
 from adacompute.spending.token_prices import NANO
 from test_support.paid_paths import (
     PATHS,
@@ -37,28 +34,26 @@ from test_support.paid_paths import (
 )
 
 EXPECTED: dict[str, Amounts] = {
-    # Wrong: the maximum cost is 0.016, and no reply that broke off is charged.
+    # The maximum cost is 0.016. Replies that broke off count at their maximum.
     "interrupt_collect": {
         "exit_code": 1,  # samples are missing
-        "served_calls": 40,
-        "served": 0.032,
+        "served_calls": 20,
+        "served": 0.016,
         "said": 0.016,
         "recorded": 0.016,
     },
-    # The ledger records samples alone. The maximum also holds back what was lost: nine calls under
-    # way, and with each kill one that was not sent.
+    # Nine calls were lost by two kills.
     "kill_collect": {
         "exit_code": 1,
-        "served_calls": 18,
-        "served": 0.0144,
-        "said": 0.0032,
-        "recorded": 0.0072,
+        "served_calls": 20,
+        "served": 0.016,
+        "said": 0.016,
+        "recorded": 0.016,
     },
     "interrupt_batch": {"exit_code": 0, "served": 59, "total": 60, "cost": 59, "lost_cost": 0},
-    # Wrong, on this machine and on Ray: a call that is lost again is not counted again, so more is
-    # served than the total, and than the account of cost and lost_cost says.
-    "kill_batch": {"exit_code": 0, "served": 70, "total": 60, "cost": 46, "lost_cost": 14},
-    "kill_ray": {"exit_code": 0, "served": 65, "total": 60, "cost": 49, "lost_cost": 11},
+    # Eight calls are lost by each kill, the same questions' again, and each time they count.
+    "kill_batch": {"exit_code": 0, "served": 58, "total": 60, "cost": 34, "lost_cost": 24},
+    "kill_ray": {"exit_code": 0, "served": 58, "total": 60, "cost": 42, "lost_cost": 16},
     "interrupt_gateway": {
         "served_calls": 17,
         "served": 0.0034,
@@ -140,8 +135,8 @@ def test_one_sample_or_token_more_is_found(name: str, run_path: Callable[[str], 
 def test_a_collection_that_records_a_token_more_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cost = Collector._cost
-    monkeypatch.setattr(Collector, "_cost", lambda *given: cost(*given) + round(TOKEN_COST * NANO))
+    cost = CallCosts.cost
+    monkeypatch.setattr(CallCosts, "cost", lambda *given: cost(*given) + round(TOKEN_COST * NANO))
     found = interrupt_collect(tmp_path, run_here)
     assert differences(EXPECTED["interrupt_collect"], found) != []
 
@@ -150,7 +145,7 @@ def test_a_batch_that_counts_a_sample_more_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cost = CallCosts.cost
-    monkeypatch.setattr(CallCosts, "cost", lambda *given, n: cost(*given, n=n) + 1)
+    monkeypatch.setattr(CallCosts, "cost", lambda *given: cost(*given) + 1)
     found = interrupt_batch(tmp_path, run_here)
     assert differences(EXPECTED["interrupt_batch"], found) != []
 
@@ -158,13 +153,10 @@ def test_a_batch_that_counts_a_sample_more_is_found(
 def test_a_gateway_that_records_a_token_more_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    charge = Call._charge
-
-    def charge_more(call: Call, usage: CallUsage | None) -> CallUsage:
-        charged = charge(call, usage)
-        return replace(charged, cost=(charged.cost or 0.0) + TOKEN_COST)
-
-    monkeypatch.setattr(Call, "_charge", charge_more)
+    cost = Call._cost
+    monkeypatch.setattr(
+        Call, "_cost", lambda call, charged: (cost(call, charged) or 0.0) + TOKEN_COST
+    )
     found = interrupt_gateway(tmp_path)
     assert [
         line.partition(":")[0] for line in differences(EXPECTED["interrupt_gateway"], found)

@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.job import BatchJob, BatchProgress
-from adacompute.batch.open_calls import OpenCalls
+from adacompute.batch.job import BatchJob
 from adacompute.batch.plan import CostCurve
-from adacompute.batch.segments import LOST, SAMPLE, PaidCall, read_segments
+from adacompute.batch.progress import Progress
 from adacompute.models.messages import Settings
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle
+from adacompute.spending.open_calls import OpenCalls
+from adacompute.storage.paid_samples import LOST, SAMPLE, Payment, read_payments
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from test_support.batches import Case, make_job, read_bytes
 
@@ -49,22 +51,22 @@ def _run(job: BatchJob, base_url: str) -> None:
 
 
 def _run_and_die(directory: Path, bundle: Bundle, base_url: str, n_ended: int) -> None:
-    def die(done: BatchProgress) -> None:
-        if done.n_ended >= n_ended:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def die(done: Progress) -> None:
+        if done.done >= n_ended:  # a moment later, calls that take 60 ms are under way
+            threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
     job = _make_job(directory, bundle)
     job.on_progress = die
     _run(job, base_url)
 
 
-def _keys(calls: list[PaidCall]) -> list[tuple[int, str | None, int]]:
+def _keys(calls: list[Payment]) -> list[tuple[int, str | None, int]]:
     return sorted((one.position, one.arm or "", one.number) for one in calls)
 
 
 def test_lost_calls_count_to_the_arm_they_belonged_to(tmp_path: Path, arm_mixture: Bundle) -> None:
     directory = tmp_path / "killed"
-    settings = FakeSettings(latency_s=0.02, vary_tokens=True, completion_tokens=40)
+    settings = FakeSettings(latency_s=0.06, vary_tokens=True, completion_tokens=40)
     with serve_fake(settings) as fake:
         process = multiprocessing.get_context("spawn").Process(
             target=_run_and_die, args=(directory, arm_mixture, fake.base_url, 60)
@@ -72,13 +74,14 @@ def test_lost_calls_count_to_the_arm_they_belonged_to(tmp_path: Path, arm_mixtur
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        stored = set(_keys(list(read_segments(directory / "segments"))))
-        with OpenCalls(directory / "open-calls.bin", 1) as calls:
-            names = list(MAX_TOKENS)
-            under_way = {(one.position, names[one.arm], one.number) for one in calls.lost}
+        stored = set(_keys(list(read_payments(directory / "segments"))))
+        calls = OpenCalls(directory / "open-calls.bin")
+        names = list(MAX_TOKENS)
+        under_way = {(one.position, names[one.arm], one.number) for one in calls.lost}
+        calls.close()
         _run(_make_job(directory, arm_mixture), fake.base_url)
         _run(_make_job(tmp_path / "alone", arm_mixture), fake.base_url)
-    paid = list(read_segments(directory / "segments"))
+    paid = list(read_payments(directory / "segments"))
     lost = [one for one in paid if one.kind == LOST]
     assert _keys(lost) == sorted(under_way - stored)
     assert {one.arm for one in lost} == set(MAX_TOKENS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from adacompute.batch.calls import ServersUnavailable
-from adacompute.batch.job import BatchProgress, lock_directory
-from adacompute.batch.segments import FAILED, read_segments
+from adacompute.batch.progress import Progress
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
+from adacompute.storage.paid_samples import (
+    FAILED,
+    Payment,
+    lock_directory,
+    read_payments,
+    write_segment,
+)
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from test_support.batches import Case, make_job, read_bytes, run_job
 from test_support.gateways import free_port
@@ -50,7 +58,7 @@ def test_the_total_is_never_exceeded_and_hardly_wasted(
     with serve_fake(settings) as fake:
         result = run_job(tmp_path / "job", case, fake.base_url)
         served = fake.stats()
-    paid = list(read_segments(tmp_path / "job" / "segments"))
+    paid = list(read_payments(tmp_path / "job" / "segments"))
     amounts = sum(call.cost for call in paid)
     per_unit = 10**9 if unit == "money" else 1
     assert amounts <= case.total * per_unit
@@ -109,10 +117,10 @@ class _StoppedError(Exception):
     """A batch is stopped in the middle."""
 
 
-def _stop_after(count: int) -> Callable[[BatchProgress], None]:
+def _stop_after(count: int) -> Callable[[Progress], None]:
     left = [count]
 
-    def stop(_: BatchProgress) -> None:
+    def stop(_: Progress) -> None:
         left[0] -= 1
         if not left[0]:
             raise _StoppedError
@@ -190,3 +198,28 @@ def test_a_question_whose_retries_use_up_its_allowance_is_limited(tmp_path: Path
     assert result["limited"] > 0
     assert result["unanswered"] == result["error"] == 0
     assert result["cost"] <= case.total
+
+
+def test_a_full_disk_stops_a_batch_that_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(200, 2.0, patience_s=0.1, reserve=0.1)
+    n_segments = 0
+
+    def write(directory: Path, number: int, rows: Sequence[Payment]) -> None:
+        nonlocal n_segments
+        n_segments += 1
+        if n_segments > 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_segment(directory, number, rows)
+
+    with serve_fake() as fake:
+        with monkeypatch.context() as patch:
+            patch.setattr("adacompute.storage.paid_samples.write_segment", write)
+            with pytest.raises(DataError, match=r"job/segments cannot be written: No space left"):
+                run_job(tmp_path / "job", case, fake.base_url)
+        result = run_job(tmp_path / "job", case, fake.base_url)
+        served = fake.stats()["choices"]
+    assert result["lost_cost"] > 0
+    assert served <= result["cost"] + result["lost_cost"] <= case.total
+    assert result["error"] == 0

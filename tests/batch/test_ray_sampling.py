@@ -20,7 +20,6 @@ import pytest
 
 from adacompute.batch import ray_sampling
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.costs import CallCosts
 from adacompute.batch.expected_spend import ExpectedSpend
 from adacompute.batch.job import BatchSettings
 from adacompute.batch.questions import open_questions
@@ -31,6 +30,7 @@ from adacompute.core.errors import ConfigError
 from adacompute.models.messages import Capabilities, Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import save_bundle
+from adacompute.spending.call_costs import CallCosts
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from test_support.batches import make_bundle, make_curve
 
@@ -76,14 +76,20 @@ def _answers(directory: Path) -> pa.Table:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_every_question_is_answered_once_within_the_total(batch: RayBatch, tmp_path: Path) -> None:
-    with serve_fake() as fake:
+def test_every_question_is_answered_once_within_the_total(
+    batch: RayBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(ray_sampling, "REPORT_S", 0.02)
+    with serve_fake(FakeSettings(latency_s=0.02)) as fake:
         served = replace(batch, servers=Servers((fake.base_url,), (Capabilities(),)))
-        result = sample_on_ray(served, tmp_path / "bundle", workers=2)
+        result = sample_on_ray(served, tmp_path / "bundle", workers=2, report=lines.append)
         choices = fake.stats()["choices"]
         again = sample_on_ray(served, tmp_path / "bundle", workers=1)
         assert fake.stats()["choices"] == choices
     assert again == result
+    # Progress is known while partitions are being sampled, not only when they have ended.
+    assert any(line.startswith("0 of 300 questions") and "s left" in line for line in lines)
     table = _answers(batch.directory)
     assert table["position"].to_pylist() == list(range(N_QUESTIONS))
     assert table["question_id"].to_pylist() == [f"q{i}" for i in range(N_QUESTIONS)]

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adacompute.batch.costs import CallCosts
 from adacompute.batch.passes import Span
 from adacompute.batch.rounds import MAX_ROUNDS, Partition, Rounds, find_partition, share_left
 from adacompute.core.errors import ConfigError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
+from adacompute.spending.call_costs import CallCosts
 from adacompute.testing.fake_openai import serve_fake
 from test_support.batches import Case, make_job
 

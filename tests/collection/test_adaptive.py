@@ -7,8 +7,8 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adacompute.collection.adaptive import Questions, RoundSamples, collect_rounds, plan_round
-from adacompute.collection.collector import CollectionProgress
+from adacompute.collection.adaptive import RoundSamples, collect_rounds, plan_round
+from adacompute.collection.collector import CollectionResult, Question
+from adacompute.collection.store import CollectionStore
 from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.graders.grader import load_grader
-from adacompute.storage.ledger import Ledger, StoredSample
+from adacompute.models.messages import Sample
+from adacompute.storage.paid_samples import Payment, write_segment
 
 MAX_SAMPLES = 12
 
@@ -35,67 +37,67 @@ def is_correct(name: str, sample: int) -> bool:
 
 @dataclass
 class ScriptedSampler:
-    """Writes scripted samples into a ledger, and counts rounds."""
+    """Writes scripted samples into a store, and counts rounds."""
 
-    ledger: Ledger
-    arm_id: int
+    store: CollectionStore
     rounds: list[tuple[int, int]] = field(default_factory=list)
     fails: Callable[[str], bool] = lambda _: False
     stops_after: int | None = None
+    result: CollectionResult = field(default_factory=CollectionResult)
 
-    async def sample(self, questions: Questions, n_samples: int) -> CollectionProgress:
+    async def sample(self, questions: Sequence[Question], n_samples: int) -> CollectionResult:
         self.rounds.append((len(questions), n_samples))
-        new_samples = 0
-        for name, _ in questions:
-            lacking = self.ledger.claim([name], self.arm_id, n_samples).get(name, [])
-            for number in [] if self.fails(name) else lacking:
+        payments = []
+        for position, _ in questions:
+            name = self.store.ids[position]
+            missing = self.store.missing("default", position, n_samples)
+            for number in [] if self.fails(name) else missing:
                 text = "the answer is 7" if is_correct(name, number) else "the answer is 8"
-                self.ledger.record([_stored(name, self.arm_id, number, text)])
-                new_samples += 1
-        stopped = "requested" if self.stops_after == len(self.rounds) else None
-        return CollectionProgress(
-            0,
-            0,
-            new_samples=new_samples,
-            calls=1,
-            cost=new_samples,
-            failed={"x": 1},
-            stopped=stopped,
-        )
+                payments.append(_paid(position, number, text))
+        store_all(self.store, payments)
+        self.result.new_samples += len(payments)
+        self.result.stopped = "requested" if self.stops_after == len(self.rounds) else None
+        return self.result
 
 
-def _stored(name: str, arm_id: int, number: int, text: str) -> StoredSample:
-    return StoredSample(name, arm_id, number, text, "stop", 1, 0, 1, 0, None, False, 0.0, 1, 1)
+def store_all(store: CollectionStore, payments: Sequence[Payment]) -> None:
+    """Write payments as the next segment."""
+    store.segments.mkdir(exist_ok=True)
+    if payments:
+        write_segment(store.segments, len(list(store.segments.iterdir())), payments)
+        store.note(payments)
+
+
+def _paid(position: int, number: int, text: str) -> Payment:
+    return Payment(position, "default", number, 1, Sample(text))
 
 
 def collect(
     path: Path, *, samples: int = MAX_SAMPLES, **script: Any
-) -> tuple[CollectionProgress, ScriptedSampler, Counter[str]]:
+) -> tuple[CollectionResult, ScriptedSampler, Counter[str]]:
     names = [f"{kind}/{i}" for kind in ("easy", "hard", "mixed") for i in range(8)]
-    ledger = Ledger(path / "ledger.sqlite")
-    try:
-        arm_id = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
-        model = ScriptedSampler(ledger, arm_id, **script)
-        graded = RoundSamples(ledger, arm_id, load_grader("numeric"), dict.fromkeys(names, "7"))
-        asked = [(name, f"text of {name}") for name in names]
-        progress = asyncio.run(
-            collect_rounds(asked, graded, model.sample, max_samples=samples, budget=2.0)
-        )
-        return progress, model, Counter(sample.question for sample in ledger.samples(arm_id))
-    finally:
-        ledger.close()
+    store = CollectionStore(path)
+    positions = store.register_questions(names)
+    model = ScriptedSampler(store, **script)
+    graded = RoundSamples(store, "default", load_grader("numeric"), dict.fromkeys(positions, "7"))
+    asked = [(i, f"text of {name}") for i, name in zip(positions, names, strict=True)]
+    result = asyncio.run(
+        collect_rounds(asked, graded, model.sample, max_samples=samples, budget=2.0)
+    )
+    counts = {store.ids[i]: len(by_arm["default"]) for i, by_arm in CollectionStore(path).read()}
+    return result, model, Counter(counts)
 
 
 def test_only_undecided_questions_get_more_samples(tmp_path: Path) -> None:
-    progress, model, counts = collect(tmp_path)
+    result, model, counts = collect(tmp_path)
     assert model.rounds[0] == (24, INITIAL_SAMPLES)
     assert all(asked < 24 for asked, _ in model.rounds[1:])
     assert len(counts) == 24
     assert INITIAL_SAMPLES <= min(counts.values()) < max(counts.values()) <= MAX_SAMPLES
     by_kind = {k: sum(counts[f"{k}/{i}"] for i in range(8)) for k in ("easy", "hard", "mixed")}
     assert by_kind["mixed"] > max(by_kind["easy"], by_kind["hard"])
-    assert (progress.done, progress.missing, progress.stopped) == (counts.total(), 0, None)
-    assert progress.new_samples == progress.cost == counts.total() < 24 * MAX_SAMPLES
+    assert (result.done, result.missing, result.stopped) == (counts.total(), 0, None)
+    assert result.new_samples == counts.total() < 24 * MAX_SAMPLES
 
 
 def test_stopped_collection_resumes_exactly(tmp_path: Path) -> None:
@@ -111,32 +113,30 @@ def test_stopped_collection_resumes_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("samples", [1, 3, 5])
 def test_max_samples_is_never_exceeded(tmp_path: Path, samples: int) -> None:
-    progress, _, counts = collect(tmp_path, samples=samples)
+    result, _, counts = collect(tmp_path, samples=samples)
     assert max(counts.values()) <= samples
     assert min(counts.values()) >= min(INITIAL_SAMPLES, samples)
-    assert progress.missing == 0
+    assert result.missing == 0
 
 
 def test_failing_question_is_missing_and_does_not_block_others(tmp_path: Path) -> None:
     _, _, whole = collect(tmp_path / "whole")
-    progress, model, counts = collect(tmp_path / "some", fails=lambda name: name == "hard/3")
-    assert progress.missing == INITIAL_SAMPLES
+    result, model, counts = collect(tmp_path / "some", fails=lambda name: name == "hard/3")
+    assert result.missing == INITIAL_SAMPLES
     assert counts["hard/3"] == 0
     assert len(counts) == 23
     assert counts.total() > 23 * INITIAL_SAMPLES
     assert len(model.rounds) < 4 * MAX_SAMPLES
     assert whole["hard/3"] >= INITIAL_SAMPLES
-    assert progress.failed == {"x": len(model.rounds)}
 
 
-def test_samples_of_other_questions_are_ignored(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    arm_id = ledger.register_arm(arm="default", model="m", template="t", settings="{}")
-    ledger.record([_stored("other", arm_id, 0, "7"), _stored("mine", arm_id, 0, "7")])
-    graded = RoundSamples(ledger, arm_id, load_grader("numeric"), {"mine": "7"})
-    assert graded.read() == {"mine": ([0], [True])}
-    assert plan_round(graded.read(), ["mine", "new"], max_samples=1, budget=2.0) == {"new": (1, 0)}
-    ledger.close()
+def test_samples_of_other_questions_and_arms_are_ignored(tmp_path: Path) -> None:
+    store = CollectionStore(tmp_path)
+    store.register_questions(["other", "mine", "new"])
+    store_all(store, [_paid(0, 0, "7"), _paid(1, 0, "7"), replace(_paid(1, 1, "7"), arm="big")])
+    graded = RoundSamples(store, "default", load_grader("numeric"), {1: "7", 2: "7"})
+    assert graded.read() == {1: ([0], [True])}
+    assert plan_round(graded.read(), [1, 2], max_samples=1, budget=2.0) == {2: (1, 0)}
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -82,6 +82,8 @@ def test_faults_lose_no_sample_repeat_none_and_are_logged(
     assert served["calls"] <= calls / (1 - SHARE) + 6 * math.sqrt(calls) + DRAWS
     if fault == "few":
         assert events == {"short": met}
+    elif fault == "reset":  # on a connection that was used before, it is repeated at once
+        assert 0 < events["retry"] + events["failed"] <= met
     else:
         assert events["retry"] + events["failed"] == met
-        assert all(cause in line["cause"] for line in lines)
+    assert all(cause in line.get("cause", "") for line in lines)

@@ -70,9 +70,12 @@ def test_max_cost_holds_when_only_the_scorer_costs(tmp_path: Path) -> None:
     with serve_fake(FakeSettings(n="ignored")) as fake, serve_fake() as scorer:
         asked = ("--scorer", f"{scorer.base_url}/score", "--scorer-price", "1")
         code, arm, error = collect(tmp_path, fake, *asked, "--max-cost", "5.5")
-        assert (code, arm["cost"], arm["samples"], arm["unscored"]) == (1, 5.0, 5, 0)
+        assert (code, arm["cost"], arm["samples"] - arm["unscored"]) == (1, 5.0, 5)
         assert scorer.stats()["choices"] == 5
-    assert "11 samples are missing" in error
+        assert f"{arm['unscored']} scores are missing: run the same command again" in error
+        code, arm, error = collect(tmp_path, fake, *asked, "--max-cost", "16")
+        assert (code, arm["cost"], arm["samples"], arm["unscored"]) == (0, 11.0, 16, 0)
+        assert scorer.stats()["choices"] == 16
 
 
 def test_dry_run_counts_scores(tmp_path: Path) -> None:

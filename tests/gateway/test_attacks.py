@@ -24,6 +24,7 @@ from adacompute.gateway.config import make_config
 from adacompute.gateway.openai_replies import add_models
 from adacompute.gateway.openai_requests import parse_request, passthrough_reason
 from adacompute.gateway.request_checks import Forbidden, check_choices
+from adacompute.models.calls import UNTRACKED
 from adacompute.models.messages import RetryPolicy
 from adacompute.models.scorer import HttpScorer
 from test_support.gateways import process_usage, send
@@ -450,7 +451,7 @@ def test_a_bomb_of_the_scorer_is_an_error(
     async def score() -> None:
         retries = RetryPolicy(max_attempts=1)
         async with HttpScorer(upstream.base_url, retries=retries) as scorer:
-            await scorer.score("2+2?", "4")
+            await scorer.score("2+2?", "4", tracker=UNTRACKED)
 
     with pytest.raises(ModelError):
         asyncio.run(score())

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adacompute.gateway.body import DROP, Body, InvalidBody
 from adacompute.gateway.config import make_config
 from adacompute.gateway.engine import Engine
 from adacompute.gateway.exchange import Receive, Scope, Send
@@ -34,8 +33,9 @@ from adacompute.gateway.passthrough import MAX_BUFFERED
 from adacompute.gateway.usage_reader import DECOMPRESSED_CHUNK, MAX_KEPT, UsageReader
 from adacompute.gateway.virtual_model import VirtualModel
 from adacompute.graders.grader import load_grader
+from adacompute.models.body import DROP, Body, InvalidBody
 from adacompute.models.failures import Failure
-from adacompute.models.model import CallUsage, clean_usage, sum_usage
+from adacompute.models.model import CallUsage, merge_usage, sum_usage
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import MalformedReply
 from adacompute.models.stream_events import parse_event
@@ -277,11 +277,11 @@ bills = st.dictionaries(
 
 @given(st.lists(bills, max_size=3))
 def test_any_usage_can_be_summed(given_bills: list[dict[str, Any]]) -> None:
-    cleaned = [clean_usage(bill) for bill in given_bills]
+    cleaned = [merge_usage(bill) for bill in given_bills]
     total = sum_usage([CallUsage(tokens) for tokens in cleaned])
     assert total["total_tokens"] >= 0
     assert total["num_calls"] == len(given_bills)
-    assert clean_usage(total) == total
+    assert merge_usage(total) == total
 
 
 @given(st.binary() | values.map(json.dumps).map(str.encode))

@@ -19,10 +19,10 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
 
-from adacompute.gateway.call_log import CallBound
 from adacompute.gateway.config import make_config
-from adacompute.gateway.usage_reader import UsageReader
-from adacompute.models.model import CallUsage
+from adacompute.models.capabilities_cache import save_cached
+from adacompute.models.messages import Capabilities
+from adacompute.spending.attempts import CallBound
 from adacompute.storage.calls import FILES, read_calls
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
 from test_support.gateways import free_port, send, serve_gateway
@@ -35,7 +35,6 @@ Call = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent.parent
 JSON = [("Content-Type", "application/json")]
 PRICES = "[models.fake]\ninput = 1.0\noutput = 2.0\n[models.other]\ninput = 10.0\noutput = 20.0\n"
-USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
 
 
 @contextmanager
@@ -108,12 +107,19 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
     ],
 )
 def test_calls_whose_usage_arrived_are_charged_to_the_token(
-    path: str, body: dict[str, Any], policies: Path, tmp_path: Path
+    path: str,
+    body: dict[str, Any],
+    policies: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fakes = FakeSettings(
         completion_tokens=20, reasoning_tokens=5, record_calls=True, vary_tokens=True
     )
     with serve_fake(fakes) as fake:
+        known = Capabilities(usage="all")  # the usage of several choices is believed
+        save_cached(tmp_path / "cache" / "adacompute", fake.base_url, "fake", known)
         with serving(tmp_path, policies / "two", fake) as port:
             assert ask(port, path, **body) == 200
             total = count(port, "tokens_total")
@@ -295,53 +301,6 @@ def test_requests_go_on_when_the_disk_is_full(
         assert 2 < len(list(read_calls(calls))) < 40
 
 
-def event(**members: Any) -> bytes:
-    return b"data: " + json.dumps(members).encode() + b"\n\n"
-
-
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_the_last_usage_of_a_stream_counts(size: int) -> None:
-    text = '"usage": {"prompt_tokens": 900, "completion_tokens": 900}'
-    data = (
-        event(choices=[{"delta": {"content": text}}], usage=None)
-        + event(choices=[{"delta": {"content": "b"}}], usage={**USAGE, "completion_tokens": 1})
-        + event(choices=[], usage=USAGE)
-        + b"data: [DONE]\n\n"
-    )
-    reader = UsageReader([], keep_body=False)
-    for i in range(0, len(data), size):
-        reader.feed(data[i : i + size])
-    assert reader.stream_usage(is_broken=True) == CallUsage(USAGE)
-
-
-def test_a_usage_in_the_middle_of_a_stream_that_broke_off_is_not_final() -> None:
-    reader = UsageReader([], keep_body=False)
-    reader.feed(event(choices=[{"delta": {"content": "b"}}], usage=USAGE))
-    broken = reader.stream_usage(is_broken=True)
-    assert broken is not None
-    assert broken.is_estimated
-    assert reader.stream_usage(is_broken=False) == CallUsage(USAGE)
-
-
-def test_the_usage_of_a_stream_of_messages_comes_in_two_events() -> None:
-    reader = UsageReader([], keep_body=False)
-    usage = {"input_tokens": 5, "cache_read_input_tokens": 3, "output_tokens": 1}
-    reader.feed(event(type="message_start", message={"usage": usage}))
-    reader.feed(event(type="message_delta", usage={"output_tokens": 9}))
-    found = reader.stream_usage(is_broken=True)
-    assert found is not None
-    assert (found.prompt_tokens, found.completion_tokens, found.cached_tokens) == (8, 9, 3)
-
-
-@pytest.mark.parametrize(
-    "usage",
-    [None, [], "x", {}, {"prompt_tokens": 5}, {"prompt_tokens": -1, "completion_tokens": 2}],
-)
-def test_an_incomplete_usage_is_none(usage: object) -> None:
-    data = json.dumps({"usage": usage}).encode()
-    assert UsageReader([], keep_body=False).read_document(data) is None
-
-
 @pytest.mark.parametrize(
     ("path", "body", "tokens"),
     [
@@ -356,9 +315,9 @@ def test_an_incomplete_usage_is_none(usage: object) -> None:
 )
 def test_the_bound_is_what_a_body_can_use(path: str, body: dict[str, Any], tokens: int) -> None:
     data = json.dumps({"model": "m-\u00e9\\", **body}).encode()
-    bound = CallBound.of(path, data)
+    bound = CallBound.read(path, data)
     assert (bound.completion_tokens, bound.prompt_tokens) == (tokens, len(data))
-    assert bound.upstream_model == "m-\u00e9\\"
+    assert bound.model == "m-\u00e9\\"
 
 
 @pytest.mark.slow

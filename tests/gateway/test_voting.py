@@ -26,10 +26,10 @@ from adacompute.core.errors import BundleError, DataError
 from adacompute.core.types import UtilityTable, make_levels
 from adacompute.features.draft import DraftSource
 from adacompute.features.text import FEATURE_SETS
-from adacompute.gateway.body import Body
 from adacompute.gateway.engine import Engine
 from adacompute.gateway.openai_requests import VirtualRequest
 from adacompute.gateway.request_model import RequestModel
+from adacompute.models.body import Body
 from adacompute.models.messages import Capabilities
 from adacompute.models.openai import Upstream
 from adacompute.models.templates import Template

@@ -21,13 +21,14 @@ from adacompute.core.errors import (
     RateLimited,
     RequestRejected,
 )
-from adacompute.models.calls import UsageTracker
 from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings, Timeouts
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream
 from adacompute.models.relay import ConnectionInterrupted, Relay
 from adacompute.models.retry_budget import RetryBudget
+from adacompute.spending.attempts import CallBound, UsageTracker
 from adacompute.testing.fake_openai import FakeSettings, FakeUpstream, serve_fake
+from test_support.upstreams import draw_samples, open_upstream
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ def ask(
     """Run one use of a client against a fake, and return what the fake counted too."""
 
     async def main(fake: FakeUpstream) -> T:
-        async with Upstream(fake.base_url, "m", **{"retries": QUICK, **options}) as upstream:
+        async with open_upstream(fake.base_url, "m", **{"retries": QUICK, **options}) as upstream:
             return await use(upstream, fake)
 
     with serve_fake(settings) as fake:
@@ -54,7 +55,7 @@ def ask(
 
 async def one(upstream: Upstream, fake: FakeUpstream) -> Sample:
     del fake
-    (draw,) = await upstream.call(CHAT, PLAIN, seed=1)
+    (draw,) = await draw_samples(upstream, CHAT, PLAIN, seed=1)
     return draw
 
 
@@ -175,9 +176,9 @@ def test_rarer_statuses_that_may_pass_are_tried_again(status: str) -> None:
     async def main() -> tuple[list[Sample], int]:
         async with (
             canned(reply(status, "busy"), GOOD) as (url, asked),
-            Upstream(url, "m", retries=QUICK) as upstream,
+            open_upstream(url, "m", retries=QUICK) as upstream,
         ):
-            return await upstream.call(CHAT, PLAIN), len(asked)
+            return await draw_samples(upstream, CHAT, PLAIN), len(asked)
 
     draws, calls = asyncio.run(main())
     assert ([draw.text for draw in draws], calls) == (["42"], 2)
@@ -202,15 +203,15 @@ def test_the_first_lost_connection_is_tried_again_at_once() -> None:
 async def asked_in_turn(url: str, count: int) -> tuple[int, list[str]]:
     """Attempts of which no usage is known, and events, of so many requests one after the other."""
     usage: list[CallUsage] = []
-    tracker = UsageTracker(usage.append, CallUsage({"prompt_tokens": 9}, is_estimated=True))
+    tracker = UsageTracker(usage.append, CallBound("m", 1, 0))  # a reply counts two bytes
     events: list[str] = []
-    async with Upstream(
+    async with open_upstream(
         url, "m", retries=QUICK, on_event=lambda name, _: events.append(name)
     ) as upstream:
         for _ in range(count):
             got = await upstream.post_bytes("x", b"{}", tracker=tracker)
             assert got.status == 200
-    return sum(one.is_estimated and one.prompt_tokens == 9 for one in usage), events
+    return sum(one.is_estimated and one.prompt_tokens == 1 for one in usage), events
 
 
 def test_what_a_closed_connection_was_given_is_no_retry_but_may_be_billed() -> None:
@@ -335,7 +336,7 @@ def test_a_refusal_is_not_asked_again_and_says_what_the_server_said() -> None:
     async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         del fake
         with pytest.raises(RequestRejected, match=r"answered 400: Field 'n': .* <= 4, but got 5"):
-            await upstream.call(CHAT, PLAIN, count=5)
+            await draw_samples(upstream, CHAT, PLAIN, count=5)
 
     _, stats = ask(FakeSettings(n="limit:4"), fail, capabilities=NATIVE)
     assert stats["calls"] == 1
@@ -356,9 +357,9 @@ def test_a_server_that_is_not_there_is_an_error_of_ours() -> None:
     async def main() -> None:
         async with canned(GOOD) as (url, _):
             pass
-        async with Upstream(url, "m", retries=QUICK) as upstream:
+        async with open_upstream(url, "m", retries=QUICK) as upstream:
             with pytest.raises(ModelError, match=r"cannot be reached .*is the server running"):
-                await upstream.call(CHAT, PLAIN)
+                await draw_samples(upstream, CHAT, PLAIN)
 
     asyncio.run(main())
 
@@ -366,9 +367,9 @@ def test_a_server_that_is_not_there_is_an_error_of_ours() -> None:
 def test_a_redirection_is_not_followed() -> None:
     async def main() -> int:
         moved = reply("302 Found", "", "Location: http://127.0.0.1:1/")
-        async with canned(moved) as (url, asked), Upstream(url, "m", api_key=KEY) as upstream:
+        async with canned(moved) as (url, asked), open_upstream(url, "m", api_key=KEY) as upstream:
             with pytest.raises(RequestRejected, match="moved to"):
-                await upstream.call(CHAT, PLAIN)
+                await draw_samples(upstream, CHAT, PLAIN)
             return len(asked)
 
     assert asyncio.run(main()) == 1
@@ -379,8 +380,8 @@ def test_a_redirection_is_not_followed() -> None:
 
 def test_the_key_is_sent_only_where_there_is_one() -> None:
     async def main(key: str | None) -> bytes:
-        async with canned(GOOD) as (url, asked), Upstream(url, "m", api_key=key) as upstream:
-            await upstream.call(CHAT, PLAIN)
+        async with canned(GOOD) as (url, asked), open_upstream(url, "m", api_key=key) as upstream:
+            await draw_samples(upstream, CHAT, PLAIN)
             return asked[0].lower()
 
     assert f"authorization: bearer {KEY}".encode() in asyncio.run(main(KEY))
@@ -397,7 +398,7 @@ def test_the_key_is_never_shown_not_even_cut_off(status: str, pad: int) -> None:
         body = f'{{"error": {{"message": "{"x" * pad} wrong key {KEY}, try again"}}}}'
         async with (
             canned(reply(status, body)) as (url, _),
-            Upstream(
+            open_upstream(
                 url,
                 "m",
                 api_key=KEY,
@@ -406,7 +407,7 @@ def test_the_key_is_never_shown_not_even_cut_off(status: str, pad: int) -> None:
             ) as upstream,
         ):
             with pytest.raises(ModelError) as caught:
-                await upstream.call(CHAT, PLAIN)
+                await draw_samples(upstream, CHAT, PLAIN)
             said.append(str(caught.value))
             if status.startswith("401"):
                 said.append((await upstream.post("completions", {})).message)
@@ -419,7 +420,7 @@ def test_the_key_is_never_shown_not_even_cut_off(status: str, pad: int) -> None:
 @pytest.mark.parametrize("key", ["sk-1\nX: y", " sk-1", "sk-é"])
 def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Upstream("http://127.0.0.1:1/v1", "m", api_key=key)
+        open_upstream("http://127.0.0.1:1/v1", "m", api_key=key)
     assert key not in str(caught.value)
 
 
@@ -428,9 +429,9 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) 
 
 def test_an_upstream_that_is_not_open_says_so() -> None:
     async def main() -> None:
-        upstream = Upstream("http://127.0.0.1:1/v1", "m")
+        upstream = open_upstream("http://127.0.0.1:1/v1", "m")
         with pytest.raises(ConfigError, match="async with"):
-            await upstream.call(CHAT, PLAIN)
+            await draw_samples(upstream, CHAT, PLAIN)
         with pytest.raises(ConfigError, match="async with"):
             async with upstream.stream("completions", {}):
                 pass
@@ -440,7 +441,7 @@ def test_an_upstream_that_is_not_open_says_so() -> None:
 
 def test_without_its_libraries_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with Upstream("http://127.0.0.1:1/v1", "m"):
+        async with open_upstream("http://127.0.0.1:1/v1", "m"):
             pass
 
     monkeypatch.setitem(sys.modules, "aiohttp", None)
@@ -450,12 +451,12 @@ def test_without_its_libraries_it_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 def test_connections_are_counted_from_one() -> None:
     with pytest.raises(ConfigError, match="connections"):
-        Upstream("http://127.0.0.1:1/v1", "m", max_connections=0)
+        open_upstream("http://127.0.0.1:1/v1", "m", max_connections=0)
 
 
 def test_cancelling_a_call_closes_its_connection() -> None:
     async def cancel(upstream: Upstream, fake: FakeUpstream) -> None:
-        task = asyncio.create_task(upstream.call(CHAT, PLAIN))
+        task = asyncio.create_task(draw_samples(upstream, CHAT, PLAIN))
         await until(lambda: fake.stats()["open"] == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -469,7 +470,7 @@ def test_cancelling_a_call_closes_its_connection() -> None:
 def test_completions_are_drawn_in_the_old_format() -> None:
     async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
-        return await upstream.call(TEXT, PLAIN, count=3, seed=7)
+        return await draw_samples(upstream, TEXT, PLAIN, count=3, seed=7)
 
     draws, _ = ask(FakeSettings(), use, capabilities=NATIVE)
     assert len({draw.text for draw in draws}) == 3
@@ -483,7 +484,7 @@ def test_completions_are_drawn_in_the_old_format() -> None:
 def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
     async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
-        return await upstream.call(CHAT, PLAIN, count=4)
+        return await draw_samples(upstream, CHAT, PLAIN, count=4)
 
     draws, stats = ask(FakeSettings(usage=usage, completion_tokens=9), use, capabilities=NATIVE)
     assert [draw.completion_tokens for draw in draws] == [9] * 4
@@ -496,7 +497,7 @@ def test_tokens_are_right_whatever_the_bill_counts(usage: Any) -> None:
 def test_without_logprobs_tokens_add_up_and_are_marked(usage: Any, counts: Any) -> None:
     async def use(upstream: Upstream, fake: FakeUpstream) -> list[Sample]:
         del fake
-        return await upstream.call(CHAT, PLAIN, count=4)
+        return await draw_samples(upstream, CHAT, PLAIN, count=4)
 
     known = dataclasses.replace(NATIVE, usage=counts)
     draws, stats = ask(
@@ -510,8 +511,8 @@ def test_without_logprobs_tokens_add_up_and_are_marked(usage: Any, counts: Any) 
 def test_hidden_reasoning_counts_and_a_draw_it_ate_has_failed() -> None:
     async def use(upstream: Upstream, fake: FakeUpstream) -> tuple[Sample, Sample]:
         del fake
-        (full,) = await upstream.call(CHAT, PLAIN)
-        (eaten,) = await upstream.call(CHAT, Settings(max_tokens=20))
+        (full,) = await draw_samples(upstream, CHAT, PLAIN)
+        (eaten,) = await draw_samples(upstream, CHAT, Settings(max_tokens=20))
         return full, eaten
 
     (full, eaten), _ = ask(FakeSettings(reasoning_tokens=30), use)
@@ -541,7 +542,7 @@ def sample(
         while len(samples) < count:
             next_seed = None if seed is None else seed + len(samples)
             missing = count - len(samples)
-            samples += await upstream.call(CHAT, PLAIN, count=missing, seed=next_seed)
+            samples += await draw_samples(upstream, CHAT, PLAIN, count=missing, seed=next_seed)
         return samples
 
     return use
@@ -565,17 +566,10 @@ def test_capabilities_change_the_calls_but_not_the_samples() -> None:
     assert len(set(texts[0])) == 8
 
 
-def test_too_few_choices_are_reported() -> None:
-    events: list[tuple[str, Mapping[str, object]]] = []
-    samples, stats = ask(
-        FakeSettings(fault_script=("few",)),
-        sample(8),
-        capabilities=NATIVE,
-        on_event=lambda name, fields: events.append((name, fields)),
-    )
+def test_too_few_choices_are_returned() -> None:
+    samples, stats = ask(FakeSettings(fault_script=("few",)), sample(8), capabilities=NATIVE)
     assert (len(samples), stats["choices"], stats["calls"]) == (8, 8, 2)
     assert len({sample.text for sample in samples}) == 8
-    assert events == [("short", {"asked": 8, "got": 4})]
 
 
 def test_surplus_choices_are_returned() -> None:
@@ -583,8 +577,8 @@ def test_surplus_choices_are_returned() -> None:
 
     async def main() -> int:
         good = reply("200 OK", two, "Content-Type: application/json")
-        async with canned(good) as (url, _), Upstream(url, "m") as upstream:
-            return len(await upstream.call(CHAT, PLAIN))
+        async with canned(good) as (url, _), open_upstream(url, "m") as upstream:
+            return len(await draw_samples(upstream, CHAT, PLAIN))
 
     assert asyncio.run(main()) == 2
 
@@ -602,7 +596,7 @@ def test_a_rejection_is_not_retried() -> None:
     async def fail(upstream: Upstream, fake: FakeUpstream) -> None:
         del fake
         with pytest.raises(RequestRejected, match="400"):
-            await upstream.call(CHAT, Settings(extra={"n": 2}), count=4)
+            await draw_samples(upstream, CHAT, Settings(extra={"n": 2}), count=4)
 
     _, stats = ask(FakeSettings(n="rejected"), fail)
     assert (stats["calls"], stats["answered"]) == (1, 0)
@@ -614,7 +608,7 @@ def test_a_rejection_is_not_retried() -> None:
 def test_five_hundred_calls_at_once_differ_and_are_all_counted() -> None:
     async def use(upstream: Upstream, fake: FakeUpstream) -> list[list[Sample]]:
         del fake
-        calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(500))
+        calls = (draw_samples(upstream, CHAT, PLAIN, seed=seed) for seed in range(500))
         return await asyncio.gather(*calls)
 
     answers, stats = ask(FakeSettings(latency_s=0.3, completion_tokens=12), use)
@@ -628,7 +622,7 @@ def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:
 
     async def use(upstream: Upstream, fake: FakeUpstream) -> list[list[Sample]]:
         del fake
-        calls = (upstream.call(CHAT, PLAIN, seed=seed) for seed in range(300))
+        calls = (draw_samples(upstream, CHAT, PLAIN, seed=seed) for seed in range(300))
         return await asyncio.gather(*calls)
 
     answers, stats = ask(
@@ -644,7 +638,7 @@ def test_faults_under_load_lose_no_draw_and_pay_for_none_twice() -> None:
 def test_no_more_connections_are_used_than_allowed() -> None:
     async def use(upstream: Upstream, fake: FakeUpstream) -> list[list[Sample]]:
         del fake
-        return await asyncio.gather(*(upstream.call(CHAT, PLAIN) for _ in range(40)))
+        return await asyncio.gather(*(draw_samples(upstream, CHAT, PLAIN) for _ in range(40)))
 
     answers, stats = ask(
         FakeSettings(latency_s=0.02), use, max_connections=5, timeouts=Timeouts(first_byte_s=0.15)
@@ -705,7 +699,7 @@ def test_what_goes_wrong_with_a_stream_is_an_error_of_ours(
     answer: bytes, error: type[ModelError], said: str
 ) -> None:
     async def main() -> None:
-        async with canned(answer) as (url, _), Upstream(url, "m", retries=QUICK) as upstream:
+        async with canned(answer) as (url, _), open_upstream(url, "m", retries=QUICK) as upstream:
             with pytest.raises(error, match=said):
                 async with upstream.stream("completions", {}) as events:
                     assert [event async for event in events]

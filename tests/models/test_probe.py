@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from adacompute.core.errors import ModelError, RequestRejected
 from adacompute.models.capabilities_cache import describe, load_cached, save_cached
 from adacompute.models.messages import Capabilities, Prompt, RetryPolicy, Sample, Settings
-from adacompute.models.openai import Upstream
 from adacompute.models.probe import MAX_CHOICES, probe
 from adacompute.testing.fake_openai import FakeSettings, serve_fake
 from adacompute.testing.llama import missing_requirement
 from test_support.llama import LlamaServer, serve_llama
+from test_support.upstreams import draw_samples, open_upstream
 
 QUICK = RetryPolicy(max_attempts=6, initial_wait_s=0.005, max_wait_s=0.1)
 
@@ -43,7 +43,7 @@ ALONE: dict[str, Any] = {"n_at_temperature_0": "unknown", "seed_with_n": "unknow
 
 def found(settings: FakeSettings) -> Capabilities:
     async def main(base_url: str) -> Capabilities:
-        async with Upstream(base_url, "m", retries=QUICK) as upstream:
+        async with open_upstream(base_url, "m", retries=QUICK) as upstream:
             return await probe(upstream)
 
     tokens = (
@@ -240,12 +240,12 @@ def test_probed_capabilities_limit_the_samples_per_call() -> None:
     )
 
     async def main(base_url: str) -> tuple[int, int, int]:
-        async with Upstream(base_url, "m", retries=QUICK) as upstream:
+        async with open_upstream(base_url, "m", retries=QUICK) as upstream:
             upstream.capabilities = await probe(upstream)
             prompt = Prompt(text="6 x 7 =")
-            samples = await upstream.call(prompt, Settings(), count=7)
-            greedy = await upstream.call(prompt, Settings(temperature=0), count=4)
-            seeded = await upstream.call(prompt, Settings(), count=5, seed=1)
+            samples = await draw_samples(upstream, prompt, Settings(), count=7)
+            greedy = await draw_samples(upstream, prompt, Settings(temperature=0), count=4)
+            seeded = await draw_samples(upstream, prompt, Settings(), count=5, seed=1)
             return len(samples), len(greedy), len(seeded)
 
     with serve_fake(settings) as fake:
@@ -322,7 +322,7 @@ def llama() -> Iterator[LlamaServer]:
 @pytest.mark.slow
 def test_a_real_server_is_probed(llama: LlamaServer) -> None:
     async def main() -> Capabilities:
-        async with Upstream(llama.base_url, llama.model) as upstream:
+        async with open_upstream(llama.base_url, llama.model) as upstream:
             return await probe(upstream)
 
     capabilities = asyncio.run(main())
@@ -341,10 +341,12 @@ def test_a_real_server_is_drawn_from(llama: LlamaServer) -> None:
     few_shot = "Question: What is 2 + 3?\nAnswer: 2 + 3 = 5\nQuestion: What is 7 + 6?\nAnswer:"
 
     async def main() -> list[Sample]:
-        async with Upstream(llama.base_url, llama.model, capabilities=known) as upstream:
+        async with open_upstream(llama.base_url, llama.model, capabilities=known) as upstream:
             settings = Settings(max_tokens=10, stop=("\n",))
-            first = await upstream.call(Prompt(text=few_shot), settings, count=6, seed=1)
-            return first + await upstream.call(Prompt(text=few_shot), settings, count=2, seed=5)
+            first = await draw_samples(upstream, Prompt(text=few_shot), settings, count=6, seed=1)
+            return first + await draw_samples(
+                upstream, Prompt(text=few_shot), settings, count=2, seed=5
+            )
 
     samples = asyncio.run(main())
     assert [sample.samples_per_call for sample in samples] == [4] * 4 + [2] * 2

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra 'serve' is not installed")
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RequestRejected
+from adacompute.models.calls import UNTRACKED
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import MalformedReply
 from adacompute.models.scorer import HttpScorer, parse_score
@@ -20,7 +21,7 @@ SOON = RetryPolicy(max_attempts=3, initial_wait_s=0.001, max_wait_s=0.01)
 def score(fake: FakeUpstream, path: str = "score", **options: Any) -> float:
     async def ask() -> float:
         url = f"{fake.base_url}/{path}"
-        async with HttpScorer(url, **{"retries": SOON, **options}) as scorer:
+        async with HttpScorer(url, **{"retries": SOON, "tracker": UNTRACKED, **options}) as scorer:
             return await scorer.score("What is 6 x 7?", "It is 42.")
 
     return asyncio.run(ask())

@@ -398,8 +398,11 @@ def test_errors_of_a_client_are_translated_and_its_calls_accounted_for() -> None
             pass
         return calls
 
-    whole = {"choices": [{"message": {"content": "4"}}], "usage": {"prompt_tokens": 3}}
-    assert asyncio.run(main(whole))[0].prompt_tokens == 3
+    part = {"choices": [{"message": {"content": "4"}}], "usage": {"prompt_tokens": 3}}
+    (bound,) = asyncio.run(main(part))
+    assert (bound.completion_tokens, bound.is_estimated, bound.prompt_tokens > 3) == (9, True, True)
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    assert asyncio.run(main({**part, "usage": usage})) == [CallUsage(usage, n_samples=1)]
     with pytest.raises(ModelTimeout):
         asyncio.run(main(APITimeoutError("slow")))
     with pytest.raises(ModelError, match="parsed"):

@@ -19,9 +19,9 @@ from adacompute.storage.manifest import (
     hash_bytes,
     hash_file,
     read_manifest,
-    write_atomically,
     write_manifest,
 )
+from adacompute.storage.regular_files import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

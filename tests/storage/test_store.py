@@ -16,7 +16,7 @@ from adacompute.core.errors import DataError
 from adacompute.core.types import hash_strings
 from adacompute.datasets.rows import SAMPLE_SCHEMA as SCHEMA
 from adacompute.storage import store
-from adacompute.storage.manifest import write_atomically
+from adacompute.storage.regular_files import write_atomically
 from adacompute.storage.store import (
     GRADES,
     SAMPLES,

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adacompute.batch.segments import write_table
 from adacompute.core.types import FloatArray, IntArray
+from adacompute.storage.regular_files import write_table
 
 PART_ROWS = 8192
 """Questions per part."""

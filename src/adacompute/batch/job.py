@@ -1,51 +1,47 @@
 """Job: a batch from its first question to its last answer, in one directory, resumable.
 
     job.json                what the batch is; a directory belongs to one batch
-    segments/               every paid sample
-    open-calls.bin          calls under way
+    segments/               the store of paid samples: the account of the batch
+    open-calls.bin          attempts under way
     answers/part-*.parquet  the answers
     limited-N.parquet       questions that pass N takes up again, with what is left of the total
     manifest.json           written last
 
-A part of the total, the reserve, pays for calls that are lost when the process is killed. It knows
-nothing of votes: ``passes`` says which question is answered when.
+The total is the limit of the account, which no attempt can exceed. The reserve, a part of it, is
+not planned with: it pays for attempts that are lost when the process is killed. What is lost beyond
+it leaves less for the rest. It knows nothing of votes: ``passes`` says which question is answered
+when.
 """
 
 from __future__ import annotations
 
-import fcntl
-import gc
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 from adacompute.batch.answers import PART_ROWS, AnswerParts, Status
-from adacompute.batch.calls import BatchArm, Caller
-from adacompute.batch.costs import CallCosts
+from adacompute.batch.call_limits import FixedLimiter
+from adacompute.batch.calls import BatchArm, Caller, collect_rarely
 from adacompute.batch.expected_spend import ExpectedSpend
-from adacompute.batch.open_calls import OpenCalls
 from adacompute.batch.passes import BLOCK_ROWS, Passes, Span
 from adacompute.batch.plan import CostCurve
-from adacompute.batch.segments import LOST, PaidCall, SegmentWriter, read_segments
+from adacompute.batch.progress import Progress, ProgressClock
 from adacompute.core.errors import ConfigError, DataError, InfeasibleBudget
 from adacompute.graders.grader import Grader
 from adacompute.models.openai import Upstream
 from adacompute.policies.bundle import Bundle
-from adacompute.storage.manifest import write_atomically
-from adacompute.storage.regular_files import read_json
+from adacompute.spending.account import SpendingAccount
+from adacompute.spending.call_costs import CallCosts
+from adacompute.storage.paid_samples import SEGMENTS, PaidTotals, lock_directory, sum_payments
+from adacompute.storage.regular_files import read_json, write_atomically
 
 JOB, MANIFEST = "job.json", "manifest.json"
 LAG_PER_CALL, MIN_LAG = 8, 64
 """Questions that may be under way per concurrent call, and at least."""
-
-GC_THRESHOLDS = (100_000, 20, 100)
-"""Thousands of questions under way are some hundred thousand objects, none of which is garbage.
-With Python's own thresholds a fifth of the CPU time went into looking through them."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +77,6 @@ class BatchSettings:
         return min(self.part_rows, -(-lag // BLOCK_ROWS) * BLOCK_ROWS)
 
 
-@dataclass(frozen=True)
-class BatchProgress:
-    """How far a batch is: questions that have ended, samples and cost of this process."""
-
-    n_questions: int
-    n_ended: int
-    n_samples: int
-    spent: float
-    elapsed_s: float
-    pass_number: int
-    seconds_left: float = 0.0
-
-
 @dataclass(eq=False)
 class BatchJob:
     """A batch in a directory, over the questions of ``span``.
@@ -114,15 +97,13 @@ class BatchJob:
     expected: ExpectedSpend | None = None
     extra: float = 0.0
     identity: Mapping[str, Any] = field(default_factory=dict)
-    on_progress: Callable[[BatchProgress], None] = lambda _: None
+    on_progress: Callable[[Progress], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._total = self.costs.to_amount(self.settings.total)
         self._n = self.span.n_questions
         self._spendable = self._total - math.ceil(self.settings.reserve * self._total)
         self._cheapest = max(1, self.costs.to_amount(float(self.bundle.level_cost.min())))
-        self._started = time.monotonic()
-        self._first_ended: int | None = None
 
     async def run(self, upstreams: Sequence[Upstream]) -> dict[str, Any]:
         """Answer everything that is not answered yet; return counts and costs."""
@@ -137,30 +118,38 @@ class BatchJob:
                 part_rows=self.settings.part_rows,
                 per_unit=self.costs.per_unit,
             )
+            extra = self.costs.to_amount(self.extra)
             async with AsyncExitStack() as stack:
                 for upstream in upstreams:
                     await stack.enter_async_context(upstream)
-                lost = await self._open_ledger(stack, upstreams)
-                spendable = min(self._spendable, self._total - lost)
-                extra = self.costs.to_amount(self.extra)
+                account = await stack.enter_async_context(
+                    SpendingAccount(
+                        self.directory,
+                        self.costs,
+                        limit=self._total + extra,
+                        arms=[arm.name for arm in self.arms],
+                        flush_s=self.settings.flush_s,
+                        patience_s=self.settings.patience_s,
+                    )
+                )
                 passes = Passes(
                     directory=self.directory,
                     span=self.span,
                     bundle=self.bundle,
                     grader=self.grader,
-                    caller=self._caller,
+                    caller=self._make_caller(upstreams, account),
                     parts=self._parts,
                     curve=self.curve,
                     expected=self.expected or ExpectedSpend.uniform(self._n),
-                    spendable=spendable,
+                    spendable=min(self._spendable, self._total - account.totals.lost),
                     extra=extra,
                     lag=lag,
                     cheapest=self._cheapest,
-                    on_end=self._report,
+                    on_end=self._make_report(account),
                 )
                 await passes.answer_all()
                 await passes.finish_limited()
-            return self._summarise(lost, spendable + extra)
+            return self._summarise()
 
     def _check(self) -> None:
         """Refuse a total that cannot pay for a sample of every question."""
@@ -189,84 +178,65 @@ class BatchJob:
         write_atomically(path, json.dumps(asked | {"lag": lag}, indent=2).encode())
         return lag
 
-    async def _open_ledger(self, stack: AsyncExitStack, upstreams: Sequence[Upstream]) -> int:
-        """Open the ledger, record calls that a kill has lost, and return the cost of all such."""
-        directory, settings = self.directory / "segments", self.settings
-        writer = SegmentWriter(
-            directory, interval_s=settings.flush_s, patience_s=settings.patience_s
-        )
-        stack.push_async_callback(writer.close)
-        capacity = 4 * max(settings.concurrency, settings.max_running)
-        calls = stack.enter_context(OpenCalls(self.directory / "open-calls.bin", capacity))
-        if calls.lost:
-            first = min(call.position for call in calls.lost)
-            names = [arm.name for arm in self.arms]
-            stored = {
-                (one.position, one.arm, one.number) for one in read_segments(directory, first=first)
-            }
-            lost = [
-                PaidCall(call.position, names[call.arm], call.number, call.max_cost, None, LOST)
-                for call in calls.lost
-                if (call.position, names[call.arm], call.number) not in stored
-            ]
-            if lost:
-                await writer.add(lost)
-            calls.clear_lost()
-        self._caller = Caller(
+    def _make_caller(self, upstreams: Sequence[Upstream], account: SpendingAccount) -> Caller:
+        return Caller(
             upstreams,
             self.arms,
-            costs=self.costs,
-            open_calls=calls,
-            segments=writer,
-            concurrency=settings.concurrency,
-            samples_per_call=settings.samples_per_call,
-            patience_s=settings.patience_s,
-        )
-        return sum(one.cost for one in read_segments(directory) if one.kind == LOST)
-
-    def _report(self, pass_number: int, n_ended: int) -> None:
-        elapsed_s = time.monotonic() - self._started
-        if self._first_ended is None:
-            self._first_ended = n_ended
-        rate = (n_ended - self._first_ended) / elapsed_s
-        self.on_progress(
-            BatchProgress(
-                self._n,
-                n_ended,
-                self._caller.n_samples,
-                self._caller.spent / self.costs.per_unit,
-                elapsed_s,
-                pass_number,
-                (self._n - n_ended) / rate if rate else 0.0,
-            )
+            account,
+            FixedLimiter(self.settings.concurrency),
+            samples_per_call=self.settings.samples_per_call,
+            patience_s=self.settings.patience_s,
         )
 
-    def _summarise(self, lost: int, spendable: int) -> dict[str, Any]:
-        """Count the answers, and write the manifest."""
+    def _make_report(self, account: SpendingAccount) -> Callable[[int, int], None]:
+        """Return what reports how far the batch is, by the pass and the questions that ended."""
+        clock = make_clock(account.totals, self.costs, self.curve, self._n, self._spendable)
+
+        def report(pass_number: int, n_ended: int) -> None:
+            stage = f", pass {pass_number + 1}" if pass_number else ""
+            self.on_progress(clock.record(account.totals, n_ended, stage=stage))
+
+        return report
+
+    def _summarise(self) -> dict[str, Any]:
+        """Add up the store, count the answers, and write the manifest."""
         statuses: dict[str, int] = {}
-        n_samples = spent = 0
-        for table, costs in zip(
-            self._parts.read(["status", "n_samples"]), self._parts.costs(), strict=True
-        ):
-            spent += int(costs.sum())
-            n_samples += int(table["n_samples"].to_numpy().sum())
+        for table in self._parts.read(["status"]):
             for entry in table["status"].value_counts().to_pylist():
                 statuses[entry["values"]] = statuses.get(entry["values"], 0) + entry["counts"]
-        per_unit = self.costs.per_unit
         result = {
+            **describe_spending(self.directory, self.costs, self.settings.total + self.extra),
             "questions": self._n,
-            "samples": n_samples,
-            "unit": self.costs.unit,
             "total": self.settings.total,
-            "cost": spent / per_unit,
-            "lost_cost": lost / per_unit,
-            "left": max(0, spendable - spent) / per_unit,
-            "mean_cost": spent / per_unit / self._n,
             **{name: statuses.get(name, 0) for name in get_args(Status)},
             "answers": str(self.directory / "answers"),
         }
+        result["mean_cost"] = result["cost"] / self._n
         write_atomically(self.directory / MANIFEST, json.dumps(result, indent=2).encode())
         return result
+
+
+def make_clock(
+    totals: PaidTotals, costs: CallCosts, curve: CostCurve, n_questions: int, spendable: int
+) -> ProgressClock:
+    """Return the clock of a batch, which expects to spend what it may, if the policy wants it."""
+    clock = ProgressClock(
+        totals, noun="questions", planned=n_questions, unit=costs.unit, per_unit=costs.per_unit
+    )
+    clock.expected = min(float(spendable), n_questions * curve.costs[-1] * costs.per_unit)
+    return clock
+
+
+def describe_spending(directory: Path, costs: CallCosts, limit: float) -> dict[str, Any]:
+    """Return what the store of a directory says was spent, in the unit, and what is left."""
+    totals = sum_payments(directory / SEGMENTS)
+    return {
+        "samples": totals.samples,
+        "unit": costs.unit,
+        "cost": (totals.spent - totals.lost) / costs.per_unit,
+        "lost_cost": totals.lost / costs.per_unit,
+        "left": max(0.0, limit - totals.spent / costs.per_unit),
+    }
 
 
 def describe_batch(
@@ -290,25 +260,3 @@ def check_same_batch(directory: Path, known: Mapping[str, Any], asked: Mapping[s
                 f"{directory} belongs to a batch with {name} {known.get(name)}, not {value}: use "
                 "another directory"
             )
-
-
-@contextmanager
-def collect_rarely() -> Iterator[None]:
-    """Collect garbage rarely; almost everything here is freed when its last reference ends."""
-    before = gc.get_threshold()
-    gc.set_threshold(*GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@contextmanager
-def lock_directory(directory: Path) -> Iterator[None]:
-    """Keep other processes out of a directory; the lock ends with the process."""
-    with (directory / "lock").open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(f"another process works on {directory}") from None
-        yield

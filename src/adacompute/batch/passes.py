@@ -3,7 +3,7 @@
 The first pass answers every question that has no answer yet. What it leaves of the total goes to
 the questions that could not draw as many samples as the policy wanted, pass after pass, until
 nothing is left or nobody needs it. Each pass can be stopped and resumed: samples that are paid come
-from the ledger.
+from the store.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from adacompute.batch.calls import Caller
 from adacompute.batch.expected_spend import ExpectedSpend
 from adacompute.batch.plan import CostCurve
 from adacompute.batch.questions import QuestionSource, read_blocks
-from adacompute.batch.segments import LOST, PaidCall, read_segments, write_table
 from adacompute.batch.stream import Item, Stream
 from adacompute.graders.grader import Grader
 from adacompute.policies.bundle import Bundle
-from adacompute.storage.regular_files import read_table
+from adacompute.storage.paid_samples import LOST, Payment, read_payments
+from adacompute.storage.regular_files import read_table, write_table
 
 BLOCK_ROWS = 64
 """Questions that share a price and a first decision."""
@@ -102,7 +102,7 @@ class Passes:
         allowances = Allowances(self.spendable, n_questions, lag=self.lag, kept=self.cheapest)
         spent = sum(int(costs.sum()) for costs in self.parts.costs())
         allowances.skip(first, spent, self.parts.last(self.lag))
-        paid = _group(read_segments(self.directory / "segments", first=first))
+        paid = _group(read_payments(self.caller.account.segments, first=first))
 
         def items() -> Iterator[list[Item]]:
             for block in self.span.read(first, n_questions):
@@ -142,7 +142,7 @@ class Passes:
         should_be_left = self.spendable * (1.0 - self.expected.share_until(n_ended))
         ratio = (self.spendable - spent) / should_be_left if should_be_left > 0 else 1.0
         target = mean * min(max(ratio, 1 / TARGET_RANGE), TARGET_RANGE)
-        in_unit = target / self.caller.costs.per_unit
+        in_unit = target / self.caller.account.costs.per_unit
         return self.curve.price_at(max(in_unit, float(self.curve.costs[0])))
 
     def _stream(
@@ -200,7 +200,7 @@ class Passes:
         size = self.parts.part_rows
         for start in sorted({position // size * size for position in rows}):
             stop = min(start + size, self.span.n_questions)
-            calls = read_segments(self.directory / "segments", first=start, last=stop - 1)
+            calls = read_payments(self.caller.account.segments, first=start, last=stop - 1)
             paid = _group(call for call in calls if call.position in rows)
             for block in self.span.read(start, stop):
                 yield [
@@ -218,9 +218,9 @@ class Passes:
                 ]
 
 
-def _group(calls: Iterable[PaidCall]) -> dict[int, list[PaidCall]]:
+def _group(calls: Iterable[Payment]) -> dict[int, list[Payment]]:
     """Return calls by the position of their question, without those that were lost."""
-    found: dict[int, list[PaidCall]] = {}
+    found: dict[int, list[Payment]] = {}
     for call in calls:
         if call.kind != LOST:
             found.setdefault(call.position, []).append(call)

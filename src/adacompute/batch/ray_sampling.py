@@ -4,15 +4,17 @@ The questions are divided into consecutive partitions, and the total into leases
 in proportion to what the plan expects them to cost. A partition is a batch of its own, in its own
 directory, whose total is its lease; actors of a Ray Dataset run them. The leases add up to the
 total, so it is kept however many actors there are and whatever becomes of them. What partitions
-have left goes, in further rounds, to those whose questions the lease has stopped. The ledger of a
+have left goes, in further rounds, to those whose questions the lease has stopped. The store of a
 partition is in its directory: an actor that takes over from one that was lost finds there what is
 paid. The directory must be on a filesystem that all nodes share.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +22,8 @@ from typing import Any, get_args
 
 from adacompute.batch.answers import PART_ROWS, Status
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.costs import CallCosts
 from adacompute.batch.expected_spend import ExpectedSpend
-from adacompute.batch.job import MANIFEST, BatchJob, BatchSettings, describe_batch
+from adacompute.batch.job import MANIFEST, BatchJob, BatchSettings, describe_batch, make_clock
 from adacompute.batch.passes import BLOCK_ROWS, Span
 from adacompute.batch.plan import CostCurve
 from adacompute.batch.questions import QuestionSource
@@ -32,10 +33,15 @@ from adacompute.batch.rounds import PARTITIONS, Partition, Rounds, find_partitio
 from adacompute.batch.servers import Servers
 from adacompute.graders.grader import load_grader
 from adacompute.policies.bundle import load_bundle
-from adacompute.storage.manifest import write_atomically
+from adacompute.spending.call_costs import CallCosts
+from adacompute.storage.paid_samples import SEGMENTS, StoreReader
+from adacompute.storage.regular_files import write_atomically
 
 PARTITION_ROWS = 8 * PART_ROWS
 """Questions per partition, at most: each partition ends with calls that wait for each other."""
+
+REPORT_S = 2.0
+"""Time between two reports of progress."""
 
 SUMS = ("questions", "samples", "cost", "lost_cost", "left", *get_args(Status))
 """Entries of the results of partitions that are added up."""
@@ -94,18 +100,49 @@ def sample_on_ray(
         shared = max(1, batch.settings.concurrency // n_workers)
         batch = replace(batch, settings=replace(batch.settings, concurrency=shared))
         files = pack_bundle(bundle)
-        n_done = 0
+        watch = _Watch(batch, rounds, report)
         while partitions:
             arguments = {"batch": batch, "partitions": partitions, **files}
-            for _, text in map_tasks(
-                PartitionWorker, arguments, n_tasks=len(partitions), max_workers=n_workers
-            ):
-                n_done += json.loads(text)["questions"]
-                again = f", round {rounds.number + 1}" if rounds.number else ""
-                report(f"{n_done:,} of {n_questions:,} questions{again}")
+            with watch:
+                for _, text in map_tasks(
+                    PartitionWorker, arguments, n_tasks=len(partitions), max_workers=n_workers
+                ):
+                    watch.n_done += json.loads(text)["questions"]
             partitions = rounds.next(batch.costs)
-            n_done = 0
+            watch.n_done = 0
     return _summarise(batch, rounds.results())
+
+
+class _Watch:
+    """Reports how far a batch is, from the stores of its partitions, while they are written."""
+
+    def __init__(self, batch: RayBatch, rounds: Rounds, report: Callable[[str], None]) -> None:
+        numbers = [one.number for one in rounds.partitions]
+        self._reader = StoreReader(
+            *(find_partition(batch.directory, number) / SEGMENTS for number in numbers)
+        )
+        spendable = batch.costs.to_amount(batch.settings.total * (1 - batch.settings.reserve))
+        n_questions = batch.source.n_questions
+        totals = copy.deepcopy(self._reader.read())
+        self._clock = make_clock(totals, batch.costs, batch.curve, n_questions, spendable)
+        self._rounds = rounds
+        self._report = report
+        self.n_done = 0
+
+    def __enter__(self) -> None:
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        stage = f", round {self._rounds.number + 1}" if self._rounds.number else ""
+        while not self._is_over.wait(REPORT_S):
+            progress = self._clock.record(self._reader.read(), self.n_done, stage=stage)
+            self._report(str(progress))
 
 
 class PartitionWorker(BundleWorker):

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.batch.answers import LIMITED
-from adacompute.batch.costs import CallCosts
 from adacompute.batch.job import MANIFEST, check_same_batch
-from adacompute.storage.manifest import write_atomically
-from adacompute.storage.regular_files import read_json
+from adacompute.spending.call_costs import CallCosts
+from adacompute.storage.regular_files import read_json, write_atomically
 
 PARTITIONS, ROUND = "partitions", "round-{:03d}.json"
 MAX_ROUNDS = 8
@@ -50,7 +49,7 @@ class Rounds:
         self.directory = directory
         self.asked = dict(asked)
         self.number = max(0, len(list(directory.glob("round-*.json"))) - 1)
-        self._partitions: list[Partition] = []
+        self.partitions: list[Partition] = []
         self._left: float | None = None
 
     def start(self, divide: Callable[[], list[Partition]]) -> list[Partition]:
@@ -58,12 +57,12 @@ class Rounds:
         path = self._path(self.number)
         if not path.is_file():
             self._write(divide(), None)
-            return self._partitions
+            return self.partitions
         known = read_json(path)
         check_same_batch(self.directory, known["batch"], self.asked)
-        self._partitions = [Partition(**one) for one in known["partitions"]]
+        self.partitions = [Partition(**one) for one in known["partitions"]]
         self._left = known["left"]
-        return self._limited(self.results()) if self.number else self._partitions
+        return self._limited(self.results()) if self.number else self.partitions
 
     def next(self, costs: CallCosts) -> list[Partition]:
         """Share out what is left; return the partitions that go on with it, if there are any."""
@@ -71,8 +70,8 @@ class Rounds:
         left = sum(one["left"] for one in results)
         if left == self._left or self.number + 1 == MAX_ROUNDS:
             return []
-        shared = share_left(self._partitions, results, costs)
-        if shared == self._partitions:
+        shared = share_left(self.partitions, results, costs)
+        if shared == self.partitions:
             return []
         self.number += 1
         self._write(shared, left)
@@ -82,19 +81,19 @@ class Rounds:
         """Return the results of all partitions."""
         return [
             read_json(find_partition(self.directory, one.number) / MANIFEST)
-            for one in self._partitions
+            for one in self.partitions
         ]
 
     def _limited(self, results: Sequence[Mapping[str, Any]]) -> list[Partition]:
         """Return the partitions with questions that want more."""
-        found = zip(self._partitions, results, strict=True)
+        found = zip(self.partitions, results, strict=True)
         return [one for one, result in found if result[LIMITED]]
 
     def _path(self, number: int) -> Path:
         return self.directory / ROUND.format(number)
 
     def _write(self, partitions: list[Partition], left: float | None) -> None:
-        self._partitions, self._left = partitions, left
+        self.partitions, self._left = partitions, left
         self.directory.mkdir(parents=True, exist_ok=True)
         content = {
             "batch": self.asked,

@@ -24,8 +24,7 @@ from adacompute.batch.json_lines import INDEX_STEP
 from adacompute.batch.preparation import Preparation, Prepared
 from adacompute.batch.questions import PARQUET, QuestionFile, QuestionSource, read_arrays
 from adacompute.core.errors import DataError
-from adacompute.storage.manifest import write_atomically
-from adacompute.storage.regular_files import read_json
+from adacompute.storage.regular_files import name_in_error, read_json, write_atomically
 
 FORMAT = 1
 BLOCK_ROWS = 1 << 14
@@ -123,6 +122,7 @@ class Spool:
         schema = pa.schema([("question_id", pa.string())])
         n_questions, counts = 0, None
         with (
+            name_in_error(self.directory),
             self.path(shard.number, "values").open("wb", buffering=0) as values,
             self.path(shard.number, "keys").open("wb") as keys,
             pa.OSFile(str(self.path(shard.number, "ids")), "wb") as sink,

@@ -21,8 +21,7 @@ from adacompute.batch.answers import (
     BatchAnswer,
     Status,
 )
-from adacompute.batch.calls import AllowanceReached, Caller, PaidModel, QuestionAccount
-from adacompute.batch.segments import SAMPLE, PaidCall
+from adacompute.batch.calls import Caller, PaidModel, QuestionAccount
 from adacompute.core.errors import ModelError
 from adacompute.core.types import hash_text
 from adacompute.graders.grader import Grader
@@ -32,13 +31,15 @@ from adacompute.sampling.blocks import decide
 from adacompute.sampling.grading import Grading
 from adacompute.sampling.loop import Decider, run_session
 from adacompute.sampling.session import Session
+from adacompute.spending.account import LimitReached
+from adacompute.storage.paid_samples import SAMPLE, Payment
 
 NO_DEMAND = Demand(0, 0, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A question to answer, with the calls that were paid for it before.
+    """A question to answer, with what was paid for it before.
 
     ``price``, ``allowance`` and ``base``, its cost, are those of an earlier pass.
     """
@@ -46,7 +47,7 @@ class Item:
     position: int
     question_id: str
     text: str | None
-    paid: Sequence[PaidCall] = ()
+    paid: Sequence[Payment] = ()
     price: float | None = None
     base: int = 0
     allowance: int | None = None
@@ -114,7 +115,7 @@ class Stream:
         account = QuestionAccount(item.position, text, hash_text(text), 0, base=item.base)
         for call in item.paid:
             if call.kind == SAMPLE:
-                account.paid.setdefault(call.arm, []).append(call)
+                account.paid.setdefault(call.arm, {})[call.number] = call
             else:
                 account.spent += call.cost
         return account
@@ -140,18 +141,21 @@ class Stream:
     ) -> None:
         """Run one question to its end; an error of the model is written as its answer."""
         error: str | None = None
+        model = PaidModel(self.caller, account)
         try:
             await run_session(
                 session,
-                PaidModel(self.caller, account),
+                model,
                 grading=grading,
                 on_usage=_ignore,
                 decider=self._decider,
             )
-        except AllowanceReached:
-            pass
+        except LimitReached:
+            account.is_limited = True
         except ModelError as failure:
             error = str(failure)
+        if (rest := model.take_rest()) and session.arm is None:
+            session.finish([await grading.parse(session, one) for one in rest])
         chosen = session.chosen
         answer = BatchAnswer(
             position=item.position,

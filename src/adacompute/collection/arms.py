@@ -1,7 +1,7 @@
 """Arms: the models and settings that a collection samples, read from options or a TOML file.
 
 An arm is a model with its settings, its prompt template and its token prices. What it does not set
-is taken from the options of the collection. This module knows nothing of servers or ledgers.
+is taken from the options of the collection. This module knows nothing of servers or stores.
 """
 
 from __future__ import annotations

@@ -2,16 +2,15 @@
 
 It reads the questions, the arms, the token prices and the prompt template and checks that they fit
 together. It can estimate the maximum cost without a single call. It knows nothing of servers or
-ledgers.
+stores.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from adacompute.collection.arms import API_KEY_ENV, ArmSpec, read_arms
 from adacompute.collection.prompts import find_form, read_few_shot
@@ -20,7 +19,7 @@ from adacompute.core.posterior import INITIAL_SAMPLES
 from adacompute.core.types import MAX_LEVEL
 from adacompute.datasets.sources import choose_questions, read_question_source
 from adacompute.graders.grader import load_grader
-from adacompute.models.messages import Prompt, Sample, Settings, Timeouts
+from adacompute.models.messages import Prompt, Settings, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.models.templates import Template
 from adacompute.spending.token_prices import NANO, TokenPrices, Usage
@@ -38,63 +37,6 @@ MAX_SAMPLES_PER_CALL = 16
 MESSAGE_OVERHEAD_TOKENS = 32
 """Upper bound on the tokens that a server's chat template adds per message."""
 
-SEEDS = 2**31
-"""Number of seeds that every server accepts."""
-
-DEFAULT_MAX_TOKENS = 32_768
-"""Assumed maximum completion length where no limit is set."""
-
-
-class SeededModel(Protocol):
-    """A model that returns several samples per call and accepts a seed."""
-
-    async def call(
-        self, prompt: Prompt, settings: Settings, *, count: int = 1, seed: int | None = None
-    ) -> list[Sample]:
-        """Return up to ``count`` samples of one call."""
-
-
-class Scorer(Protocol):
-    """A scorer rates a text as an answer to a question."""
-
-    async def score(self, question: str, text: str) -> float:
-        """Return the score of a text as an answer to a question."""
-
-
-@dataclass(frozen=True, eq=False)
-class CollectionLevel:
-    """A number of samples from one arm: model, prompt, settings and prices."""
-
-    arm: str
-    model_name: str
-    model: SeededModel
-    template: Template
-    settings: Settings
-    token_prices: TokenPrices
-    n_samples: int
-    samples_per_call: int = 1
-    seed: int | None = 0
-    scorer: Scorer | None = None
-    score_price: int = 0
-
-    def seed_of(self, question: str, sample: int) -> int | None:
-        """Return the seed of a sample, or of the call whose first sample it is.
-
-        Each question has its own seeds. With shared seeds, the errors of all questions would be
-        correlated, and means over questions would vary more than their standard errors say.
-        """
-        if self.seed is None:
-            return None
-        own = hashlib.blake2b(f"{self.arm}\n{question}".encode(), digest_size=4).digest()
-        return (self.seed + int.from_bytes(own, "big") + sample) % SEEDS
-
-    def max_cost(self, prompt_bytes: int, n_samples: int) -> int:
-        """Return the maximum cost of a call, without the scores of its samples."""
-        length = self.settings.max_tokens or DEFAULT_MAX_TOKENS
-        return self.token_prices.max_cost(
-            prompt_bytes=prompt_bytes, n_samples=n_samples, max_tokens=length
-        )
-
 
 def prompt_size(prompt: Prompt) -> int:
     """Return an upper bound on the tokens of a prompt: its bytes and an overhead per message."""
@@ -110,7 +52,8 @@ def prompt_size(prompt: Prompt) -> int:
 class Plan:
     """What to collect: questions, arms and limits.
 
-    ``adaptive`` is the budget of an adaptive collection, or None for a full one.
+    ``adaptive`` is the budget of an adaptive collection, or None for a full one. A call that fails
+    is repeated for ``patience_s``.
     """
 
     questions: pa.Table
@@ -125,6 +68,7 @@ class Plan:
     scorer_prices: TokenPrices = field(default_factory=TokenPrices)
     scorer_api_key_env: str = SCORER_API_KEY_ENV
     timeouts: Timeouts = field(default_factory=Timeouts)
+    patience_s: float = 60.0
     adaptive: float | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ question is settled, whether it is easy or hopeless: more samples would hardly c
 
 The wrong answers of a type are three slots and a tail of answers that rarely repeat. All correct
 samples count as one answer. S vote states, G types, K levels. This module does not know models or
-ledgers.
+stores.
 """
 
 from __future__ import annotations

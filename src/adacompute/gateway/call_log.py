@@ -19,15 +19,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from adacompute.gateway.body import read_members
 from adacompute.gateway.caps import CapReached, Caps
 from adacompute.gateway.logs import LOG
 from adacompute.gateway.metrics import Metrics
 from adacompute.models.calls import NO_USAGE
-from adacompute.models.model import UNBOUNDED_TOKENS, CallUsage, OnUsage
+from adacompute.models.model import CallUsage, OnUsage
+from adacompute.spending.attempts import MAX_TEXT_CHARS, Attempt, CallBound
+from adacompute.spending.call_costs import count_samples, price_usage
 from adacompute.spending.counters import Charge
 from adacompute.spending.meter import Reservation
-from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices, Usage
+from adacompute.spending.token_prices import NANO, TokenPriceList, TokenPrices
 from adacompute.storage.calls import CallFile
 
 Purpose = Literal["vote", "audit", "forward", "probe", "scorer"]
@@ -35,15 +36,6 @@ Purpose = Literal["vote", "audit", "forward", "probe", "scorer"]
 
 WARN_S = 60.0
 """Least time between two warnings that rows are lost."""
-
-MAX_TEXT_CHARS = 200
-"""Length to which names that a client chooses are shortened."""
-
-_MAX_COUNT = 10**9
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_COUNTS = ("n", "best_of")
-_MEMBERS = ("model", *_LIMITS, *_COUNTS, "prompt")
-_NO_COMPLETION = frozenset({"embeddings", "moderations"})
 
 
 class CallOrigin(NamedTuple):
@@ -53,43 +45,6 @@ class CallOrigin(NamedTuple):
     client: str
     model: str
     purpose: Purpose
-
-
-class CallBound(NamedTuple):
-    """The model that a body asks for, and upper bounds of what it can use."""
-
-    upstream_model: str
-    prompt_tokens: int
-    completion_tokens: int
-    n_samples: int = 0
-
-    @classmethod
-    def of(cls, path: str, body: bytes) -> CallBound:
-        """Read the bound from the body of a request.
-
-        A token of the prompt is at least one byte. Without a limit, a completion is taken to have
-        at most ``UNBOUNDED_TOKENS``.
-
-        >>> CallBound.of("chat/completions", b'{"model": "m", "max_tokens": 20, "n": 3}')
-        CallBound(upstream_model='m', prompt_tokens=40, completion_tokens=60, n_samples=3)
-        """
-        found = read_members(body, _MEMBERS)
-        limit, n = -1, 1
-        for name, value in found.items():
-            if name in _LIMITS:
-                limit = max(limit, _count(value))
-            elif name in _COUNTS:
-                n = max(n, _count(value))
-        if "prompt" in found:
-            n *= _count_prompts(found["prompt"])
-        limit = UNBOUNDED_TOKENS if limit < 0 else limit
-        n = 0 if path in _NO_COMPLETION else n
-        return cls(_text(found.get("model", b'"-"')), len(body), n * limit, n)
-
-
-def _text(value: bytes) -> str:
-    text = json.loads(value) if b"\\" in value else value.decode("utf-8", "replace").strip('"')
-    return str(text)[:MAX_TEXT_CHARS]
 
 
 def _quote(text: str) -> str:
@@ -102,23 +57,6 @@ _cached_quote = lru_cache(maxsize=1024)(_quote)
 
 def _number(value: float | None) -> str:
     return "null" if value is None else repr(value)
-
-
-def _count(value: bytes) -> int:
-    """Return a count, −1 if it is none."""
-    try:
-        number = float(value)
-    except ValueError:
-        return -1
-    return int(number) if 0 <= number <= _MAX_COUNT else -1
-
-
-def _count_prompts(value: bytes) -> int:
-    """Number of prompts in a list of them, at most; a list of tokens is one prompt."""
-    inner = value[1:].lstrip()
-    if not value.startswith(b"[") or not inner.startswith((b'"', b"[")):
-        return 1
-    return 1 + value.count(b",")
 
 
 def _without_prefix(path: str) -> str:
@@ -159,7 +97,7 @@ class CallLog:
 
         Its largest charge is reserved first; CapReached if it does not fit under a cap.
         """
-        prices = self._prices(origin.model, bound.upstream_model)
+        prices = self._prices(origin.model, bound.model)
         number = f"{self._prefix}-{next(self._numbers):x}"
         call = Call(self, number, origin, bound, prices, on_usage)
         call.reservation = await self._reserve(call, bound)
@@ -167,7 +105,7 @@ class CallLog:
         self._write(
             f'{{"call":"{number}","request":{_quote(origin.request_id[:MAX_TEXT_CHARS])},'
             f'"client":{_cached_quote(origin.client)},"model":{_cached_quote(origin.model)},'
-            f'"upstream_model":{_cached_quote(bound.upstream_model)},'
+            f'"upstream_model":{_cached_quote(bound.model)},'
             f'"path":{_cached_quote(path[:MAX_TEXT_CHARS])},"purpose":"{origin.purpose}",'
             f'"attempt":{attempt},"started_at":{time.time():.3f},'
             f'"max_prompt_tokens":{bound.prompt_tokens},'
@@ -178,7 +116,7 @@ class CallLog:
 
     async def check(self, origin: CallOrigin, bound: CallBound) -> None:
         """Raise CapReached if a call could not be started now."""
-        prices = self._prices(origin.model, bound.upstream_model)
+        prices = self._prices(origin.model, bound.model)
         reservation = await self._reserve(Call(self, "", origin, bound, prices, None), bound)
         if reservation is not None:
             reservation.release()
@@ -213,6 +151,8 @@ class CallLog:
         metrics.count("calls_total", *labels)
         if charged is NO_USAGE:
             return
+        if charged.is_contradicted:
+            metrics.count("contradicted_usage_total", *labels)
         tokens = {"prompt": charged.prompt_tokens, "completion": charged.completion_tokens}
         for kind, n in tokens.items():
             metrics.count("tokens_total", *labels, kind, by=n)
@@ -241,19 +181,10 @@ class CallLog:
             )
 
 
-class Call:
-    """A call in progress."""
+class Call(Attempt):
+    """An attempt of the gateway: reserved in caps, and recorded when it starts and ends."""
 
-    __slots__ = (
-        "_bound",
-        "_has_ended",
-        "_log",
-        "_on_usage",
-        "_prices",
-        "id",
-        "origin",
-        "reservation",
-    )
+    __slots__ = ("_log", "_on_usage", "_prices", "id", "origin", "reservation")
 
     def __init__(
         self,
@@ -264,67 +195,41 @@ class Call:
         prices: TokenPrices | None,
         on_usage: OnUsage | None,
     ) -> None:
+        super().__init__(bound)
         self.id = number
         self.origin = origin
         self._log = log
-        self._bound = bound
         self._prices = prices
         self._on_usage = on_usage
-        self._has_ended = False
         self.reservation: Reservation | None = None
 
     @property
     def max_cost(self) -> float | None:
         """The most that the call can cost; None without token prices."""
-        return self._max_cost(self._bound.prompt_tokens, self._bound.completion_tokens)
+        return self._cost(self.bound.charge(None))
 
-    def end(self, usage: CallUsage | None) -> None:
-        """Record the end, unless it was before; ``usage`` is None if it is not known."""
-        if self._has_ended:
+    def _settle(self, charged: CallUsage) -> None:
+        """Replace what was reserved by what is charged, and record the end."""
+        if charged is NO_USAGE:
+            if self.reservation is not None:
+                self.reservation.release()
+            self._log.record_end(self, charged)
             return
-        self._has_ended = True
-        charged = self._charge(usage)
+        charged = replace(charged, cost=self._cost(charged))
         if self.reservation is not None:
-            self._settle(self.reservation, charged)
+            self.reservation.settle(
+                {
+                    "samples": count_samples(self.bound, charged),
+                    "tokens": charged.prompt_tokens + charged.completion_tokens,
+                    "money": round((charged.cost or 0.0) * NANO),
+                }
+            )
         self._log.record_end(self, charged)
-        if self._on_usage is not None and charged is not NO_USAGE:
+        if self._on_usage is not None:
             self._on_usage(charged)
 
-    def _settle(self, reservation: Reservation, charged: CallUsage) -> None:
-        """Replace what was reserved by what is charged."""
-        if charged is NO_USAGE:
-            reservation.release()
-            return
-        reservation.settle(
-            {
-                "samples": self._bound.n_samples,
-                "tokens": charged.prompt_tokens + charged.completion_tokens,
-                "money": round((charged.cost or 0.0) * NANO),
-            }
-        )
-
-    def _charge(self, usage: CallUsage | None) -> CallUsage:
-        if usage is NO_USAGE:
-            return usage
-        if usage is not None and not usage.is_estimated:
-            return replace(usage, cost=self._exact_cost(usage))
-        prompt, completion = self._bound.prompt_tokens, self._bound.completion_tokens
-        if usage is not None:  # an estimate may be above the bound of a call without a limit
-            prompt = max(prompt, usage.prompt_tokens)
-            completion = max(completion, usage.completion_tokens)
-        tokens = {"prompt_tokens": prompt, "completion_tokens": completion}
-        return CallUsage(tokens, is_estimated=True, cost=self._max_cost(prompt, completion))
-
-    def _exact_cost(self, usage: CallUsage) -> float | None:
-        if self._prices is None:
-            return None
-        counts = (usage.prompt_tokens, usage.completion_tokens)
-        return self._prices.cost(Usage(*counts, usage.cached_tokens, usage.reasoning_tokens)) / NANO
-
-    def _max_cost(self, prompt: int, completion: int) -> float | None:
-        if self._prices is None:
-            return None
-        return self._prices.max_cost(prompt_bytes=prompt, n_samples=1, max_tokens=completion) / NANO
+    def _cost(self, charged: CallUsage) -> float | None:
+        return None if self._prices is None else price_usage(self._prices, charged) / NANO
 
 
 @dataclass(frozen=True)
@@ -343,14 +248,14 @@ class CallRecorder:
     async def start(self, path: str, payload: bytes, attempt: int) -> Call:
         """Record the start of an attempt; CapReached if it may not be made."""
         path = _without_prefix(path)
-        bound = CallBound.of(path, payload)
+        bound = CallBound.read(path, payload)
         if self.scorer is not None:
             bound = CallBound(self.scorer, len(payload), 0)
         return await self.log.start(self.origin, path, bound, attempt, self.on_usage)
 
     async def check(self, path: str, payload: bytes) -> None:
         """Raise CapReached if an attempt could not be made now."""
-        await self.log.check(self.origin, CallBound.of(_without_prefix(path), payload))
+        await self.log.check(self.origin, CallBound.read(_without_prefix(path), payload))
 
     def for_purpose(self, purpose: Purpose, **changes: Any) -> CallRecorder:  # noqa: ANN401
         """Return a recorder of calls with another purpose."""

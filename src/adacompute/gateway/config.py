@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.body import MAX_ELEMENTS
 from adacompute.gateway.browser_checks import is_loopback
 from adacompute.gateway.caps import WHEN_SPENT, CapConfig, check_caps
 from adacompute.gateway.clients import ALLOWED_PATHS, ClientLimits, check_digest, check_paths
@@ -29,6 +28,7 @@ from adacompute.gateway.logs import FORMATS, LEVELS
 from adacompute.gateway.model_settings import ModelConfig
 from adacompute.gateway.openai_requests import check_name
 from adacompute.gateway.settings import as_table, build_settings, check_positive, expand_variables
+from adacompute.models.body import MAX_ELEMENTS
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.openai_format import check_url
 from adacompute.sampling.grading import MAX_QUEUE, TIMEOUT_S

@@ -20,7 +20,6 @@ import numpy as np
 
 from adacompute.core.errors import BundleError, InfeasibleBudget, ModelError
 from adacompute.core.types import Float32Array, hash_text
-from adacompute.gateway.body import Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.chat_messages import last_user_text
 from adacompute.gateway.decision import Decision, Outcome, QuestionSource
@@ -28,6 +27,7 @@ from adacompute.gateway.held_budgets import HeldBudgets
 from adacompute.gateway.openai_requests import COMPLETIONS, BadRequest, VirtualRequest
 from adacompute.gateway.request_model import RequestModel
 from adacompute.gateway.virtual_model import VirtualModel
+from adacompute.models.body import Body
 from adacompute.models.messages import Prompt, Sample
 from adacompute.models.model import CallUsage
 from adacompute.models.openai import Upstream

@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from adacompute.gateway.body import count_elements
 from adacompute.gateway.openai_replies import write_error
 from adacompute.gateway.time_limit import TimeLimit
+from adacompute.models.body import count_elements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -298,8 +298,12 @@ class Gateway:
             limit, max_elements = self.config.max_output_tokens, self.config.max_json_elements
             body = limit_forwarded(body, exchange.path, limit, max_elements=max_elements)
         recorder = self.account.recorder(exchange, "forward")
+        known = [voting.counts_all for voting in self._voting.values()]
+        counts_all = bool(known) and all(known)  # all models have the same upstream
         try:
-            await forward(exchange, self.relay, body, recorder, reason=reason)
+            await forward(
+                exchange, self.relay, body, recorder, reason=reason, counts_all=counts_all
+            )
         finally:
             self.account.metrics.count("passthrough_requests_total", exchange.model, reason)
 

@@ -48,6 +48,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Tokens charged at their upper bound because no usage arrived.",
         ("model", "purpose", "kind"),
     ),
+    "contradicted_usage_total": (
+        "Calls whose reported tokens contradict the reply: none of its prompt or its text.",
+        ("model", "purpose"),
+    ),
     "cost_total": ("Money spent, by the token prices.", ("model", "purpose")),
     "lost_call_rows_total": ("Rows of the account of calls that could not be written.", ()),
     "unparsed_samples_total": ("Samples whose answer could not be parsed.", ("model",)),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from adacompute.gateway.body import DROP, Body, InvalidBody
+from adacompute.models.body import DROP, Body, InvalidBody
 from adacompute.models.openai_format import MalformedReply, parse_json
 from adacompute.models.responses_format import from_chat_usage, without_response_logprobs
 

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from adacompute.core.errors import ConfigError
-from adacompute.gateway.body import INVALID, MAX_ELEMENTS, Body, InvalidBody
 from adacompute.gateway.chat_messages import (
     Message,
     messages_reason,
@@ -22,6 +21,7 @@ from adacompute.gateway.chat_messages import (
     read_messages,
     to_json,
 )
+from adacompute.models.body import INVALID, MAX_ELEMENTS, Body, InvalidBody
 from adacompute.models.messages import Prompt
 from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
 

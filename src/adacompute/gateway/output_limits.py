@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adacompute.gateway.body import DROP, Body, InvalidBody
 from adacompute.gateway.openai_requests import PATHS, VOTED_PATHS, BadRequest
+from adacompute.models.body import DROP, Body, InvalidBody
 from adacompute.models.responses_format import RESPONSES
 
 CHAT_FIELDS = ("max_tokens", "max_completion_tokens")

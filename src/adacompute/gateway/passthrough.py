@@ -16,6 +16,7 @@ from adacompute.gateway.openai_replies import write_error
 from adacompute.gateway.usage_reader import UsageReader, decompress
 from adacompute.models.calls import NO_USAGE, UNTRACKED, CallTracker, StartedCall
 from adacompute.models.failures import INTERMEDIARY_STATUSES
+from adacompute.models.http_session import was_sent
 from adacompute.models.model import CallUsage
 from adacompute.models.relay import ConnectionInterrupted, Relay, RelayedResponse
 
@@ -31,6 +32,7 @@ REASON_HEADER = b"x-adacompute-passthrough"
 
 SUCCESS = range(200, 300)
 BAD_REQUEST = 400
+_MAY_BE_BILLED = (ConnectionInterrupted, ModelTimeout)
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,13 @@ async def forward(
     headers: Iterable[tuple[bytes, bytes]] = (),
     reason: str | None = None,
     keep_body: bool = False,
+    counts_all: bool = False,
 ) -> Forwarded:
     """Forward a request, and its reply with some headers of ours.
 
     ``reason`` is why the request is not voted on, which the client gets in a header.
     ``tracker`` is notified of the call if it may cost something: methods other than POST do not.
+    ``counts_all`` says that the upstream is known to count the tokens of all choices of a reply.
     """
     if reason is not None:
         headers = [*headers, (REASON_HEADER, reason.encode())]
@@ -71,16 +75,11 @@ async def forward(
         async with relay.send(
             exchange.method, exchange.target, sent, body, on_repeat=repeat
         ) as relayed:
-            reply = _ForwardedReply(exchange, relayed, calls[-1], headers, keep_body=keep_body)
-            return await reply.send()
-    except (ConnectionInterrupted, ModelTimeout):
-        calls[-1].end(None)
-        raise
-    except ModelError:  # the request was not sent
-        calls[-1].end(NO_USAGE)
-        raise
-    except BaseException:
-        calls[-1].end(None)
+            reader = UsageReader(relayed.headers, keep_body=keep_body, counts_all=counts_all)
+            return await _ForwardedReply(exchange, relayed, calls[-1], headers, reader).send()
+    except BaseException as error:
+        is_billed = not isinstance(error, ModelError) or isinstance(error, _MAY_BE_BILLED)
+        calls[-1].end(None if is_billed and was_sent() else NO_USAGE)
         raise
 
 
@@ -93,15 +92,14 @@ class _ForwardedReply:
         relayed: RelayedResponse,
         call: StartedCall,
         headers: Iterable[tuple[bytes, bytes]],
-        *,
-        keep_body: bool,
+        reader: UsageReader,
     ) -> None:
         kinds = [value for name, value in relayed.headers if name == b"content-type"]
         self._exchange = exchange
         self._relayed = relayed
         self._call = call
         self._headers: Headers = [*relayed.headers, *headers]
-        self._reader = UsageReader(relayed.headers, keep_body=keep_body)
+        self._reader = reader
         self._is_stream = any(b"event-stream" in kind for kind in kinds)
 
     async def send(self) -> Forwarded:

@@ -5,10 +5,10 @@ A body that cannot be parsed is forwarded only where nothing in it is restricted
 
 from __future__ import annotations
 
-from adacompute.gateway.body import Body, InvalidBody
 from adacompute.gateway.clients import NO_LIMITS
 from adacompute.gateway.config import Config
 from adacompute.gateway.openai_requests import BadRequest, VirtualRequest, split_budget
+from adacompute.models.body import Body, InvalidBody
 
 RESPONSES = "/v1/responses"
 STORED_MEMBERS = ("previous_response_id", "conversation", "background")

@@ -14,12 +14,12 @@ from typing import Any
 
 from adacompute.core.errors import RequestRejected
 from adacompute.gateway.answer_field import find_answer
-from adacompute.gateway.body import DROP, Body
 from adacompute.gateway.call_log import CallRecorder
 from adacompute.gateway.openai_replies import without_logprobs
 from adacompute.gateway.openai_requests import COMPLETIONS, FIELD, VirtualRequest
 from adacompute.gateway.output_limits import limit_output
-from adacompute.models.calls import CallTracker, UsageTracker
+from adacompute.models.body import DROP, Body
+from adacompute.models.calls import CallTracker
 from adacompute.models.logprobs import TOP_LOGPROBS
 from adacompute.models.messages import Capabilities, Reply, Sample
 from adacompute.models.model import CallUsage, OnUsage
@@ -32,6 +32,7 @@ from adacompute.models.relay import Headers, end_to_end_headers
 from adacompute.models.responses_format import INCLUDE_LOGPROBS, RESPONSES
 from adacompute.policies.arm_settings import ArmEdits
 from adacompute.sampling.fan_out import fan_out
+from adacompute.spending.attempts import CallBound, UsageTracker
 
 SEEDS = 2**31
 """Seeds that every server accepts."""
@@ -162,7 +163,7 @@ class RequestModel:
         if self.recorder is not None:
             return replace(self.recorder, on_usage=on_usage)
         limit = self._max_tokens()
-        bound = CallUsage.bound(n, max_tokens=limit, prompt_bytes=len(payload))
+        bound = CallBound.of(self.model, n=n, max_tokens=limit, body_bytes=len(payload))
         return UsageTracker(on_usage, bound)
 
     def _max_tokens(self) -> int | None:

@@ -1,18 +1,19 @@
 """Usage reader: the usage that a reply reports, parsed from its bytes on their way to the client.
 
-A document is parsed when it is complete; of a stream, the events that have a usage. A compressed
-reply is decompressed for that, and forwarded compressed. Texts are skipped, not parsed. It changes
-no byte and knows nothing of prices.
+A document is parsed when it is complete, a stream event by event: the usage, the choices that came
+and the bytes of their texts, which say whether the usage can be right. A compressed reply is
+decompressed for that, and forwarded compressed. It changes no byte and knows nothing of prices.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from adacompute.gateway.body import read_members, read_object
-from adacompute.models.model import CallUsage
+from adacompute.models.body import MAX_ELEMENTS, count_elements, read_json, read_members
+from adacompute.models.model import CallUsage, merge_usage, parse_usage
+from adacompute.models.openai_format import content_bytes
 
 MAX_DOCUMENT = 8_000_000
 """Bytes of a document, decompressed, whose usage is read."""
@@ -27,7 +28,9 @@ DECOMPRESSED = (b"gzip", b"x-gzip", b"deflate")
 """Content codings that are decompressed here."""
 
 _ANY_ZLIB = zlib.MAX_WBITS | 32
-_EVENT_MEMBERS = ("usage", "response", "message", "choices", "type")
+_CONTENT = ("choices", "delta", "output", "content")
+_EVENT_MEMBERS = ("type", "choices", "delta")
+_OUTER_MEMBERS = ("usage", "response", "message")
 _LAST_EVENTS = (
     b'"response.completed"',
     b'"response.incomplete"',
@@ -38,9 +41,19 @@ _MARK = b'"usage"'
 
 
 class UsageReader:
-    """Reads the usage of one reply, and keeps the body if asked to."""
+    """Reads the usage of one reply, and keeps the body if asked to.
 
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]], *, keep_body: bool) -> None:
+    ``counts_all`` says that the server is known to count all choices of a reply. If it is not, the
+    usage of a reply with several choices is an estimate.
+    """
+
+    def __init__(
+        self,
+        headers: Iterable[tuple[bytes, bytes]],
+        *,
+        keep_body: bool,
+        counts_all: bool = False,
+    ) -> None:
         self._headers = list(headers)
         self._coding = content_coding(self._headers)
         self.kept = bytearray()
@@ -51,20 +64,24 @@ class UsageReader:
         self._bytes_left = MAX_DECOMPRESSED
         self._line = b""
         self._is_skipping = False
-        self._n_events = 0
+        self._counts_all = counts_all
+        self._indexes: set[object] = set()
+        self._text_bytes = 0
+        self._n_bytes_counted = 0
         self._usage: dict[str, Any] = {}
         self._is_final = False
 
     def read_document(self, data: bytes) -> CallUsage | None:
-        """Return the usage of a complete document; None if there is none."""
+        """Return the usage of a complete document; None if it cannot be read."""
         is_plain = self._coding == b"identity"
         plain = data if is_plain else decompress(self._headers, data, MAX_DOCUMENT)
         if plain is None:
             return None
         if self._keep_body:
             self.kept += plain[:MAX_KEPT]
-        found = read_members(plain, ("usage",)) if _MARK in plain else {}
-        return CallUsage.reported(read_object(found["usage"])) if found else None
+        found = read_members(plain, ("usage", *_CONTENT))
+        n_choices = self._read_content(found, plain)
+        return self._to_usage(read_json(found.get("usage", b"null")), n_choices)
 
     def feed(self, chunk: bytes) -> None:
         """Read the next chunk of a stream."""
@@ -74,17 +91,46 @@ class UsageReader:
         except zlib.error:
             self._is_readable = False
 
-    def stream_usage(self, *, is_broken: bool) -> CallUsage | None:
+    def stream_usage(self, *, is_broken: bool) -> CallUsage:
         """Return the usage of a stream that has ended, or that broke off.
 
-        Without a usage it is an estimate, one token for each event, or None. What a stream that
-        broke off reports counts only if it came with the last event.
+        A usage after which more text came is an estimate. What a stream that broke off reports
+        counts only if it came with the last event, because more may have been generated.
         """
-        known = CallUsage.reported(self._usage)
-        if known is not None and (self._is_final or not is_broken):
-            return known
-        tokens = {"prompt_tokens": 0, "completion_tokens": self._n_events}
-        return CallUsage(tokens, is_estimated=True)
+        has_more = self._text_bytes > self._n_bytes_counted
+        if (is_broken and not self._is_final) or (self._usage and has_more):
+            return self._to_usage(self._usage, None, is_counted=False)
+        return self._to_usage(self._usage, len(self._indexes) or None)
+
+    def _to_usage(
+        self, usage: object, n_choices: int | None, *, is_counted: bool = True
+    ) -> CallUsage:
+        return CallUsage.of(
+            parse_usage({"usage": usage}),
+            is_counted=is_counted and (self._counts_all or (n_choices or 1) == 1),
+            n_samples=n_choices,
+            text_bytes=self._text_bytes,
+        )
+
+    def _read_content(self, found: Mapping[str, bytes], data: bytes) -> int | None:
+        """Add the bytes of the texts in a document or event, and return how many choices it has.
+
+        What cannot be parsed, or has too many elements, is counted with all of its bytes.
+        """
+        n_choices = None
+        if not found and data.strip() != b"[DONE]":
+            self._text_bytes += len(data)
+        for name in _CONTENT:
+            if (value := found.get(name, b"null")) == b"null":
+                continue
+            parsed = read_json(value) if count_elements(value) <= MAX_ELEMENTS else None
+            self._text_bytes += len(value) if parsed is None else content_bytes({name: parsed})
+            if name == "choices" and isinstance(parsed, list):
+                n_choices = len(parsed)
+                for choice in parsed:
+                    if isinstance(choice, dict):
+                        self._indexes.add(str(choice.get("index") or 0))
+        return n_choices
 
     def _decompress(self, chunk: bytes) -> Iterator[bytes]:
         if self._decompressor is None:
@@ -104,21 +150,25 @@ class UsageReader:
         *lines, rest = (self._line + part).split(b"\n")
         for line in lines:
             if line.startswith(b"data:") and not self._is_skipping:
-                self._n_events += 1
-                if _MARK in line:
-                    self._read_event(line[5:])
+                self._read_event(line[5:])
             self._is_skipping = False
         self._is_skipping = self._is_skipping or len(rest) > MAX_LINE
+        self._text_bytes += len(rest) * self._is_skipping
         self._line = b"" if self._is_skipping else rest
 
     def _read_event(self, data: bytes) -> None:
-        """Add the usage of an event: later ones replace earlier ones."""
+        """Add the text and the usage of an event."""
         found = read_members(data, _EVENT_MEMBERS)
+        self._read_content(found, data)
+        if _MARK not in data:
+            return
+        found |= read_members(data, _OUTER_MEMBERS)
         for outer in ("response", "message"):
             if outer in found:
                 found = {**found, **read_members(found[outer], ("usage",))}
-        if usage := read_object(found.get("usage", b"")):
-            self._usage |= usage
+        if usage := read_json(found.get("usage", b"null")):
+            self._usage = merge_usage(self._usage, usage)
+            self._n_bytes_counted = self._text_bytes
             has_no_choice = found.get("choices") == b"[]"
             self._is_final = has_no_choice or found.get("type") in _LAST_EVENTS
 

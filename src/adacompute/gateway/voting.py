@@ -17,7 +17,6 @@ from typing import Any
 
 from adacompute.core.errors import ModelError
 from adacompute.gateway.account import Account
-from adacompute.gateway.body import DROP
 from adacompute.gateway.config import Config
 from adacompute.gateway.decision import Decision, Outcome
 from adacompute.gateway.engine import Engine
@@ -43,6 +42,7 @@ from adacompute.gateway.openai_requests import (
 from adacompute.gateway.output_limits import limit_output
 from adacompute.gateway.passthrough import Forwarded, forward
 from adacompute.gateway.request_model import RequestModel, at_pointer
+from adacompute.models.body import DROP
 from adacompute.models.failures import Failure
 from adacompute.models.messages import Sample
 from adacompute.models.model import sum_usage
@@ -188,6 +188,11 @@ class Voting:
                 task.cancel()
                 await asyncio.wait({task})
 
+    @property
+    def counts_all(self) -> bool:
+        """Whether the upstream is known to count the tokens of all choices of a reply."""
+        return self.engine.upstream.capabilities.usage == "all"
+
     async def _forward(
         self, exchange: Exchange, request: VirtualRequest, decision: Decision, *, is_shadow: bool
     ) -> None:
@@ -200,7 +205,13 @@ class Voting:
         headers = _decision_headers(decision)
         try:
             forwarded = await forward(
-                exchange, self._relay, body, tracker, headers=headers, keep_body=True
+                exchange,
+                self._relay,
+                body,
+                tracker,
+                headers=headers,
+                keep_body=True,
+                counts_all=self.counts_all,
             )
         except BaseException:
             self._account.record_abandoned(self.engine, decision, model)

@@ -8,10 +8,9 @@ server refused the request. This module sends nothing and writes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
-from adacompute.models.model import CallUsage, OnUsage
+from adacompute.models.model import CallUsage
 
 NO_USAGE: Final = CallUsage()
 """Usage of an attempt that the server refused, or that never reached it."""
@@ -34,27 +33,6 @@ class CallTracker(Protocol):
         A tracker that raises an error forbids the attempt.
         """
         ...
-
-
-@dataclass(frozen=True)
-class UsageTracker:
-    """A tracker that passes on the usage of attempts that may be billed.
-
-    ``bound`` takes the place of a usage that is not known.
-    """
-
-    on_usage: OnUsage
-    bound: CallUsage
-
-    async def start(self, path: str, payload: bytes, attempt: int) -> StartedCall:
-        """Start an attempt."""
-        del path, payload, attempt
-        return self
-
-    def end(self, usage: CallUsage | None) -> None:
-        """Report the usage, or its bound."""
-        if usage is not NO_USAGE:
-            self.on_usage(self.bound if usage is None else usage)
 
 
 class _Untracked:

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from adacompute.core.errors import ConfigError, ModelError, ModelTimeout, RateLimited, needs_extra
-from adacompute.models.calls import NO_USAGE, UNTRACKED, CallTracker, StartedCall
+from adacompute.models.calls import NO_USAGE, CallTracker, StartedCall
 from adacompute.models.failures import Failure, PermanentFailure, TransientFailure, parse_reply
 from adacompute.models.http_session import (
     MAX_REPLY_BYTES,
     HttpError,
     SessionOwner,
     open_json_session,
+    was_sent,
 )
 from adacompute.models.messages import RetryPolicy, Timeouts
 from adacompute.models.model import CallUsage
@@ -41,7 +42,7 @@ UsageOf = Callable[[Any], CallUsage | None]
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Called with the name of an event and its fields.
 
-The events are ``retry``, ``retry_refused``, ``failed`` and ``short``.
+The events are ``retry``, ``retry_refused`` and ``failed``.
 """
 
 MIN_SECRET_CHARS = 4
@@ -111,12 +112,11 @@ class Endpoint(SessionOwner):
         """Send a request, with retries, and return what `read` makes of the parsed reply.
 
         `tracker` is notified of every attempt; `usage_of` returns the usage that a result reports.
-        If a tracker is given, a request on a connection that the server seems to have closed before
-        is repeated immediately and is no retry.
+        A request on a connection that the server seems to have closed before is repeated
+        immediately and is no retry.
         """
         payload = body if isinstance(body, bytes) else encode(body)
-        tracker, n_attempts = tracker or self._tracker, 0
-        observer = tracker or UNTRACKED
+        tracker, n_attempts = self._find_tracker(tracker), 0
 
         async def attempt() -> T:
             nonlocal n_attempts
@@ -125,16 +125,22 @@ class Endpoint(SessionOwner):
                 number = n_attempts
                 try:
                     async with self._slots:
-                        call = await observer.start(path, payload, number)
+                        call = await tracker.start(path, payload, number)
                         with track(call):
                             result = await self._attempt(path, payload, read, parse, headers)
                             call.end(usage_of(result))
                             return result
                 except TransientFailure as failure:
-                    if tracker is None or not failure.is_stale:
+                    if not failure.is_stale:
                         raise
 
         return await self._with_retries(attempt)
+
+    def _find_tracker(self, tracker: CallTracker | None) -> CallTracker:
+        """Return the tracker of a call: nothing is sent of which no account is kept."""
+        if (found := tracker or self._tracker) is None:
+            raise ConfigError(f"a call to {self.base_url} needs a tracker, which pays for it")
+        return found
 
     async def _with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, fails permanently, or the retries are used up."""
@@ -273,14 +279,12 @@ class Endpoint(SessionOwner):
 
 @contextmanager
 def track(call: StartedCall) -> Iterator[None]:
-    """Report the end of an attempt that fails or is cancelled."""
+    """Report the end of an attempt that fails or is cancelled; it is free if it was not sent."""
     try:
         yield
-    except Failure as failure:
-        call.end(None if failure.may_be_billed else NO_USAGE)
-        raise
-    except BaseException:
-        call.end(None)
+    except BaseException as error:
+        is_free = not was_sent() or (isinstance(error, Failure) and not error.may_be_billed)
+        call.end(NO_USAGE if is_free else None)
         raise
 
 

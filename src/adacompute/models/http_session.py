@@ -1,8 +1,8 @@
 """HTTP session: connections to a server, and why a request failed; the only client of aiohttp.
 
 A session reuses connections. A request that fails on the network raises ``HttpError``, which says
-at which point it failed and whether the server can have processed it. The module knows nothing of
-what is sent, of statuses or of retries.
+at which point it failed and whether the server can have processed it; ``was_sent`` says so of a
+request that was cancelled. The module knows nothing of what is sent, of statuses or of retries.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class _Connection:
     """What is known of the connection of the request that starts now."""
 
     def __init__(self) -> None:
+        self.is_acquired = False
         self.is_reused = False
         self._start = time.perf_counter()
 
@@ -96,7 +97,13 @@ class _Connection:
 
 
 _CURRENT_CONNECTION: ContextVar[_Connection] = ContextVar("_CURRENT_CONNECTION")
-"""Connection of the request that this task sends next."""
+"""Connection of the request that this task sends next, or sent last."""
+
+
+def was_sent() -> bool:
+    """Whether the last request of this task got a connection, so that bytes of it may be sent."""
+    connection = _CURRENT_CONNECTION.get(None)
+    return connection is not None and connection.is_acquired
 
 
 class HttpSession:
@@ -257,7 +264,7 @@ class SessionOwner:
 
 
 def _make_connector(**options: Any) -> aiohttp.BaseConnector:  # noqa: ANN401 - aiohttp's own
-    """Make a connector without a limit that notes whether a request reuses a connection.
+    """Make a connector without a limit that notes when a request gets a connection, and which.
 
     aiohttp's tracing would report it too, but makes a request about a fifth slower.
     """
@@ -269,6 +276,7 @@ def _make_connector(**options: Any) -> aiohttp.BaseConnector:  # noqa: ANN401 - 
     async def connect_and_note(*request: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
         acquired = await connect(*request, **options)
         if (connection := _CURRENT_CONNECTION.get(None)) is not None:
+            connection.is_acquired = True
             connection.is_reused = acquired.protocol in used
         used.add(acquired.protocol)
         return acquired

@@ -7,7 +7,8 @@ asynchronous function all fit behind it. It knows nothing of budgets, answers or
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from adacompute.models.messages import Sample
 UNBOUNDED_TOKENS = 4096
 """Completion tokens assumed for a sample that was cut off and had no limit."""
 
-_TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_COUNTED = ("prompt_tokens", "completion_tokens", "total_tokens")
 _MAX_TOKENS = 10**12  # a larger number is not a count
 CHAT_USAGE_NAMES = {
     "input_tokens": "prompt_tokens",
@@ -31,55 +32,61 @@ CHAT_USAGE_NAMES = {
 class CallUsage:
     """Tokens of one call, in the fields of OpenAI's ``usage`` object.
 
-    ``is_estimated`` is True where the server did not report all of them. Then they are an upper
-    bound, or missing where nothing is known. ``cost`` is in money, None without token prices.
+    ``is_estimated`` is True where the server did not report all of them, or where
+    ``is_contradicted``: where it reported none of a prompt, or of a text that came. Then the tokens
+    are an estimate, ``reported_tokens`` are the completion tokens that it did report, and
+    ``text_bytes`` are those of the text, of which each token has one at least. ``n_samples`` is the
+    number of choices that came, None if that is not known. ``cost`` is in money, None without token
+    prices.
     """
 
     tokens: Mapping[str, Any] = field(default_factory=dict)
     is_estimated: bool = False
     cost: float | None = None
-
-    @classmethod
-    def reported(cls, usage: Mapping[str, Any]) -> CallUsage | None:
-        """Usage as a server reports it, in the names of any of its APIs; None if it is incomplete.
-
-        >>> CallUsage.reported({"input_tokens": 5, "output_tokens": 2}).completion_tokens
-        2
-        """
-        tokens = _chat_usage(usage)
-        if "total_tokens" in tokens and "prompt_tokens" in tokens:  # embeddings complete nothing
-            rest = max(0, tokens["total_tokens"] - tokens["prompt_tokens"])
-            tokens.setdefault("completion_tokens", rest)
-        is_complete = "prompt_tokens" in tokens and "completion_tokens" in tokens
-        return cls(tokens) if is_complete else None
+    n_samples: int | None = None
+    is_contradicted: bool = False
+    reported_tokens: int = 0
+    text_bytes: int = 0
 
     @classmethod
     def of(
         cls,
         usage: Mapping[str, Any],
-        samples: Iterable[Sample],
         *,
-        prompt_bytes: int,
-        counts_all: bool = False,
+        completion_tokens: int | None = None,
+        is_counted: bool = True,
+        n_samples: int | None = None,
+        text_bytes: int = 0,
+        prompt_bytes: int = 0,
     ) -> CallUsage:
-        """Usage of a call that returned samples; a token of the prompt is at least one byte.
+        """Usage of a call from what ``parse_usage`` found in its reply.
 
-        ``counts_all`` says that the server's usage is known to count all samples of a call.
+        ``completion_tokens`` is a better count than the server's, if there is one, and
+        ``is_counted`` says whether it counts all choices. A server that reports no tokens of a
+        text, or none of its prompt, is not believed in any count.
+
+        >>> CallUsage.of({"prompt_tokens": 5, "completion_tokens": 0}, text_bytes=9).is_contradicted
+        True
         """
-        known, samples = _chat_usage(usage), list(samples)
-        completion = sum(sample.completion_tokens or 0 for sample in samples)
-        is_reported = counts_all and known.get("completion_tokens") == completion
-        is_counted = is_reported or not any(one.is_estimated for one in samples)
-        estimated = "prompt_tokens" not in known or not is_counted
-        tokens = {"prompt_tokens": prompt_bytes, **known, "completion_tokens": completion}
-        return cls(tokens, is_estimated=estimated)
-
-    @classmethod
-    def bound(cls, n: int, *, max_tokens: int | None, prompt_bytes: int) -> CallUsage:
-        """Upper bound of the usage of a call for ``n`` samples that was cut off."""
-        limit = UNBOUNDED_TOKENS if max_tokens is None else max_tokens
-        tokens = {"prompt_tokens": prompt_bytes, "completion_tokens": n * limit}
-        return cls(tokens, is_estimated=True)
+        prompt, reported = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        is_contradicted = prompt == 0 or (reported == 0 and text_bytes > 0)
+        completion = reported if completion_tokens is None else completion_tokens
+        is_known = is_counted and prompt is not None and completion is not None
+        tokens = {
+            **usage,
+            "prompt_tokens": max(prompt or 0, prompt_bytes * (is_contradicted or prompt is None)),
+            "completion_tokens": completion or 0,
+        }
+        if is_known and not is_contradicted:
+            return cls(tokens, n_samples=n_samples)
+        return cls(
+            tokens,
+            is_estimated=True,
+            n_samples=n_samples,
+            is_contradicted=is_contradicted,
+            reported_tokens=reported or 0,
+            text_bytes=text_bytes,
+        )
 
     @property
     def prompt_tokens(self) -> int:
@@ -129,28 +136,52 @@ class Model(Protocol):
         ...
 
 
-def _chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a usage object of any API in the names of /v1/chat/completions."""
-    known = clean_usage(usage)
-    if not known.keys() & CHAT_USAGE_NAMES.keys():
-        return known
-    tokens = {CHAT_USAGE_NAMES.get(name, name): value for name, value in known.items()}
-    if "cache_read_input_tokens" in tokens:  # /v1/messages does not count them as input
-        cached = tokens["cache_read_input_tokens"]
-        written = tokens.get("cache_creation_input_tokens", 0)
-        tokens["prompt_tokens"] = tokens.get("prompt_tokens", 0) + cached + written
-        tokens["prompt_tokens_details"] = {"cached_tokens": cached}
+def parse_usage(document: object) -> dict[str, Any]:
+    """Return the ``usage`` of a reply of any API in the names of /v1/chat/completions.
+
+    Each count is the largest of its spellings, because some proxies write both and leave one 0.
+    What the total has beyond the prompt is completion.
+
+    >>> usage = {"prompt_tokens": 20, "completion_tokens": 9, "input_tokens": 0, "output_tokens": 0}
+    >>> parse_usage({"usage": usage})
+    {'prompt_tokens': 20, 'completion_tokens': 9}
+    """
+    tokens = found = merge_usage(document.get("usage") if isinstance(document, dict) else None)
+    other = {CHAT_USAGE_NAMES[name]: found.pop(name) for name in CHAT_USAGE_NAMES if name in found}
+    if other and "cache_read_input_tokens" in found:  # /v1/messages does not count them as input
+        cached = found["cache_read_input_tokens"]
+        written = found.get("cache_creation_input_tokens", 0)
+        other["prompt_tokens"] = other.get("prompt_tokens", 0) + cached + written
+        other["prompt_tokens_details"] = {"cached_tokens": cached}
+    if other:
+        tokens = merge_usage(found, other)
+    if "total_tokens" in tokens and "prompt_tokens" in tokens:  # embeddings complete nothing
+        rest = max(0, tokens["total_tokens"] - tokens["prompt_tokens"])
+        tokens["completion_tokens"] = max(rest, tokens.get("completion_tokens", 0))
+    for name in _COUNTED:
+        if type(tokens.get(name)) is float:
+            tokens[name] = math.ceil(tokens[name])
     return tokens
 
 
-def clean_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the parts of a usage object that can be added: numbers, and details that are numbers."""
-    details = {
-        name: {part: count for part, count in value.items() if _is_count(count)}
-        for name, value in usage.items()
-        if isinstance(value, Mapping) and name not in _TOKEN_COUNTS
-    }
-    return {name: value for name, value in usage.items() if _is_count(value)} | details
+def merge_usage(*usages: object) -> dict[str, Any]:
+    """Merge usage objects of one reply, by the largest of each count: counts only grow.
+
+    What is no count, and no object of counts, is left out.
+
+    >>> merge_usage({"output_tokens": 9, "x": -1}, {"output_tokens": 0}, None)
+    {'output_tokens': 9}
+    """
+    merged: dict[str, Any] = {}
+    for usage in usages:
+        for name, value in usage.items() if isinstance(usage, dict) else ():
+            known = merged.get(name)
+            if value.__class__ is dict and not name.endswith("_tokens"):
+                counts = {part: count for part, count in value.items() if _is_count(count)}
+                merged[name] = merge_usage(known, counts) if known else counts
+            elif _is_count(value) and known.__class__ is not dict:
+                merged[name] = value if known is None else max(value, known)
+    return merged
 
 
 def _is_count(value: object) -> bool:

@@ -11,18 +11,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from adacompute.models.calls import UNTRACKED, CallTracker, StartedCall
+from adacompute.models.calls import CallTracker, StartedCall
 from adacompute.models.endpoint import Endpoint, Parse, Read, UsageOf, track
 from adacompute.models.failures import Failure, Rejection, TransientFailure, parse_reply
 from adacompute.models.http_session import HttpError
-from adacompute.models.messages import Capabilities, Prompt, Reply, Sample, Settings
-from adacompute.models.model import CallUsage
+from adacompute.models.messages import Capabilities, Reply, Sample
+from adacompute.models.model import CallUsage, merge_usage, parse_usage
 from adacompute.models.openai_format import (
     MalformedReply,
+    content_bytes,
     encode,
     parse_samples,
-    parse_usage,
-    request_body,
+    sampled_usage,
 )
 from adacompute.models.responses_format import RESPONSES, to_completion
 from adacompute.models.stream_events import parse_event
@@ -36,12 +36,9 @@ _OK = 200
 
 @dataclass(frozen=True)
 class ParsedReply(Reply):
-    """A reply with samples, its usage and headers, and its events if it is a stream.
+    """A reply with samples, its usage and headers, and its events if it is a stream."""
 
-    ``usage`` has the names of a chat completion, whatever the endpoint.
-    """
-
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    usage: CallUsage | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     events: tuple[bytes, ...] = ()
 
@@ -49,8 +46,7 @@ class ParsedReply(Reply):
 class Upstream(Endpoint):
     """A model behind an OpenAI-compatible server; use it as an asynchronous context manager.
 
-    `on_event` is also called for replies with fewer samples than requested (``short``); the other
-    options are those of an endpoint.
+    The options are those of an endpoint.
     """
 
     def __init__(
@@ -65,35 +61,18 @@ class Upstream(Endpoint):
         self.model = model
         self.capabilities = capabilities or Capabilities()
 
-    async def call(
-        self, prompt: Prompt, settings: Settings, *, count: int = 1, seed: int | None = None
-    ) -> list[Sample]:
-        """Send one request and return all samples of the reply, at least one.
-
-        It requests `count` samples if the capabilities allow several per call, else one. The reply
-        may have fewer. If it has more, all are returned, because all of them are paid for.
-        """
-        known = self.capabilities
-        n = known.choices(count, temperature=settings.temperature, seeded=seed is not None)
-        body = request_body(self.model, prompt, settings, known, count=n, seed=seed)
-        try:
-            samples = await self._send(prompt.path, body, self._parse_samples)
-        except Failure as failure:
-            raise self._to_error(failure) from None
-        if len(samples) < n:
-            self._report("short", asked=n, got=len(samples))
-        return samples
-
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Send any JSON body, with retries; a rejection is returned as a reply, not raised."""
 
         def read(document: object, latency_s: float) -> Reply:
             return Reply(_OK, document, "", latency_s)
 
-        def usage_of(reply: Reply) -> CallUsage | None:
+        def usage_of(reply: Reply) -> CallUsage:
             # Until it is known what the usage of several choices counts, it is not used.
             has_one = body.get("n", 1) == 1
-            return CallUsage.reported(parse_usage(reply.document)) if has_one else None
+            text_bytes = content_bytes(reply.document)
+            usage = parse_usage(reply.document)
+            return CallUsage.of(usage, is_counted=has_one, text_bytes=text_bytes)
 
         return await self._post(path, body, read, usage_of=usage_of)
 
@@ -127,24 +106,20 @@ class Upstream(Endpoint):
             else:
                 completion = to_completion(document) if endpoint == RESPONSES else document
                 samples = self._parse_samples(completion, latency_s)
+            counts = self.capabilities.usage
+            usage = sampled_usage(completion, samples, prompt_bytes=len(body), usage_counts=counts)
             return ParsedReply(
                 _OK,
                 document,
                 latency_s=latency_s,
                 samples=tuple(samples),
-                usage=parse_usage(completion),
+                usage=usage,
                 headers=reply_headers,
                 events=events,
             )
 
-        def usage_of(reply: Reply) -> CallUsage:
-            usage = reply.usage if isinstance(reply, ParsedReply) else {}
-            counts_all = self.capabilities.usage == "all"
-            return CallUsage.of(usage, reply.samples, prompt_bytes=len(body), counts_all=counts_all)
-
-        return await self._post(
-            path, body, read, parse, headers=headers, tracker=tracker, usage_of=usage_of
-        )
+        options: Any = {"headers": headers, "tracker": tracker}
+        return await self._post(path, body, read, parse, **options, usage_of=lambda r: r.usage)
 
     async def _post(
         self,
@@ -174,7 +149,7 @@ class Upstream(Endpoint):
 
         Opening is retried like a call; a failure after that is raised.
         """
-        payload, tracker = encode(body), self._tracker or UNTRACKED
+        payload, tracker = encode(body), self._find_tracker(None)
         calls: list[StartedCall] = []
 
         async def attempt() -> aiohttp.ClientResponse:
@@ -209,16 +184,18 @@ class Upstream(Endpoint):
         self, response: aiohttp.ClientResponse, on_end: Callable[[CallUsage | None], None]
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the events of a stream; a complete one reports its usage at its end."""
-        rest, usage = b"", None
+        rest, text_bytes = b"", 0
+        usage: dict[str, Any] = {}
         try:
             async for chunk in self._get_session().chunks(response):
                 *lines, rest = (rest + chunk).split(b"\n")
                 self._check_size(rest)
                 for line in lines:
                     if (event := parse_event(line)) is not None:
-                        usage = CallUsage.reported(parse_usage(event)) or usage
+                        usage = merge_usage(usage, event.get("usage"))
+                        text_bytes += content_bytes(event)
                         yield event
-            on_end(usage)
+            on_end(CallUsage.of(parse_usage({"usage": usage}), text_bytes=text_bytes))
         except MalformedReply as error:
             raise self._to_error(TransientFailure(f"cannot be parsed: {error}")) from None
         except HttpError as error:

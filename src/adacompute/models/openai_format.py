@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from adacompute.core.errors import ConfigError
 from adacompute.models.logprobs import TOP_LOGPROBS, parse_logprobs
 from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
+from adacompute.models.model import CallUsage, parse_usage
 
 MAX_MESSAGE_CHARS = 300
 """Length to which a server's error message is shortened."""
@@ -28,6 +29,12 @@ MAX_ELEMENTS = 2_000_000
 """Brackets and commas that a reply may have: a short text can become many objects."""
 
 CHARS_PER_TOKEN = 4
+_CONTENT = frozenset(
+    {
+        *("content", "text", "reasoning_content", "reasoning", "refusal", "thinking"),
+        *("name", "arguments", "partial_json", "delta"),
+    }
+)
 _ENCODER = json.JSONEncoder(allow_nan=False)
 _MAX_TOKENS = 10**12  # larger counts are taken as missing
 
@@ -173,9 +180,44 @@ def parse_choices_with_source(document: object) -> list[tuple[Choice, Mapping[st
     return sorted(choices, key=lambda pair: pair[0].index)  # stable: missing indices are all 0
 
 
-def parse_usage(document: object) -> Mapping[str, Any]:
-    """Return the ``usage`` object of a reply or event, empty if there is none."""
-    return _mapping(_mapping(document).get("usage"))
+def sampled_usage(
+    document: object, samples: Sequence[Sample], *, prompt_bytes: int, usage_counts: str = "unknown"
+) -> CallUsage:
+    """Return the usage of a reply from which samples were parsed.
+
+    ``usage_counts`` is the capability ``usage`` of the server.
+    """
+    usage, choices = parse_usage(document), _mapping(document).get("choices")
+    completion = sum(sample.completion_tokens or 0 for sample in samples)
+    counts_all = usage_counts == "all" and usage.get("completion_tokens") == completion
+    return CallUsage.of(
+        usage,
+        completion_tokens=completion,
+        is_counted=counts_all or not any(sample.is_estimated for sample in samples),
+        n_samples=len(choices) if isinstance(choices, list) else len(samples),
+        text_bytes=content_bytes(choices),
+        prompt_bytes=prompt_bytes,
+    )
+
+
+def content_bytes(content: object) -> int:
+    """Bytes of the texts, tool calls and reasoning in a reply, an event or a part of one.
+
+    >>> content_bytes([{"message": {"role": "assistant", "content": "h\u00e9"}}])
+    3
+    """
+    n_bytes, parts = 0, [content]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict):
+            for name, value in part.items():
+                if name in _CONTENT and isinstance(value, str):
+                    n_bytes += len(value if value.isascii() else value.encode(errors="replace"))
+                elif value.__class__ in {dict, list} and name not in {"logprobs", "usage"}:
+                    parts.append(value)
+    return n_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from typing import Any
 
 from adacompute.core.errors import ModelError, RequestRejected
 from adacompute.models.messages import Capabilities, Reply
+from adacompute.models.model import parse_usage
 from adacompute.models.openai import Upstream
 from adacompute.models.openai_format import (
     Choice,
     MalformedReply,
     logprob_fields,
     parse_choices,
-    parse_usage,
 )
 from adacompute.models.stream_events import parse_delta
 

@@ -50,7 +50,7 @@ def to_completion(document: object) -> dict[str, Any]:
         "logprobs": {"content": logprobs} if logprobs else None,
         "finish_reason": _finish_reason(document),
     }
-    return {"choices": [choice], "usage": to_chat_usage(document.get("usage"))}
+    return {"choices": [choice], "usage": document.get("usage")}
 
 
 def find_response(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -62,16 +62,6 @@ def find_response(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
         if event.get("type") in FINAL_EVENTS and isinstance(response, dict):
             return response
     raise MalformedReply("its stream ends before the response does")
-
-
-def to_chat_usage(usage: object) -> dict[str, Any]:
-    """Convert a ``usage`` object of a response to that of a chat completion.
-
-    >>> to_chat_usage({"input_tokens": 5, "output_tokens": 2})
-    {'prompt_tokens': 5, 'completion_tokens': 2}
-    """
-    found: dict[str, Any] = usage if isinstance(usage, dict) else {}
-    return {CHAT_USAGE_NAMES.get(name, name): value for name, value in found.items()}
 
 
 def from_chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:

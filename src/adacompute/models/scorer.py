@@ -12,8 +12,8 @@ from typing import Any
 from adacompute.models.calls import CallTracker
 from adacompute.models.endpoint import Endpoint
 from adacompute.models.failures import Failure
-from adacompute.models.model import CallUsage
-from adacompute.models.openai_format import MalformedReply, parse_usage
+from adacompute.models.model import CallUsage, parse_usage
+from adacompute.models.openai_format import MalformedReply
 
 MAX_SCORE = 1e300
 """Scores must be smaller in absolute value; NaN and infinity are malformed."""
@@ -38,8 +38,8 @@ class HttpScorer(Endpoint):
         return score
 
 
-def _read_score(document: object, _: float) -> tuple[float, CallUsage | None]:
-    return parse_score(document), CallUsage.reported(parse_usage(document))
+def _read_score(document: object, _: float) -> tuple[float, CallUsage]:
+    return parse_score(document), CallUsage.of(parse_usage(document))
 
 
 def parse_score(document: object, _: float = 0.0) -> float:

@@ -14,11 +14,8 @@ from typing import Any
 
 from adacompute.models.failures import TransientFailure, check_reply
 from adacompute.models.messages import Sample
-from adacompute.models.openai_format import (
-    MalformedReply,
-    parse_samples,
-    parse_usage,
-)
+from adacompute.models.model import merge_usage
+from adacompute.models.openai_format import MalformedReply, content_bytes, parse_samples
 from adacompute.models.responses_format import RESPONSES, find_response, to_completion
 from adacompute.models.stream_events import join_deltas, parse_event
 
@@ -75,7 +72,10 @@ def _parse(body: bytes) -> ParsedStream:
     usage: Mapping[str, Any] = {}
     for raw, documents in split_events(body):
         for document in documents:
-            usage = parse_usage(document) or usage
+            if found := merge_usage(document.get("usage")):
+                usage = merge_usage(usage, found)
+            elif content_bytes(document.get("choices")):
+                usage = {}  # it did not count this text
         if any(document.get("choices") for document in documents):
             events.append(raw)
             chunks += documents

@@ -48,6 +48,7 @@ from adacompute.policies.policy import Policy
 from adacompute.policies.sequential import SequentialPolicy
 from adacompute.policies.serialization import policy_from_json, policy_to_json
 from adacompute.policies.spec import read_choice, read_entry, read_number, read_numbers
+from adacompute.storage.regular_files import name_in_error
 
 FORMAT = 6
 NOT_JUDGED, SAVES, SAME_ANSWER = "not judged", "saves", "same answer"
@@ -300,9 +301,9 @@ def save_bundle(bundle: Bundle, path: Path) -> str:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
         new, old = Path(directory, "new"), Path(directory, "old")
         new.mkdir()
-        for name, data in files.items():
-            (new / name).write_bytes(data)
-        (new / FILE).write_bytes(document)
+        with name_in_error(path):
+            for name, data in {**files, FILE: document}.items():
+                (new / name).write_bytes(data)
         try:
             if path.exists():
                 path.rename(old)

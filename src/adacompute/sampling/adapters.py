@@ -18,7 +18,6 @@ from adacompute.core.errors import (
     RateLimited,
     RequestRejected,
 )
-from adacompute.models.calls import UsageTracker
 from adacompute.models.messages import Capabilities, Prompt, Sample, Settings
 from adacompute.models.model import CallUsage, OnUsage
 from adacompute.models.openai import ParsedReply, Upstream
@@ -26,12 +25,13 @@ from adacompute.models.openai_format import (
     MalformedReply,
     encode,
     parse_samples,
-    parse_usage,
     request_body,
+    sampled_usage,
 )
 from adacompute.models.templates import Template
 from adacompute.policies.arm_settings import ArmSettings
 from adacompute.sampling.fan_out import fan_out
+from adacompute.spending.attempts import CallBound, ReportedAttempt, UsageTracker
 
 SampleFunction = Callable[..., Awaitable[Iterable[str | Sample]]]
 """``async f(prompt, n)`` that returns n texts or Samples; an arm is passed as ``arm=``."""
@@ -153,7 +153,7 @@ class UpstreamModel(_PromptedModel):
     ) -> list[Sample]:
         known = self._upstream.capabilities
         payload = encode(request_body(model, prompt, settings, known, count=n))
-        bound = CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=len(payload))
+        bound = _bound(model, n, settings, len(payload))
         tracker = UsageTracker(on_usage, bound)
         reply = await self._upstream.post_bytes(prompt.path, payload, tracker=tracker)
         if not isinstance(reply, ParsedReply):
@@ -185,17 +185,22 @@ class ClientModel(_PromptedModel):
             body["extra_body"] = dict(settings.extra)
         is_chat = prompt.messages is not None
         endpoint = self._client.chat.completions if is_chat else self._client.completions
+        attempt = ReportedAttempt(_bound(model, n, settings, size), on_usage)
         try:
             reply = await endpoint.create(**body)
             document = reply if isinstance(reply, Mapping) else reply.model_dump()
             samples = parse_samples(document)
         except BaseException as error:
-            on_usage(CallUsage.bound(n, max_tokens=settings.max_tokens, prompt_bytes=size))
+            attempt.end(None)
             if (translated := _translate(error)) is not error:
                 raise translated from error
             raise
-        on_usage(CallUsage.of(parse_usage(document), samples, prompt_bytes=size))
+        attempt.end(sampled_usage(document, samples, prompt_bytes=size))
         return samples
+
+
+def _bound(model: str, n: int, settings: Settings, size: int) -> CallBound:
+    return CallBound.of(model, n=n, max_tokens=settings.max_tokens, body_bytes=size)
 
 
 def _translate(error: BaseException) -> BaseException:

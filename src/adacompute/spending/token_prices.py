@@ -109,11 +109,12 @@ class TokenPrices:
             + reasoning * reasoning_price
         )
 
-    def max_cost(self, *, prompt_bytes: int, n_samples: int, max_tokens: int) -> int:
-        """Maximum cost of a call; a prompt has at most one token per byte."""
-        prompt = prompt_bytes * max(self.input, self.cached_input or 0.0)
-        completion = n_samples * max_tokens * max(self.output, self.reasoning or 0.0)
-        return math.ceil((prompt + completion) * PER_TOKEN + self.call * NANO)
+    def max_cost(self, prompt: int, completion: int) -> int:
+        """Maximum cost of one call with at most so many tokens, in billionths."""
+        highest_input = max(self.input, self.cached_input or 0.0)
+        highest_output = max(self.output, self.reasoning or 0.0)
+        tokens = prompt * highest_input + completion * highest_output
+        return math.ceil(tokens * PER_TOKEN + self.call * NANO)
 
     @property
     def is_free(self) -> bool:

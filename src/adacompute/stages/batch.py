@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from adacompute.batch.calls import BatchArm
-from adacompute.batch.costs import MONEY, CallCosts
 from adacompute.batch.expected_spend import expect_spend
-from adacompute.batch.job import JOB, BatchJob, BatchProgress, BatchSettings
+from adacompute.batch.job import JOB, BatchJob, BatchSettings
 from adacompute.batch.passes import Span
 from adacompute.batch.planning import make_plan
 from adacompute.batch.questions import QuestionSource, open_questions
@@ -28,6 +27,7 @@ from adacompute.models.messages import Settings
 from adacompute.models.templates import Template
 from adacompute.policies.bundle import Bundle, load_bundle
 from adacompute.policies.bundle_checks import check_arms, check_verdict
+from adacompute.spending.call_costs import MONEY, CallCosts
 from adacompute.spending.token_prices import TokenPriceList, find_token_prices, parse_token_prices
 from adacompute.stages.batch_plan import LOCAL, RAY, open_engine, plan_questions, read_total
 from adacompute.stages.inputs import no_progress, read_api_key
@@ -101,7 +101,7 @@ def run_batch(
         result = sample_on_ray(parts, path, address=options.ray_address, report=report)
     else:
         job = BatchJob(span=Span.all(source), bundle=bundle, grader=load_grader(grader), **shared)
-        job.on_progress = lambda done: report(describe_progress(done, bundle.unit))
+        job.on_progress = lambda done: report(str(done))
         result = servers.run(job)
     return result | {"price": plan.price, "expected_cost": plan.expected_cost}
 
@@ -152,19 +152,6 @@ def make_arms(options: BatchOptions, bundle: Bundle) -> list[BatchArm]:
         )
         for arm in bundle.arms
     ]
-
-
-def describe_progress(done: BatchProgress, unit: str) -> str:
-    """Return how far a batch is, in one line."""
-    rate = done.n_samples / max(done.elapsed_s, 1e-9)
-    again = f", pass {done.pass_number + 1}" if done.pass_number else ""
-    line = (
-        f"{done.n_ended:,} of {done.n_questions:,} questions{again}, {done.n_samples:,} samples "
-        f"({rate:,.0f}/s), spent {done.spent:,.6g} {unit}"
-    )
-    if done.pass_number or not done.seconds_left:
-        return line
-    return f"{line}, {done.seconds_left:,.0f} s left"
 
 
 def _check_engine(options: BatchOptions) -> None:

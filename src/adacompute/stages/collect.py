@@ -1,6 +1,6 @@
 """Collect: the stage that samples what a run still lacks from an OpenAI-compatible server.
 
-Samples go to the ledger of the run as they arrive, and are exported with grades at the end. API
+Samples go to the store of the run as they arrive, and are exported with grades at the end. API
 keys are read from the environment and are not stored.
 """
 
@@ -12,68 +12,80 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adacompute.batch.call_limits import AdaptiveLimiter, RateLimiter
+from adacompute.batch.calls import BatchArm, Caller, QuestionAccount
+from adacompute.batch.progress import Progress
 from adacompute.collection.adaptive import RoundSamples, collect_rounds
 from adacompute.collection.arms import ArmSpec
-from adacompute.collection.collector import CollectionProgress, Collector
-from adacompute.collection.cost_cap import CostCap
+from adacompute.collection.collector import (
+    SCORER,
+    CollectionResult,
+    Collector,
+    Question,
+    seed_of_sample,
+)
 from adacompute.collection.export import export
-from adacompute.collection.limits import AdaptiveLimiter, RateLimiter
-from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, CollectionLevel, Plan
+from adacompute.collection.old_ledger import LEDGER, import_ledger
+from adacompute.collection.plan import MAX_SAMPLES_PER_CALL, Plan
+from adacompute.collection.store import Arm, CollectionStore
 from adacompute.core.errors import DataError
 from adacompute.graders.grader import load_grader
 from adacompute.models.openai import Upstream
 from adacompute.models.scorer import HttpScorer
-from adacompute.spending.token_prices import NANO, Usage
+from adacompute.spending.account import ProbeCalls, SpendingAccount
+from adacompute.spending.call_costs import MONEY, CallCosts
+from adacompute.spending.token_prices import NANO
 from adacompute.stages.inputs import read_api_key
 from adacompute.stages.probe import find_capabilities
-from adacompute.storage.ledger import Ledger
+from adacompute.storage.paid_samples import lock_directory
 from adacompute.storage.store import SAMPLES, Run
 
-LEDGER, LOG = "ledger.sqlite", "collect.log"
+LOG = "collect.log"
 OVERLOADED = ("answered 429", "answered 503", "answered 529", "did not begin")
 """How the client's retry events start when a server is overloaded."""
 
 
 def collect_run(
-    plan: Plan, run: Path, *, report: Callable[[str, CollectionProgress], None] = lambda _, __: None
+    plan: Plan, run: Path, *, report: Callable[[str, Progress], None] = lambda _, __: None
 ) -> dict[str, Any]:
     """Sample what a run still lacks, arm by arm, and export it with grades."""
-    store = Run(run)
-    is_imported = store.file("import.manifest.json").is_file()
-    if is_imported or (store.file(SAMPLES).is_file() and not store.file(LEDGER).is_file()):
+    files = Run(run)
+    is_imported = files.file("import.manifest.json").is_file()
+    was_collected = files.file("collect.manifest.json").is_file()
+    if is_imported or (files.file(SAMPLES).is_file() and not was_collected):
         raise DataError(f"{run} holds imported samples: collect into another directory")
-    ledger = Ledger(store.file(LEDGER))
-    try:
-        _check_arms(plan, run, ledger)
-        with store.file(LOG).open("a") as log:
-            finished = asyncio.run(_collect(plan, ledger, log.write, report))
-        exported = _export(plan, store, ledger)
-    finally:
-        ledger.close()
+    store = CollectionStore(run)
+    with lock_directory(store.directory):
+        import_ledger(files.file(LEDGER), store)
+        store.register_arms([_describe_arm(spec) for spec in plan.arms])
+        with files.file(LOG).open("a") as log:
+            finished, spent, lost = asyncio.run(_collect(plan, store, log.write, report))
+        exported = _export(plan, files, store)
     rows = [
         {
             "arm": spec.name,
             "model": spec.model,
-            "samples_planned": progress.planned,
-            "samples": progress.done,
-            "missing": progress.missing,
-            "unscored": progress.unscored,
-            "calls": progress.calls,
-            "new_samples": progress.new_samples,
-            "completion_tokens": progress.tokens,
-            "cost": progress.cost / NANO,
-            "failed": progress.failed,
-            "stopped": progress.stopped,
+            "samples_planned": result.planned,
+            "samples": result.done,
+            "missing": result.missing,
+            "unscored": result.unscored,
+            "calls": result.calls,
+            "new_samples": result.new_samples,
+            "completion_tokens": result.tokens,
+            "cost": result.cost / NANO,
+            "failed": result.failed,
+            "stopped": result.stopped,
             **{name: exported[spec.name][name] for name in ("correct", "unparsed")},
         }
-        for spec, progress in zip(plan.arms, finished, strict=False)
+        for spec, result in zip(plan.arms, finished, strict=False)
     ]
-    return {"questions": plan.questions.num_rows, "arms": rows}
+    amounts = {"spent": spent / NANO, "lost": lost / NANO}
+    return {"questions": plan.questions.num_rows, **amounts, "arms": rows}
 
 
 def describe_missing(result: dict[str, Any]) -> str | None:
@@ -86,23 +98,7 @@ def describe_missing(result: dict[str, Any]) -> str | None:
     return f"{words} are missing" if words else None
 
 
-def _check_arms(plan: Plan, run: Path, ledger: Ledger) -> None:
-    """Refuse an arm whose samples in the ledger have another model, prompt or settings."""
-    for spec in plan.arms:
-        given = _describe_arm(spec)
-        for stored in ledger.arms(sampled_only=True).values():
-            if stored["arm"] == spec.name and stored != given:
-                names = {"model": "model", "template": "prompt", "settings": "settings"}
-                other = " and ".join(
-                    name for key, name in names.items() if stored[key] != given[key]
-                )
-                raise DataError(
-                    f"{run} holds samples of the arm {spec.name!r} with another {other}: collect "
-                    "into another directory, or give the arm a name of its own with --arm name=…"
-                )
-
-
-def _describe_arm(spec: ArmSpec) -> dict[str, str]:
+def _describe_arm(spec: ArmSpec) -> Arm:
     return {
         "arm": spec.name,
         "model": spec.model,
@@ -113,36 +109,44 @@ def _describe_arm(spec: ArmSpec) -> dict[str, str]:
 
 async def _collect(
     plan: Plan,
-    ledger: Ledger,
+    store: CollectionStore,
     write: Callable[[str], object],
-    report: Callable[[str, CollectionProgress], None],
-) -> list[CollectionProgress]:
+    report: Callable[[str, Progress], None],
+) -> tuple[list[CollectionResult], int, int]:
+    """Sample arm by arm; return the results, and what the run has spent and lost."""
+    prices = {spec.model: spec.token_prices for spec in plan.arms}
+    costs = CallCosts(MONEY, {**prices, SCORER: plan.scorer_prices})
+    positions = store.register_questions(plan.questions["question_id"].to_pylist())
     rate_limiter = None
     if plan.requests_per_minute or plan.tokens_per_minute:
         rate_limiter = RateLimiter(requests=plan.requests_per_minute, tokens=plan.tokens_per_minute)
-    finished: list[CollectionProgress] = []
-    async with AsyncExitStack() as stack:
-        cap = None
-        if not plan.is_free:
-            limit = None if plan.max_cost is None else int(plan.max_cost * NANO)
-            cap = await stack.enter_async_context(CostCap(ledger, limit))
+    finished: list[CollectionResult] = []
+    async with SpendingAccount(
+        store.directory,
+        costs,
+        limit=None if plan.max_cost is None else costs.to_amount(plan.max_cost),
+        arms=[arm["arm"] for arm in store.arms],
+        patience_s=plan.patience_s,
+    ) as account:
         for spec in plan.arms:
             limiter = AdaptiveLimiter(max_calls=plan.concurrency)
-            log = _Log(write, limiter)
-            async with _open_level(plan, spec, log) as level:
-                sampler = _ArmSampler(
-                    ledger, level, limiter, cap, rate_limiter, partial(report, spec.name)
-                )
-                finished.append(await _collect_arm(plan, spec, sampler))
+            async with _open_collector(plan, spec, store, account, _Log(write, limiter)) as found:
+                found.report = partial(report, spec.name)
+                found.rate_limiter = rate_limiter
+                with _Interrupts(found):
+                    finished.append(await _collect_arm(plan, spec, found, positions))
             if finished[-1].stopped:
                 break
-    return finished
+        return finished, account.spent, account.totals.lost
 
 
 @asynccontextmanager
-async def _open_level(plan: Plan, spec: ArmSpec, log: _Log) -> AsyncIterator[CollectionLevel]:
+async def _open_collector(
+    plan: Plan, spec: ArmSpec, store: CollectionStore, account: SpendingAccount, log: _Log
+) -> AsyncIterator[Collector]:
     """Connect to the server of an arm, and to the scorer if there is one."""
     async with AsyncExitStack() as stack:
+        probing = ProbeCalls(account, spec.name)
         upstream = await stack.enter_async_context(
             Upstream(
                 spec.base_url,
@@ -151,61 +155,58 @@ async def _open_level(plan: Plan, spec: ArmSpec, log: _Log) -> AsyncIterator[Col
                 timeouts=plan.timeouts,
                 max_connections=plan.concurrency,
                 on_event=log,
+                tracker=probing,
             )
         )
-        upstream.capabilities = await find_capabilities(upstream, spec.base_url, spec.model)
+        try:
+            upstream.capabilities = await find_capabilities(
+                upstream, spec.base_url, spec.model, is_complete=lambda: not probing.is_limited
+            )
+        finally:
+            await probing.store()
         scorer = None
         if plan.scorer is not None:
             scorer = await stack.enter_async_context(_open_scorer(plan, plan.scorer, log))
-        yield _make_level(plan, spec, upstream, scorer)
-
-
-@dataclass(frozen=True)
-class _ArmSampler:
-    """Everything that sampling an arm needs, apart from the questions and their number."""
-
-    ledger: Ledger
-    level: CollectionLevel
-    limiter: AdaptiveLimiter
-    cap: CostCap | None
-    rate_limiter: RateLimiter | None
-    report: Callable[[CollectionProgress], None]
-
-    async def sample(
-        self, questions: Sequence[tuple[str, str]], n_samples: int
-    ) -> CollectionProgress:
-        """Sample until each question has ``n_samples``."""
-        collector = Collector(
-            self.ledger,
-            replace(self.level, n_samples=n_samples),
-            questions,
-            self.limiter,
-            self.cap,
-            self.rate_limiter,
-            self.report,
+        n_samples = upstream.capabilities.choices(
+            min(spec.n_samples, MAX_SAMPLES_PER_CALL),
+            temperature=spec.settings.temperature,
+            seeded=plan.seed is not None,
         )
-        with _Interrupts(collector):
-            return await collector.run()
+
+        def seed_of(question: QuestionAccount, arm: str | None, number: int) -> int | None:
+            if plan.seed is None:
+                return None
+            return seed_of_sample(plan.seed, arm or "", store.ids[question.position], number)
+
+        caller = Caller(
+            [upstream],
+            [BatchArm(spec.name, spec.model, spec.template, spec.settings)],
+            account,
+            log.limiter,
+            samples_per_call=n_samples,
+            patience_s=plan.patience_s,
+            seed_of=seed_of,
+            on_event=log,
+        )
+        yield Collector(store, spec.name, caller, plan.concurrency, scorer)
 
 
-async def _collect_arm(plan: Plan, spec: ArmSpec, sampler: _ArmSampler) -> CollectionProgress:
+async def _collect_arm(
+    plan: Plan, spec: ArmSpec, collector: Collector, positions: Sequence[int]
+) -> CollectionResult:
     """Sample an arm completely, or in rounds of undecided questions."""
-    questions = plan.question_texts()
+    texts = [text for _, text in plan.question_texts()]
+    questions: list[Question] = list(zip(positions, texts, strict=True))
     if plan.adaptive is None:
-        return await sampler.sample(questions, spec.n_samples)
-    ids, gold = (plan.questions[name].to_pylist() for name in ("question_id", "gold"))
-    graded = RoundSamples(
-        sampler.ledger,
-        sampler.ledger.register_arm(**_describe_arm(spec)),
-        load_grader(plan.grader),
-        dict(zip(ids, gold, strict=True)),
+        return await collector.collect(questions, spec.n_samples)
+    gold = dict(zip(positions, plan.questions["gold"].to_pylist(), strict=True))
+    graded = RoundSamples(collector.store, spec.name, load_grader(plan.grader), gold)
+    result = await collect_rounds(
+        questions, graded, collector.collect, max_samples=spec.n_samples, budget=plan.adaptive
     )
-    progress = await collect_rounds(
-        questions, graded, sampler.sample, max_samples=spec.n_samples, budget=plan.adaptive
-    )
-    if sampler.level.scorer is None:
-        progress.unscored = 0
-    return progress
+    if collector.scorer is None:
+        result.unscored = 0
+    return result
 
 
 def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
@@ -218,27 +219,6 @@ def _open_scorer(plan: Plan, url: str, log: _Log) -> HttpScorer:
     )
 
 
-def _make_level(
-    plan: Plan, spec: ArmSpec, upstream: Upstream, scorer: HttpScorer | None
-) -> CollectionLevel:
-    samples_per_call = upstream.capabilities.choices(
-        spec.n_samples, temperature=spec.settings.temperature, seeded=plan.seed is not None
-    )
-    return CollectionLevel(
-        arm=spec.name,
-        model_name=spec.model,
-        model=upstream,
-        template=spec.template,
-        settings=spec.settings,
-        token_prices=spec.token_prices,
-        n_samples=spec.n_samples,
-        samples_per_call=min(samples_per_call, MAX_SAMPLES_PER_CALL),
-        seed=plan.seed,
-        scorer=scorer,
-        score_price=plan.scorer_prices.cost(Usage(0, 0)),
-    )
-
-
 @dataclass(frozen=True)
 class _Log:
     """Writes events as lines of JSON, and backs off when the server is overloaded."""
@@ -247,7 +227,8 @@ class _Log:
     limiter: AdaptiveLimiter
 
     def __call__(self, event: str, fields: Mapping[str, object]) -> None:
-        if event == "retry" and str(fields.get("cause")).startswith(OVERLOADED):
+        cause = str(fields.get("cause"))
+        if event in {"retry", "failed"} and any(one in cause for one in OVERLOADED):
             self.limiter.back_off()
         line = {"time": round(time.time(), 3), "event": event, **fields}
         self.write(json.dumps(line, default=str) + "\n")
@@ -273,16 +254,15 @@ class _Interrupts:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
 
-def _export(plan: Plan, store: Run, ledger: Ledger) -> dict[str, dict[str, int]]:
+def _export(plan: Plan, files: Run, store: CollectionStore) -> dict[str, dict[str, int]]:
     """Write the samples of all arms as the run's samples, and return the counts of each arm."""
     questions = {row["question_id"]: row for row in plan.questions.to_pylist()}
-    arm_ids = [ledger.register_arm(**_describe_arm(spec)) for spec in plan.arms]
-    found = export(ledger, arm_ids, questions, load_grader(plan.grader), store.file(SAMPLES))
-    counts = {spec.name: found[arm] for spec, arm in zip(plan.arms, arm_ids, strict=True)}
-    total = {name: sum(own[name] for own in counts.values()) for name in found[arm_ids[0]]}
+    arms = [_describe_arm(spec) for spec in plan.arms]
+    counts = export(store, arms, questions, load_grader(plan.grader), files.file(SAMPLES))
+    total = {name: sum(own[name] for own in counts.values()) for name in counts[plan.arms[0].name]}
     templates = [asdict(spec.template) for spec in plan.arms]
     settings = [asdict(spec.settings) for spec in plan.arms]
-    store.finish_written(
+    files.finish_written(
         "collect",
         arguments={
             "grader": plan.grader,

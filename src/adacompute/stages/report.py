@@ -52,15 +52,15 @@ from adacompute.stages.inputs import (
     resolve_today,
 )
 from adacompute.stages.results import RunResults
-from adacompute.storage.manifest import hash_bytes, write_atomically
-from adacompute.storage.store import GRADES, SAMPLES, Run
+from adacompute.storage.manifest import hash_bytes
+from adacompute.storage.regular_files import write_atomically
+from adacompute.storage.store import GRADES, SAMPLES, Run, SampleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from adacompute.core.types import FloatArray, IntArray
     from adacompute.evaluation.pool import Pool
-    from adacompute.storage.store import SampleSet
 
 REPORT = "report.json"
 FORMAT = 9

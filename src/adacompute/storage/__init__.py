@@ -1,1 +1,1 @@
-"""Storage: run directories, the ledger of paid samples and the decision log."""
+"""Storage: run directories, the store of paid samples and the decision log."""

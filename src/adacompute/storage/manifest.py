@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from adacompute.core.errors import DataError
-from adacompute.storage.regular_files import read_json
+from adacompute.storage.regular_files import read_json, write_atomically
 
 FORMAT = 2
 """Version of the files of a run directory; other versions are rejected."""
@@ -87,21 +85,3 @@ def hash_file(path: Path) -> str:
 def hash_bytes(data: bytes) -> str:
     """Hash bytes; equal to ``hash_file`` of a file with this content."""
     return hashlib.blake2b(data).hexdigest()[:32]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old or the complete new one, even after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(path)  # the error of a full disk names no file
-        raise

@@ -1,4 +1,4 @@
-"""Regular files: read files of a directory that somebody else may have written.
+"""Regular files: read and write files of a directory that others may write to.
 
 A symbolic link could lead out of the directory, and a pipe or a device would never end, so only
 regular files are read, up to a size. This module does not know what the files contain.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +65,52 @@ def read_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def read_table(path: Path) -> pa.Table:
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read a Parquet file; DataError if that fails or would need too much memory."""
     check_regular(path)
     try:
         with pq.ParquetFile(path) as file:
-            check_parquet(file.metadata, file.schema_arrow.names, str(path))
-            return file.read()
+            check_parquet(file.metadata, columns or file.schema_arrow.names, str(path))
+            return file.read(columns)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({reason})") from None
+
+
+@contextmanager
+def name_in_error(path: Path) -> Iterator[None]:
+    """Let an error name the file that was to be written: that of a full disk names none."""
+    try:
+        yield
+    except OSError as error:
+        # A new error, because a name that is set later does not reach another process.
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old or the complete new one, even after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with name_in_error(path):
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with name_in_error(path), os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file, completely or not at all; when this returns, it is on the disk."""
+    content = pa.BufferOutputStream()
+    pq.write_table(table, content, compression="zstd")
+    write_atomically(path, content.getvalue())
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from adacompute.core.errors import DataError
 from adacompute.storage.array_files import pack_arrays, unpack_arrays
-from adacompute.storage.manifest import hash_bytes, write_atomically
-from adacompute.storage.regular_files import read_regular
+from adacompute.storage.manifest import hash_bytes
+from adacompute.storage.regular_files import read_regular, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

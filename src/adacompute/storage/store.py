@@ -33,10 +33,9 @@ from adacompute.storage.manifest import (
     hash_bytes,
     hash_file,
     read_manifest,
-    write_atomically,
     write_manifest,
 )
-from adacompute.storage.regular_files import check_regular, read_table
+from adacompute.storage.regular_files import check_regular, read_table, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from adacompute.core.errors import ConfigError
 from adacompute.datasets.example import find_example
+from adacompute.testing.fake_usage import BROKEN_USAGE, MIDDLE, break_usage
 
 FAULTS = {
     "429": "asks to slow down",
@@ -55,11 +56,12 @@ class FakeSettings:
     to reject. `fault_script` lists the outcome of the first calls ("ok" or a name in ``FAULTS``);
     after that each call meets a fault with the probabilities of `fault_rates`, drawn from `seed` in
     order of arrival. With `vary_tokens`, the length of an answer is a number up to
-    `completion_tokens` that depends on its seed. With `record_calls`, /calls lists every call. With
-    `recorded`, answers are samples of the shipped example, and other questions get status 404. With
-    `lockstep`, the calls of the script are answered in groups of that many, in order of arrival,
-    and a smaller group when no other call arrives for `lockstep_s`: a client with that many calls
-    at a time has the same calls under way at each fault, in every run.
+    `completion_tokens` that depends on its seed. With the probabilities of `usage_rates`, the usage
+    of a call is broken in a way of ``BROKEN_USAGE``. With `record_calls`, /calls lists every call.
+    With `recorded`, answers are samples of the shipped example, and other questions get status 404.
+    With `lockstep`, the calls of the script are answered in groups of that many, in order of
+    arrival, and a smaller group when no other call arrives for `lockstep_s`: a client with that
+    many calls at a time has the same calls under way at each fault, in every run.
     """
 
     latency_s: float = 0.0
@@ -87,6 +89,7 @@ class FakeSettings:
     rejected_fields: tuple[str, ...] = ()
     fault_script: tuple[str, ...] = ()
     fault_rates: Mapping[str, float] = field(default_factory=dict)
+    usage_rates: Mapping[str, float] = field(default_factory=dict)
     retry_after_s: float | None = None
     retry_after_date: bool = False
     vary_tokens: bool = False
@@ -100,6 +103,9 @@ class FakeSettings:
         for name in (*self.fault_script, *self.fault_rates):
             if name not in FAULTS and name != "ok":
                 raise ConfigError(f"there is no fault {name!r}, only {', '.join(FAULTS)}")
+        for name in self.usage_rates:
+            if name not in BROKEN_USAGE:
+                raise ConfigError(f"no usage is broken as {name!r}, only {', '.join(BROKEN_USAGE)}")
         if sum(self.fault_rates.values()) > 1:
             raise ConfigError("fault_rates must add up to at most 1")
         rule, _, bound = self.n.partition(":")
@@ -159,13 +165,17 @@ class FakeRequest:
 
     def events(self, usage: str) -> Iterator[tuple[bool, dict[str, Any]]]:
         """The reply as stream events, choice by choice, each with whether it carries a token."""
+        reports_usage = self.include_usage and usage != "none"
         for i, seed in enumerate(self.seeds):
             for _ in range(min(self.reasoning_tokens, self.tokens)):
                 yield True, self._chunk(i, "", None)
-            for word in self.words(seed):
+            for place, word in enumerate(self.words(seed)):
                 yield True, self._chunk(i, word, None)
+                if reports_usage and usage == MIDDLE and i == place == 0:
+                    one = {"prompt_tokens": len(self.prompt.split()), "completion_tokens": 1}
+                    yield False, {"object": "chunk", "choices": [], "usage": one}
             yield False, self._chunk(i, "", self.finish_reason)
-        if self.include_usage and usage != "none":
+        if reports_usage and usage != MIDDLE:
             yield False, {"object": "chunk", "choices": [], "usage": self.usage(usage)}
 
     def encode_event(self, event: Mapping[str, Any]) -> bytes:
@@ -177,17 +187,21 @@ class FakeRequest:
         """What follows the last event of a stream."""
         return b"data: [DONE]\n\n"
 
-    def usage(self, counts: str) -> dict[str, Any]:
-        """The ``usage`` object, counting all choices or (``counts`` "one") a single one."""
+    def usage(self, counts: str) -> Any:  # noqa: ANN401 - broken in any way
+        """The ``usage`` object, counting all choices or (``counts`` "one") a single one.
+
+        Any other ``counts`` names how it is broken.
+        """
         n_counted = 1 if counts == "one" else len(self.seeds)
         hidden = min(self.reasoning_tokens, self.tokens)
         prompt = len(self.prompt.split())
-        return {
+        counted = {
             "prompt_tokens": prompt,
             "completion_tokens": n_counted * self.tokens,
             "total_tokens": prompt + n_counted * self.tokens,
             "completion_tokens_details": {"reasoning_tokens": n_counted * hidden},
         }
+        return break_usage(counted, counts)
 
     def _choice(self, index: int, words: list[str]) -> dict[str, Any]:
         text = "".join(words)
@@ -230,7 +244,7 @@ class FakeEmbeddingRequest(FakeRequest):
         document: dict[str, Any] = {"object": "list", "model": "fake", "data": data}
         n_tokens = len(self.prompt.split())
         counted = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return document if usage == "none" else {**document, "usage": counted}
+        return document if usage == "none" else {**document, "usage": break_usage(counted, usage)}
 
 
 def fake_score(text: str) -> float:

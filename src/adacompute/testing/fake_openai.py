@@ -189,6 +189,7 @@ class FakeUpstream:
                 "path": path,
                 "fault": fault,
                 "is_refused": is_refused,
+                "choices": 0 if is_refused else n_choices,
                 "prompt_tokens": prompt_tokens,
                 "completion_tokens": completion_tokens,
             }
@@ -198,10 +199,12 @@ class FakeUpstream:
         scripted = next(self._script, None)
         if scripted is not None:
             return None if scripted == "ok" else scripted
-        if not self.settings.fault_rates:
-            return None
-        uniform = self._random.random()
-        for name, rate in self.settings.fault_rates.items():
+        return self._draw(self.settings.fault_rates)
+
+    def _draw(self, rates: Mapping[str, float]) -> str | None:
+        """Draw a name with its probability, or None with what is left."""
+        uniform = self._random.random() if rates else 1.0
+        for name, rate in rates.items():
             uniform -= rate
             if uniform < 0:
                 return name
@@ -214,7 +217,8 @@ class FakeUpstream:
             return self._bytes(b"<html>busy</html>", "text/html")
         if fault == "shape":
             return self._json({"ok": True})
-        data = json.dumps(fake_request.document(self.settings.usage)).encode()
+        usage = self._draw(self.settings.usage_rates) or self.settings.usage
+        data = json.dumps(fake_request.document(usage)).encode()
         if fault == "garbled":
             return self._bytes(data[: len(data) // 2])
         if fault in {"half", "hang"}:
@@ -255,7 +259,8 @@ class FakeUpstream:
         headers = {"Content-Type": "text/event-stream"}
         response: web.StreamResponse = self._web.StreamResponse(headers=headers)
         n_tokens = fake_request.tokens * len(fake_request.seeds)
-        usage = settings.usage if settings.stream_usage else "none"
+        usage = self._draw(settings.usage_rates) or settings.usage
+        usage = usage if settings.stream_usage else "none"
         with contextlib.suppress(ConnectionError):  # the client disconnected
             async with self._slot(settings.latency_s + settings.token_latency_s * n_tokens):
                 await asyncio.sleep(settings.latency_s)
@@ -359,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parse(name: str, text: str) -> Any:  # noqa: ANN401 - the type of the field
-    if name == "fault_rates":
+    if name in {"fault_rates", "usage_rates"}:
         pairs = (pair.partition("=") for pair in text.split(","))
         return {fault: float(rate) for fault, _, rate in pairs}
     type_name = {item.name: str(item.type) for item in dataclasses.fields(FakeSettings)}[name]

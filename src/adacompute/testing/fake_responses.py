@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adacompute.testing.fake_answers import FakeRequest, describe_logprobs
+from adacompute.testing.fake_usage import MIDDLE, break_usage
 
 __all__ = ["FakeResponseRequest", "chat_members"]
 
@@ -42,19 +43,20 @@ class FakeResponseRequest(FakeRequest):
             **self._head("incomplete" if is_cut else "completed"),
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "output": [*self._reasoning(), self._message(self._content())],
-            "usage": None if usage == "none" else self.response_usage(),
+            "usage": None if usage in {"none", MIDDLE} else self.response_usage(usage),
         }
 
-    def response_usage(self) -> dict[str, Any]:
+    def response_usage(self, counts: str) -> Any:  # noqa: ANN401 - broken in any way
         """The ``usage`` object in the names of the Responses API."""
         chat = self.usage("all")
-        return {
+        counted = {
             "input_tokens": chat["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": chat["completion_tokens"],
             "output_tokens_details": chat["completion_tokens_details"],
             "total_tokens": chat["total_tokens"],
         }
+        return break_usage(counted, counts)
 
     def events(self, usage: str) -> Iterator[tuple[bool, dict[str, Any]]]:
         """The response as stream events, each with whether it carries a token."""
@@ -73,7 +75,9 @@ class FakeResponseRequest(FakeRequest):
     def _events(self, usage: str) -> Iterator[tuple[bool, dict[str, Any]]]:
         begun = {**self._head("in_progress"), "incomplete_details": None, "output": []}
         yield False, {"type": "response.created", "response": {**begun, "usage": None}}
-        yield False, {"type": "response.in_progress", "response": {**begun, "usage": None}}
+        one = {"input_tokens": len(self.prompt.split()), "output_tokens": 1}
+        first = one if usage == MIDDLE else None
+        yield False, {"type": "response.in_progress", "response": {**begun, "usage": first}}
         reasoning = self._reasoning()
         for item in reasoning:
             place = {"output_index": 0}

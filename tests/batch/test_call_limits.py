@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from adacompute.collection.limits import AdaptiveLimiter
+from adacompute.batch.call_limits import AdaptiveLimiter
 
 
 def test_limit_doubles_while_no_call_is_refused() -> None:

@@ -133,13 +133,12 @@ def read_members(data: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
     return {name: bytes(value) for name, value in values.items() if value is not empty}
 
 
-def read_object(value: bytes) -> dict[str, Any]:
-    """Parse a value as an object; empty if it is none."""
+def read_json(value: bytes) -> Any:  # noqa: ANN401 - JSON
+    """Parse a value; None if it is not valid."""
     try:
-        found: dict[str, Any] = _decoder(dict[str, Any]).decode(value)
+        return _decoder(Any).decode(value)
     except (ValueError, RecursionError):
-        return {}
-    return found
+        return None
 
 
 @lru_cache

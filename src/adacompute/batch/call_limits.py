@@ -29,6 +29,22 @@ SLOW_GROWTH = 0.05
 MINUTE_S = 60.0
 
 
+class FixedLimiter:
+    """A limit on concurrent calls that never changes."""
+
+    def __init__(self, max_calls: int) -> None:
+        self._slots = asyncio.Semaphore(max_calls)
+
+    async def acquire(self) -> None:
+        """Wait until another call may start."""
+        await self._slots.acquire()
+
+    def release(self, latency_s: float | None = None) -> None:
+        """End a call."""
+        del latency_s
+        self._slots.release()
+
+
 @dataclass
 class AdaptiveLimiter:
     """A limit on concurrent calls between 1 and ``max_calls``; 0 chooses the initial limit."""

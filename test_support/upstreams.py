@@ -1,0 +1,34 @@
+"""Upstreams: clients of a server whose calls nobody accounts for, and samples drawn with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adacompute.core.errors import RequestRejected
+from adacompute.models.calls import UNTRACKED
+from adacompute.models.messages import Prompt, Sample, Settings
+from adacompute.models.openai import ParsedReply, Upstream
+from adacompute.models.openai_format import encode, request_body
+
+
+def open_upstream(base_url: str, model: str, **options: Any) -> Upstream:  # noqa: ANN401 - its own
+    """Return a client without an account."""
+    return Upstream(base_url, model, **{"tracker": UNTRACKED, **options})
+
+
+async def draw_samples(
+    upstream: Upstream,
+    prompt: Prompt,
+    settings: Settings,
+    *,
+    count: int = 1,
+    seed: int | None = None,
+) -> list[Sample]:
+    """Send one request for several samples, if the server is known to give them."""
+    known = upstream.capabilities
+    n = known.choices(count, temperature=settings.temperature, seeded=seed is not None)
+    body = request_body(upstream.model, prompt, settings, known, count=n, seed=seed)
+    reply = await upstream.post_bytes(prompt.path, encode(body))
+    if not isinstance(reply, ParsedReply):
+        raise RequestRejected(reply.message)
+    return list(reply.samples)
