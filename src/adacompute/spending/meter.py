@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from adacompute.core.errors import DataError, RateLimited
 from adacompute.spending.accounts import CapAccount
@@ -24,7 +23,7 @@ from adacompute.spending.counters import Charge, Counter, Unit
 from adacompute.spending.leases import Lease, LeaseStatus
 from adacompute.spending.registers import Register, RegisterError
 from adacompute.spending.replica import FORGET_S, Replica
-from adacompute.spending.replica_file import ReplicaFile, open_unused_files
+from adacompute.spending.replica_file import ReplicaFile
 
 __all__ = [
     "CapReached",
@@ -34,7 +33,6 @@ __all__ = [
     "Meter",
     "Reservation",
     "Unit",
-    "reclaim_leases",
 ]
 
 logger = logging.getLogger(__name__)
@@ -164,11 +162,6 @@ class Meter:
             lease.give_back_all()
         await self.refresh()
         await self._replica.close()
-
-    @property
-    def is_available(self) -> bool:
-        """Whether the register and the disk answered when they were last used."""
-        return self._is_available
 
     def try_reserve(self, counters: Sequence[Counter], worst: Charge) -> Reservation | None:
         """Reserve a call in all of its counters within the leases; None if one is too small."""
@@ -315,14 +308,3 @@ class Meter:
             elif now > ends_at and not (lease.reserved or lease.left or lease.is_changed):
                 del self._leases[name]
                 self._replica.file.remove(lease.row)
-
-
-async def reclaim_leases(register: Register, directory: Path) -> None:
-    """Give back what processes that were killed still held, apart from their open calls.
-
-    The next process that uses their file would do so too.
-    """
-    for file in open_unused_files(directory):
-        meter = Meter(register, file)
-        await meter.start(wait=False)
-        await meter.close()

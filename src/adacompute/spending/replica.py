@@ -224,21 +224,15 @@ class Replica:
         await loop.run_in_executor(self._disk, function, *arguments)
 
 
-async def set_cap_spent(
-    register: Register, name: str, spent: int, *, includes_leases: bool = False
-) -> None:
+async def set_cap_spent(register: Register, name: str, spent: int) -> None:
     """Say how much was spent under a counter, and stop waiting for replicas that are gone.
 
-    This is for an operator, after the server has lost its data and a replica its file. With
-    ``includes_leases``, the amount may have been spent under leases that are still open, so they
-    do not count in addition to it.
+    This is for an operator, after the server has lost its data and a replica its file.
     """
     for key, amount in ((KEY_PREFIX + name, spent), (REPLICAS, 0)):
 
         def change(reading: Reading, amount: int = amount) -> tuple[str, None]:
             stored = _parse(reading) or CapAccount()
-            if includes_leases:
-                amount = stored.spent + max(0, amount - stored.held)
             account = set_spent(stored, amount, server=reading.server, now=reading.now)
             return account.to_json(), None
 

@@ -21,7 +21,6 @@ import mmap
 import os
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -280,13 +279,3 @@ class ReplicaFile:
             return Counter(name.decode(), UNITS[numbers[UNIT]], numbers[LIMIT], ends_at)
         except (ValueError, IndexError) as error:
             raise DataError(f"row {index} of {self.path} cannot be read: {error}") from None
-
-
-def open_unused_files(directory: Path) -> list[ReplicaFile]:
-    """Open all files of a directory that no process uses."""
-    n_files = sum(not path.suffix for path in directory.glob("replica-*"))
-    found: list[ReplicaFile] = []
-    with suppress(DataError):  # the rest are in use
-        while True:
-            found.append(ReplicaFile.open(directory, max_files=n_files))
-    return found
