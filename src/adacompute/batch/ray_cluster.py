@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -65,12 +66,13 @@ def connect(address: str | None = None, *, n_cpus: int | None = None) -> Iterato
         if type(error) is Exception:  # a start of more than 30 s has no class of its own
             raise AdaComputeError(f"Ray did not start, try again: {error}") from None
         raise
-    try:
-        if address is None:
-            _check_loopback(ray.nodes())  # type: ignore[no-untyped-call]
-        yield
-    finally:
-        ray.shutdown()
+    with redirect_stdout(sys.stderr):  # Ray prints that workers died, and that is no result
+        try:
+            if address is None:
+                _check_loopback(ray.nodes())  # type: ignore[no-untyped-call]
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
