@@ -16,7 +16,6 @@ from adacompute.gateway.openai_replies import write_error
 from adacompute.gateway.usage_reader import UsageReader, decompress
 from adacompute.models.calls import NO_USAGE, UNTRACKED, CallTracker, StartedCall
 from adacompute.models.failures import INTERMEDIARY_STATUSES
-from adacompute.models.http_session import was_sent
 from adacompute.models.model import CallUsage
 from adacompute.models.relay import ConnectionInterrupted, Relay, RelayedResponse
 
@@ -79,7 +78,7 @@ async def forward(
             return await _ForwardedReply(exchange, relayed, calls[-1], headers, reader).send()
     except BaseException as error:
         is_billed = not isinstance(error, ModelError) or isinstance(error, _MAY_BE_BILLED)
-        calls[-1].end(None if is_billed and was_sent() else NO_USAGE)
+        calls[-1].end(None if is_billed and relay.was_sent() else NO_USAGE)
         raise
 
 

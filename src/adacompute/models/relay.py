@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING
 
 from adacompute.core.errors import ModelError, ModelTimeout
 from adacompute.models.endpoint import MIN_SECRET_CHARS
-from adacompute.models.http_session import HttpError, SessionOwner, open_relay_session
+from adacompute.models.http_session import (
+    HttpError,
+    SessionOwner,
+    open_relay_session,
+    was_sent,
+)
 from adacompute.models.messages import Timeouts
 from adacompute.models.openai_format import check_url
 
@@ -151,6 +156,10 @@ class Relay(SessionOwner):
                 if on_repeat is not None:
                     await on_repeat()
 
+    def was_sent(self) -> bool:
+        """Whether bytes of the request that this task sent last can have reached the upstream."""
+        return was_sent()
+
     def redact(self, data: bytes) -> bytes:
         """Replace the API key in bytes that are shown to the client."""
         return data.replace(self._secret, b"***") if self._secret else data
@@ -166,8 +175,8 @@ class Relay(SessionOwner):
         if error.stage in {"connect_timeout", "timeout"}:
             return ModelTimeout(f"{self.base_url} was silent for {self._timeouts.first_byte_s:g} s")
         message = f"{self.base_url} failed: {error.cause}"
-        was_sent = error.stage == "lost"
-        return ConnectionInterrupted(message) if was_sent else ModelError(message)
+        is_lost = error.stage == "lost"
+        return ConnectionInterrupted(message) if is_lost else ModelError(message)
 
     def request_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Headers to forward: without hop-by-hop headers and, unless configured, credentials."""
