@@ -1,8 +1,8 @@
 """Redis register: values that replicas on many machines share in Redis or Valkey.
 
-Every script touches one key, and each key is in a hash slot of its own, so Redis Cluster works
-too. The identity of the server is its ``run_id``, which is another one after every restart and on
-every machine; a value is replaced only on the server that it was read from. A call takes at most
+All keys are in one hash slot, so Redis Cluster works too. The identity of the server is its
+``run_id``, which is another one after every restart and on every machine, and a random number in
+its data; a value is replaced only on the server that it was read from. A call takes at most
 ``timeout_s``, with the connection and one reconnection. How durable a value is depends on the
 server: ``appendonly yes`` and ``appendfsync always`` keep everything.
 """
@@ -10,14 +10,14 @@ server: ``appendonly yes`` and ``appendfsync always`` keep everything.
 from __future__ import annotations
 
 import asyncio
-import re
+import math
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from adacompute.core.errors import ConfigError, needs_extra
-from adacompute.spending.accounts import RECOVERY_S
-from adacompute.spending.registers import Reading, RegisterError
+from adacompute.spending.registers import PAGE_SIZE, Changes, Reading, RegisterError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -28,25 +28,45 @@ TIMEOUT_S = 0.5
 MAX_CALLS = 32
 """Calls at a time, each on a connection of its own."""
 
-PAGE_SIZE = 1_000
-"""Keys that are looked at in one step when keys are listed."""
+PREFIX = "adacompute:{caps}:"
+"""Beginning of all keys in Redis; what is in braces decides their hash slot."""
 
-KEY_START, KEY_END = "adacompute:{", "}"
-"""A key in Redis; what is in braces decides its hash slot."""
+KEYS = [PREFIX + name for name in ("identity", "number", "changes")]
+"""Keys that every script uses besides that of a value."""
 
-READ = """
-local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
+FIND_SERVER = """
+local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+if not run_id then return redis.error_reply('INFO does not show the run_id of the server') end
+redis.call('SET', KEYS[1], ARGV[1], 'NX')
+local server = run_id .. '/' .. redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
-return {server, time[1], time[2], redis.call('GET', KEYS[1])}
 """
+"""Beginning of every script; its first argument is an identity for data that have none."""
 
-REPLACE = """
-local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
-local old = ARGV[2] == '1' and ARGV[3]
-if server ~= ARGV[1] or redis.call('GET', KEYS[1]) ~= old then return 0 end
-redis.call('SET', KEYS[1], ARGV[4])
+READ = FIND_SERVER + "return {server, time[1], time[2], redis.call('GET', KEYS[4])}"
+
+REPLACE = (
+    FIND_SERVER
+    + """
+local old = ARGV[3] == '1' and ARGV[4]
+if server ~= ARGV[2] or redis.call('GET', KEYS[4]) ~= old then return 0 end
+redis.call('SET', KEYS[4], ARGV[5])
+if ARGV[6] ~= '' then redis.call('EXPIREAT', KEYS[4], ARGV[6]) end
+redis.call('ZADD', KEYS[3], redis.call('INCR', KEYS[2]), KEYS[4])
 return 1
 """
+)
+
+LIST_CHANGES = (
+    FIND_SERVER
+    + """
+local found = redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[2], '+inf', 'WITHSCORES',
+  'LIMIT', 0, ARGV[3])
+return {server, time[1], time[2], redis.call('GET', KEYS[2]) or '0', found}
+"""
+)
+
+RENEW = FIND_SERVER + "if server == ARGV[2] then redis.call('SET', KEYS[1], ARGV[1]) end return 1"
 
 
 class RedisRegister:
@@ -56,7 +76,7 @@ class RedisRegister:
     server in cluster mode is recognised.
     """
 
-    recovery_s = RECOVERY_S
+    is_local = False
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         with needs_extra("serve"):
@@ -84,35 +104,59 @@ class RedisRegister:
 
     async def read(self, key: str) -> Reading:
         """Return the value of a key."""
-        server, seconds, microseconds, value = await self._run(READ, key)
-        if not server:
-            raise RegisterError(f"the server {self._address} does not show its run_id in INFO")
-        return Reading(value, server, int(seconds) + int(microseconds) / 1e6)
+        server, *time, value = await self._run(READ, [PREFIX + key])
+        return Reading(value, server, _to_seconds(*time))
 
-    async def replace(self, key: str, old: Reading, new: str, *, durable: bool = True) -> bool:
+    async def replace(
+        self,
+        key: str,
+        old: Reading,
+        new: str,
+        *,
+        durable: bool = True,
+        expires_at: float = math.inf,
+    ) -> bool:
         """Replace a value, unless it or its server has changed since it was read."""
         del durable  # the configuration of the server decides
-        has_value = "0" if old.value is None else "1"
-        return bool(await self._run(REPLACE, key, old.server, has_value, old.value or "", new))
+        values = ["0" if old.value is None else "1", old.value or "", new]
+        expiry = "" if expires_at == math.inf else str(math.ceil(expires_at))
+        return bool(await self._run(REPLACE, [PREFIX + key], old.server, *values, expiry))
 
-    async def keys(self, prefix: str) -> list[str]:
-        """Return all keys that begin with a prefix, sorted; ``timeout_s`` is for each step."""
-        pattern = KEY_START + re.sub(r"([\\*?\[\]])", r"\\\1", prefix) + "*"
+    async def changes(self, after: int) -> Changes:
+        """Return values whose last change has a number above ``after``, one page."""
+        server, *time, number, found = await self._run(LIST_CHANGES, [], str(after), str(PAGE_SIZE))
+        keys, is_last = found[::2], len(found) < 2 * PAGE_SIZE
+        values = await self._call(lambda client: client.mget(keys)) if keys else []
+        known = {
+            key.removeprefix(PREFIX): value
+            for key, value in zip(keys, values, strict=True)
+            if value is not None
+        }
+        if expired := [key for key in keys if key.removeprefix(PREFIX) not in known]:
+            await self._call(lambda client: client.zrem(KEYS[2], *expired))
+        last = int(number) if is_last else int(float(found[-1]))
+        return Changes(known, last, server, _to_seconds(*time), is_last)
 
-        async def scan() -> set[str]:  # a cluster is scanned on all its primaries
-            async with asyncio.timeout(self._timeout_s):
-                client = await self._client()
-            pages = client.scan_iter(match=pattern, count=PAGE_SIZE)
-            found: set[str] = set()
-            while True:
-                async with asyncio.timeout(self._timeout_s):
-                    key = await anext(pages, None)
-                if key is None:
-                    return found
-                found.add(key)
+    async def renew(self, server: str) -> None:
+        """Give the server another identity, if it still has this one."""
+        await self._run(RENEW, [], server)
 
-        found = await self._try_twice(scan)
-        return sorted(key[len(KEY_START) : -len(KEY_END)] for key in found)
+    async def check(self) -> str | None:
+        """Say whether a crash of the server can lose data; None if it cannot, or does not say."""
+        from redis.exceptions import ResponseError
+
+        try:
+            found = await self._call(lambda client: client.config_get("append*"))
+        except RegisterError as error:
+            if isinstance(error.__context__, ResponseError):  # CONFIG is not allowed
+                return None
+            raise
+        if found.get("appendonly") != "yes":
+            return (
+                f"the store {self._address} has appendonly off: a crash loses what was spent; set "
+                "appendonly yes and appendfsync always"
+            )
+        return None
 
     async def close(self) -> None:
         """Close connections; RegisterError if the server does not react in time."""
@@ -124,28 +168,25 @@ class RedisRegister:
         except (RedisError, OSError) as error:
             raise RegisterError(f"connections to {self._address} remain open: {error}") from None
 
-    async def _run(self, script: str, key: str, *arguments: str) -> Any:  # noqa: ANN401
+    async def _run(self, script: str, keys: list[str], *arguments: str) -> Any:  # noqa: ANN401
         """Run a script; its replies are a number or a list."""
+        given = [*KEYS, *keys]
+        identity = uuid.uuid4().hex
+        return await self._call(
+            lambda client: client.eval(script, len(given), *given, identity, *arguments)
+        )
 
-        async def evaluate() -> Any:  # noqa: ANN401
-            client = await self._client()
-            return await client.eval(script, 1, KEY_START + key + KEY_END, *arguments)
-
-        return await self._try_twice(evaluate, timeout_s=self._timeout_s)
-
-    async def _try_twice(
-        self, call: Callable[[], Awaitable[T]], *, timeout_s: float | None = None
-    ) -> T:
-        """Make a call, and repeat it once on a new connection if the old one is closed."""
+    async def _call(self, command: Callable[[Any], Awaitable[T]]) -> T:
+        """Send a command in time, and once more on a new connection if the old one is closed."""
         from redis.exceptions import ConnectionError as Disconnected
         from redis.exceptions import RedisClusterException, RedisError
 
         try:
-            async with asyncio.timeout(timeout_s), self._slots:
+            async with asyncio.timeout(self._timeout_s), self._slots:
                 try:
-                    return await call()
+                    return await command(await self._client())
                 except Disconnected:  # the server has restarted: the next try connects again
-                    return await call()
+                    return await command(await self._client())
         except (RedisError, RedisClusterException, OSError) as error:
             if isinstance(error, RedisClusterException):
                 await self._forget_cluster()
@@ -172,3 +213,7 @@ class RedisRegister:
         chosen, self._chosen = self._chosen, None
         if chosen is not None and chosen is not self._redis:
             await chosen.aclose()
+
+
+def _to_seconds(seconds: str, microseconds: str) -> float:
+    return int(seconds) + int(microseconds) / 1e6

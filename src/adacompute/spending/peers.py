@@ -1,0 +1,344 @@
+"""Peers: what a replica knows of the accounts in a register, and of the other replicas.
+
+Twice per second a replica reads what has changed in the register, so that it has a copy of all
+accounts, and every few seconds it says that it is alive. A replica that stops says that it leaves.
+
+When the identity of the server changes, it may have lost data. Then each replica compares it with
+its copies, gives it what it lacks, and reports. Leases are granted again when all replicas that
+were alive have reported. If the server lacked nothing, they are waited for for ``RESTART_S``, else
+for ``RECOVERY_S``; after that, what silent replicas may hold counts as granted. This module knows
+nothing of calls, and does not ask for leases.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from adacompute.core.errors import DataError
+from adacompute.spending.accounts import ALIVE_S, COPY_S, CapAccount
+from adacompute.spending.counters import has_ended
+from adacompute.spending.registers import Changes, Reading, Register, update
+
+CAPS, REPLICAS, RECOVERY = "cap/", "replica/", "recovery"
+"""Beginnings of the keys of accounts and of replicas, before their names; key of a recovery."""
+
+RESTART_S = COPY_S
+"""How long replicas are waited for after a restart of a server that lacks nothing."""
+
+RECOVERY_S = 60.0
+"""How long replicas are waited for if the server has lost data, unless configured."""
+
+ANNOUNCE_S = 10.0
+"""How often a replica says that it is alive."""
+
+KEEP_S = 35 * 86_400.0
+"""How long accounts are kept after the end of their period, and replicas that are gone."""
+
+
+class Presence(NamedTuple):
+    """When a replica was seen last, to which server it has reported, and whether it has left."""
+
+    seen_at: float
+    server: str
+    has_left: bool
+
+    def is_alive(self, now: float) -> bool:
+        """Whether the replica runs, as far as others know."""
+        return not self.has_left and self.seen_at >= now - ALIVE_S
+
+
+class Recovery(NamedTuple):
+    """The reports of replicas to a server: since when, and whether it had lost data.
+
+    ``lost_at`` is when any replica was seen last before. ``silent`` are replicas that have not
+    reported, and when they were seen last.
+    """
+
+    server: str
+    since: float
+    is_lost: bool
+    lost_at: float
+    is_complete: bool
+    silent: Mapping[str, float]
+
+
+T = TypeVar("T", Presence, Recovery)
+
+
+class Peers:
+    """What the replica ``name`` knows; ``is_first`` says that there was no replica before it.
+
+    ``wait_s`` is how long a recovery can still take.
+    """
+
+    def __init__(
+        self, register: Register, name: str, *, recovery_s: float, is_first: bool = False
+    ) -> None:
+        self.wait_s = 0.0
+        self.unsaved: dict[str, str | None] = {}
+        self._register = register
+        self._name = name
+        self._recovery_s = recovery_s
+        self._is_first = is_first
+        self._copies: dict[str, str] = {}
+        self._presences: dict[str, Presence] = {}
+        self._recovery: Recovery | None = None
+        self._has_found_loss = False
+        self._server = ""
+        self._number = 0
+        self._now = 0.0
+        self._joins_at = math.inf
+
+    @property
+    def n_alive(self) -> int:
+        """Replicas that share what is left of a cap, with this one."""
+        return 1 + self.n_others
+
+    @property
+    def n_others(self) -> int:
+        """Other replicas that run, as far as is known."""
+        others = [one for name, one in self._presences.items() if name != self._name]
+        return sum([one.is_alive(self._now) for one in others])
+
+    @property
+    def accounts(self) -> dict[str, CapAccount]:
+        """Copies of all accounts, by counter."""
+        return {
+            key.removeprefix(CAPS): CapAccount.from_json(text)
+            for key, text in self._copies.items()
+            if key.startswith(CAPS)
+        }
+
+    @property
+    def waits_for(self) -> dict[str, float]:
+        """Replicas that a recovery waits for, and when they were seen last."""
+        recovery = self._recovery
+        if recovery is None or recovery.is_complete:
+            return {}
+        return {
+            name: one.seen_at
+            for name, one in self._presences.items()
+            if one.seen_at >= recovery.lost_at - ALIVE_S and not self._has_reported(name)
+        }
+
+    def may_ask(self, server: str) -> bool:
+        """Whether leases can be asked for: replicas have reported to the server, and know us."""
+        recovery = self._recovery
+        is_complete = recovery is not None and recovery.is_complete and recovery.server == server
+        return is_complete and server == self._server and self._now >= self._joins_at
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether leases can be asked for, as far as is known."""
+        return self.may_ask(self._server)
+
+    def find_silent(self, starts_at: float) -> list[str]:
+        """Return replicas that may have used a cap that nobody else knows, by its start."""
+        found = self._recovery.silent if self._recovery is not None else {}
+        return [
+            name
+            for name, seen_at in found.items()
+            if not self._has_reported(name) and seen_at + ALIVE_S >= starts_at
+        ]
+
+    def find_account(self, counter: str) -> str | None:
+        """Return the copy of the account of a counter."""
+        return self._copies.get(CAPS + counter)
+
+    def keep(self, key: str, text: str) -> None:
+        """Keep a copy of a value."""
+        if self._copies.get(key) == text:
+            return
+        if key.startswith(REPLICAS):
+            self._presences[key.removeprefix(REPLICAS)] = _read(Presence, text)
+        elif key == RECOVERY:
+            self._recovery = _read(Recovery, text)
+        elif not key.startswith(CAPS):
+            return  # of no cap
+        self._copies[key] = self.unsaved[key] = text
+
+    async def read(self) -> None:
+        """Read everything, and change nothing."""
+        self._keep_all(await self._read_on(await self._register.changes(0)))
+
+    async def refresh(self, own: Mapping[str, CapAccount]) -> None:
+        """Read what has changed; report to a server that may have lost data.
+
+        ``own`` are accounts with what this replica knows of itself, by counter.
+        """
+        changes = await self._register.changes(self._number)
+        if changes.server == self._server and changes.number < self._number:
+            await self._register.renew(changes.server)  # these are old data
+            changes = await self._register.changes(0)
+        if changes.server != self._server:
+            await self._report(own)
+        else:
+            self._keep_all(await self._read_on(changes))
+        before = self._presences.get(self._name)
+        if before is None or before.has_left or self._now - before.seen_at >= ANNOUNCE_S:
+            await self.announce()
+            self._drop_ended()
+        await self._complete()
+
+    async def announce(self, *, has_left: bool = False) -> None:
+        """Say that this replica is alive and to which server it has reported, or that it leaves."""
+
+        def change(reading: Reading) -> tuple[str, Presence]:
+            presence = Presence(round(reading.now, 3), self._server, has_left)
+            return json.dumps(presence), presence
+
+        before = self._presences.get(self._name)
+        key = REPLICAS + self._name
+        presence = await update(self._register, key, change, durable=False)
+        self._now = max(self._now, presence.seen_at)
+        self.keep(key, json.dumps(presence))
+        if self._joins_at == math.inf:
+            is_known = before is not None and before.is_alive(self._now)
+            self._joins_at = self._now + (0.0 if is_known or self.n_alive == 1 else COPY_S)
+
+    async def _read_on(self, changes: Changes) -> dict[str, str]:
+        """Return changes with those after them."""
+        values = dict(changes.values)
+        while not changes.is_last:
+            changes = await self._register.changes(changes.number)
+            values |= changes.values
+        self._number, self._now = changes.number, changes.now
+        return values
+
+    def _keep_all(self, values: Mapping[str, str]) -> None:
+        for key, text in values.items():
+            self.keep(key, text)
+
+    def _drop_ended(self) -> None:
+        """Drop copies of accounts whose period is over."""
+        for key in [key for key in self._copies if has_ended(key, self._now)]:
+            del self._copies[key]
+            self.unsaved[key] = None
+
+    async def _report(self, own: Mapping[str, CapAccount]) -> None:
+        """Compare a server with the copies, give it what it lacks, and say so.
+
+        If it lacked something and others take it for complete, it gets another identity, so that
+        they report too.
+        """
+        changes = await self._register.changes(0)
+        server, stored = changes.server, await self._read_on(changes)
+        accounts = self.accounts
+        for name, account in own.items():
+            accounts[name] = accounts.get(name, account).merge(account.entries)
+        for name, account in accounts.items():
+            if not CapAccount.from_json(stored.get(CAPS + name)).contains(account):
+                self._has_found_loss = True
+                stored[CAPS + name] = await self._restore(CAPS + name, account)
+        for name, presence in self._presences.items():
+            found = stored.get(REPLICAS + name)
+            if name != self._name and (found is None or _read(Presence, found) < presence):
+                stored[REPLICAS + name] = text = json.dumps(presence)
+                await update(self._register, REPLICAS + name, _set(text))
+        recovery = await self._start_recovery(server)
+        self._keep_all(stored)
+        if recovery is None:
+            await self._register.renew(server)
+            return
+        self.keep(RECOVERY, json.dumps(recovery))
+        self._server, self._has_found_loss = server, False
+        await self.announce()
+
+    async def _restore(self, key: str, known: CapAccount) -> str:
+        def change(reading: Reading) -> tuple[str, str]:
+            stored = CapAccount.from_json(reading.value).merge(known.entries)
+            text = CapAccount(stored.entries, stored.limit or known.limit).to_json()
+            return text, text
+
+        return await update(self._register, key, change)
+
+    async def _start_recovery(self, server: str) -> Recovery | None:
+        """Return the recovery of a server; None if it has lost data and others do not know that."""
+        before = self._recovery
+        if before is not None and not before.is_complete:
+            lost_at = before.lost_at
+        else:
+            lost_at = max((one.seen_at for one in self._presences.values()), default=0.0)
+
+        def change(reading: Reading) -> tuple[str | None, Recovery | None]:
+            found = None if reading.value is None else _read(Recovery, reading.value)
+            if found is None or found.server != server:
+                silent = {} if found is None else found.silent
+                silent = {**(before.silent if before else {}), **silent}
+                start = round(reading.now, 3)
+                found = Recovery(server, start, self._has_found_loss, lost_at, False, silent)
+            elif reading.server != server or (self._has_found_loss and not found.is_lost):
+                return None, None
+            if not found.is_complete:
+                found = found._replace(lost_at=max(found.lost_at, lost_at))
+            return json.dumps(found), found
+
+        return await update(self._register, RECOVERY, change)
+
+    def _has_reported(self, name: str) -> bool:
+        presence, recovery = self._presences.get(name), self._recovery
+        if presence is None or recovery is None:
+            return False
+        return presence.has_left or presence.server == recovery.server
+
+    async def _complete(self) -> None:
+        """End a recovery if all replicas have reported, or if it has lasted long enough."""
+        recovery, self.wait_s = self._recovery, 0.0
+        if recovery is None or recovery.is_complete or recovery.server != self._server:
+            return
+        silent = self.waits_for
+        lasts_s = self._recovery_s if recovery.is_lost else RESTART_S
+        wait_s = recovery.since + lasts_s - self._now
+        knows_all = not silent and (self._is_first or recovery.lost_at > 0)
+        if wait_s > 0 and not knows_all:
+            self.wait_s = wait_s
+            return
+        if silent:
+            await self._count_silent(silent)
+        await self._end_recovery(silent)
+
+    async def _count_silent(self, silent: Iterable[str]) -> None:
+        """Count what silent replicas may hold in all accounts."""
+
+        def change(reading: Reading) -> tuple[str | None, str | None]:
+            if reading.value is None:
+                return None, None
+            text = CapAccount.from_json(reading.value).count_silent(silent).to_json()
+            return text, text
+
+        for name in self.accounts:
+            text = await update(self._register, CAPS + name, change)
+            if text is not None:
+                self.keep(CAPS + name, text)
+
+    async def _end_recovery(self, silent: Mapping[str, float]) -> None:
+        server, oldest = self._server, self._now - KEEP_S
+
+        def change(reading: Reading) -> tuple[str | None, str | None]:
+            found = None if reading.value is None else _read(Recovery, reading.value)
+            if found is None or found.server != server or reading.server != server:
+                return None, reading.value
+            known = {name: at for name, at in found.silent.items() if at > oldest}
+            text = json.dumps(found._replace(is_complete=True, silent={**known, **silent}))
+            return text, text
+
+        text = await update(self._register, RECOVERY, change)
+        if text is not None:
+            self.keep(RECOVERY, text)
+
+
+def _set(text: str) -> Callable[[Reading], tuple[str, None]]:
+    """Return a change that sets a value."""
+    return lambda _: (text, None)
+
+
+def _read(kind: type[T], text: str) -> T:
+    try:
+        return kind(*json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"a {kind.__name__.lower()} in the register cannot be read: {error}"
+        ) from None
