@@ -200,6 +200,7 @@ class ReplicaFile:
                 copies.executemany("REPLACE INTO copies VALUES (?, ?)", saved)
                 copies.executemany("DELETE FROM copies WHERE key = ?", deleted)
         except sqlite3.Error as error:
+            self._close_copies()
             raise OSError(f"{self._copies_path} cannot be written: {error}") from None
 
     def close(self) -> None:
@@ -220,7 +221,10 @@ class ReplicaFile:
             self._copies = sqlite3.connect(self._copies_path, check_same_thread=False)
             self._copies.execute("PRAGMA journal_mode=WAL")
             self._copies.execute("PRAGMA synchronous=OFF")
-            self._copies.execute("CREATE TABLE IF NOT EXISTS copies (key PRIMARY KEY, value)")
+            # Without rowids there is no index, so that reading everything checks everything.
+            self._copies.execute(
+                "CREATE TABLE IF NOT EXISTS copies (key PRIMARY KEY, value) WITHOUT ROWID"
+            )
         return self._copies
 
     def _close_copies(self) -> None:
