@@ -123,7 +123,7 @@ def serve(*, check: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN40
     "--set-spent",
     type=(str, float),
     metavar="NAME AMOUNT",
-    help="Say that at least this was spent, and stop waiting for lost replicas.",
+    help="Say that at least this was spent, for example after all data were lost.",
 )
 @common
 def caps(
@@ -217,14 +217,16 @@ def _print_serving(result: Result) -> None:
 
 
 def _print_caps(result: Result) -> None:
-    """Print the accounts of caps, one row per account."""
-    replicas = result["replicas"]
+    """Print the state of the store, and the accounts of caps, one row per account."""
+    replicas, status = result["replicas"], str(result["replicas"]["status"])
+    if names := ", ".join(name[:8] for name in replicas["waiting_for"]):
+        status += f": waits for {names}"
     print_values(
         "Store of accounts",
         {
             "Store": result["store"],
             "Running replicas": replicas["running"],
-            "Status": _format_status(replicas),
+            "Status": status,
         },
     )
     if not result["accounts"]:
@@ -236,14 +238,7 @@ def _print_caps(result: Result) -> None:
             "Spent": row["spent"],
             "Held": row["held"],
             "Replicas": row["replicas"],
-            "Status": _format_status(row),
         }
         for row in result["accounts"]
     ]
     print_rows("Accounts", rows)
-
-
-def _format_status(row: Result) -> str:
-    """Return a status, with the replicas that it waits for."""
-    names = ", ".join(name[:8] for name in row["waiting_for"])
-    return f"{row['status']}: waits for {names}" if names else str(row["status"])

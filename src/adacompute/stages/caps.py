@@ -63,8 +63,8 @@ async def _list(
             await peers.read()
     finally:
         await register.close()
-    limits = _limits(config)
-    rows = [_describe(config, name, peers.accounts, limits) for name in sorted(peers.accounts)]
+    limits, accounts = _limits(config), peers.accounts
+    rows = [_describe(config, name, accounts, limits) for name in sorted(accounts)]
     return {
         "store": _describe_store(config),
         "replicas": {
