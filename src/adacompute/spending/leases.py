@@ -46,7 +46,6 @@ class Lease:
         "_sent_s",
         "_step",
         "_target",
-        "_text",
         "_used_before",
         "account",
         "is_active",
@@ -70,7 +69,6 @@ class Lease:
         self.is_changed = True
         self.is_extending = False
         self._lease_s = lease_s
-        self._text = ""
         self._rates = (0.0, 0.0)
         self._idle_s = 0.0
         self._sent_s = math.inf
@@ -159,8 +157,8 @@ class Lease:
 
     def copy(self, text: str | None) -> None:
         """Take over a newer account."""
-        if text is not None and text != self._text:
-            self.account, self._text = CapAccount.from_json(text), text
+        if text is not None:
+            self.account = CapAccount.from_json(text)
 
     def wanted(self, minimum: int) -> int:
         """How much to ask for if at least ``minimum`` is needed; it doubles with each call."""
@@ -174,16 +172,18 @@ class Lease:
     def adopt(self, reply: LeaseReply, replica: str, *, limit: int) -> None:
         """Take over the account, and what it says of this replica.
 
-        The account may know of grants whose reply was lost. Grants are usable once ``confirm`` is
-        called, after a sync.
+        Grants are usable once ``confirm`` is called, after a sync. Those that this replica does not
+        know are given back: their reply was lost, or it was silent, and its ceiling was counted.
         """
         self.account, self._sent_s = reply.account, 0.0
         own = reply.account.entries[replica]
         row = self.row
         if row.is_stale:
             row.set_held_spent(own.returned)
+        unknown = own.granted - row.granted - reply.amount
         row.set_granted(max(row.granted, own.granted))
         row.set_returned(max(row.returned, own.returned))
+        self.give_back(unknown)
         if own.spent > row.spent:  # the row was freed at the end of the period, and is used again
             row.set_used(row.used + own.spent - row.spent)
             row.set_spent(own.spent)

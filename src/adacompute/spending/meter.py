@@ -174,8 +174,8 @@ class Meter:
         for row, account in self._replica.load():
             self._leases[row.counter.name] = Lease(row, account, lease_s=self._lease_s)
         await self.refresh()
-        deadline = time.monotonic() + START_S
-        while not self._is_granted and time.monotonic() < deadline:
+        deadline = _loop_time() + START_S
+        while not self._is_granted and _loop_time() < deadline:
             await asyncio.sleep(REFRESH_S / 2)
             await self.refresh()
         self._create_task(self._run())
@@ -229,7 +229,7 @@ class Meter:
 
         Raises CapReached, and reserves nothing, if one of the counters has too little left.
         """
-        deadline = time.monotonic() + WAIT_S
+        deadline = _loop_time() + WAIT_S
         while True:
             reservation = self.try_reserve(counters, worst)
             if reservation is not None:
@@ -317,7 +317,7 @@ class Meter:
                 status = await self._replica.exchange(lease, minimum, lease.wanted(minimum))
                 if status == "granted":
                     return False
-                if time.monotonic() >= deadline or not self._may_come(lease, minimum, status):
+                if _loop_time() >= deadline or not self._may_come(lease, minimum, status):
                     lease.min_refused = minimum
                     raise self._refusal(counter, amount, is_open=status == "refused")
                 return True
@@ -383,6 +383,10 @@ class Meter:
             elif now > ends_at and not (lease.reserved or lease.left or lease.is_changed):
                 del self._leases[name]
                 self._replica.file.remove(lease.row)
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _format_time(seconds: float) -> str:
