@@ -153,8 +153,8 @@ class CapAccount:
 class LeaseRequest:
     """What a replica sends: its own entry, who else there is, and what it needs.
 
-    ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like.
-    ``n_replicas`` is the number of replicas that run. ``silent`` are those that did not report when
+    ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like,
+    and ``largest`` the maximum of its recent calls. ``n_replicas`` is the number of replicas that run. ``silent`` are those that did not report when
     the server had restarted: they may have used a cap that nobody else knows.
     """
 
@@ -163,6 +163,7 @@ class LeaseRequest:
     limit: int
     minimum: int = 0
     wanted: int = 0
+    largest: int = 0
     n_replicas: int = 1
     silent: Collection[str] = ()
 
@@ -200,7 +201,7 @@ def exchange(stored: CapAccount, request: LeaseRequest, *, now: float) -> LeaseR
     if minimum == 0:
         return LeaseReply(account, "granted")
     room = max(first // n_replicas, min(2 * request.wanted, free // n_replicas))
-    room = max(room, CEILING_CALLS * minimum)
+    room = max(room, CEILING_CALLS * max(minimum, request.largest))
     own = own.raise_ceiling(room, now)
     allowed = own.ceiling - own.granted if n_replicas > 1 else free
     if minimum > allowed:

@@ -87,13 +87,14 @@ class CounterUsage:
 class StoreState:
     """Whether the register answers and grants leases, by Unix times.
 
-    ``refused_at`` is when a call was refused last because it did not. As a text, it is empty if
-    nothing is wrong.
+    ``refused_at`` is when a call was refused last because it did not, and ``served_at`` when one
+    was reserved last. As a text, it is empty if nothing is wrong.
     """
 
     unreachable_since: float | None = None
     recovering_until: float | None = None
     refused_at: float = -math.inf
+    served_at: float = -math.inf
 
     def __str__(self) -> str:
         if self.unreachable_since is not None:
@@ -167,6 +168,7 @@ class Meter:
         self._refreshed_at = clock()
         self._refreshing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_served = False
         self.store = StoreState()
 
     async def start(self) -> None:
@@ -222,6 +224,7 @@ class Meter:
             if taken.is_low and self._is_granted and not self._is_closing:
                 taken.is_extending = True
                 self._create_task(self._extend_ahead(taken))
+        self._has_served = True
         return Reservation(parts, self._on_overrun)
 
     async def reserve(self, counters: Sequence[Counter], worst: Charge) -> Reservation:
@@ -247,6 +250,9 @@ class Meter:
         """
         async with self._refreshing:
             replica, leases = self._replica, self._leases.values()
+            if self._has_served:
+                self._has_served, served_at = False, self._clock()
+                self.store = replace(self.store, served_at=served_at)
             try:
                 await replica.refresh(leases)
                 now = self._clock()

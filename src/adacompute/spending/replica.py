@@ -94,6 +94,7 @@ class Replica:
                 counter.limit,
                 minimum=max(0, minimum - waiting),
                 wanted=max(0, wanted - waiting),
+                largest=lease.largest,
                 n_replicas=self.peers.n_alive,
                 silent=self.peers.find_silent(counter.starts_at),
             )
