@@ -154,8 +154,9 @@ class LeaseRequest:
     """What a replica sends: its own entry, who else there is, and what it needs.
 
     ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like,
-    and ``largest`` the maximum of its recent calls. ``n_replicas`` is the number of replicas that run. ``silent`` are those that did not report when
-    the server had restarted: they may have used a cap that nobody else knows.
+    and ``largest`` the maximum of its recent calls. ``n_replicas`` is the number of replicas that
+    run. ``silent`` are those that did not report when the server had restarted: they may have used
+    a cap that nobody else knows.
     """
 
     replica: str
