@@ -70,7 +70,8 @@ def _start_ray(folder: Path) -> Iterator[tuple[str, int]]:
     code = (
         "import sys; from adacompute.batch.ray_cluster import connect\n"
         "with connect(n_cpus=2):\n"
-        "    import ray; print(ray.get_runtime_context().gcs_address, flush=True)\n"
+        "    import ray\n"
+        "    print(ray.get_runtime_context().gcs_address, file=sys.__stdout__, flush=True)\n"
         "    sys.stdin.read()\n"
     )
     process = subprocess.Popen(

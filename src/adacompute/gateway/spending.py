@@ -34,7 +34,8 @@ WARN_S = 60.0
 """Least time between two warnings that counts cannot be exchanged."""
 
 REFUSED_S = 5.0
-"""How long a process that refused a request because of the store is not ready."""
+"""A process that served nothing for so long, and refused requests because of the store, is not
+ready."""
 
 REPLICAS = "replicas"
 """Name of the directory with the files of replicas, beside the file of accounts."""
@@ -123,9 +124,10 @@ class Spending:
 
     @property
     def refuses_all(self) -> bool:
-        """Whether requests are refused because of the store, and all clients have a cap."""
-        is_recent = time.time() - self.store.refused_at < REFUSED_S
-        return is_recent and any(cap.is_of_all for cap in self._config.caps)
+        """Whether requests are refused because of the store, none is served, and all have a cap."""
+        since, store = time.time() - REFUSED_S, self.store
+        is_refusing = store.refused_at > since > store.served_at
+        return is_refusing and any(cap.is_of_all for cap in self._config.caps)
 
     async def _check_store(self, register: Register) -> None:
         """Warn if a crash of the store would lose what was spent."""

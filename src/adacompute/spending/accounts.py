@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from adacompute.core.errors import DataError
@@ -35,7 +36,7 @@ LEASE_SHARE = 4
 CEILING_SHARE = 16
 """A first ceiling, before others know that a replica uses a cap, is one part in so many of it."""
 
-CEILING_CALLS = 8
+CEILING_CALLS = 32
 """A ceiling is at least so many calls above what is granted, however little is left of a cap."""
 
 OPERATOR = "operator"
@@ -85,7 +86,7 @@ class Entry:
         )
 
     def count_ceiling(self) -> Entry:
-        """Grant what may have been granted; what the replica does not need it will give back."""
+        """Count as granted what may have been granted; the replica gives it back if it returns."""
         return replace(self, granted=max(self.granted, self.next_ceiling))
 
 
@@ -145,23 +146,17 @@ class CapAccount:
     @staticmethod
     def from_json(text: str | None) -> CapAccount:
         """Read an account, an empty one without a text; DataError if the text is none."""
-        if text is None:
-            return CapAccount()
-        try:
-            found = json.loads(text)
-            entries = {name: _read_entry(*numbers) for name, numbers in found["entries"].items()}
-            return CapAccount(entries, int(found["limit"]))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise DataError(f"an account of a cap cannot be read: {error}") from None
+        return CapAccount() if text is None else _read_account(text)
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
     """What a replica sends: its own entry, who else there is, and what it needs.
 
-    ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like.
-    ``n_replicas`` is the number of replicas that run. ``silent`` are those that did not report when
-    the server had restarted: they may have used a cap that nobody else knows.
+    ``minimum`` is the least that is of use; 0 asks for nothing. ``wanted`` is what it would like,
+    and ``largest`` the maximum of its recent calls. ``n_replicas`` is the number of replicas that
+    run. ``silent`` are those that did not report when the server had restarted: they may have used
+    a cap that nobody else knows.
     """
 
     replica: str
@@ -169,6 +164,7 @@ class LeaseRequest:
     limit: int
     minimum: int = 0
     wanted: int = 0
+    largest: int = 0
     n_replicas: int = 1
     silent: Collection[str] = ()
 
@@ -205,7 +201,8 @@ def exchange(stored: CapAccount, request: LeaseRequest, *, now: float) -> LeaseR
         return LeaseReply(account, "refused")
     if minimum == 0:
         return LeaseReply(account, "granted")
-    room = max(max(free // 2, first) // n_replicas, CEILING_CALLS * minimum)
+    room = max(first // n_replicas, min(2 * request.wanted, free // n_replicas))
+    room = max(room, CEILING_CALLS * max(minimum, request.largest))
     own = own.raise_ceiling(room, now)
     allowed = own.ceiling - own.granted if n_replicas > 1 else free
     if minimum > allowed:
@@ -213,6 +210,17 @@ def exchange(stored: CapAccount, request: LeaseRequest, *, now: float) -> LeaseR
     amount = max(minimum, min(request.wanted, free // (LEASE_SHARE * n_replicas), allowed))
     granted = replace(own, granted=own.granted + amount)
     return LeaseReply(account.merge({name: granted}), "granted", amount)
+
+
+@lru_cache(maxsize=256)
+def _read_account(text: str) -> CapAccount:
+    """Read an account; its text is often read several times in a row."""
+    try:
+        found = json.loads(text)
+        entries = {name: _read_entry(*numbers) for name, numbers in found["entries"].items()}
+        return CapAccount(entries, int(found["limit"]))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise DataError(f"an account of a cap cannot be read: {error}") from None
 
 
 def _read_entry(

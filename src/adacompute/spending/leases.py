@@ -2,7 +2,8 @@
 
 A lease is used by reservations and falls back to the register when it is not needed. It is meant to
 last for ``lease_s`` of the recent spending, so that calls go on while the register does not answer;
-it is smaller where little is left of the cap. A client that was not seen before gets a small one.
+it is smaller where little is left of the cap. A client that was not seen before gets a lease for a
+few calls, and keeps it for ``lease_s``.
 Everything here is local and takes no time; ``meter`` does the I/O.
 """
 
@@ -27,6 +28,9 @@ RISE_S = 5.0
 FIRST_CALLS = 8
 """Calls that a first lease is meant for."""
 
+LOW_SHARE, HIGH_SHARE = 0.8, 1.5
+"""Shares of the intended lease below which to ask for more, and above which to give back."""
+
 SEND_S, NEARLY_FULL = 5.0, 0.9
 """How often what was spent is sent; at each refresh if more than this share of a cap is held."""
 
@@ -35,7 +39,7 @@ class Lease:
     """The lease of one counter.
 
     ``usable`` is the part of the grants that is durable on this replica's disk. ``account`` is the
-    account as last seen.
+    account as last seen, and ``largest`` the maximum of recent calls.
     """
 
     __slots__ = (
@@ -46,12 +50,12 @@ class Lease:
         "_sent_s",
         "_step",
         "_target",
-        "_text",
         "_used_before",
         "account",
         "is_active",
         "is_changed",
         "is_extending",
+        "largest",
         "lock",
         "min_refused",
         "row",
@@ -70,12 +74,11 @@ class Lease:
         self.is_changed = True
         self.is_extending = False
         self._lease_s = lease_s
-        self._text = ""
         self._rates = (0.0, 0.0)
         self._idle_s = 0.0
         self._sent_s = math.inf
         self._used_before = row.used, row.spent
-        self._peak = self._step = self._target = 0
+        self._peak = self.largest = self._step = self._target = 0
 
     @property
     def counter(self) -> Counter:
@@ -95,7 +98,8 @@ class Lease:
     @property
     def is_low(self) -> bool:
         """Whether to ask for more before this runs out."""
-        return 2 * self.left < self._target and not self.is_extending and self.min_refused is None
+        is_low = self.left < LOW_SHARE * self._target
+        return is_low and not self.is_extending and self.min_refused is None
 
     def take(self, amount: int) -> bool:
         """Reserve an amount; False, reserving nothing, if it is more than is left."""
@@ -106,6 +110,7 @@ class Lease:
         row.set_used(used)
         self.is_active = self.is_changed = True
         self._peak = max(self._peak, used - row.spent)
+        self.largest = max(self.largest, amount)
         return True
 
     def release(self, amount: int) -> None:
@@ -159,8 +164,8 @@ class Lease:
 
     def copy(self, text: str | None) -> None:
         """Take over a newer account."""
-        if text is not None and text != self._text:
-            self.account, self._text = CapAccount.from_json(text), text
+        if text is not None:
+            self.account = CapAccount.from_json(text)
 
     def wanted(self, minimum: int) -> int:
         """How much to ask for if at least ``minimum`` is needed; it doubles with each call."""
@@ -174,16 +179,18 @@ class Lease:
     def adopt(self, reply: LeaseReply, replica: str, *, limit: int) -> None:
         """Take over the account, and what it says of this replica.
 
-        The account may know of grants whose reply was lost. Grants are usable once ``confirm`` is
-        called, after a sync.
+        Grants are usable once ``confirm`` is called, after a sync. Those that this replica does not
+        know are given back: their reply was lost, or it was silent, and its ceiling was counted.
         """
         self.account, self._sent_s = reply.account, 0.0
         own = reply.account.entries[replica]
         row = self.row
         if row.is_stale:
             row.set_held_spent(own.returned)
+        unknown = own.granted - row.granted - reply.amount
         row.set_granted(max(row.granted, own.granted))
         row.set_returned(max(row.returned, own.returned))
+        self.give_back(unknown)
         if own.spent > row.spent:  # the row was freed at the end of the period, and is used again
             row.set_used(row.used + own.spent - row.spent)
             row.set_spent(own.spent)
@@ -206,12 +213,13 @@ class Lease:
         )
         self._idle_s = 0.0 if self.is_active else self._idle_s + elapsed_s
         if self._idle_s >= self._lease_s:
-            self._rates, self._peak = (0.0, 0.0), 0
+            self._rates, self._peak, self.largest = (0.0, 0.0), 0, 0
         self._peak = max(self.reserved, int(self._peak * math.exp(-elapsed_s / self._lease_s)))
         free = self.counter.limit - self.account.held + self.left
         needed = int(self._lease_s * max(self._rates)) + self._peak - self.reserved
-        self._target = max(0, min(needed, free // (LEASE_SHARE * n_replicas)))
-        if 2 * self.left > 3 * self._target:
+        needed = max(needed, FIRST_CALLS * self.largest)
+        self._target = min(needed, free // (LEASE_SHARE * n_replicas))
+        if self.left > HIGH_SHARE * self._target:
             self.give_back(self.left - self._target)
         self._sent_s += elapsed_s
         self._step, self.min_refused, self.is_active = 0, None, False

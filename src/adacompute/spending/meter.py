@@ -87,13 +87,14 @@ class CounterUsage:
 class StoreState:
     """Whether the register answers and grants leases, by Unix times.
 
-    ``refused_at`` is when a call was refused last because it did not. As a text, it is empty if
-    nothing is wrong.
+    ``refused_at`` is when a call was refused last because it did not, and ``served_at`` when one
+    was reserved last. As a text, it is empty if nothing is wrong.
     """
 
     unreachable_since: float | None = None
     recovering_until: float | None = None
     refused_at: float = -math.inf
+    served_at: float = -math.inf
 
     def __str__(self) -> str:
         if self.unreachable_since is not None:
@@ -167,6 +168,7 @@ class Meter:
         self._refreshed_at = clock()
         self._refreshing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_served = False
         self.store = StoreState()
 
     async def start(self) -> None:
@@ -174,8 +176,8 @@ class Meter:
         for row, account in self._replica.load():
             self._leases[row.counter.name] = Lease(row, account, lease_s=self._lease_s)
         await self.refresh()
-        deadline = time.monotonic() + START_S
-        while not self._is_granted and time.monotonic() < deadline:
+        deadline = _loop_time() + START_S
+        while not self._is_granted and _loop_time() < deadline:
             await asyncio.sleep(REFRESH_S / 2)
             await self.refresh()
         self._create_task(self._run())
@@ -222,6 +224,7 @@ class Meter:
             if taken.is_low and self._is_granted and not self._is_closing:
                 taken.is_extending = True
                 self._create_task(self._extend_ahead(taken))
+        self._has_served = True
         return Reservation(parts, self._on_overrun)
 
     async def reserve(self, counters: Sequence[Counter], worst: Charge) -> Reservation:
@@ -229,7 +232,7 @@ class Meter:
 
         Raises CapReached, and reserves nothing, if one of the counters has too little left.
         """
-        deadline = time.monotonic() + WAIT_S
+        deadline = _loop_time() + WAIT_S
         while True:
             reservation = self.try_reserve(counters, worst)
             if reservation is not None:
@@ -247,6 +250,9 @@ class Meter:
         """
         async with self._refreshing:
             replica, leases = self._replica, self._leases.values()
+            if self._has_served:
+                self._has_served, served_at = False, self._clock()
+                self.store = replace(self.store, served_at=served_at)
             try:
                 await replica.refresh(leases)
                 now = self._clock()
@@ -317,7 +323,7 @@ class Meter:
                 status = await self._replica.exchange(lease, minimum, lease.wanted(minimum))
                 if status == "granted":
                     return False
-                if time.monotonic() >= deadline or not self._may_come(lease, minimum, status):
+                if _loop_time() >= deadline or not self._may_come(lease, minimum, status):
                     lease.min_refused = minimum
                     raise self._refusal(counter, amount, is_open=status == "refused")
                 return True
@@ -383,6 +389,10 @@ class Meter:
             elif now > ends_at and not (lease.reserved or lease.left or lease.is_changed):
                 del self._leases[name]
                 self._replica.file.remove(lease.row)
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _format_time(seconds: float) -> str:

@@ -87,15 +87,14 @@ class Replica:
             if not self.peers.may_ask(reading.server):
                 return None, None
             stored = CapAccount.from_json(reading.value)
-            # Grants whose reply was lost, or that are not synced yet, need not be asked for again.
-            granted = stored.entries.get(self.name, row.entry).granted
-            waiting = max(granted, row.granted) - lease.usable
+            waiting = row.granted - lease.usable  # it is not synced yet
             request = LeaseRequest(
                 self.name,
                 row.entry,
                 counter.limit,
                 minimum=max(0, minimum - waiting),
                 wanted=max(0, wanted - waiting),
+                largest=lease.largest,
                 n_replicas=self.peers.n_alive,
                 silent=self.peers.find_silent(counter.starts_at),
             )
