@@ -36,6 +36,13 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
+def allow(server: RedisServer, commands: list[str]) -> None:
+    """Add a user that may use these commands only."""
+    rights = " ".join(f"+{name}" for name in commands)
+    answer = server.send(f"ACL SETUSER gateway on >secret ~adacompute:* -@all {rights}")
+    assert answer.startswith("+OK")
+
+
 @contextmanager
 def serve_cluster() -> Iterator[tuple[RedisServer, RedisServer]]:
     """Run two servers, of which the second has the slot of all keys."""
@@ -235,9 +242,7 @@ def test_a_user_needs_the_rights_that_are_documented(
 
     monkeypatch.setattr("adacompute.spending.redis_register.PAGE_SIZE", 1)
     redis.restart("empty")
-    rights = " ".join(f"+{name}" for name in COMMANDS if name != missing)
-    answer = redis.send(f"ACL SETUSER gateway on >secret ~adacompute:* -@all {rights}")
-    assert answer.startswith("+OK")
+    allow(redis, [name for name in COMMANDS if name != missing])
     asyncio.run(check())
 
 
@@ -255,7 +260,9 @@ def test_a_cluster_keeps_all_values_on_one_server() -> None:
             assert await register.check() is None
 
     with serve_cluster() as (one, other):
-        asyncio.run(check(one.url))
+        for node in (one, other):
+            allow(node, [*COMMANDS, "cluster|slots", "command"])
+        asyncio.run(check(one.url.replace("redis://", "redis://gateway:secret@")))
         assert one.send("DBSIZE") == ":0\r\n"
         assert other.send("DBSIZE") == f":{len(KEYS)}\r\n"
 
