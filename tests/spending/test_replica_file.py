@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import signal
@@ -30,7 +31,7 @@ row.set_returned(5)
 row.set_used(30)
 row.set_spent(10)
 file.save_copies({"cap/a": "1", "cap/b": "2", "gone": "3"})
-file.save_copies({"cap/b": "é", "gone": None, "never": None})
+file.save_copies({"cap/b": '"é"', "gone": None, "never": None})
 print(file.replica, flush=True)
 time.sleep(60)
 """
@@ -169,14 +170,14 @@ def test_disk_space_is_allocated_in_advance(tmp_path: Path) -> None:
 def test_copies_survive_a_killed_process(tmp_path: Path) -> None:
     killed_writer(tmp_path)
     with opened(tmp_path) as file:
-        assert file.read_copies() == {"cap/a": "1", "cap/b": "é"}
+        assert file.read_copies() == {"cap/a": "1", "cap/b": '"é"'}
         file.save_copies({"cap/a": None})
     with opened(tmp_path) as file, opened(tmp_path) as other:
-        assert (file.read_copies(), other.read_copies()) == ({"cap/b": "é"}, {})
+        assert (file.read_copies(), other.read_copies()) == ({"cap/b": '"é"'}, {})
 
 
 def test_copies_that_cannot_be_read_are_dropped(tmp_path: Path) -> None:
-    copies = {f"cap/{number}": "x" * 300 for number in range(100)}
+    copies = {f"cap/{n}": json.dumps({"entries": "x" * 300 * n}) for n in range(20)}
     path = tmp_path / "replica-0.sqlite"
     with opened(tmp_path) as file:
         file.add(counter()).set_used(3)
@@ -210,7 +211,7 @@ try:
 except OSError:
     row.set_used(7)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    file.save_copies({"cap/a": "y" * 200_000})
+    file.save_copies({"cap/a": "1" * 200_000 + ".0"})
     sys.exit(17)
 """
 """A process whose files may have only so many bytes for a while."""
@@ -223,7 +224,7 @@ def test_copies_for_which_there_is_no_space_can_be_saved_later(
     command = [sys.executable, "-c", FULL, str(tmp_path), str(n_bytes)]
     assert subprocess.run(command, check=False).returncode == 17
     with opened(tmp_path) as file:
-        assert file.read_copies() == {"cap/a": "y" * 200_000}
+        assert file.read_copies() == {"cap/a": "1" * 200_000 + ".0"}
         assert file.rows["a"].used == 7
 
 
