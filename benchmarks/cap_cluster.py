@@ -35,7 +35,7 @@ EVENTS = ("drain", "killed", "stopped", "emptied", "silent", "share")
 WARM_S, AFTER_S, LATE_S, STEP_S = 40.0, 15.0, 5.0, 0.1
 NEW_CLIENT = 1_000_000
 MEAN_TOKENS = (1 + MAX_TOKENS) / 2
-FAST = Path("/dev/shm")
+FAST = Path("/dev/shm")  # noqa: S108 - no secret
 """Files of replicas are here if there is such a directory: they are not what is measured."""
 
 
@@ -48,7 +48,7 @@ async def run(folder: Path, event: str, n_replicas: int) -> list[str]:
     await cluster.start()
     with cluster.load(n_replicas, 1.0, lambda client: client):
         if event == "share":
-            while not cluster.refusals:
+            while not cluster.refusals:  # noqa: ASYNC110 - it is simulated
                 await asyncio.sleep(STEP_S)
             return _describe(cluster, "share", loop.time(), None)
         await asyncio.sleep(WARM_S)

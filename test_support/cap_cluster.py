@@ -206,7 +206,7 @@ class CapCluster:
 
 @dataclass(frozen=True)
 class FaultyRun:
-    """What became of a run: what was billed above caps, the share used, and how often what failed."""
+    """What was billed above caps in a run, the share that was used, and what failed how often."""
 
     excess: Mapping[str, int]
     used: float
@@ -214,13 +214,14 @@ class FaultyRun:
     events: Mapping[str, int]
 
 
-LOSSES = ("empty", "old")
+ENDS, LOSSES = ("kill", "lose", "stop", "disaster"), ("empty", "old", "disaster")
 EVENTS = (
-    *("kill", "kill", "lose", "stop", "start", "start", "start"),
-    *("copy", "empty", "old", "restart", "away", "answer", "answer"),
+    *("kill", "kill", "lose", "stop", "start", "start", "start", "start"),
+    *("copy", "empty", "old", "disaster", "restart", "away", "answer", "answer"),
 )
-"""What may happen: ``lose`` kills a replica for good, with its directory, ``stop`` stops it cleanly,
-``old`` restarts the server with its last ``copy``, ``empty`` without data."""
+"""What may happen: ``lose`` kills a replica and deletes its directory, ``stop`` stops it cleanly,
+``old`` restarts the server with its last ``copy``, ``empty`` without data, and a ``disaster`` is
+both at once."""
 
 
 class Faults:
@@ -257,13 +258,14 @@ class Faults:
         others = [i for i, one in enumerate(cluster.replicas) if one in running]
         others = [i for i in others if cluster.replicas[i] is not self._witness]
         stopped = [i for i, one in enumerate(cluster.replicas) if one.meter is None]
-        if event in {"kill", "lose", "stop"} and (not others or len(informed) < 2):
+        if event in ENDS and (not others or len(informed) < 2):
             return
         if (event in LOSSES and not informed) or (event == "start" and not stopped):
             return
         self.counts[event] = self.counts.get(event, 0) + 1
         if event in LOSSES and self._witness is None:
             self._witness = rng.choice(informed)
+            others = [i for i in others if cluster.replicas[i] is not self._witness]
         match event:
             case "kill" | "lose":
                 cluster.kill(rng.choice(others), is_lost=event == "lose")
@@ -275,9 +277,14 @@ class Faults:
                 self._copy = register.copy()
             case "away" | "answer":
                 register.is_away = event == "away"
+            case "restart":
+                register.restart()
+            case "old":
+                register.restart(self._copy)
             case _:
-                copies = {"empty": (0, {}), "old": self._copy}
-                register.restart(copies.get(event))
+                if event == "disaster":
+                    cluster.kill(rng.choice(others), is_lost=True)
+                register.restart((0, {}))
 
 
 def _knows_all(replica: SimulatedReplica) -> bool:
@@ -299,7 +306,7 @@ async def run_faults(folder: Path, seed: int) -> FaultyRun:
     with cluster.load(n_clients, 0.3, (lambda client: client % n_replicas) if is_sticky else None):
         await faults.run(faulty_s, pause_s)
         end = cluster.now() + 4 * faulty_s + 100
-        while cluster.now() < end and cluster.used < 0.999:
+        while cluster.now() < end and cluster.used < 0.999:  # noqa: ASYNC110 - it is simulated
             await asyncio.sleep(1)
     for number in range(n_replicas):
         await cluster.stop(number)
