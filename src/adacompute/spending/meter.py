@@ -260,7 +260,7 @@ class Meter:
                 if replica.peers.is_granted:
                     for lease in leases:
                         if not self._is_closing:
-                            lease.measure(elapsed_s, replica.peers.n_alive)
+                            lease.measure(elapsed_s, 1 + replica.peers.n_others)
                     await replica.publish(leases, extend=not self._is_closing)
                     self._remove_ended()
             except (RegisterError, DataError, OSError) as error:

@@ -67,13 +67,15 @@ T = TypeVar("T", Presence, Recovery)
 class Peers:
     """What the replica ``name`` knows; ``is_first`` says that there was no replica before it.
 
-    ``wait_s`` is how long a recovery can still take.
+    ``wait_s`` is how long a recovery can still take, and ``n_others`` the number of other replicas
+    that run, as far as is known.
     """
 
     def __init__(
         self, register: Register, name: str, *, recovery_s: float, is_first: bool = False
     ) -> None:
         self.wait_s = 0.0
+        self.n_others = 0
         self.unsaved: dict[str, str | None] = {}
         self._register = register
         self._name = name
@@ -87,16 +89,6 @@ class Peers:
         self._number = 0
         self._now = 0.0
         self._joins_at = math.inf
-
-    @property
-    def n_alive(self) -> int:
-        """Replicas that share what is left of a cap, with this one."""
-        return 1 + self.n_others
-
-    @property
-    def n_others(self) -> int:
-        """Other replicas that run, as far as is known."""
-        return sum([self._is_alive(name) for name in self._presences if name != self._name])
 
     @property
     def accounts(self) -> dict[str, CapAccount]:
@@ -165,6 +157,7 @@ class Peers:
     async def read(self) -> None:
         """Read everything, and change nothing."""
         self._keep_all(await self._read_on(await self._register.changes(0)))
+        self._count_others()
 
     async def refresh(self, own: Mapping[str, CapAccount]) -> None:
         """Read what has changed; report to a server that may have lost data.
@@ -183,6 +176,7 @@ class Peers:
         if before is None or before.has_left or self._now - before.seen_at >= ANNOUNCE_S:
             await self.announce()
             self._drop_ended()
+        self._count_others()
         await self._complete()
 
     async def announce(self, *, has_left: bool = False) -> None:
@@ -196,8 +190,9 @@ class Peers:
         presence = await update(self._register, key, change, durable=False)
         self._now = max(self._now, presence.seen_at)
         self.keep(key, json.dumps(presence))
+        self._count_others()
         if self._joins_at == math.inf:
-            self._joins_at = self._now + (0.0 if is_known or self.n_alive == 1 else COPY_S)
+            self._joins_at = self._now + (0.0 if is_known or not self.n_others else COPY_S)
 
     async def _read_on(self, changes: Changes) -> dict[str, str]:
         """Return changes with those after them."""
@@ -277,6 +272,10 @@ class Peers:
             return json.dumps(found), found
 
         return await update(self._register, RECOVERY, change)
+
+    def _count_others(self) -> None:
+        others = [name for name in self._presences if name != self._name]
+        self.n_others = sum([self._is_alive(name) for name in others])
 
     def _is_alive(self, name: str) -> bool:
         """Whether a replica runs, as far as is known."""
