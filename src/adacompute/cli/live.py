@@ -28,6 +28,7 @@ from adacompute.cli.output import (
     format_value,
     print_columns,
     print_rows,
+    print_text,
     print_values,
     progress,
     show,
@@ -214,6 +215,25 @@ def _print_serving(result: Result) -> None:
         for row in result["models"]
     ]
     print_columns("Models", rows)
+    if not result["caps"]:
+        return
+    rows = [
+        {
+            "Cap": row["whose"],
+            "Amount": format_amount(row["amount"], row["unit"]),
+            "Period": row["period"],
+            "Kept by a lost worker": f"at most {format_amount(row['max_stranded'], row['unit'])}",
+        }
+        for row in result["caps"]
+    ]
+    print_rows("Caps", rows)
+    print_text(
+        "A worker that disappears keeps its lease, about 30 seconds of its traffic, until the "
+        "period ends. If the account store and all gateways that used it are lost together, caps "
+        "count from zero: correct that with adacompute caps --set-spent."
+    )
+    if result["store_problem"] is not None:
+        print_text(f"Account store: {result['store_problem']}")
 
 
 def _print_caps(result: Result) -> None:

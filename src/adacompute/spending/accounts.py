@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from adacompute.core.errors import DataError
@@ -77,8 +77,8 @@ class Entry:
         )
 
     def raise_ceiling(self, room: int, now: float) -> Entry:
-        """Announce a ceiling that is ``room`` above what is granted, if the last one is known."""
-        if now - self.raised_at < COPY_S:
+        """Announce a ceiling that is ``room`` above what is granted, if all know the last one."""
+        if self.next_ceiling > self.ceiling and now - self.raised_at < COPY_S:
             return self
         ceiling = max(self.next_ceiling, self.granted + room)
         return replace(
@@ -97,12 +97,12 @@ class CapAccount:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     limit: int = 0
 
-    @property
+    @cached_property
     def held(self) -> int:
         """What counts against the cap: everything that was spent or leased."""
         return sum([entry.granted - entry.returned for entry in self.entries.values()])
 
-    @property
+    @cached_property
     def spent(self) -> int:
         """What replicas said that they spent."""
         return sum([entry.spent for entry in self.entries.values()])

@@ -45,10 +45,6 @@ class Presence(NamedTuple):
     server: str
     has_left: bool
 
-    def is_alive(self, now: float) -> bool:
-        """Whether the replica runs, as far as others know."""
-        return not self.has_left and self.seen_at >= now - ALIVE_S
-
 
 class Recovery(NamedTuple):
     """The reports of replicas to a server: since when, and whether it had lost data.
@@ -71,13 +67,15 @@ T = TypeVar("T", Presence, Recovery)
 class Peers:
     """What the replica ``name`` knows; ``is_first`` says that there was no replica before it.
 
-    ``wait_s`` is how long a recovery can still take.
+    ``wait_s`` is how long a recovery can still take, and ``n_others`` the number of other replicas
+    that run, as far as is known.
     """
 
     def __init__(
         self, register: Register, name: str, *, recovery_s: float, is_first: bool = False
     ) -> None:
         self.wait_s = 0.0
+        self.n_others = 0
         self.unsaved: dict[str, str | None] = {}
         self._register = register
         self._name = name
@@ -91,17 +89,6 @@ class Peers:
         self._number = 0
         self._now = 0.0
         self._joins_at = math.inf
-
-    @property
-    def n_alive(self) -> int:
-        """Replicas that share what is left of a cap, with this one."""
-        return 1 + self.n_others
-
-    @property
-    def n_others(self) -> int:
-        """Other replicas that run, as far as is known."""
-        others = [one for name, one in self._presences.items() if name != self._name]
-        return sum([one.is_alive(self._now) for one in others])
 
     @property
     def accounts(self) -> dict[str, CapAccount]:
@@ -135,6 +122,13 @@ class Peers:
         """Whether leases can be asked for, as far as is known."""
         return self.may_ask(self._server)
 
+    def count_spent(self, account: CapAccount) -> int:
+        """Return what was spent, with leases of replicas that are gone: nobody gives them back."""
+        return sum(
+            entry.spent if self._is_alive(name) else entry.held
+            for name, entry in account.entries.items()
+        )
+
     def find_silent(self, starts_at: float) -> list[str]:
         """Return replicas that may have used a cap that nobody else knows, by its start."""
         found = self._recovery.silent if self._recovery is not None else {}
@@ -163,6 +157,7 @@ class Peers:
     async def read(self) -> None:
         """Read everything, and change nothing."""
         self._keep_all(await self._read_on(await self._register.changes(0)))
+        self._count_others()
 
     async def refresh(self, own: Mapping[str, CapAccount]) -> None:
         """Read what has changed; report to a server that may have lost data.
@@ -181,6 +176,7 @@ class Peers:
         if before is None or before.has_left or self._now - before.seen_at >= ANNOUNCE_S:
             await self.announce()
             self._drop_ended()
+        self._count_others()
         await self._complete()
 
     async def announce(self, *, has_left: bool = False) -> None:
@@ -190,14 +186,13 @@ class Peers:
             presence = Presence(round(reading.now, 3), self._server, has_left)
             return json.dumps(presence), presence
 
-        before = self._presences.get(self._name)
-        key = REPLICAS + self._name
+        key, is_known = REPLICAS + self._name, self._is_alive(self._name)
         presence = await update(self._register, key, change, durable=False)
         self._now = max(self._now, presence.seen_at)
         self.keep(key, json.dumps(presence))
+        self._count_others()
         if self._joins_at == math.inf:
-            is_known = before is not None and before.is_alive(self._now)
-            self._joins_at = self._now + (0.0 if is_known or self.n_alive == 1 else COPY_S)
+            self._joins_at = self._now + (0.0 if is_known or not self.n_others else COPY_S)
 
     async def _read_on(self, changes: Changes) -> dict[str, str]:
         """Return changes with those after them."""
@@ -277,6 +272,15 @@ class Peers:
             return json.dumps(found), found
 
         return await update(self._register, RECOVERY, change)
+
+    def _count_others(self) -> None:
+        others = [name for name in self._presences if name != self._name]
+        self.n_others = sum([self._is_alive(name) for name in others])
+
+    def _is_alive(self, name: str) -> bool:
+        """Whether a replica runs, as far as is known."""
+        one = self._presences.get(name)
+        return one is not None and not one.has_left and one.seen_at >= self._now - ALIVE_S
 
     def _has_reported(self, name: str) -> bool:
         presence, recovery = self._presences.get(name), self._recovery

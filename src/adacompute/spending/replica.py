@@ -83,7 +83,7 @@ class Replica:
         """
         counter, row, key = lease.counter, lease.row, CAPS + lease.counter.name
 
-        def change(reading: Reading) -> tuple[str | None, LeaseReply | None]:
+        def change(reading: Reading) -> tuple[str | None, tuple[LeaseReply, str] | None]:
             if not self.peers.may_ask(reading.server):
                 return None, None
             stored = CapAccount.from_json(reading.value)
@@ -95,30 +95,32 @@ class Replica:
                 minimum=max(0, minimum - waiting),
                 wanted=max(0, wanted - waiting),
                 largest=lease.largest,
-                n_replicas=self.peers.n_alive,
+                n_replicas=1 + self.peers.n_others,
                 silent=self.peers.find_silent(counter.starts_at),
             )
             reply = exchange(stored, request, now=reading.now)
-            return reply.account.to_json(), reply
+            text = reply.account.to_json()
+            return text, (reply, text)
 
         lease.is_changed = False
         try:
-            reply = await update(
+            answer = await update(
                 self.register,
                 key,
                 change,
                 durable=minimum > 0,
                 expires_at=counter.ends_at + KEEP_S,
             )
-            if reply is not None:
-                self.peers.keep(key, reply.account.to_json())
+            if answer is not None:
+                reply, text = answer
+                self.peers.keep(key, text)
                 lease.adopt(reply, self.name, limit=counter.limit)
                 await self._confirm(lease)
         except BaseException:
             lease.is_changed = True
             raise
-        lease.is_changed |= reply is None
-        return "recovering" if reply is None else reply.status
+        lease.is_changed |= answer is None
+        return "recovering" if answer is None else reply.status
 
     async def _confirm(self, lease: Lease) -> None:
         """Make grants usable."""
