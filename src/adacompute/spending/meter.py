@@ -191,7 +191,8 @@ class Meter:
             await asyncio.wait(self._tasks)
         for _ in range(2):  # the first may find a grant whose reply was lost
             for lease in self._leases.values():
-                lease.give_back_all()
+                async with lease.lock:  # nobody asks for more meanwhile
+                    lease.give_back_all()
             await self.refresh()
         if self._is_granted:
             with suppress(RegisterError):
@@ -270,12 +271,11 @@ class Meter:
 
     def usage(self) -> list[CounterUsage]:
         """Return what is known of all counters."""
-        found = []
-        for lease in self._leases.values():
-            account = self._know(lease)
-            left, reserved = lease.left, lease.reserved
-            found.append(CounterUsage(lease.counter, account.spent, account.held, left, reserved))
-        return found
+        known = [(lease, self._know(lease)) for lease in self._leases.values()]
+        return [
+            CounterUsage(lease.counter, account.spent, account.held, lease.left, lease.reserved)
+            for lease, account in known
+        ]
 
     def _know(self, lease: Lease) -> CapAccount:
         """Return the account with what this replica has spent since it was sent."""
@@ -334,7 +334,7 @@ class Meter:
     def _may_come(self, lease: Lease, minimum: int, status: LeaseStatus) -> bool:
         """Whether what was not granted now may be granted within moments."""
         if status == "refused":
-            return lease.may_be_returned(minimum, self._replica.name)
+            return lease.may_be_returned(minimum, self._replica.peers.others)
         return self._replica.peers.wait_s <= WAIT_S
 
     def _fail(self, error: Exception) -> None:

@@ -45,22 +45,27 @@ class Replica:
 
     async def close(self) -> None:
         """Sync and close the file."""
-        await self._sync()
-        self._disk.shutdown()
-        self.file.close()
+        try:
+            await self._sync()
+        finally:
+            self._disk.shutdown()
+            self.file.close()
 
     async def refresh(self, leases: Collection[Lease]) -> None:
         """Read what other replicas have changed, and save it; OSError if the disk is full."""
-        own = {
-            lease.counter.name: CapAccount({self.name: lease.row.entry}, lease.counter.limit)
-            for lease in leases
-        }
-        await self.peers.refresh(own)
+
+        def know() -> dict[str, CapAccount]:
+            return {
+                lease.counter.name: CapAccount({self.name: lease.row.entry}, lease.counter.limit)
+                for lease in leases
+            }
+
+        await self.peers.refresh(know)
         for lease in leases:
             lease.copy(self.peers.find_account(lease.counter.name))
-        if unsaved := self.peers.unsaved:
-            await self._on_disk(self.file.save_copies, dict(unsaved))
-            unsaved.clear()
+        if saved := dict(self.peers.unsaved):
+            await self._on_disk(self.file.save_copies, saved)
+            self.peers.forget_saved(saved)
 
     async def publish(self, leases: Collection[Lease], *, extend: bool) -> None:
         """Send what has changed; with ``extend``, extend leases that will be too small soon."""
@@ -82,11 +87,15 @@ class Replica:
         The caller holds the lock of the lease.
         """
         counter, row, key = lease.counter, lease.row, CAPS + lease.counter.name
+        server = ""
 
         def change(reading: Reading) -> tuple[str | None, LeaseReply | None]:
-            if not self.peers.may_ask(reading.server):
+            nonlocal server
+            server = reading.server
+            if not self.peers.may_ask(server):
                 return None, None
-            stored = CapAccount.from_json(reading.value)
+            text = reading.value or self.peers.find_account(counter.name)  # a value may be deleted
+            stored = CapAccount.from_json(text)
             waiting = row.granted - lease.usable  # it is not synced yet
             request = LeaseRequest(
                 self.name,
@@ -110,6 +119,8 @@ class Replica:
                 durable=minimum > 0,
                 expires_at=counter.ends_at + KEEP_S,
             )
+            if not self.peers.may_ask(server):
+                reply = None  # it was reported without this grant, which is given back later
             if reply is not None:
                 self.peers.keep(key, reply.account.to_json())
                 lease.adopt(reply, self.name, limit=counter.limit)
