@@ -264,6 +264,7 @@ class Peers:
         self._keep_all(stored, number)
         recovery = await self._start_recovery(server, before)
         if recovery is None:
+            await self.announce()  # so that others wait for this replica
             await self._register.renew(server)
             return
         self.keep(RECOVERY, json.dumps(recovery))
@@ -367,9 +368,10 @@ def _set(text: str) -> Callable[[Reading], tuple[str, None]]:
 
 def _read(kind: type[T], text: str) -> T:
     try:
-        found = kind(*json.loads(text))
-        json.dumps(found, allow_nan=False)
-        is_read = [*map(type, found)] == [*map(type, kind())]
+        values = json.loads(text)
+        found = kind(*values)
+        json.dumps(values, allow_nan=False)
+        is_read = [*found] == values and [*map(type, found)] == [*map(type, kind())]
     except (ValueError, TypeError, RecursionError):
         is_read = False
     if not is_read:
