@@ -257,7 +257,7 @@ class Peers:
                 stored[CAPS + name] = await self._restore(CAPS + name, account)
         for name, presence in self._presences.items():
             seen = stored.get(REPLICAS + name)
-            if name != self._name and (seen is None or _read(Presence, seen) < presence):
+            if seen is None or _read(Presence, seen) < presence:
                 stored[REPLICAS + name] = text = json.dumps(presence)
                 await update(self._register, REPLICAS + name, _set(text))
         before = self._recovery
