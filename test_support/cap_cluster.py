@@ -202,3 +202,112 @@ class CapCluster:
         finally:
             self.reserved -= rest
         reservation.settle({"tokens": actual})
+
+
+@dataclass(frozen=True)
+class FaultyRun:
+    """What was billed above caps in a run, the share that was used, and what failed how often."""
+
+    excess: Mapping[str, int]
+    used: float
+    n_calls: int
+    events: Mapping[str, int]
+
+
+ENDS, LOSSES = ("kill", "lose", "stop", "disaster"), ("empty", "old", "disaster")
+EVENTS = (
+    *("kill", "kill", "lose", "stop", "start", "start", "start", "start"),
+    *("copy", "empty", "old", "disaster", "restart", "away", "answer", "answer"),
+)
+"""What may happen: ``lose`` kills a replica and deletes its directory, ``stop`` stops it cleanly,
+``old`` restarts the server with its last ``copy``, ``empty`` without data, and a ``disaster`` is
+both at once."""
+
+
+class Faults:
+    """Random faults of a cluster.
+
+    When the server loses its data, one replica that knows them stays until all have reported:
+    without it, nobody could know what was spent.
+    """
+
+    def __init__(self, cluster: CapCluster, seed: int) -> None:
+        self._cluster = cluster
+        self._rng = random.Random(seed)  # noqa: S311 - no secret
+        self._copy = cluster.register.copy()
+        self._witness: SimulatedReplica | None = None
+        self.counts: dict[str, int] = {}
+
+    async def run(self, duration_s: float, pause_s: float) -> None:
+        """Let things fail for some time; then everything runs again."""
+        cluster = self._cluster
+        end = cluster.now() + duration_s
+        while cluster.now() < end:
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            await self._fail(self._rng.choice(EVENTS))
+        cluster.register.is_away = False
+        await cluster.start([i for i, one in enumerate(cluster.replicas) if one.meter is None])
+
+    async def _fail(self, event: str) -> None:
+        cluster, rng = self._cluster, self._rng
+        register = cluster.register
+        running = [one for one in cluster.replicas if one.meter is not None]
+        informed = [one for one in running if _knows_all(one)]
+        if len(informed) == len(running):
+            self._witness = None
+        others = [i for i, one in enumerate(cluster.replicas) if one in running]
+        others = [i for i in others if cluster.replicas[i] is not self._witness]
+        stopped = [i for i, one in enumerate(cluster.replicas) if one.meter is None]
+        if event in ENDS and (not others or len(informed) < 2):
+            return
+        if (event in LOSSES and not informed) or (event == "start" and not stopped):
+            return
+        self.counts[event] = self.counts.get(event, 0) + 1
+        if event in LOSSES and self._witness is None:
+            self._witness = rng.choice(informed)
+            others = [i for i in others if cluster.replicas[i] is not self._witness]
+        match event:
+            case "kill" | "lose":
+                cluster.kill(rng.choice(others), is_lost=event == "lose")
+            case "stop":
+                await cluster.stop(rng.choice(others), is_lost=rng.random() < 0.5)
+            case "start":
+                await cluster.start([rng.choice(stopped)])
+            case "copy":
+                self._copy = register.copy()
+            case "away" | "answer":
+                register.is_away = event == "away"
+            case "restart":
+                register.restart()
+            case "old":
+                register.restart(self._copy)
+            case _:
+                if event == "disaster":
+                    cluster.kill(rng.choice(others), is_lost=True)
+                register.restart((0, {}))
+
+
+def _knows_all(replica: SimulatedReplica) -> bool:
+    meter = replica.meter
+    return meter is not None and meter._replica.peers.is_granted  # noqa: SLF001
+
+
+async def run_faults(folder: Path, seed: int) -> FaultyRun:
+    """Let replicas spend under caps while things fail, and then until the caps are reached."""
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    n_replicas, n_clients = rng.randint(2, 5), rng.randint(2, 12)
+    faulty_s, pause_s = rng.choice([20.0, 60.0, 150.0]), rng.choice([0.5, 3.0, 10.0])
+    limit = int(11 * n_clients * faulty_s * rng.uniform(0.5, 1.2))
+    each = rng.choice([limit, limit // 2, limit // n_clients])
+    cluster = CapCluster(folder, n_replicas, (limit, each), seed=seed)
+    await cluster.start()
+    faults = Faults(cluster, seed)
+    is_sticky = rng.random() < 0.5
+    with cluster.load(n_clients, 0.3, (lambda client: client % n_replicas) if is_sticky else None):
+        await faults.run(faulty_s, pause_s)
+        end = cluster.now() + 4 * faulty_s + 100
+        while cluster.now() < end and cluster.used < 0.999:  # noqa: ASYNC110 - it is simulated
+            await asyncio.sleep(1)
+    for number in range(n_replicas):
+        await cluster.stop(number)
+    return FaultyRun(cluster.excess(), cluster.used, cluster.n_calls, faults.counts)

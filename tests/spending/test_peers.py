@@ -304,7 +304,7 @@ async def test_after_a_loss_silent_replicas_are_waited_for_and_then_counted() ->
     for counter in ("a", "b"):
         taken = [await other.take_all(counter) for other in (one, three)]
         assert sum(taken) + two.own[counter].held <= LIMIT
-        assert sum(taken) > LIMIT // 2
+        assert sum(taken) > LIMIT // 4
 
 
 @simulated
@@ -350,12 +350,13 @@ async def _join(register: MemoryRegister, name: str) -> Replica:
 @simulated
 async def test_a_late_replica_that_knows_more_makes_all_report_again(is_known: bool) -> None:  # noqa: FBT001 - a case
     register, (one, two) = await start(2)
-    assert await one.take("a", 50) == 50
+    assert await one.take("a", 5) == 5
     await asyncio.sleep(COPY_S)
     if is_known:  # the other one finds a loss, but does not know the last change
         two.stop()
-        assert await one.take("a", 12) == 12
-        await asyncio.sleep(0.6)
+        for _ in range(3):
+            await asyncio.sleep(COPY_S)
+            assert await one.take("a", 12) == 12
     else:
         await two.leave()
         await asyncio.sleep(1)

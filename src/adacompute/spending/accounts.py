@@ -81,8 +81,8 @@ class Entry:
         )
 
     def raise_ceiling(self, room: int, now: float) -> Entry:
-        """Announce a ceiling that is ``room`` above what is granted, if the last one is known."""
-        if abs(now - self.raised_at) < COPY_S:  # a clock may be set back
+        """Announce a ceiling that is ``room`` above what is granted, if all know the last one."""
+        if self.next_ceiling > self.ceiling and abs(now - self.raised_at) < COPY_S:
             return self
         ceiling = max(self.next_ceiling, self.granted + room)
         return replace(

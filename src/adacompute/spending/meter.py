@@ -363,7 +363,7 @@ class Meter:
     def _refusal(self, counter: Counter, amount: int, *, is_open: bool = True) -> CapReached:
         """Return why a call is refused; unless ``is_open``, a retry soon can help."""
         lease = self._leases.get(counter.name)
-        spent = 0 if lease is None else self._know(lease).spent
+        spent = 0 if lease is None else self._replica.peers.count_spent(self._know(lease))
         if self._is_closing or not self._is_granted or not is_open:
             if not self._is_closing:
                 self.store = replace(self.store, refused_at=self._clock())

@@ -45,10 +45,6 @@ class Presence(NamedTuple):
     server: str = ""
     has_left: bool = False
 
-    def is_alive(self, now: float) -> bool:
-        """Whether the replica runs, as far as others know."""
-        return not self.has_left and self.seen_at >= now - ALIVE_S
-
 
 class Recovery(NamedTuple):
     """The reports of replicas to a server: since when, and whether it had lost data.
@@ -100,8 +96,7 @@ class Peers:
     @property
     def others(self) -> list[str]:
         """Other replicas that run, as far as is known."""
-        found = self._presences.items()
-        return [name for name, one in found if name != self._name and one.is_alive(self._now)]
+        return [one for one in self._presences if one != self._name and self._is_alive(one)]
 
     @property
     def accounts(self) -> dict[str, CapAccount]:
@@ -134,6 +129,13 @@ class Peers:
     def is_granted(self) -> bool:
         """Whether leases can be asked for, as far as is known."""
         return self.may_ask(self._server)
+
+    def count_spent(self, account: CapAccount) -> int:
+        """Return what was spent, with leases of replicas that are gone: nobody gives them back."""
+        return sum(
+            entry.spent if self._is_alive(name) else entry.held
+            for name, entry in account.entries.items()
+        )
 
     def find_silent(self, starts_at: float) -> list[str]:
         """Return replicas that may have used a cap that nobody else knows, by its start."""
@@ -202,13 +204,12 @@ class Peers:
             presence = Presence(round(reading.now, 3), self._server, leaves)
             return json.dumps(presence), presence
 
-        before = self._presences.get(self._name)
-        key, expires_at = REPLICAS + self._name, self._now + KEEP_S
+        key, is_known = REPLICAS + self._name, self._is_alive(self._name)
+        expires_at = self._now + KEEP_S
         presence = await update(self._register, key, change, durable=False, expires_at=expires_at)
         self._now = max(self._now, presence.seen_at)
         self.keep(key, json.dumps(presence))
         if self._joins_at == math.inf:
-            is_known = before is not None and before.is_alive(self._now)
             self._joins_at = self._now + (0.0 if is_known or self.n_alive == 1 else COPY_S)
 
     async def _read_on(self, changes: Changes) -> tuple[dict[str, str], int]:
@@ -302,6 +303,11 @@ class Peers:
             return json.dumps(found), found
 
         return await update(self._register, RECOVERY, change)
+
+    def _is_alive(self, name: str) -> bool:
+        """Whether a replica runs, as far as is known."""
+        one = self._presences.get(name)
+        return one is not None and not one.has_left and one.seen_at >= self._now - ALIVE_S
 
     def _has_reported(self, name: str) -> bool:
         presence, recovery = self._presences.get(name), self._recovery
