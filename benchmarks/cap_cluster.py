@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.cap_cluster [REPLICAS ...]`` runs real meters in simulated time; only the
 store is not real. Every replica has a client of its own, which makes a call per second, and all
-have one cap. For each number of replicas it prints a row per event, 40 s after the start:
+have one cap. For each number of replicas it prints a row per event, 30 s after the start:
 
     drain     one replica stops and loses its directory; the store restarts with its data
     killed    the store does not answer for 9 s and restarts with its data
@@ -32,7 +32,7 @@ from test_support.cap_cluster import CALL_S, MAX_TOKENS, CapCluster, run_faults
 from test_support.simulated_time import run_simulated
 
 EVENTS = ("drain", "killed", "stopped", "emptied", "silent", "share")
-WARM_S, AFTER_S, LATE_S, STEP_S = 40.0, 15.0, 5.0, 0.1
+WARM_S, AFTER_S, LATE_S, STEP_S = 30.0, 10.0, 5.0, 0.1
 NEW_CLIENT = 1_000_000
 MEAN_TOKENS = (1 + MAX_TOKENS) / 2
 FAST = Path("/dev/shm")  # noqa: S108 - no secret

@@ -5,6 +5,7 @@ It behaves as a server does that is restarted with its data, without them, or wi
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ class MemoryRegister:
         self.number = 0
         self.values: dict[str, tuple[str, int]] = {}
         self._clock = clock
+        self._expiries: dict[str, float] = {}
+        self._next_expiries: list[tuple[float, str]] = []
         self._server = _make_identity()
 
     def restart(self, copy: tuple[int, dict[str, tuple[str, int]]] | None = None) -> None:
@@ -56,7 +59,7 @@ class MemoryRegister:
         expires_at: float = math.inf,
     ) -> bool:
         """Replace a value, unless it or the server has changed since it was read."""
-        del durable, expires_at
+        del durable
         self._call()
         value, _ = self.values.get(key, (None, 0))
         if value != old.value or old.server != self._server:
@@ -64,6 +67,10 @@ class MemoryRegister:
         self.number += 1
         self.values.pop(key, None)
         self.values[key] = new, self.number  # the last change is last
+        if self._expiries.get(key, math.inf) != expires_at:
+            self._expiries[key] = expires_at
+            heapq.heappush(self._next_expiries, (expires_at, key))
+        self._delete_expired()
         return True
 
     async def changes(self, after: int) -> Changes:
@@ -92,6 +99,12 @@ class MemoryRegister:
 
     async def close(self) -> None:
         """Do nothing."""
+
+    def _delete_expired(self) -> None:
+        while self._next_expiries and self._next_expiries[0][0] <= self._clock():
+            expires_at, key = heapq.heappop(self._next_expiries)
+            if self._expiries.get(key) == expires_at:
+                self.values.pop(key, None)
 
     def _call(self) -> None:
         self.n_calls += 1

@@ -38,7 +38,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Return the simulated time."""
         return self._simulated.now
 
-    def run_in_executor(  # type: ignore[override]  # the result is a future all the same
+    def run_in_executor(
         self, executor: object, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
         """Call a function now."""

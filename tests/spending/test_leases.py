@@ -193,9 +193,9 @@ def test_a_limit_that_is_lowered_during_a_request_applies_to_its_grant(file: Rep
 
 def test_only_leases_of_replicas_that_run_may_be_returned(file: ReplicaFile) -> None:
     lease = Client(file).lease
-    lease.account = CapAccount({"a": Entry(100, 20, 50), "b": Entry(500)}, LIMIT)
-    assert lease.may_be_returned(30, ["a", "unknown"])
-    assert not lease.may_be_returned(31, ["a"])
+    lease.account = CapAccount({"a": Entry(100, 20, 50), "b": Entry(LIMIT - 90)}, LIMIT)
+    assert lease.may_be_returned(40, ["a", "unknown"])  # 10 are left
+    assert not lease.may_be_returned(41, ["a"])
 
 
 def test_what_was_spent_is_sent_seldom_unless_the_cap_is_nearly_full(file: ReplicaFile) -> None:

@@ -118,7 +118,7 @@ class Replica:
                 LIMIT,
                 minimum=amount,
                 wanted=amount,
-                n_replicas=self.peers.n_alive,
+                n_replicas=1 + len(self.peers.others),
                 silent=self.peers.find_silent(0.0),
             )
             reply = exchange(CapAccount.from_json(reading.value), request, now=reading.now)
@@ -190,7 +190,7 @@ async def test_a_replica_copies_what_others_change_and_who_there_is() -> None:
     assert await one.take("a", 10) == 10
     await asyncio.sleep(COPY_S)
     assert two.peers.accounts["a"].held == 10
-    assert (one.peers.n_alive, two.peers.others) == (2, ["r0"])
+    assert (one.peers.others, two.peers.others) == (["r1"], ["r0"])
 
 
 @simulated
@@ -198,7 +198,7 @@ async def test_a_replica_that_leaves_is_neither_counted_nor_waited_for() -> None
     register, (one, two) = await start(2)
     await two.leave()
     await asyncio.sleep(1)
-    assert one.peers.n_alive == 1
+    assert one.peers.others == []
     register.restart()
     await asyncio.sleep(0.6)
     assert one.peers.is_granted
@@ -509,7 +509,7 @@ async def test_a_new_replica_waits_until_others_know_it() -> None:
     two.go_on()
     waited_s = await two.granted()
     assert COPY_S <= waited_s <= COPY_S + 1
-    assert one.peers.n_alive == 2
+    assert one.peers.others == ["new"]
     two.stop()
     await two.peers.refresh(dict)
     two = Replica(register, "new")  # it was killed, and starts again: it is known

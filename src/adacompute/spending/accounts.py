@@ -20,7 +20,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from adacompute.core.errors import DataError
@@ -101,12 +101,12 @@ class CapAccount:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     limit: int = 0
 
-    @property
+    @cached_property
     def held(self) -> int:
         """What counts against the cap: everything that was spent or leased."""
         return sum([entry.granted - entry.returned for entry in self.entries.values()])
 
-    @property
+    @cached_property
     def spent(self) -> int:
         """What replicas said that they spent."""
         return sum([entry.spent for entry in self.entries.values()])

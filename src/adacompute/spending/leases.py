@@ -155,10 +155,11 @@ class Lease:
         return self.min_refused is not None and minimum >= self.min_refused
 
     def may_be_returned(self, minimum: int, others: Iterable[str]) -> bool:
-        """Whether leases of other replicas, of which they may not need all, are as large."""
+        """Whether an amount fits if other replicas do not need their leases."""
         entries, nothing = self.account.entries, Entry()
         found = [entries.get(name, nothing) for name in others]
-        return sum(one.held - one.spent for one in found) >= minimum
+        free = self.counter.limit - self.account.held
+        return free + sum(one.held - one.spent for one in found) >= minimum
 
     def must_send(self, *, now: bool) -> bool:
         """Whether to tell the register what has changed: ``now``, or after a while."""

@@ -240,7 +240,8 @@ class Meter:
                 return reservation
             must_wait = False
             for counter in counters:
-                must_wait |= await self._extend(counter, worst[counter.unit], deadline)
+                amount = worst[counter.unit] * counters.count(counter)
+                must_wait |= await self._extend(counter, amount, deadline)
             if must_wait:
                 await asyncio.sleep(WAIT_STEP_S)
 
@@ -259,9 +260,8 @@ class Meter:
                 now = self._clock()
                 elapsed_s, self._refreshed_at = max(REFRESH_S, now - self._refreshed_at), now
                 if replica.peers.is_granted:
-                    for lease in leases:
-                        if not self._is_closing:
-                            lease.measure(elapsed_s, replica.peers.n_alive)
+                    for lease in () if self._is_closing else leases:
+                        lease.measure(elapsed_s, 1 + len(replica.peers.others))
                     await replica.publish(leases, extend=not self._is_closing)
                     self._remove_ended()
             except (RegisterError, DataError, OSError) as error:
@@ -383,10 +383,10 @@ class Meter:
         """Free the rows of periods that are over and sent."""
         now = self._clock()
         for name, lease in list(self._leases.items()):
-            ends_at = lease.counter.ends_at
+            ends_at, is_used = lease.counter.ends_at, lease.is_changed or lease.lock.locked()
             if now > ends_at + DAY_S and lease.reserved:
                 lease.settle(lease.reserved, lease.reserved)
-            elif now > ends_at and not (lease.reserved or lease.left or lease.is_changed):
+            elif now > ends_at and not (lease.reserved or lease.left or is_used):
                 del self._leases[name]
                 self._replica.file.remove(lease.row)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from adacompute.core.errors import DataError
@@ -67,13 +68,15 @@ T = TypeVar("T", Presence, Recovery)
 class Peers:
     """What the replica ``name`` knows; ``is_first`` says that there was no replica before it.
 
-    ``wait_s`` is how long a recovery can still take.
+    ``wait_s`` is how long a recovery can still take, and ``others`` are the other replicas that
+    run, as far as is known.
     """
 
     def __init__(
         self, register: Register, name: str, *, recovery_s: float, is_first: bool = False
     ) -> None:
         self.wait_s = 0.0
+        self.others: list[str] = []
         self.unsaved: dict[str, str | None] = {}
         self._register = register
         self._name = name
@@ -89,23 +92,14 @@ class Peers:
         self._joins_at = math.inf
 
     @property
-    def n_alive(self) -> int:
-        """Replicas that share what is left of a cap, with this one."""
-        return 1 + len(self.others)
-
-    @property
-    def others(self) -> list[str]:
-        """Other replicas that run, as far as is known."""
-        return [one for one in self._presences if one != self._name and self._is_alive(one)]
-
-    @property
     def accounts(self) -> dict[str, CapAccount]:
-        """Copies of all accounts, by counter."""
-        return {
-            key.removeprefix(CAPS): CapAccount.from_json(text)
-            for key, text in self._copies.items()
-            if key.startswith(CAPS)
-        }
+        """Copies of all accounts that can be read, by counter."""
+        found = {}
+        for key, text in self._copies.items():
+            if key.startswith(CAPS):
+                with suppress(DataError):
+                    found[key.removeprefix(CAPS)] = CapAccount.from_json(text)
+        return found
 
     @property
     def waits_for(self) -> dict[str, float]:
@@ -165,6 +159,7 @@ class Peers:
     async def read(self) -> None:
         """Read everything, and change nothing."""
         self._keep_all(*await self._read_on(await self._register.changes(0)))
+        self._find_others()
 
     def forget_saved(self, saved: Mapping[str, str | None]) -> None:
         """Note that copies were saved; some may have changed since."""
@@ -191,6 +186,7 @@ class Peers:
         if before is None or before.has_left or self._now - before.seen_at >= ANNOUNCE_S:
             await self.announce()
             self._drop_ended()
+        self._find_others()
         await self._complete()
 
     async def announce(self, *, has_left: bool = False) -> None:
@@ -209,8 +205,9 @@ class Peers:
         presence = await update(self._register, key, change, durable=False, expires_at=expires_at)
         self._now = max(self._now, presence.seen_at)
         self.keep(key, json.dumps(presence))
+        self._find_others()
         if self._joins_at == math.inf:
-            self._joins_at = self._now + (0.0 if is_known or self.n_alive == 1 else COPY_S)
+            self._joins_at = self._now + (0.0 if is_known or not self.others else COPY_S)
 
     async def _read_on(self, changes: Changes) -> tuple[dict[str, str], int]:
         """Return changes with those after them, and the number of the last."""
@@ -303,6 +300,10 @@ class Peers:
             return json.dumps(found), found
 
         return await update(self._register, RECOVERY, change)
+
+    def _find_others(self) -> None:
+        found = [name for name in self._presences if self._is_alive(name)]
+        self.others = [name for name in found if name != self._name]
 
     def _is_alive(self, name: str) -> bool:
         """Whether a replica runs, as far as is known."""

@@ -72,8 +72,8 @@ class Register(Protocol):
     ) -> bool:
         """Replace a value, unless it or its server has changed since it was read.
 
-        A durable value survives a crash of the machine, if the server is configured so. A value is
-        deleted some time after it expires.
+        A durable value survives a crash of the machine, if the server is configured so. Values that
+        have expired are deleted.
         """
         ...
 

@@ -40,8 +40,9 @@ class Replica:
         """Yield the rows of the file with the accounts that were copied last."""
         for key, text in self.file.read_copies().items():
             self.peers.keep(key, text)
+        accounts = self.peers.accounts
         for name, row in self.file.rows.items():
-            yield row, CapAccount.from_json(self.peers.find_account(name))
+            yield row, accounts.get(name, CapAccount())
 
     async def close(self) -> None:
         """Sync and close the file."""
@@ -87,12 +88,9 @@ class Replica:
         The caller holds the lock of the lease.
         """
         counter, row, key = lease.counter, lease.row, CAPS + lease.counter.name
-        server = ""
 
-        def change(reading: Reading) -> tuple[str | None, LeaseReply | None]:
-            nonlocal server
-            server = reading.server
-            if not self.peers.may_ask(server):
+        def change(reading: Reading) -> tuple[str | None, tuple[LeaseReply, str, str] | None]:
+            if not self.peers.may_ask(reading.server):
                 return None, None
             text = reading.value or self.peers.find_account(counter.name)  # a value may be deleted
             stored = CapAccount.from_json(text)
@@ -104,32 +102,34 @@ class Replica:
                 minimum=max(0, minimum - waiting),
                 wanted=max(0, wanted - waiting),
                 largest=lease.largest,
-                n_replicas=self.peers.n_alive,
+                n_replicas=1 + len(self.peers.others),
                 silent=self.peers.find_silent(counter.starts_at),
             )
             reply = exchange(stored, request, now=reading.now)
-            return reply.account.to_json(), reply
+            text = reply.account.to_json()
+            return text, (reply, text, reading.server)
 
         lease.is_changed = False
         try:
-            reply = await update(
+            answer = await update(
                 self.register,
                 key,
                 change,
                 durable=minimum > 0,
                 expires_at=counter.ends_at + KEEP_S,
             )
-            if not self.peers.may_ask(server):
-                reply = None  # it was reported without this grant, which is given back later
-            if reply is not None:
-                self.peers.keep(key, reply.account.to_json())
+            if answer is not None and not self.peers.may_ask(answer[-1]):
+                answer = None  # it was reported without this grant, which is given back later
+            if answer is not None:
+                reply, text, _ = answer
+                self.peers.keep(key, text)
                 lease.adopt(reply, self.name, limit=counter.limit)
                 await self._confirm(lease)
         except BaseException:
             lease.is_changed = True
             raise
-        lease.is_changed |= reply is None
-        return "recovering" if reply is None else reply.status
+        lease.is_changed |= answer is None
+        return "recovering" if answer is None else reply.status
 
     async def _confirm(self, lease: Lease) -> None:
         """Make grants usable."""

@@ -16,6 +16,7 @@ replica file must not be copied: two replicas with one name would spend one leas
 from __future__ import annotations
 
 import fcntl
+import json
 import mmap
 import os
 import sqlite3
@@ -183,16 +184,19 @@ class ReplicaFile:
         os.fdatasync(self._descriptor)
 
     def read_copies(self) -> dict[str, str]:
-        """Return the values that were saved, by key; none if they cannot be read."""
+        """Return the values that were saved, by key; none if one of them cannot be read."""
         try:
-            return dict(self._open_copies().execute("SELECT key, value FROM copies"))
-        except sqlite3.DatabaseError:
+            found = dict(self._open_copies().execute("SELECT key, value FROM copies"))
+            for text in found.values():
+                json.loads(text)  # after a crash of the machine, a part of it may be missing
+        except (sqlite3.DatabaseError, ValueError, TypeError):
             self._close_copies()
             self._copies_path.unlink(missing_ok=True)
             return {}
+        return found
 
     def save_copies(self, values: Mapping[str, str | None]) -> None:
-        """Save values by key, and delete those that are None; OSError if the disk is full."""
+        """Save JSON by key, and delete what is None; OSError if the disk is full."""
         saved = [(key, value) for key, value in values.items() if value is not None]
         deleted = [(key,) for key, value in values.items() if value is None]
         try:
@@ -200,6 +204,7 @@ class ReplicaFile:
                 copies.executemany("REPLACE INTO copies VALUES (?, ?)", saved)
                 copies.executemany("DELETE FROM copies WHERE key = ?", deleted)
         except sqlite3.Error as error:
+            self._close_copies()
             raise OSError(f"{self._copies_path} cannot be written: {error}") from None
 
     def close(self) -> None:
@@ -220,7 +225,10 @@ class ReplicaFile:
             self._copies = sqlite3.connect(self._copies_path, check_same_thread=False)
             self._copies.execute("PRAGMA journal_mode=WAL")
             self._copies.execute("PRAGMA synchronous=OFF")
-            self._copies.execute("CREATE TABLE IF NOT EXISTS copies (key PRIMARY KEY, value)")
+            # Without rowids there is no index, so that reading everything checks everything.
+            self._copies.execute(
+                "CREATE TABLE IF NOT EXISTS copies (key PRIMARY KEY, value) WITHOUT ROWID"
+            )
         return self._copies
 
     def _close_copies(self) -> None:

@@ -1,6 +1,7 @@
 """SQLite register: values that the processes of one machine share in a file.
 
-Every call runs in a thread of its own, so a slow disk does not block the event loop. A durable
+Calls run in a thread, one after another, so a slow disk does not block the event loop. A call takes
+at most ``timeout_s``, of which it waits at most half for another process that writes. A durable
 value is on disk when ``replace`` returns; others survive a crash of the process but perhaps not of
 the machine. The identity of the server is a random number in the file and the file's number on its
 disk, so a file that was deleted, or replaced by an old copy, is another server. The file must be on
@@ -24,8 +25,7 @@ from adacompute.spending.registers import PAGE_SIZE, Changes, Reading, RegisterE
 
 T = TypeVar("T")
 
-TIMEOUT_S = 1.0
-"""How long to wait for another process that writes."""
+TIMEOUT_S = 2.0
 
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS server (id TEXT NOT NULL, number INTEGER NOT NULL)",
@@ -33,6 +33,7 @@ SCHEMA = (
         key TEXT PRIMARY KEY, value TEXT NOT NULL, number INTEGER NOT NULL, expires_at REAL NOT NULL
     )""",
     "CREATE INDEX IF NOT EXISTS changes ON register (number)",
+    "CREATE INDEX IF NOT EXISTS expiries ON register (expires_at)",
 )
 
 
@@ -44,6 +45,7 @@ class SqliteRegister:
     def __init__(self, path: Path, *, timeout_s: float = TIMEOUT_S) -> None:
         self._path = path
         self._timeout_s = timeout_s
+        self._lock_s = timeout_s / 2
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-register")
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
@@ -82,9 +84,12 @@ class SqliteRegister:
 
     async def _run(self, action: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, action)
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, action)
         except (sqlite3.Error, OSError) as error:
-            raise RegisterError(f"the register {self._path} cannot be used: {error}") from None
+            raise RegisterError(
+                f"the register {self._path} cannot be used: {str(error) or 'it is too slow'}"
+            ) from None
 
     def _read(self, key: str) -> Reading:
         connection = self._connect()
@@ -103,14 +108,14 @@ class SqliteRegister:
             connection.execute("UPDATE server SET number = ?", (number + 1,))
             row = key, new, number + 1, expires_at
             connection.execute("REPLACE INTO register VALUES (?, ?, ?, ?)", row)
+            connection.execute("DELETE FROM register WHERE expires_at <= ?", (time.time(),))
         return True
 
     def _changes(self, after: int) -> Changes:
         connection = self._connect()
         query = "SELECT key, value, number FROM register WHERE number > ? ORDER BY number LIMIT ?"
-        with _transaction(connection, "DEFERRED"):
-            server, number = self._find_server(connection)
-            found = connection.execute(query, (after, PAGE_SIZE)).fetchall()
+        server, number = self._find_server(connection)  # first: later changes are listed again
+        found = connection.execute(query, (after, PAGE_SIZE)).fetchall()
         is_last = len(found) < PAGE_SIZE
         values = {key: value for key, value, _ in found}
         return Changes(values, number if is_last else found[-1][2], server, time.time(), is_last)
@@ -134,7 +139,7 @@ class SqliteRegister:
                 return self._connection
         self._disconnect()
         self._connection = connection = sqlite3.connect(
-            self._path, timeout=self._timeout_s, isolation_level=None
+            self._path, timeout=self._lock_s, isolation_level=None
         )
         try:
             self._inode = self._path.stat().st_ino
@@ -145,7 +150,7 @@ class SqliteRegister:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the tables if there are none, and delete what has expired."""
+        """Create the tables if there are none."""
         self._use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous=FULL")
         with _transaction(connection):
@@ -153,11 +158,10 @@ class SqliteRegister:
                 connection.execute(statement)
             if connection.execute("SELECT id FROM server").fetchone() is None:
                 connection.execute("INSERT INTO server VALUES (?, 0)", (uuid.uuid4().hex,))
-            connection.execute("DELETE FROM register WHERE expires_at < ?", (time.time(),))
 
     def _use_write_ahead_log(self, connection: sqlite3.Connection) -> None:
         """Switch to write-ahead logging; SQLite itself does not wait for others here."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._lock_s
         while True:
             try:
                 connection.execute("PRAGMA journal_mode=WAL")
@@ -181,9 +185,9 @@ def _find(connection: sqlite3.Connection, key: str) -> str | None:
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Write everything or nothing; nobody else writes meanwhile."""
-    connection.execute(f"BEGIN {kind}")
+    connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")

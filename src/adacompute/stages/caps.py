@@ -63,12 +63,12 @@ async def _list(
             await peers.read()
     finally:
         await register.close()
-    limits = _limits(config)
-    rows = [_describe(config, name, peers.accounts, limits) for name in sorted(peers.accounts)]
+    limits, accounts = _limits(config), peers.accounts
+    rows = [_describe(config, name, accounts, limits) for name in sorted(accounts)]
     return {
         "store": _describe_store(config),
         "replicas": {
-            "running": peers.n_others,
+            "running": len(peers.others),
             "status": "recovering" if peers.waits_for else "complete",
             "waiting_for": sorted(peers.waits_for),
         },
