@@ -17,6 +17,7 @@ module does no I/O; time is an argument.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -38,6 +39,9 @@ CEILING_SHARE = 16
 
 CEILING_CALLS = 32
 """A ceiling is at least so many calls above what is granted, however little is left of a cap."""
+
+MAX_AMOUNT = 2**63
+"""Amounts are less than this, so that they fit in a replica file."""
 
 OPERATOR = "operator"
 """Name of the entry that an operator sets."""
@@ -78,7 +82,7 @@ class Entry:
 
     def raise_ceiling(self, room: int, now: float) -> Entry:
         """Announce a ceiling that is ``room`` above what is granted, if all know the last one."""
-        if self.next_ceiling > self.ceiling and now - self.raised_at < COPY_S:
+        if self.next_ceiling > self.ceiling and abs(now - self.raised_at) < COPY_S:
             return self
         ceiling = max(self.next_ceiling, self.granted + room)
         return replace(
@@ -202,7 +206,7 @@ def exchange(stored: CapAccount, request: LeaseRequest, *, now: float) -> LeaseR
     if minimum == 0:
         return LeaseReply(account, "granted")
     room = max(first // n_replicas, min(2 * request.wanted, free // n_replicas))
-    room = max(room, CEILING_CALLS * max(minimum, request.largest))
+    room = min(limit, max(room, CEILING_CALLS * max(minimum, request.largest)))
     own = own.raise_ceiling(room, now)
     allowed = own.ceiling - own.granted if n_replicas > 1 else free
     if minimum > allowed:
@@ -218,15 +222,21 @@ def _read_account(text: str) -> CapAccount:
     try:
         found = json.loads(text)
         entries = {name: _read_entry(*numbers) for name, numbers in found["entries"].items()}
-        return CapAccount(entries, int(found["limit"]))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise DataError(f"an account of a cap cannot be read: {error}") from None
+        return CapAccount(entries, _read_amount(found["limit"]))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as why:
+        raise DataError(f"an account of a cap cannot be read: {why}") from None
 
 
 def _read_entry(
     granted: int, returned: int, spent: int, ceiling: int, next_ceiling: int, raised_at: float
 ) -> Entry:
-    amounts = granted, returned, spent, ceiling, next_ceiling
-    if any(type(amount) is not int for amount in amounts):
-        raise TypeError("amounts must be whole numbers")
+    amounts = map(_read_amount, (granted, returned, spent, ceiling, next_ceiling))
+    if not abs(raised_at) < math.inf:
+        raise ValueError("times must be finite")
     return Entry(*amounts, float(raised_at))
+
+
+def _read_amount(amount: int) -> int:
+    if type(amount) is not int or not 0 <= amount < MAX_AMOUNT:
+        raise ValueError(f"amounts must be whole numbers from 0 to {MAX_AMOUNT}, not {amount}")
+    return amount

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterable
 from typing import Literal
 
-from adacompute.spending.accounts import LEASE_SHARE, CapAccount, LeaseReply
+from adacompute.spending.accounts import LEASE_SHARE, CapAccount, Entry, LeaseReply
 from adacompute.spending.counters import Counter
 from adacompute.spending.replica_file import Row
 
-LeaseStatus = Literal["granted", "refused", "waiting", "recovering", "unavailable"]
+LeaseStatus = Literal["granted", "refused", "waiting", "recovering"]
 
 LEASE_S = 30.0
 """Duration of recent spending that a lease is meant to last, unless configured."""
@@ -139,23 +140,26 @@ class Lease:
         self.min_refused = None
 
     def give_back(self, amount: int) -> None:
-        """Reduce the lease; the next message to the register says so."""
+        """Reduce the lease, at most by what is not used; the next message says so."""
+        amount = min(amount, self.row.granted - self.row.returned - self.row.used)
         if amount > 0:
             self.row.set_returned(self.row.returned + amount)
             self.is_changed, self._sent_s = True, math.inf
 
     def give_back_all(self) -> None:
         """Keep only what is used; grants that are not synced yet are given back too."""
-        self.give_back(self.row.granted - self.row.returned - self.row.used)
+        self.give_back(self.row.granted)
 
     def is_refused(self, minimum: int) -> bool:
         """Whether as much was refused since the last refresh."""
         return self.min_refused is not None and minimum >= self.min_refused
 
-    def may_be_returned(self, minimum: int, replica: str) -> bool:
-        """Whether leases of other replicas, of which they may not need all, are as large."""
-        others = [one for name, one in self.account.entries.items() if name != replica]
-        return sum(one.held - one.spent for one in others) >= minimum
+    def may_be_returned(self, minimum: int, others: Iterable[str]) -> bool:
+        """Whether an amount fits if other replicas do not need their leases."""
+        entries, nothing = self.account.entries, Entry()
+        found = [entries.get(name, nothing) for name in others]
+        free = self.counter.limit - self.account.held
+        return free + sum(one.held - one.spent for one in found) >= minimum
 
     def must_send(self, *, now: bool) -> bool:
         """Whether to tell the register what has changed: ``now``, or after a while."""
@@ -183,17 +187,18 @@ class Lease:
         know are given back: their reply was lost, or it was silent, and its ceiling was counted.
         """
         self.account, self._sent_s = reply.account, 0.0
-        own = reply.account.entries[replica]
-        row = self.row
+        row, own = self.row, reply.account.entries[replica]
+        granted = own.granted - reply.amount
         if row.is_stale:
+            row.set_granted(max(row.granted, granted))
             row.set_held_spent(own.returned)
-        unknown = own.granted - row.granted - reply.amount
-        row.set_granted(max(row.granted, own.granted))
-        row.set_returned(max(row.returned, own.returned))
-        self.give_back(unknown)
         if own.spent > row.spent:  # the row was freed at the end of the period, and is used again
             row.set_used(row.used + own.spent - row.spent)
             row.set_spent(own.spent)
+        known = max(row.granted - row.returned, row.used)
+        row.set_granted(max(row.granted, own.granted))
+        row.set_returned(max(row.returned, own.returned))
+        self.give_back(granted - row.returned - known)
         if limit > self.counter.limit:  # it was lowered in the meantime
             self.give_back_all()
 
@@ -218,7 +223,7 @@ class Lease:
         free = self.counter.limit - self.account.held + self.left
         needed = int(self._lease_s * max(self._rates)) + self._peak - self.reserved
         needed = max(needed, FIRST_CALLS * self.largest)
-        self._target = min(needed, free // (LEASE_SHARE * n_replicas))
+        self._target = max(0, min(needed, free // (LEASE_SHARE * n_replicas)))
         if self.left > HIGH_SHARE * self._target:
             self.give_back(self.left - self._target)
         self._sent_s += elapsed_s

@@ -191,7 +191,8 @@ class Meter:
             await asyncio.wait(self._tasks)
         for _ in range(2):  # the first may find a grant whose reply was lost
             for lease in self._leases.values():
-                lease.give_back_all()
+                async with lease.lock:  # nobody asks for more meanwhile
+                    lease.give_back_all()
             await self.refresh()
         if self._is_granted:
             with suppress(RegisterError):
@@ -239,7 +240,8 @@ class Meter:
                 return reservation
             must_wait = False
             for counter in counters:
-                must_wait |= await self._extend(counter, worst[counter.unit], deadline)
+                amount = worst[counter.unit] * counters.count(counter)
+                must_wait |= await self._extend(counter, amount, deadline)
             if must_wait:
                 await asyncio.sleep(WAIT_STEP_S)
 
@@ -258,9 +260,8 @@ class Meter:
                 now = self._clock()
                 elapsed_s, self._refreshed_at = max(REFRESH_S, now - self._refreshed_at), now
                 if replica.peers.is_granted:
-                    for lease in leases:
-                        if not self._is_closing:
-                            lease.measure(elapsed_s, 1 + replica.peers.n_others)
+                    for lease in () if self._is_closing else leases:
+                        lease.measure(elapsed_s, 1 + len(replica.peers.others))
                     await replica.publish(leases, extend=not self._is_closing)
                     self._remove_ended()
             except (RegisterError, DataError, OSError) as error:
@@ -270,12 +271,11 @@ class Meter:
 
     def usage(self) -> list[CounterUsage]:
         """Return what is known of all counters."""
-        found = []
-        for lease in self._leases.values():
-            account = self._know(lease)
-            left, reserved = lease.left, lease.reserved
-            found.append(CounterUsage(lease.counter, account.spent, account.held, left, reserved))
-        return found
+        known = [(lease, self._know(lease)) for lease in self._leases.values()]
+        return [
+            CounterUsage(lease.counter, account.spent, account.held, lease.left, lease.reserved)
+            for lease, account in known
+        ]
 
     def _know(self, lease: Lease) -> CapAccount:
         """Return the account with what this replica has spent since it was sent."""
@@ -334,7 +334,7 @@ class Meter:
     def _may_come(self, lease: Lease, minimum: int, status: LeaseStatus) -> bool:
         """Whether what was not granted now may be granted within moments."""
         if status == "refused":
-            return lease.may_be_returned(minimum, self._replica.name)
+            return lease.may_be_returned(minimum, self._replica.peers.others)
         return self._replica.peers.wait_s <= WAIT_S
 
     def _fail(self, error: Exception) -> None:
@@ -383,10 +383,10 @@ class Meter:
         """Free the rows of periods that are over and sent."""
         now = self._clock()
         for name, lease in list(self._leases.items()):
-            ends_at = lease.counter.ends_at
+            ends_at, is_used = lease.counter.ends_at, lease.is_changed or lease.lock.locked()
             if now > ends_at + DAY_S and lease.reserved:
                 lease.settle(lease.reserved, lease.reserved)
-            elif now > ends_at and not (lease.reserved or lease.left or lease.is_changed):
+            elif now > ends_at and not (lease.reserved or lease.left or is_used):
                 del self._leases[name]
                 self._replica.file.remove(lease.row)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from adacompute.core.errors import DataError
@@ -41,9 +42,9 @@ KEEP_S = 35 * 86_400.0
 class Presence(NamedTuple):
     """When a replica was seen last, to which server it has reported, and whether it has left."""
 
-    seen_at: float
-    server: str
-    has_left: bool
+    seen_at: float = 0.0
+    server: str = ""
+    has_left: bool = False
 
 
 class Recovery(NamedTuple):
@@ -53,12 +54,12 @@ class Recovery(NamedTuple):
     reported, and when they were seen last.
     """
 
-    server: str
-    since: float
-    is_lost: bool
-    lost_at: float
-    is_complete: bool
-    silent: Mapping[str, float]
+    server: str = ""
+    since: float = 0.0
+    is_lost: bool = False
+    lost_at: float = 0.0
+    is_complete: bool = False
+    silent: Mapping[str, float] = {}
 
 
 T = TypeVar("T", Presence, Recovery)
@@ -67,15 +68,15 @@ T = TypeVar("T", Presence, Recovery)
 class Peers:
     """What the replica ``name`` knows; ``is_first`` says that there was no replica before it.
 
-    ``wait_s`` is how long a recovery can still take, and ``n_others`` the number of other replicas
-    that run, as far as is known.
+    ``wait_s`` is how long a recovery can still take, and ``others`` are the other replicas that
+    run, as far as is known.
     """
 
     def __init__(
         self, register: Register, name: str, *, recovery_s: float, is_first: bool = False
     ) -> None:
         self.wait_s = 0.0
-        self.n_others = 0
+        self.others: list[str] = []
         self.unsaved: dict[str, str | None] = {}
         self._register = register
         self._name = name
@@ -92,12 +93,13 @@ class Peers:
 
     @property
     def accounts(self) -> dict[str, CapAccount]:
-        """Copies of all accounts, by counter."""
-        return {
-            key.removeprefix(CAPS): CapAccount.from_json(text)
-            for key, text in self._copies.items()
-            if key.startswith(CAPS)
-        }
+        """Copies of all accounts that can be read, by counter."""
+        found = {}
+        for key, text in self._copies.items():
+            if key.startswith(CAPS):
+                with suppress(DataError):
+                    found[key.removeprefix(CAPS)] = CapAccount.from_json(text)
+        return found
 
     @property
     def waits_for(self) -> dict[str, float]:
@@ -156,86 +158,111 @@ class Peers:
 
     async def read(self) -> None:
         """Read everything, and change nothing."""
-        self._keep_all(await self._read_on(await self._register.changes(0)))
-        self._count_others()
+        self._keep_all(*await self._read_on(await self._register.changes(0)))
+        self._find_others()
 
-    async def refresh(self, own: Mapping[str, CapAccount]) -> None:
+    def forget_saved(self, saved: Mapping[str, str | None]) -> None:
+        """Note that copies were saved; some may have changed since."""
+        for key, text in saved.items():
+            if self.unsaved.get(key) == text:
+                self.unsaved.pop(key, None)
+
+    async def refresh(self, know: Callable[[], Mapping[str, CapAccount]]) -> None:
         """Read what has changed; report to a server that may have lost data.
 
-        ``own`` are accounts with what this replica knows of itself, by counter.
+        ``know`` returns accounts with what this replica knows of itself, by counter.
         """
         changes = await self._register.changes(self._number)
         if changes.server == self._server and changes.number < self._number:
             await self._register.renew(changes.server)  # these are old data
             changes = await self._register.changes(0)
         if changes.server != self._server:
-            await self._report(own)
+            await self._report(know)
         else:
-            self._keep_all(await self._read_on(changes))
+            self._keep_all(*await self._read_on(changes))
+        if self._now >= self._joins_at:
+            self._joins_at = -math.inf  # whatever the clock says later
         before = self._presences.get(self._name)
         if before is None or before.has_left or self._now - before.seen_at >= ANNOUNCE_S:
             await self.announce()
             self._drop_ended()
-        self._count_others()
+        self._find_others()
         await self._complete()
 
     async def announce(self, *, has_left: bool = False) -> None:
-        """Say that this replica is alive and to which server it has reported, or that it leaves."""
+        """Say that this replica is alive and to which server it has reported, or that it leaves.
+
+        It does not leave a server to which it has not reported.
+        """
 
         def change(reading: Reading) -> tuple[str, Presence]:
-            presence = Presence(round(reading.now, 3), self._server, has_left)
+            leaves = has_left and reading.server == self._server
+            presence = Presence(round(reading.now, 3), self._server, leaves)
             return json.dumps(presence), presence
 
         key, is_known = REPLICAS + self._name, self._is_alive(self._name)
-        presence = await update(self._register, key, change, durable=False)
+        expires_at = self._now + KEEP_S
+        presence = await update(self._register, key, change, durable=False, expires_at=expires_at)
         self._now = max(self._now, presence.seen_at)
         self.keep(key, json.dumps(presence))
-        self._count_others()
+        self._find_others()
         if self._joins_at == math.inf:
-            self._joins_at = self._now + (0.0 if is_known or not self.n_others else COPY_S)
+            self._joins_at = self._now + (0.0 if is_known or not self.others else COPY_S)
 
-    async def _read_on(self, changes: Changes) -> dict[str, str]:
-        """Return changes with those after them."""
+    async def _read_on(self, changes: Changes) -> tuple[dict[str, str], int]:
+        """Return changes with those after them, and the number of the last."""
         values = dict(changes.values)
         while not changes.is_last:
             changes = await self._register.changes(changes.number)
             values |= changes.values
-        self._number, self._now = changes.number, changes.now
-        return values
+        self._now = changes.now
+        return values, changes.number
 
-    def _keep_all(self, values: Mapping[str, str]) -> None:
+    def _keep_all(self, values: Mapping[str, str], number: int) -> None:
+        """Keep values up to a number; all of them are read again if one cannot be read."""
         for key, text in values.items():
             self.keep(key, text)
+        self._number = number
 
     def _drop_ended(self) -> None:
-        """Drop copies of accounts whose period is over."""
-        for key in [key for key in self._copies if has_ended(key, self._now)]:
+        """Drop copies of accounts whose period is over, and of replicas that are gone for long."""
+        oldest = self._now - KEEP_S
+        gone = [name for name, one in self._presences.items() if one.seen_at < oldest]
+        for name in gone:
+            del self._presences[name]
+        ended = [key for key in self._copies if has_ended(key, self._now)]
+        for key in [*ended, *(REPLICAS + name for name in gone)]:
             del self._copies[key]
             self.unsaved[key] = None
 
-    async def _report(self, own: Mapping[str, CapAccount]) -> None:
+    async def _report(self, know: Callable[[], Mapping[str, CapAccount]]) -> None:
         """Compare a server with the copies, give it what it lacks, and say so.
 
         If it lacked something and others take it for complete, it gets another identity, so that
         they report too.
         """
+        self._server = ""  # from here on, this replica gets no lease
         changes = await self._register.changes(0)
-        server, stored = changes.server, await self._read_on(changes)
+        server = changes.server
+        stored, number = await self._read_on(changes)
         accounts = self.accounts
-        for name, account in own.items():
+        for name, account in know().items():
             accounts[name] = accounts.get(name, account).merge(account.entries)
         for name, account in accounts.items():
-            if not CapAccount.from_json(stored.get(CAPS + name)).contains(account):
-                self._has_found_loss = True
+            found = CapAccount.from_json(stored.get(CAPS + name))
+            self._has_found_loss |= not found.contains(account)
+            if found.merge(account.entries) != found:
                 stored[CAPS + name] = await self._restore(CAPS + name, account)
         for name, presence in self._presences.items():
-            found = stored.get(REPLICAS + name)
-            if name != self._name and (found is None or _read(Presence, found) < presence):
+            seen = stored.get(REPLICAS + name)
+            if seen is None or _read(Presence, seen) < presence:
                 stored[REPLICAS + name] = text = json.dumps(presence)
                 await update(self._register, REPLICAS + name, _set(text))
-        recovery = await self._start_recovery(server)
-        self._keep_all(stored)
+        before = self._recovery
+        self._keep_all(stored, number)
+        recovery = await self._start_recovery(server, before)
         if recovery is None:
+            await self.announce()  # so that others wait for this replica
             await self._register.renew(server)
             return
         self.keep(RECOVERY, json.dumps(recovery))
@@ -250,32 +277,33 @@ class Peers:
 
         return await update(self._register, key, change)
 
-    async def _start_recovery(self, server: str) -> Recovery | None:
-        """Return the recovery of a server; None if it has lost data and others do not know that."""
-        before = self._recovery
-        if before is not None and not before.is_complete:
-            lost_at = before.lost_at
-        else:
-            lost_at = max((one.seen_at for one in self._presences.values()), default=0.0)
+    async def _start_recovery(self, server: str, before: Recovery | None) -> Recovery | None:
+        """Return the recovery of a server; None if others took it for complete, and it was not.
+
+        ``before`` is the last recovery that this replica knows.
+        """
+        seen = [one.seen_at for one in self._presences.values() if one.server != server]
+        last = max(seen, default=0.0)
 
         def change(reading: Reading) -> tuple[str | None, Recovery | None]:
             found = None if reading.value is None else _read(Recovery, reading.value)
+            known = [one for one in (before, found) if one is not None and one.server != server]
+            lost_at = min([last, *(one.lost_at for one in known if not one.is_complete)])
             if found is None or found.server != server:
-                silent = {} if found is None else found.silent
-                silent = {**(before.silent if before else {}), **silent}
-                start = round(reading.now, 3)
-                found = Recovery(server, start, self._has_found_loss, lost_at, False, silent)
-            elif reading.server != server or (self._has_found_loss and not found.is_lost):
+                silent = {name: at for one in known for name, at in one.silent.items()}
+                found = Recovery(server, round(reading.now, 3), silent=silent)
+            if reading.server != server or (self._has_found_loss and found.is_complete):
                 return None, None
             if not found.is_complete:
-                found = found._replace(lost_at=max(found.lost_at, lost_at))
+                is_lost = found.is_lost or self._has_found_loss
+                found = found._replace(is_lost=is_lost, lost_at=max(found.lost_at, lost_at))
             return json.dumps(found), found
 
         return await update(self._register, RECOVERY, change)
 
-    def _count_others(self) -> None:
-        others = [name for name in self._presences if name != self._name]
-        self.n_others = sum([self._is_alive(name) for name in others])
+    def _find_others(self) -> None:
+        found = [name for name in self._presences if self._is_alive(name)]
+        self.others = [name for name in found if name != self._name]
 
     def _is_alive(self, name: str) -> bool:
         """Whether a replica runs, as far as is known."""
@@ -294,23 +322,29 @@ class Peers:
         if recovery is None or recovery.is_complete or recovery.server != self._server:
             return
         silent = self.waits_for
-        lasts_s = self._recovery_s if recovery.is_lost else RESTART_S
+        lasts_s = self._recovery_s if recovery.is_lost and silent else RESTART_S
         wait_s = recovery.since + lasts_s - self._now
-        knows_all = not silent and (self._is_first or recovery.lost_at > 0)
-        if wait_s > 0 and not knows_all:
+        knows_all = not silent and not recovery.is_lost
+        if wait_s > 0 and not (knows_all and (self._is_first or recovery.lost_at > 0)):
             self.wait_s = wait_s
             return
-        if silent:
+        if silent or recovery.is_lost:
             await self._count_silent(silent)
-        await self._end_recovery(silent)
+        await self._end_recovery(recovery, silent)
 
     async def _count_silent(self, silent: Iterable[str]) -> None:
-        """Count what silent replicas may hold in all accounts."""
+        """Count what silent replicas may hold in all accounts.
+
+        Those that were silent before may hold more than was known then.
+        """
+        before = self.find_silent(-math.inf)
 
         def change(reading: Reading) -> tuple[str | None, str | None]:
             if reading.value is None:
                 return None, None
-            text = CapAccount.from_json(reading.value).count_silent(silent).to_json()
+            account = CapAccount.from_json(reading.value)
+            known = [name for name in before if name in account.entries]
+            text = account.count_silent([*silent, *known]).to_json()
             return text, text
 
         for name in self.accounts:
@@ -318,12 +352,12 @@ class Peers:
             if text is not None:
                 self.keep(CAPS + name, text)
 
-    async def _end_recovery(self, silent: Mapping[str, float]) -> None:
-        server, oldest = self._server, self._now - KEEP_S
+    async def _end_recovery(self, recovery: Recovery, silent: Mapping[str, float]) -> None:
+        oldest = self._now - KEEP_S
 
         def change(reading: Reading) -> tuple[str | None, str | None]:
             found = None if reading.value is None else _read(Recovery, reading.value)
-            if found is None or found.server != server or reading.server != server:
+            if found != recovery or reading.server != recovery.server:
                 return None, reading.value
             known = {name: at for name, at in found.silent.items() if at > oldest}
             text = json.dumps(found._replace(is_complete=True, silent={**known, **silent}))
@@ -341,8 +375,14 @@ def _set(text: str) -> Callable[[Reading], tuple[str, None]]:
 
 def _read(kind: type[T], text: str) -> T:
     try:
-        return kind(*json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            f"a {kind.__name__.lower()} in the register cannot be read: {error}"
-        ) from None
+        values = json.loads(text)
+        found = kind(*values)
+        json.dumps(values, allow_nan=False)
+        is_read = [*found] == values and [*map(type, found)] == [*map(type, kind())]
+    except (ValueError, TypeError, RecursionError):
+        is_read = False
+    if not is_read:
+        raise DataError(f"the register has no {kind.__name__.lower()} but {text[:100]}")
+    if isinstance(found, Recovery) and {*map(type, found.silent.values())} - {float}:
+        raise DataError(f"the register has no times of replicas but {text[:100]}")
+    return found

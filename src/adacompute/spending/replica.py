@@ -40,27 +40,33 @@ class Replica:
         """Yield the rows of the file with the accounts that were copied last."""
         for key, text in self.file.read_copies().items():
             self.peers.keep(key, text)
+        accounts = self.peers.accounts
         for name, row in self.file.rows.items():
-            yield row, CapAccount.from_json(self.peers.find_account(name))
+            yield row, accounts.get(name, CapAccount())
 
     async def close(self) -> None:
         """Sync and close the file."""
-        await self._sync()
-        self._disk.shutdown()
-        self.file.close()
+        try:
+            await self._sync()
+        finally:
+            self._disk.shutdown()
+            self.file.close()
 
     async def refresh(self, leases: Collection[Lease]) -> None:
         """Read what other replicas have changed, and save it; OSError if the disk is full."""
-        own = {
-            lease.counter.name: CapAccount({self.name: lease.row.entry}, lease.counter.limit)
-            for lease in leases
-        }
-        await self.peers.refresh(own)
+
+        def know() -> dict[str, CapAccount]:
+            return {
+                lease.counter.name: CapAccount({self.name: lease.row.entry}, lease.counter.limit)
+                for lease in leases
+            }
+
+        await self.peers.refresh(know)
         for lease in leases:
             lease.copy(self.peers.find_account(lease.counter.name))
-        if unsaved := self.peers.unsaved:
-            await self._on_disk(self.file.save_copies, dict(unsaved))
-            unsaved.clear()
+        if saved := dict(self.peers.unsaved):
+            await self._on_disk(self.file.save_copies, saved)
+            self.peers.forget_saved(saved)
 
     async def publish(self, leases: Collection[Lease], *, extend: bool) -> None:
         """Send what has changed; with ``extend``, extend leases that will be too small soon."""
@@ -83,10 +89,11 @@ class Replica:
         """
         counter, row, key = lease.counter, lease.row, CAPS + lease.counter.name
 
-        def change(reading: Reading) -> tuple[str | None, tuple[LeaseReply, str] | None]:
+        def change(reading: Reading) -> tuple[str | None, tuple[LeaseReply, str, str] | None]:
             if not self.peers.may_ask(reading.server):
                 return None, None
-            stored = CapAccount.from_json(reading.value)
+            text = reading.value or self.peers.find_account(counter.name)  # a value may be deleted
+            stored = CapAccount.from_json(text)
             waiting = row.granted - lease.usable  # it is not synced yet
             request = LeaseRequest(
                 self.name,
@@ -95,12 +102,12 @@ class Replica:
                 minimum=max(0, minimum - waiting),
                 wanted=max(0, wanted - waiting),
                 largest=lease.largest,
-                n_replicas=1 + self.peers.n_others,
+                n_replicas=1 + len(self.peers.others),
                 silent=self.peers.find_silent(counter.starts_at),
             )
             reply = exchange(stored, request, now=reading.now)
             text = reply.account.to_json()
-            return text, (reply, text)
+            return text, (reply, text, reading.server)
 
         lease.is_changed = False
         try:
@@ -111,8 +118,10 @@ class Replica:
                 durable=minimum > 0,
                 expires_at=counter.ends_at + KEEP_S,
             )
+            if answer is not None and not self.peers.may_ask(answer[-1]):
+                answer = None  # it was reported without this grant, which is given back later
             if answer is not None:
-                reply, text = answer
+                reply, text, _ = answer
                 self.peers.keep(key, text)
                 lease.adopt(reply, self.name, limit=counter.limit)
                 await self._confirm(lease)

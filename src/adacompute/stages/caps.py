@@ -68,7 +68,7 @@ async def _list(
     return {
         "store": _describe_store(config),
         "replicas": {
-            "running": peers.n_others,
+            "running": len(peers.others),
             "status": "recovering" if peers.waits_for else "complete",
             "waiting_for": sorted(peers.waits_for),
         },
