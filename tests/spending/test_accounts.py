@@ -97,7 +97,8 @@ def test_other_texts_are_no_accounts(text: str) -> None:
 def ask(account: CapAccount, name: str = "a", *, now: float = 0.0, **needs: int) -> LeaseReply:
     """Ask for a lease, with the entry that the account has."""
     entry = account.entries.get(name, Entry())
-    return exchange(account, LeaseRequest(name, entry, LIMIT, **needs), now=now)
+    request = replace(LeaseRequest(name, entry, LIMIT), **needs)  # type: ignore[arg-type]
+    return exchange(account, request, now=now)
 
 
 @given(st.data())

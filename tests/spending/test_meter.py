@@ -21,7 +21,7 @@ import pytest
 from adacompute.spending.accounts import COPY_S, CapAccount
 from adacompute.spending.meter import START_S, WAIT_S, CapReached, Counter, Meter, Reservation
 from adacompute.spending.peers import CAPS, RECOVERY_S, REPLICAS
-from adacompute.spending.registers import Reading, RegisterError
+from adacompute.spending.registers import Reading, Register, RegisterError
 from adacompute.spending.replica_file import ReplicaFile
 from adacompute.spending.sqlite_register import SqliteRegister
 from test_support.memory_register import MemoryRegister
@@ -81,7 +81,7 @@ class FaultyRegister(MemoryRegister):
 
 @asynccontextmanager
 async def metering(
-    register: MemoryRegister,
+    register: Register,
     directory: Path,
     *,
     boot_id: str | None = None,
@@ -520,7 +520,7 @@ async def test_a_reply_of_a_server_that_has_lost_it_since_grants_nothing(
         await asyncio.sleep(COPY_S)
         register.replies.clear()
         late = asyncio.create_task(take(one, counter, 50))
-        while register.account(counter).held < 70:
+        while register.account(counter).held < 70:  # noqa: ASYNC110 - it is simulated
             await asyncio.sleep(0)
         register.restart(EMPTY)
         reporting = asyncio.create_task(one.refresh())

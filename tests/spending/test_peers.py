@@ -173,6 +173,11 @@ async def start(
     return register, replicas
 
 
+def is_granted(replica: Replica) -> bool:
+    """Whether a replica can ask for leases now."""
+    return replica.peers.is_granted
+
+
 def account(register: MemoryRegister, counter: str) -> CapAccount:
     return CapAccount.from_json(register.values[CAPS + counter][0])
 
@@ -201,7 +206,7 @@ async def test_a_replica_that_leaves_is_neither_counted_nor_waited_for() -> None
     assert one.peers.others == []
     register.restart()
     await asyncio.sleep(0.6)
-    assert one.peers.is_granted
+    assert is_granted(one)
 
 
 @simulated
@@ -213,7 +218,7 @@ async def test_a_replica_does_not_leave_a_server_that_it_has_not_reported_to() -
     register.restart(EMPTY)
     await two.peers.announce(has_left=True)  # it was emptied just before
     await asyncio.sleep(RESTART_S + 1)
-    assert not one.peers.is_granted
+    assert not is_granted(one)
     assert list(one.peers.waits_for) == ["r1"]
 
 
@@ -233,9 +238,9 @@ async def test_a_silent_replica_is_waited_for_for_a_moment_and_counted_at_its_ce
     two.stop()
     register.restart()
     await asyncio.sleep(RESTART_S - 0.3)
-    assert not one.peers.is_granted
+    assert not is_granted(one)
     await asyncio.sleep(1)
-    assert one.peers.is_granted
+    assert is_granted(one)
     ceiling = account(register, "a").entries["r1"].next_ceiling
     assert account(register, "a").held == ceiling > 20
     two.go_on()
@@ -297,10 +302,10 @@ async def test_after_a_loss_silent_replicas_are_waited_for_and_then_counted() ->
     two.stop()
     register.restart(EMPTY)
     await asyncio.sleep(RECOVERY_S - 1)
-    assert not one.peers.is_granted
+    assert not is_granted(one)
     assert 0 < one.peers.wait_s < 2
     await asyncio.sleep(2)
-    assert one.peers.is_granted
+    assert is_granted(one)
     for counter in ("a", "b"):
         taken = [await other.take_all(counter) for other in (one, three)]
         assert sum(taken) + two.own[counter].held <= LIMIT
@@ -372,8 +377,8 @@ async def test_a_late_replica_that_knows_more_makes_all_report_again(is_known: b
     one.go_on()
     await asyncio.sleep(3 * RESTART_S)
     assert register._server != before
-    assert one.peers.is_granted
-    assert two.peers.is_granted
+    assert is_granted(one)
+    assert is_granted(two)
     assert account(register, "a").entries["r0"].granted >= one.own["a"].granted
     before = register._server
     await asyncio.sleep(30)
@@ -399,7 +404,7 @@ async def test_what_a_late_replica_knows_of_a_silent_one_is_counted() -> None:
     assert account(register, "a").entries["r2"].granted < ceiling
     two.go_on()
     await asyncio.sleep(RECOVERY_S + 2)
-    assert one.peers.is_granted
+    assert is_granted(one)
     assert account(register, "a").entries["r2"].granted == ceiling
 
 
@@ -410,7 +415,7 @@ async def test_a_new_replica_does_not_take_an_emptied_store_for_new_at_once() ->
     await asyncio.sleep(0.1)
     register.restart(EMPTY)
     two = await _join(register, "new")
-    assert not two.peers.is_granted
+    assert not is_granted(two)
     await two.granted()
     assert await two.take_all("a") <= 100
 
@@ -429,7 +434,7 @@ async def test_nor_does_one_whose_copies_are_old() -> None:
     register.restart(EMPTY)
     old.go_on()
     await asyncio.sleep(0.05)
-    assert not old.peers.is_granted
+    assert not is_granted(old)
     await old.granted()
     assert await old.take_all("a") <= 90
 
@@ -449,11 +454,11 @@ async def test_a_server_may_lose_its_data_at_any_moment_of_a_report(
     register.at_call = register.n_calls + n_calls
     register.interrupt = lambda: register.restart(EMPTY)
     await asyncio.sleep(RECOVERY_S - 1)
-    assert not one.peers.is_granted
-    assert not two.peers.is_granted
+    assert not is_granted(one)
+    assert not is_granted(two)
     await asyncio.sleep(4)
-    assert one.peers.is_granted
-    assert two.peers.is_granted
+    assert is_granted(one)
+    assert is_granted(two)
     found = account(register, "a").entries
     assert found["r0"].held == found["r1"].held == 10
     assert found["r2"].held == found["r2"].next_ceiling > 10
@@ -481,9 +486,9 @@ async def test_a_loss_that_is_found_while_a_recovery_ends_prolongs_it(n_calls: i
     await asyncio.sleep(RESTART_S - 0.1)
     register.at_call = register.n_calls + n_calls
     await asyncio.sleep(20)
-    assert one.peers.is_granted != is_found
+    assert is_granted(one) != is_found
     await asyncio.sleep(RECOVERY_S)
-    assert one.peers.is_granted
+    assert is_granted(one)
 
 
 @simulated
@@ -524,7 +529,7 @@ async def test_a_replica_that_joined_is_not_blocked_by_a_clock_that_is_set_back(
     assert await one.take("a", 10) == 10
     clock.offset -= 3600
     await asyncio.sleep(1)
-    assert one.peers.is_granted
+    assert is_granted(one)
     assert await one.take_all("a") > LIMIT // 2
 
 
@@ -624,7 +629,7 @@ async def test_values_that_cannot_be_read_raise_an_error_until_they_are_repaired
     put(register, key, before)
     await one.refresh()
     assert one.peers.accounts["a"].held == 5
-    assert one.peers.is_granted
+    assert is_granted(one)
 
 
 @simulated

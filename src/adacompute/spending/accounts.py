@@ -230,10 +230,11 @@ def _read_account(text: str) -> CapAccount:
 def _read_entry(
     granted: int, returned: int, spent: int, ceiling: int, next_ceiling: int, raised_at: float
 ) -> Entry:
-    amounts = map(_read_amount, (granted, returned, spent, ceiling, next_ceiling))
     if not abs(raised_at) < math.inf:
         raise ValueError("times must be finite")
-    return Entry(*amounts, float(raised_at))
+    for amount in (granted, returned, spent, ceiling, next_ceiling):
+        _read_amount(amount)
+    return Entry(granted, returned, spent, ceiling, next_ceiling, float(raised_at))
 
 
 def _read_amount(amount: int) -> int:

@@ -45,6 +45,7 @@ class Lease:
 
     __slots__ = (
         "_idle_s",
+        "_later",
         "_lease_s",
         "_peak",
         "_rates",
@@ -75,6 +76,7 @@ class Lease:
         self.is_changed = True
         self.is_extending = False
         self._lease_s = lease_s
+        self._later = (0, -math.inf)
         self._rates = (0.0, 0.0)
         self._idle_s = 0.0
         self._sent_s = math.inf
@@ -153,6 +155,14 @@ class Lease:
     def is_refused(self, minimum: int) -> bool:
         """Whether as much was refused since the last refresh."""
         return self.min_refused is not None and minimum >= self.min_refused
+
+    def ask_later(self, minimum: int, at: float) -> None:
+        """Note that as much was not granted, and when to ask again."""
+        self._later = minimum, at
+
+    def was_asked(self, minimum: int, now: float) -> bool:
+        """Whether as much was not granted just now: one of many calls that wait asks for all."""
+        return minimum >= self._later[0] and now < self._later[1]
 
     def may_be_returned(self, minimum: int, others: Iterable[str]) -> bool:
         """Whether an amount fits if other replicas do not need their leases."""

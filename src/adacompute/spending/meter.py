@@ -320,10 +320,14 @@ class Meter:
                 is_away = self.store.unreachable_since is not None
                 if is_away or lease.is_refused(minimum) or amount > counter.limit:
                     raise self._refusal(counter, amount)
+                now = _loop_time()
+                if lease.was_asked(minimum, now) and now < deadline:
+                    return True
                 status = await self._replica.exchange(lease, minimum, lease.wanted(minimum))
                 if status == "granted":
                     return False
-                if _loop_time() >= deadline or not self._may_come(lease, minimum, status):
+                lease.ask_later(minimum, now + WAIT_STEP_S)
+                if now >= deadline or not self._may_come(lease, minimum, status):
                     lease.min_refused = minimum
                     raise self._refusal(counter, amount, is_open=status == "refused")
                 return True

@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from adacompute.core.errors import DataError
 from adacompute.spending.accounts import ALIVE_S, COPY_S, CapAccount
@@ -374,15 +374,16 @@ def _set(text: str) -> Callable[[Reading], tuple[str, None]]:
 
 
 def _read(kind: type[T], text: str) -> T:
+    """Read a presence or a recovery; DataError if the text is none."""
     try:
-        values = json.loads(text)
-        found = kind(*values)
+        values: list[Any] = json.loads(text)
         json.dumps(values, allow_nan=False)
-        is_read = [*found] == values and [*map(type, found)] == [*map(type, kind())]
+        found: T = kind(*values)
+        is_read = [*map(type, values)] == [*map(type, kind())]
+        if isinstance(found, Recovery):
+            is_read = is_read and {*map(type, found.silent.values())} <= {float}
     except (ValueError, TypeError, RecursionError):
         is_read = False
     if not is_read:
         raise DataError(f"the register has no {kind.__name__.lower()} but {text[:100]}")
-    if isinstance(found, Recovery) and {*map(type, found.silent.values())} - {float}:
-        raise DataError(f"the register has no times of replicas but {text[:100]}")
     return found
