@@ -19,7 +19,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from adacompute.spending.meter import Counter, Meter
+from adacompute.spending.counters import Counter
+from adacompute.spending.meter import Meter
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register
 from adacompute.spending.replica_file import ReplicaFile

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adacompute.spending.meter import CapReached, Counter, Meter
+from adacompute.spending.counters import Counter
+from adacompute.spending.meter import CapReached, Meter
 from adacompute.spending.replica_file import ReplicaFile
 from test_support.memory_register import MemoryRegister
 

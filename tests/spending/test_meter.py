@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from adacompute.spending.accounts import COPY_S, CapAccount
-from adacompute.spending.meter import START_S, WAIT_S, CapReached, Counter, Meter, Reservation
+from adacompute.spending.counters import Counter
+from adacompute.spending.meter import START_S, WAIT_S, CapReached, Meter, Reservation
 from adacompute.spending.peers import CAPS, RECOVERY_S, REPLICAS
 from adacompute.spending.registers import Reading, Register, RegisterError
 from adacompute.spending.replica_file import ReplicaFile
@@ -213,7 +214,8 @@ async def test_an_overrun_is_logged_unless_something_else_is_wanted(
 CALLER = """
 import asyncio, sys
 from pathlib import Path
-from adacompute.spending.meter import Counter, Meter
+from adacompute.spending.counters import Counter
+from adacompute.spending.meter import Meter
 from adacompute.spending.sqlite_register import SqliteRegister
 from adacompute.spending.replica_file import ReplicaFile
 

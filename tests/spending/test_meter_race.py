@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from adacompute.spending.accounts import CapAccount
-from adacompute.spending.meter import CapReached, Counter, Meter
+from adacompute.spending.counters import Counter
+from adacompute.spending.meter import CapReached, Meter
 from adacompute.spending.peers import CAPS
 from adacompute.spending.redis_register import RedisRegister
 from adacompute.spending.registers import Register, update

@@ -22,23 +22,12 @@ from dataclasses import dataclass, replace
 
 from adacompute.core.errors import DataError, RateLimited
 from adacompute.spending.accounts import CapAccount
-from adacompute.spending.counters import Charge, Counter, Unit
+from adacompute.spending.counters import Charge, Counter
 from adacompute.spending.leases import LEASE_S, Lease, LeaseStatus
 from adacompute.spending.peers import RECOVERY_S
 from adacompute.spending.registers import Register, RegisterError
 from adacompute.spending.replica import Replica
 from adacompute.spending.replica_file import ReplicaFile
-
-__all__ = [
-    "CapReached",
-    "Charge",
-    "Counter",
-    "CounterUsage",
-    "Meter",
-    "Reservation",
-    "StoreState",
-    "Unit",
-]
 
 logger = logging.getLogger(__name__)
 
